@@ -1,0 +1,135 @@
+"""Numbers with a bound of their error: what folding a served graph into affine maps needs.
+
+A `Ball` is a float64 array and, entry by entry, a bound of its distance to the real numbers
+it stands for. Reading a SavedModel multiplies normalisations into kernels and adds constants;
+done with balls, the folded weights come out together with a proof of how far they can be
+from real arithmetic on the stored ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from keras_curv.rounding import TINY, UNIT, gamma
+
+_GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ball:
+    """Real numbers `r` with `|r − value| ≤ error`, entrywise.
+
+    Attributes:
+        value: array, float64.
+        error: array of the same shape, float64, non-negative.
+
+    Example:
+        >>> (Ball.exact([0.1]) + Ball.exact([0.2])).error <= 2.0**-54
+        array([ True])
+    """
+
+    value: np.ndarray
+    error: np.ndarray
+
+    @classmethod
+    def exact(cls, value) -> Ball:
+        value = np.asarray(value, np.float64)
+        return cls(value, np.zeros_like(value))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    def equals(self, number: float) -> bool:
+        """Whether every entry is exactly that number."""
+        return bool(np.all(self.value == number) and not np.any(self.error))
+
+    def reshape(self, shape) -> Ball:
+        return Ball(self.value.reshape(shape), self.error.reshape(shape))
+
+    def broadcast_to(self, shape) -> Ball:
+        return Ball(np.broadcast_to(self.value, shape), np.broadcast_to(self.error, shape))
+
+    def transpose(self, axes=None) -> Ball:
+        return Ball(self.value.transpose(axes), self.error.transpose(axes))
+
+    def __getitem__(self, key) -> Ball:
+        return Ball(self.value[key], self.error[key])
+
+    def __neg__(self) -> Ball:
+        return Ball(-self.value, self.error)
+
+    def __add__(self, other: Ball) -> Ball:
+        total = self.value + other.value
+        virtual = total - self.value  # Knuth's TwoSum: what the sum rounded away, exactly
+        lost = np.abs((self.value - (total - virtual)) + (other.value - virtual))
+        return Ball(total, (self.error + other.error + lost) * _GROW)
+
+    def __sub__(self, other: Ball) -> Ball:
+        return self + (-other)
+
+    def __mul__(self, other: Ball) -> Ball:
+        if other.equals(1.0):
+            return self.broadcast_to(np.broadcast_shapes(self.shape, other.shape))
+        product = self.value * other.value
+        spread = (
+            np.abs(self.value) * other.error
+            + np.abs(other.value) * self.error
+            + self.error * other.error
+        )
+        return Ball(product, (spread + UNIT * np.abs(product)) * _GROW + 8.0 * TINY)
+
+    def __truediv__(self, other: Ball) -> Ball:
+        return self * other.reciprocal()
+
+    def __matmul__(self, other: Ball) -> Ball:
+        terms = self.shape[-1]
+        size, other_size = np.abs(self.value), np.abs(other.value)
+        error = gamma(terms + 2) * (size @ other_size) + 8.0 * terms * TINY
+        if np.any(other.error):
+            error = error + size @ other.error
+        if np.any(self.error):
+            error = error + self.error @ (other_size + other.error)
+        return Ball(self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4)))
+
+    def _map(self, function, steepest) -> Ball:
+        """`function` on the ball; `steepest(low, high)` bounds |function′| there."""
+        with np.errstate(all="ignore"):
+            value = function(self.value)
+            low, high = self.value - 2.0 * self.error, self.value + 2.0 * self.error
+            error = steepest(low, high) * self.error + 4.0 * UNIT * np.abs(value) + 8.0 * TINY
+        return Ball(value, error * _GROW)
+
+    def reciprocal(self) -> Ball:
+        def steepest(low, high):
+            nearest = np.minimum(np.abs(low), np.abs(high))
+            return np.where((low > 0) | (high < 0), 1.01 / nearest**2, np.inf)
+
+        return self._map(lambda v: 1.0 / v, steepest)
+
+    def sqrt(self) -> Ball:
+        def steepest(low, high):
+            return np.where(low > 0, 0.51 / np.sqrt(low), np.where(self.error > 0, np.inf, 0.0))
+
+        return self._map(np.sqrt, steepest)
+
+    def rsqrt(self) -> Ball:
+        return self.sqrt().reciprocal()
+
+    def square(self) -> Ball:
+        return self * self
+
+    def maximum(self, other: Ball) -> Ball:
+        return Ball(
+            np.maximum(self.value, other.value), np.maximum(self.error, other.error)
+        )
+
+    def norm_of_error(self) -> float:
+        """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
+        largest = float(self.error.max(initial=0.0))
+        if largest == 0.0 or not np.isfinite(largest):
+            return largest
+        relative = np.linalg.norm(self.error / largest)
+        return float(largest * relative * (1.0 + 2.0 * gamma(self.error.size + 8)))

@@ -1,0 +1,470 @@
+"""CRC, the curvature-based robustness certificate: for one pair, and for all rivals.
+
+**What is proved.** Let ŷ be the predicted class of x0. If the certificate says `r`, then for
+every δ in ℝᵈ with `‖δ‖₂ < r` and every rival t that was asked for, `z_ŷ(x0+δ) > z_t(x0+δ)`.
+With `rivals="all"` the prediction therefore cannot change. This is a statement about real
+arithmetic on the stored weights (guarantee level `real`): the rounding of our own float64
+computation is charged, the rounding of a server that runs the model in float32 is not.
+
+**How.** Search in float32, certify in float64. One float64 gradient at x0 gives every rival a
+valid radius. Rivals are then refined in order, the weakest first, until the smallest proved
+radius reaches the smallest bracket from above; each refined rival closes with one float64
+gradient at the best point its search met. No rival is ever dropped by a guess.
+
+Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies one rival).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import dual, rounding
+from keras_curv.curvature import CurvatureBounds, curvature_bounds
+from keras_curv.network import Evaluation, Network
+
+GUARANTEE = "real"
+
+_PROBLEM = dual.CertificateProblem()
+_PRIMAL_EQUALS_DUAL = 1e-3  # relative: an adversarial point this close above the radius
+
+
+class Status(enum.IntEnum):
+    """What came of one example; `text` is what the user reads."""
+
+    CERTIFIED = 0
+    MISCLASSIFIED = 1
+    TIED = 2
+    UNPROVED = 3
+    NOT_FINITE = 4
+
+    @property
+    def text(self) -> str:
+        return _STATUS_TEXT[self]
+
+
+_STATUS_TEXT = {
+    Status.CERTIFIED: "the prediction cannot change within the radius",
+    Status.MISCLASSIFIED: "the prediction is not the label; there is nothing to certify",
+    Status.TIED: "two classes share the largest logit; the prediction is not defined",
+    Status.UNPROVED: "correct, but no positive radius could be proved",
+    Status.NOT_FINITE: "the logits or the bounds overflow; nothing can be proved",
+}
+
+
+class Certificates(NamedTuple):
+    """One entry for each example, arrays of length n.
+
+    Attributes:
+        prediction: int64, the class with the largest logit.
+        radius: float64, `‖δ‖₂ < radius` cannot change the prediction against the rivals asked
+            for; in the model's input units; 0 unless `status` is CERTIFIED.
+        nearest_rival: int64, the rival with the smallest radius; −1 where none was examined.
+        status: int64, values of `Status`.
+        gradient_evaluations: int64, gradients of one margin, summed over the rivals.
+        adversarial_distance: float64, distance of a point that was found and checked to change
+            the prediction, `inf` where the search met none; the true distance to the decision
+            boundary is between `radius` and this.
+        primal_equals_dual: bool, the two coincide (to 0.1 %): the radius is the exact distance.
+    """
+
+    prediction: np.ndarray
+    radius: np.ndarray
+    nearest_rival: np.ndarray
+    status: np.ndarray
+    gradient_evaluations: np.ndarray
+    adversarial_distance: np.ndarray
+    primal_equals_dual: np.ndarray
+
+
+class PairCertificates(NamedTuple):
+    """Like `Certificates`, but for each example and each of its rivals, `(n, rivals)`."""
+
+    radius: np.ndarray
+    adversarial_distance: np.ndarray
+    gradient_evaluations: np.ndarray  # (n,)
+
+
+class CurvatureCertificate:
+    """Certifies inputs of one network; computes its curvature bounds once.
+
+    Args:
+        network: what to certify.
+        tolerance: relative gap between the radius and its bracket at which a search stops.
+        max_steps: gradients after which a search stops in any case; any number is sound.
+        curvature: bounds that hold for this network, if they are known already.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
+        >>> certificate = CurvatureCertificate(network)
+        >>> x = np.array([[3.0, 1.0]])
+        >>> certificate.certify(x, np.array([0])).radius.round(6)   # margin 2, gradient √2
+        array([1.414214])
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        tolerance: float = 1e-4,
+        max_steps: int = 40,
+        curvature: CurvatureBounds | None = None,
+    ):
+        if not 0.0 < tolerance < 1.0:
+            raise ValueError(f"tolerance must be between 0 and 1. Received: {tolerance}")
+        if max_steps < 0:
+            raise ValueError(f"max_steps must not be negative. Received: {max_steps}")
+        self.network = network
+        self.tolerance = tolerance
+        self.max_steps = max_steps
+        self.curvature = curvature_bounds(network) if curvature is None else curvature
+        self._kappa = np.maximum(-self.curvature.lower, 0.0)
+        self._layers = [
+            affine.norms(activation)
+            for affine, activation in zip(
+                network.affines, (*network.activations, None), strict=True
+            )
+        ]
+        self._logits = tf.function(
+            network.logits, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]
+        )
+        self._search_compiled = tf.function(
+            self._search,
+            input_signature=[
+                tf.TensorSpec((None, network.dim), tf.float64),
+                tf.TensorSpec((None,), tf.int32),
+                tf.TensorSpec((None, None), tf.int32),
+                tf.TensorSpec((None, None), tf.float64),
+            ],
+        )
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """`(n, dim)` → `(n, classes)`, float64."""
+        return self._logits(tf.convert_to_tensor(x, tf.float64)).numpy()
+
+    def certify(
+        self,
+        x: np.ndarray,
+        label: np.ndarray | None = None,
+        *,
+        rivals: str = "all",
+        seeds: np.ndarray | None = None,
+    ) -> Certificates:
+        """Certifies the predicted class of each input.
+
+        Args:
+            x: `(n, dim)`, the exact numbers that the model receives.
+            label: `(n,)`, integers; an example whose prediction differs is MISCLASSIFIED and
+                gets radius 0. None certifies the predicted class.
+            rivals: the classes to hold against the prediction. "all" certifies the classifier;
+                "runner_up" (largest other logit), "least" (smallest) and "random" (one drawn
+                uniformly) are the single-rival protocols of the paper's tables and are not
+                certificates of a classifier.
+            seeds: `(n,)`, for "random": the draw of each example depends on its seed alone.
+
+        Returns:
+            `Certificates`.
+        """
+        x = np.asarray(x, np.float64)
+        logits = self.logits(x)
+        count = len(x)
+        prediction = logits.argmax(axis=1)
+        with np.errstate(invalid="ignore"):
+            ties = np.sum(logits == logits.max(axis=1, keepdims=True), axis=1) > 1
+        finite = np.isfinite(logits).all(axis=1)
+        wrong = np.zeros(count, bool) if label is None else prediction != np.asarray(label)
+
+        status = np.full(count, Status.UNPROVED, np.int64)
+        status[wrong] = Status.MISCLASSIFIED
+        status[ties] = Status.TIED
+        status[~finite] = Status.NOT_FINITE
+
+        result = Certificates(
+            prediction=prediction.astype(np.int64),
+            radius=np.zeros(count),
+            nearest_rival=np.full(count, -1, np.int64),
+            status=status,
+            gradient_evaluations=np.zeros(count, np.int64),
+            adversarial_distance=np.full(count, np.inf),
+            primal_equals_dual=np.zeros(count, bool),
+        )
+        rows = np.flatnonzero(status == Status.UNPROVED)
+        if not len(rows):
+            return result
+        seeds = np.arange(count) if seeds is None else np.asarray(seeds)
+        against = choose_rivals(logits[rows], prediction[rows], rivals, seeds[rows])
+        pairs = self.certify_pairs(x[rows], prediction[rows], against)
+        nearest = pairs.radius.argmin(axis=1)
+        radius = pairs.radius.min(axis=1)
+        distance = pairs.adversarial_distance.min(axis=1)
+        result.radius[rows] = radius
+        result.nearest_rival[rows] = np.take_along_axis(against, nearest[:, None], axis=1)[:, 0]
+        result.status[rows[radius > 0.0]] = Status.CERTIFIED
+        result.gradient_evaluations[rows] = pairs.gradient_evaluations
+        result.adversarial_distance[rows] = distance
+        result.primal_equals_dual[rows] = distance <= radius * (1.0 + _PRIMAL_EQUALS_DUAL)
+        return result
+
+    def certify_pairs(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
+    ) -> PairCertificates:
+        """A valid radius for each (label, rival) pair, `(n, rivals)`.
+
+        Every entry is proved; an entry that is not the smallest of its row may be far from the
+        largest provable one, as its search stops once it cannot be the smallest.
+
+        Args:
+            x: `(n, dim)`.
+            label: `(n,)`.
+            rivals: `(n, rivals)`, none equal to its label.
+        """
+        kappa = self._kappa[np.asarray(label)[:, None], rivals]
+        radius, distance, evaluations = self._search_compiled(
+            tf.convert_to_tensor(x, tf.float64),
+            tf.convert_to_tensor(label, tf.int32),
+            tf.convert_to_tensor(rivals, tf.int32),
+            tf.convert_to_tensor(kappa, tf.float64),
+        )
+        return PairCertificates(radius.numpy(), distance.numpy(), evaluations.numpy())
+
+    def radius_at(
+        self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
+    ) -> tf.Tensor:
+        """The proved radius of x0 from one gradient at any `point` whatever, `(n,)`, float64.
+
+        Sound for every point, good or bad: this is the whole trusted path of a certificate.
+        """
+        label, rival = tf.cast(label, tf.int32), tf.cast(rival, tf.int32)
+        kappa = tf.gather_nd(
+            tf.constant(self._kappa, tf.float64), tf.stack([label, rival], axis=1)
+        )
+        x0, point = tf.cast(x0, tf.float64), tf.cast(point, tf.float64)
+        evaluation = self.network.evaluate(point, label, rival[:, None])
+        return self._prove(evaluation, point - x0, kappa[:, None])[:, 0]
+
+    def _prove(
+        self, evaluation: Evaluation, displacement: tf.Tensor, curvature: tf.Tensor
+    ) -> tf.Tensor:
+        """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
+
+            A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
+        """
+        charge = rounding.margin_charge(
+            self._layers, evaluation.activations, evaluation.cotangents
+        )
+        rivals = tf.shape(curvature)[1]
+        margin = tf.reshape(evaluation.margin, [-1])
+        gradient = tf.reshape(evaluation.gradient, (-1, self.network.dim))
+        kappa = tf.reshape(curvature, [-1])
+        margin_error = tf.reshape(charge.margin, [-1])
+        gradient_error = tf.reshape(charge.gradient, [-1])
+        displacement = tf.repeat(displacement, rivals, axis=0)
+
+        bound = dual.minorant(margin, gradient, displacement, kappa)
+        distance = tf.norm(displacement, axis=-1)
+        steepness = tf.norm(gradient, axis=-1)
+        unit = rounding.gamma(self.network.dim + 10)
+        intercept_error = (
+            margin_error
+            + gradient_error * distance
+            + unit * (tf.abs(margin) + steepness * distance + kappa * distance * distance)
+        ) * (1.0 + 1e-9)
+        slope_error = gradient_error + unit * (steepness + kappa * distance)
+        charged = dual.Minorant(
+            bound.intercept - intercept_error,
+            (bound.slope + slope_error) * (1.0 + rounding.gamma(8)),
+            bound.curvature,
+        )
+        radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
+        return tf.reshape(radius, (-1, rivals))
+
+    def _search(self, x0, label, rivals, curvature):
+        """Radii, adversarial distances and gradient counts; see the module docstring.
+
+        Rows that are finished take no further part: each turn of the loop gathers the rows
+        still open, gives each one gradient for its current rival, and scatters them back.
+        """
+        count, width = tf.shape(rivals)[0], tf.shape(rivals)[1]
+        at_start = self.network.evaluate(x0, label, rivals)
+        radius = self._prove(at_start, tf.zeros_like(x0), curvature)
+        upper = tf.where(
+            at_start.margin > 0.0, tf.sqrt(2.0 * at_start.margin / curvature), 0.0
+        )
+        search = _Search(
+            origin=tf.cast(x0, tf.float32),
+            label=label,
+            rivals=rivals,
+            curvature=tf.cast(curvature, tf.float32),
+            margin=tf.cast(at_start.margin, tf.float32),
+            gradient=tf.cast(at_start.gradient, tf.float32),
+        )
+        closed = radius >= (1.0 - self.tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
+        closed |= self.max_steps == 0
+        current = _weakest(radius, closed)
+        iterate = search.begin(tf.range(count), current)
+        distance = tf.fill((count, width), tf.constant(np.inf, tf.float64))
+        evaluations = tf.fill([count], width)
+
+        def turn(radius, upper, closed, distance, evaluations, current, iterate):
+            rows = tf.where(tf.reduce_any(~closed, axis=1))[:, 0]
+            rows = tf.cast(rows, tf.int32)
+            now = tf.gather(current, rows)
+            cells = tf.stack([rows, now], axis=1)
+            step = search.step(
+                self.network, rows, now, dual.Iterate(*(tf.gather(a, rows) for a in iterate))
+            )
+            upper = tf.tensor_scatter_nd_min(upper, cells, tf.cast(step.upper, tf.float64))
+            goal = (1.0 - self.tolerance) * tf.reduce_min(tf.gather(upper, rows), axis=1)
+            finished = (tf.cast(step.lower, tf.float64) >= goal) | (step.steps > self.max_steps)
+            finished |= ~tf.reduce_all(tf.math.is_finite(step.point), axis=1)
+
+            # Close what is finished: one float64 gradient at the best point proves the radius,
+            # and one forward pass just beyond it looks for an adversarial point.
+            which = tf.where(finished)[:, 0]
+            ended, ended_cells = tf.gather(rows, which), tf.gather(cells, which)
+            proved, witnessed = self._close(
+                tf.gather(x0, ended),
+                tf.cast(tf.gather(step.best_point, which), tf.float64),
+                tf.gather(label, ended),
+                tf.gather_nd(rivals, ended_cells),
+                tf.gather_nd(curvature, ended_cells),
+            )
+            radius = tf.tensor_scatter_nd_max(radius, ended_cells, proved)
+            distance = tf.tensor_scatter_nd_min(distance, ended_cells, witnessed)
+            evaluations = tf.tensor_scatter_nd_add(evaluations, rows[:, None], tf.ones_like(rows))
+            evaluations = tf.tensor_scatter_nd_add(
+                evaluations, ended[:, None], tf.ones_like(ended)
+            )
+            closed = tf.tensor_scatter_nd_update(closed, ended_cells, tf.ones_like(ended) > 0)
+            # A rival that already reaches the goal cannot lower the minimum any more; but one
+            # in the middle of its search goes on to its own end.
+            safe = tf.gather(radius, rows) >= goal[:, None]
+            searching = ~finished[:, None] & (tf.range(width)[None, :] == now[:, None])
+            closed = tf.tensor_scatter_nd_update(
+                closed, rows[:, None], tf.gather(closed, rows) | (safe & ~searching)
+            )
+
+            following = _weakest(tf.gather(radius, ended), tf.gather(closed, ended))
+            current = tf.tensor_scatter_nd_update(current, ended[:, None], following)
+            fresh = search.begin(ended, following)
+            iterate = dual.Iterate(
+                *(
+                    tf.tensor_scatter_nd_update(
+                        tf.tensor_scatter_nd_update(old, rows[:, None], new),
+                        ended[:, None],
+                        first,
+                    )
+                    for old, new, first in zip(iterate, step, fresh, strict=True)
+                )
+            )
+            return radius, upper, closed, distance, evaluations, current, iterate
+
+        radius, _, _, distance, evaluations, _, _ = tf.while_loop(
+            lambda radius, upper, closed, *_: tf.reduce_any(~closed),
+            turn,
+            (radius, upper, closed, distance, evaluations, current, iterate),
+            parallel_iterations=1,
+        )
+        return radius, distance, evaluations
+
+    def _close(self, x0, point, label, rival, curvature):
+        """Proved radius at `point`, and the distance of an adversarial point (else inf)."""
+        evaluation = self.network.evaluate(point, label, rival[:, None])
+        radius = self._prove(evaluation, point - x0, curvature[:, None])[:, 0]
+        # At a solution x̂ − x0 = −η g: where primal = dual, f vanishes just beyond r along −g.
+        gradient = evaluation.gradient[:, 0]
+        direction = -tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=1, keepdims=True))
+        beyond = radius * (1.0 + 0.5 * _PRIMAL_EQUALS_DUAL)
+        crossing = x0 + beyond[:, None] * direction
+        changed = self.network.margin(crossing, label, rival) <= 0.0
+        return radius, tf.where(
+            changed & tf.math.is_finite(beyond), beyond, tf.constant(np.inf, tf.float64)
+        )
+
+
+class _Search(NamedTuple):
+    """What the searches of a batch have in common, in float32; `begin` costs no gradient."""
+
+    origin: tf.Tensor  # (n, dim)
+    label: tf.Tensor  # (n,)
+    rivals: tf.Tensor  # (n, rivals)
+    curvature: tf.Tensor  # (n, rivals)
+    margin: tf.Tensor  # at x0, (n, rivals)
+    gradient: tf.Tensor  # at x0, (n, rivals, dim)
+
+    def begin(self, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
+        """The search of these rows against these rivals, after its first evaluation."""
+        cells = tf.stack([rows, current], axis=1)
+        origin = tf.gather(self.origin, rows)
+        return dual.advance(
+            _PROBLEM,
+            origin,
+            tf.gather_nd(self.curvature, cells),
+            dual.start(origin),
+            tf.gather_nd(self.margin, cells),
+            tf.gather_nd(self.gradient, cells),
+        )
+
+    def step(
+        self, network: Network, rows: tf.Tensor, current: tf.Tensor, iterate: dual.Iterate
+    ) -> dual.Iterate:
+        """One more gradient for each of these rows."""
+        cells = tf.stack([rows, current], axis=1)
+        margin, gradient = network.margin_and_gradient(
+            iterate.point, tf.gather(self.label, rows), tf.gather_nd(self.rivals, cells)
+        )
+        return dual.advance(
+            _PROBLEM,
+            tf.gather(self.origin, rows),
+            tf.gather_nd(self.curvature, cells),
+            iterate,
+            margin,
+            gradient,
+        )
+
+
+def _weakest(radius: tf.Tensor, closed: tf.Tensor) -> tf.Tensor:
+    """The open rival with the smallest radius, `(n,)`; any rival where none is open."""
+    return tf.argmin(
+        tf.where(closed, tf.constant(np.inf, radius.dtype), radius), axis=1, output_type=tf.int32
+    )
+
+
+def choose_rivals(
+    logits: np.ndarray, label: np.ndarray, rivals: str, seeds: np.ndarray
+) -> np.ndarray:
+    """The classes to hold against each label, `(n, 1)` or `(n, classes − 1)`, int64.
+
+    Classes are excluded by index, never by value, so that a tied rival stays in.
+
+    Args:
+        logits: `(n, classes)`.
+        label: `(n,)`.
+        rivals: "all", "runner_up", "random" or "least".
+        seeds: `(n,)`, non-negative; used by "random".
+
+    Raises:
+        ValueError: unknown `rivals`.
+    """
+    count, classes = logits.shape
+    others = np.tile(np.arange(classes - 1), (count, 1))
+    others += others >= label[:, None]
+    if rivals == "all":
+        return others
+    theirs = np.take_along_axis(logits, others, axis=1)
+    if rivals == "runner_up":
+        column = theirs.argmax(axis=1)
+    elif rivals == "least":
+        column = theirs.argmin(axis=1)
+    elif rivals == "random":
+        column = np.array(
+            [np.random.default_rng(seed).integers(classes - 1) for seed in seeds], np.int64
+        )
+    else:
+        raise ValueError(
+            f"rivals must be 'all', 'runner_up', 'random' or 'least'. Received: {rivals!r}"
+        )
+    return np.take_along_axis(others, column[:, None], axis=1)

@@ -1,0 +1,279 @@
+"""Bounds of the margins' curvature: `m ≤ λ(∇²f_yt(x)) ≤ M` for all x, for every class pair.
+
+Two layers: theorem 3, exact extreme eigenvalues of two constant matrices. Any depth:
+theorem 4, and the signed bound, which keeps what theorem 4 throws away. The certificate takes
+the smallest of those that apply. All norms that go in are proved from above, so these are
+bounds of the stored network, rounding included.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.linear import Affine
+from keras_curv.network import Network
+from keras_curv.rounding import UNIT, gamma, up
+from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
+
+
+class CurvatureBounds(NamedTuple):
+    """`lower[y, t] ≤ λ(∇²(z_y − z_t)(x)) ≤ upper[y, t]` for every x in ℝᵈ.
+
+    Attributes:
+        lower: m, `(classes, classes)`, at most 0.
+        upper: M, `(classes, classes)`, at least 0; `M[y, t] = −m[t, y]`.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+def curvature_bounds(network: Network) -> CurvatureBounds:
+    """The tightest proved curvature bounds at hand, for all class pairs.
+
+    An affine network has none (zeros). Theorem 4 and the signed bound hold at any depth; for
+    two layers the signed bound *is* theorem 3.
+    """
+    if network.depth == 1:
+        zeros = np.zeros((network.classes, network.classes))
+        return CurvatureBounds(zeros, zeros)
+    magnitude = theorem4(network)
+    lower, upper = theorem3(network) if network.depth == 2 else signed_bound(network)
+    return CurvatureBounds(np.maximum(lower, -magnitude), np.minimum(upper, magnitude))
+
+
+def theorem3(network: Network) -> CurvatureBounds:
+    """Curvature of a two-layer network: the extreme eigenvalues of `N` and `P`.
+
+    With `w = W_2[:, y] − W_2[:, t]` and `h_L ≤ σ″ ≤ h_U`,
+
+        ∇²f(x) = W_1 diag(w ∘ σ″(z_1)) W_1ᵀ,    N ≼ ∇²f(x) ≼ P,
+        N = W_1 diag(n) W_1ᵀ,  n_i = min(h_L w_i, h_U w_i);   P likewise with the maximum,
+
+    so `m = λ_min(N)` and `M = λ_max(P)`. Swapping y and t negates both: each of the
+    `C(C−1)/2` unordered pairs needs one eigenvalue for N and one for P, or a single one where
+    the range of σ″ is symmetric.
+
+    Raises:
+        ValueError: the network does not have exactly two layers.
+
+    Reference: Singla & Feizi (2020), theorem 3; their n_i lacks the factor w_i.
+    """
+    if network.depth != 2:
+        raise ValueError(f"theorem 3 is for two layers. Received: {network.depth} layers")
+    return signed_bound(network)
+
+
+def signed_bound(network: Network) -> CurvatureBounds:
+    """Curvature at any depth, with the sign and the weight of every unit kept.
+
+    Lemma 1 sums `B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I` over the layers. An interval for F_I = ∂f/∂a_I
+    follows from the range of σ′ by going backwards with the positive and negative parts of
+    the weights apart; with the range of σ″ it bounds each diagonal, `d_lo ≤ d ≤ d_hi`. As
+    `B_I = W_I J` with `‖J‖ ≤ Lip(a_{I−1})`,
+
+        M = Σ_I λ_max(W_I diag(d_hi⁺) W_Iᵀ) Lip(a_{I−1})²,
+        m = −Σ_I λ_max(W_I diag((−d_lo)⁺) W_Iᵀ) Lip(a_{I−1})².
+
+    Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
+    `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`, and Lip is bounded by `lipschitz_bounds`.
+    """
+    classes = network.classes
+    if network.depth == 1:
+        return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
+    outer = [up(bound**2) for bound in [1.0, *lipschitz_bounds(network)]]
+    lower = np.zeros((classes, classes))
+    symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
+    for y in range(classes):
+        # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
+        for t in range(y + 1 if symmetric and network.depth == 2 else 0, classes):
+            if y == t:
+                continue
+            for index, (low, high) in enumerate(_output_sensitivity(network, y, t)):
+                bends = network.activations[index].second_range
+                smallest = np.min([bend * end for bend in bends for end in (low, high)], axis=0)
+                affine = network.affines[index]
+                value = _congruence_bound(affine, up(np.maximum(-smallest, 0.0)))
+                lower[y, t] -= up(value * outer[index])
+    if symmetric and network.depth == 2:
+        lower += lower.T
+    lower = up(lower, network.depth)
+    return CurvatureBounds(lower, -lower.T)
+
+
+def lipschitz_bounds(network: Network) -> list[float]:
+    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}.
+
+    Writing `σ′ = c + s ε`, |ε| ≤ 1, centre and half-width of its range, and telescoping
+    (LipLT),
+
+        ℓ_1 = ‖W_1‖,   Lip(a_I) = g_I ℓ_I,
+        ℓ_I = Π_{k<I} |c_k| ‖W_1⋯W_I‖ + Σ_{j<I} s_j Π_{j<k<I} |c_k| ‖W_{j+1}⋯W_I‖ ℓ_j,
+
+    never above the product of norms, which is kept as a guard.
+
+    Reference: Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin
+    maximization and improved Lipschitz regularization" (2023).
+    """
+    hidden = network.affines[:-1]
+    centres = [sum(a.first_range) / 2.0 for a in network.activations]
+    spreads = [(a.first_range[1] - a.first_range[0]) / 2.0 for a in network.activations]
+    pre: list[float] = []  # ℓ_I
+    for last in range(len(hidden)):
+        affine = hidden[last]
+        before = network.activations[last - 1].slope * pre[-1] if last else 1.0
+        guard = up(affine.norm * before)
+        total = 0.0
+        product, error = affine.kernel, affine.kernel_error  # of W_{j+1} ⋯ W_last
+        factor = 1.0  # Π |c_k| over the activations inside that product
+        for j in reversed(range(last)):
+            product_norm = up(spectral_norm_bound(product) + error)
+            total += spreads[j] * factor * product_norm * pre[j]
+            factor *= abs(centres[j])
+            product, error = _product(hidden[j], product, error)
+        total += factor * up(spectral_norm_bound(product) + error)
+        pre.append(up(min(total, guard), 8 * (last + 1)))
+    return [up(a.slope * bound) for a, bound in zip(network.activations, pre, strict=True)]
+
+
+def _product(affine: Affine, product: np.ndarray, error: float) -> tuple[np.ndarray, float]:
+    """`affine.kernel @ product` and a bound of the norm of its distance to the real product."""
+    size = up(float(np.linalg.norm(affine.kernel)), affine.kernel.size)
+    product_size = up(float(np.linalg.norm(product)), product.size)
+    rounding = gamma(affine.fan_out + 4) * size * product_size
+    carried = affine.kernel_error * (product_size + error) + size * error
+    return affine.kernel @ product, up(rounding + carried, 8)
+
+
+def _congruence_bound(affine: Affine, diagonal: np.ndarray) -> float:
+    """`λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error."""
+    value = largest_eigenvalue_bound(affine.kernel, diagonal)
+    if not affine.kernel_error:
+        return value
+    return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)
+
+
+def _output_sensitivity(network: Network, y: int, t: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Intervals, entry by entry, that hold `F_I = ∂(z_y − z_t)/∂a_I` at every x, I = 1 … L−1."""
+    last = network.affines[-1]
+    w = last.kernel[:, y] - last.kernel[:, t]
+    # The difference rounds once, and a folded kernel is known to within kernel_error.
+    slack = up(2.0 * last.kernel_error + UNIT * np.abs(w))
+    low, high = w - slack, w + slack
+    norm = up(float(np.linalg.norm(w)) + float(np.linalg.norm(slack)), w.size + 8)
+    intervals = [(low, high)]
+    for index in reversed(range(1, network.depth - 1)):
+        affine, activation = network.affines[index], network.activations[index]
+        products = [slope * end for slope in activation.first_range for end in (low, high)]
+        p, q = np.min(products, axis=0), np.max(products, axis=0)
+        positive, negative = np.maximum(affine.kernel, 0.0), np.minimum(affine.kernel, 0.0)
+        slack = gamma(affine.fan_out + 8) * (np.abs(affine.kernel) @ np.maximum(-p, q))
+        slack = up(slack, affine.fan_out + 8)
+        slack += up(affine.kernel_error * activation.slope * norm)
+        row_norms = up(np.linalg.norm(affine.kernel, axis=1), affine.fan_out + 8)
+        reach = up((row_norms + affine.kernel_error) * activation.slope * norm, 8)
+        low = np.maximum(positive @ p + negative @ q - slack, -reach)
+        high = np.minimum(positive @ q + negative @ p + slack, reach)
+        norm = up(affine.norm * activation.slope * norm, 8)
+        intervals.append((low, high))
+    return intervals[::-1]
+
+
+def theorem4(network: Network) -> np.ndarray:
+    """`K[y, t] ≥ ‖∇²(z_y − z_t)(x)‖` for every x, for a network of any depth.
+
+        K = Σ_I h_I r_I² max_j S_j^(L,I),
+        r_1 = ‖W_1‖,  r_I = g_{I−1} ‖W_I‖ r_{I−1},
+        S^(L,L−1) = |w|,  S^(L,I) = g_{I+1} |W_{I+1}| S^(L,I+1).
+
+    Returns:
+        `(classes, classes)`, symmetric, zero on the diagonal.
+
+    Reference: Singla & Feizi (2020), theorem 4, with g and h of each layer's own activation.
+    """
+    classes = network.classes
+    total = np.zeros((classes, classes))
+    if network.depth == 1:
+        return total
+    lipschitz = []  # r_I
+    for index, affine in enumerate(network.affines[:-1]):
+        before = lipschitz[-1] * network.activations[index - 1].slope if index else 1.0
+        lipschitz.append(up(affine.norm * before))
+
+    last = network.affines[-1]
+    columns = last.kernel.T
+    reach = np.abs(columns[:, None] - columns[None, :]) + 2.0 * last.kernel_error  # S, (C, C, N)
+    for index in reversed(range(network.depth - 1)):
+        activation = network.activations[index]
+        largest = up(reach.max(axis=-1), 8)
+        total += up(activation.bend * lipschitz[index] ** 2 * largest, 8)
+        affine = network.affines[index]
+        reach = up(activation.slope * (reach @ affine.magnitude.T), affine.fan_out + 8)
+    np.fill_diagonal(total, 0.0)
+    return up(total, network.depth + 4)
+
+
+class CurvatureGap(NamedTuple):
+    """How far the curvature met at data lies below the proved bound.
+
+    Attributes:
+        lower: K_lb, the curvature met.
+        upper: K_ub, the proved bound on the same pairs.
+        pairs: how many (label, runner-up) pairs had enough examples.
+    """
+
+    lower: float
+    upper: float
+    pairs: int
+
+
+def curvature_gap(
+    network: Network,
+    x: np.ndarray,
+    label: np.ndarray,
+    *,
+    minimum_examples: int = 100,
+    batch_size: int = 8,
+) -> CurvatureGap:
+    """K_lb and K_ub: the largest curvature at examples, beside theorem 4's bound.
+
+    For every pair (label, runner-up class) with at least `minimum_examples` examples, K_lb
+    takes the largest ‖∇²f(x)‖ over those examples; both figures are means over these pairs.
+    K_lb is what was met, not a bound of what there is.
+
+    Args:
+        x: `(n, dim)`.
+        label: `(n,)`, integers.
+        minimum_examples: pairs with fewer are left out.
+        batch_size: Hessians, `(dim, dim)` each, held at once.
+
+    Raises:
+        ValueError: no pair has enough examples.
+
+    Reference: Singla & Feizi (2020), appendix G.1 (K_lb and K_ub).
+    """
+    x = np.asarray(x, np.float64)
+    label = np.asarray(label, np.int64)
+    rival = network.runner_up(network.logits(x), tf.constant(label)).numpy()
+    bound = theorem4(network)
+    lower, upper = [], []
+    for y, t in np.unique(np.stack([label, rival], axis=1), axis=0):
+        members = np.flatnonzero((label == y) & (rival == t))
+        if len(members) < minimum_examples:
+            continue
+        largest = 0.0
+        for start in range(0, len(members), batch_size):
+            rows = members[start : start + batch_size]
+            hessians = network.hessian(x[rows], label[rows], rival[rows]).numpy()
+            largest = max(largest, float(np.linalg.norm(hessians, 2, axis=(1, 2)).max()))
+        lower.append(largest)
+        upper.append(bound[y, t])
+    if not lower:
+        raise ValueError(
+            f"no pair of label and runner-up has {minimum_examples} examples. "
+            f"Received: {len(x)} examples; lower minimum_examples"
+        )
+    return CurvatureGap(float(np.mean(lower)), float(np.mean(upper)), len(lower))

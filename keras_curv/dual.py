@@ -1,0 +1,229 @@
+"""One minorant, two questions: how far is the prediction safe, and how bad can a ball be?
+
+Let `∇²f ≽ −κ` everywhere. At any point x̂, with `d = x̂ − x0` and `g = ∇f(x̂)`, Taylor's
+theorem and Cauchy–Schwarz give for every δ
+
+    f(x0 + δ) ≥ A − h ‖δ‖ − (κ/2) ‖δ‖²,    A = f(x̂) − g·d − (κ/2)‖d‖²,   h = ‖g + κ d‖.
+
+Its root is a certificate, its value at ρ bounds an attack in the ball of radius ρ. Both hold
+at any x̂ whatever: a solver that stops early, or goes astray, makes them smaller, never wrong.
+
+The best x̂ solves the paper's dual, `max_η min_x ½‖x − x0‖² + η f(x)` over 0 ≤ η ≤ 1/κ for
+the certificate, and the same function at `η ≤ min(1/κ, ρ/‖g‖)` for the attack. Both have the
+stationarity condition `x − x0 + η g(x) = 0`. So one iteration serves both: set η from the
+present f and g, step along the residual with a Barzilai–Borwein length; one gradient a step,
+for x and η together.
+
+Everything here works on rows: `(n,)` scalars and `(n, dim)` vectors, any float dtype.
+
+Reference: Singla & Feizi (2020), theorems 1 and 2; Barzilai & Borwein, IMA J. Numer. Anal. 8
+(1988).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+_STEP_RANGE = (0.05, 5.0)
+
+
+class Minorant(NamedTuple):
+    """`f(x0 + δ) ≥ intercept − slope ‖δ‖ − (curvature/2) ‖δ‖²` for every δ; rows `(n,)`."""
+
+    intercept: tf.Tensor
+    slope: tf.Tensor
+    curvature: tf.Tensor
+
+
+def minorant(
+    margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
+) -> Minorant:
+    """The minorant that one evaluation at `x̂ = x0 + displacement` gives.
+
+    Args:
+        margin: f(x̂), `(n,)`.
+        gradient: ∇f(x̂), `(n, dim)`.
+        displacement: x̂ − x0, `(n, dim)`.
+        curvature: κ ≥ max(0, −m), `(n,)`.
+    """
+    intercept = (
+        margin
+        - _dot(gradient, displacement)
+        - 0.5 * curvature * _dot(displacement, displacement)
+    )
+    return Minorant(intercept, _norm(gradient + curvature[:, None] * displacement), curvature)
+
+
+def certified_radius(bound: Minorant) -> tf.Tensor:
+    """The root of the minorant, `(n,)`: `‖δ‖ < r ⇒ f(x0 + δ) > 0`.
+
+    `r = 2A / (h + √(h² + 2κA))`; 0 where A ≤ 0 or anything is not a number; infinite where
+    κ = h = 0 < A, a margin that cannot change.
+    """
+    a, h, kappa = bound
+    proves = (a > 0.0) & tf.math.is_finite(a)
+    safe = tf.where(proves, a, 0.0)
+    root = 2.0 * safe / (h + tf.sqrt(h * h + 2.0 * kappa * safe))
+    return tf.where(proves & ~tf.math.is_nan(root), root, 0.0)
+
+
+def lower_bound(bound: Minorant, radius: tf.Tensor) -> tf.Tensor:
+    """`L(ρ) ≤ min f` over the ball of that radius around x0, `(n,)`."""
+    a, h, kappa = bound
+    return a - h * radius - 0.5 * kappa * radius * radius
+
+
+class Iterate(NamedTuple):
+    """A search in progress, a row for each (example, rival).
+
+    Attributes:
+        point: where the next gradient is taken, `(n, dim)`.
+        previous_point, previous_residual: of the step before, `(n, dim)`.
+        best_point: where `lower` was reached, `(n, dim)`.
+        lower: the best value proved so far, `(n,)`.
+        upper: a value that the dual optimum cannot exceed, `(n,)`.
+        steps: gradients used, `(n,)`, int32.
+    """
+
+    point: tf.Tensor
+    previous_point: tf.Tensor
+    previous_residual: tf.Tensor
+    best_point: tf.Tensor
+    lower: tf.Tensor
+    upper: tf.Tensor
+    steps: tf.Tensor
+
+
+class Problem(Protocol):
+    """What tells the certificate from the attack."""
+
+    def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
+        """η for the present evaluation, `(n,)`, between 0 and 1/κ."""
+
+    def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
+        """What this evaluation proves, and what no evaluation can exceed, each `(n,)`."""
+
+
+class CertificateProblem:
+    """The largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`, as `r = √(2 d*)`."""
+
+    def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
+        # The root of the linearised f along −g; η beyond 1/κ would lose convexity.
+        eta = (margin - _dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
+            _dot(gradient, gradient)
+        )
+        return _clip_to_convex(tf.maximum(eta, 0.0), curvature)
+
+    def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
+        bound = minorant(margin, gradient, displacement, curvature)
+        # d(η) ≤ ½‖d‖² + η f(x̂) ≤ ½‖d‖² + max(f(x̂), 0)/κ for every admissible η.
+        distance = _norm(displacement)
+        remaining = tf.maximum(margin, 0.0)
+        upper = tf.where(
+            remaining > 0.0,
+            tf.sqrt(distance * distance + 2.0 * remaining / curvature),
+            distance,
+        )
+        # All but on the boundary, and κ too small for the line above to say so: the boundary
+        # is about f/‖g‖ further on. This steers the stopping rule only.
+        slope = _norm(gradient)
+        near = remaining <= 1e-3 * slope * distance
+        upper = tf.where(near, tf.minimum(upper, distance + 2.0 * remaining / slope), upper)
+        return certified_radius(bound), tf.where(margin > 0.0, upper, distance)
+
+
+class AttackProblem:
+    """The lowest margin in a ball: `min f(x)` over `‖x − x0‖ ≤ ρ`, by its dual.
+
+    Args:
+        radius: ρ > 0, scalar or `(n,)`.
+    """
+
+    def __init__(self, radius):
+        self.radius = radius
+
+    def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
+        # 1/η = max(κ, ‖g‖/ρ): stationary on the sphere, or where κ is the binding constraint.
+        radius = tf.cast(self.radius, gradient.dtype)
+        eta = radius * tf.math.reciprocal_no_nan(_norm(gradient))
+        return _clip_to_convex(eta, curvature)
+
+    def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
+        radius = tf.cast(self.radius, gradient.dtype)
+        bound = minorant(margin, gradient, displacement, curvature)
+        inside = _dot(displacement, displacement) - radius * radius
+        # d(1/η) ≤ f(x̂) + (1/2η)(‖d‖² − ρ²), and 1/η ≥ κ: for x̂ in the ball at most this.
+        upper = tf.where(
+            inside <= 1e-6 * radius * radius,
+            margin + 0.5 * curvature * tf.minimum(inside, 0.0),
+            tf.fill(tf.shape(margin), tf.constant(float("inf"), margin.dtype)),
+        )
+        return lower_bound(bound, radius), upper
+
+
+def start(origin: tf.Tensor) -> Iterate:
+    """The search before its first evaluation, which is at x0 itself; `origin` is `(n, dim)`."""
+    zeros = tf.zeros_like(origin[:, 0])
+    infinite = zeros + float("inf")
+    return Iterate(
+        point=origin,
+        previous_point=origin,
+        previous_residual=tf.zeros_like(origin),
+        best_point=origin,
+        lower=-infinite,
+        upper=infinite,
+        steps=tf.zeros_like(zeros, tf.int32),
+    )
+
+
+def advance(
+    problem: Problem,
+    origin: tf.Tensor,
+    curvature: tf.Tensor,
+    iterate: Iterate,
+    margin: tf.Tensor,
+    gradient: tf.Tensor,
+) -> Iterate:
+    """One step, from the margin and gradient at `iterate.point`.
+
+        x ← x − s (x − x0 + η g)
+
+    with s = 1 at first and then Barzilai–Borwein's length from the last two residuals.
+    """
+    displacement = iterate.point - origin
+    lower, upper = problem.bracket(margin, gradient, displacement, curvature)
+    better = lower > iterate.lower
+    eta = problem.multiplier(margin, gradient, displacement, curvature)
+    residual = displacement + eta[:, None] * gradient
+    step = _barzilai_borwein(
+        iterate.point - iterate.previous_point, residual - iterate.previous_residual
+    )
+    step = tf.where(iterate.steps == 0, tf.ones_like(step), step)
+    return Iterate(
+        point=iterate.point - step[:, None] * residual,
+        previous_point=iterate.point,
+        previous_residual=residual,
+        best_point=tf.where(better[:, None], iterate.point, iterate.best_point),
+        lower=tf.where(better, lower, iterate.lower),
+        upper=tf.minimum(iterate.upper, tf.where(tf.math.is_nan(upper), iterate.upper, upper)),
+        steps=iterate.steps + 1,
+    )
+
+
+def _barzilai_borwein(moved: tf.Tensor, changed: tf.Tensor) -> tf.Tensor:
+    quotient = tf.math.divide_no_nan(_dot(moved, changed), _dot(changed, changed))
+    return tf.clip_by_value(tf.where(quotient > 0.0, quotient, 1.0), *_STEP_RANGE)
+
+
+def _clip_to_convex(eta: tf.Tensor, curvature: tf.Tensor) -> tf.Tensor:
+    return tf.where(curvature > 0.0, tf.minimum(eta, 1.0 / curvature), eta)
+
+
+def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(a * b, axis=-1)
+
+
+def _norm(a: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_sum(a * a, axis=-1))

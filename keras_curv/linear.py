@@ -1,0 +1,93 @@
+"""Affine maps `z = a W + b` in Keras' orientation: kernels are `(in, out)`, the paper's Wᵀ."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from keras_curv.activations import Activation
+from keras_curv.errors import InputError
+from keras_curv.rounding import LayerNorms, up
+from keras_curv.spectral import spectral_norm_bound
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Affine:
+    """A dense affine map, with what is known of how exactly it is stored.
+
+    The real map is `(kernel + ΔW, bias + Δb)` with `‖ΔW‖ ≤ kernel_error` and
+    `‖Δb‖ ≤ bias_error`: both are 0 for weights as stored, and positive once a
+    normalisation or a second affine map has been folded in, which rounds.
+
+    Attributes:
+        kernel: `(in, out)`, float64.
+        bias: `(out,)`, float64.
+        kernel_error: bound of the spectral norm of what folding rounded away.
+        bias_error: the same for the bias, in l2.
+
+    Raises:
+        InputError: shapes do not fit, or a weight is NaN or infinite.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    kernel_error: float = 0.0
+    bias_error: float = 0.0
+
+    def __post_init__(self):
+        kernel = np.asarray(self.kernel, np.float64)
+        bias = np.asarray(self.bias, np.float64)
+        if kernel.ndim != 2 or bias.shape != kernel.shape[1:] or 0 in kernel.shape:
+            raise InputError(
+                "an affine map needs a kernel (in, out) and a bias (out,), none empty. "
+                f"Received: kernel {kernel.shape}, bias {bias.shape}"
+            )
+        errors = np.array([self.kernel_error, self.bias_error])
+        if not (np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()):
+            raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "bias", bias)
+
+    @property
+    def fan_in(self) -> int:
+        return self.kernel.shape[0]
+
+    @property
+    def fan_out(self) -> int:
+        return self.kernel.shape[1]
+
+    @property
+    def magnitude(self) -> np.ndarray:
+        """Entrywise bound of |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
+        return np.abs(self.kernel) + self.kernel_error
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """‖W‖, from above."""
+        return up(spectral_norm_bound(self.kernel) + self.kernel_error)
+
+    @functools.cached_property
+    def magnitude_norm(self) -> float:
+        """‖|W|‖, from above."""
+        return spectral_norm_bound(self.magnitude)
+
+    @functools.cached_property
+    def bias_norm(self) -> float:
+        """‖b‖, from above."""
+        return up(float(np.linalg.norm(self.bias)), self.fan_out + 8)
+
+    def norms(self, activation: Activation | None) -> LayerNorms:
+        """What the rounding charge needs of this map and of the activation behind it, if any."""
+        return LayerNorms(
+            fan_in=self.fan_in,
+            fan_out=self.fan_out,
+            norm=self.norm,
+            magnitude=self.magnitude_norm,
+            bias=self.bias_norm,
+            kernel_error=self.kernel_error,
+            bias_error=self.bias_error,
+            slope=activation.slope if activation else 1.0,
+            bend=activation.bend if activation else 0.0,
+        )

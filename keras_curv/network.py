@@ -1,0 +1,197 @@
+"""A feed-forward network as mathematics: affine, activation, affine, …, affine.
+
+The only thing certificates know of a model. Margins have closed-form gradients, so nothing
+here needs a gradient tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import activations as activation_table
+from keras_curv.activations import Activation
+from keras_curv.errors import InputError
+from keras_curv.linear import Affine
+
+
+class Evaluation(NamedTuple):
+    """Margins of n inputs against their rivals, with what the backward pass met on the way.
+
+    Attributes:
+        margin: `(n, rivals)`.
+        gradient: of the margin with respect to the input, `(n, rivals, dim)`.
+        activations: `a_0 = x, …, a_{L−1}`, each `(n, width)`.
+        cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`.
+    """
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    activations: list[tf.Tensor]
+    cotangents: list[tf.Tensor]
+
+
+class Network:
+    """`z_1 = x W_1 + b_1, a_1 = σ_1(z_1), …, z_L = a_{L−1} W_L + b_L`; the logits are z_L.
+
+    Args:
+        affines: the L affine maps.
+        activations: the L − 1 activations between them.
+
+    Raises:
+        InputError: sizes do not chain, or there are fewer than two classes.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
+        >>> network.depth, network.dim, network.classes
+        (1, 2, 2)
+    """
+
+    def __init__(self, affines: Sequence[Affine], activations: Sequence[Activation]):
+        if not affines or len(activations) != len(affines) - 1:
+            raise InputError(
+                "a network needs one activation between every two affine maps. "
+                f"Received: {len(affines)} affine maps, {len(activations)} activations"
+            )
+        for before, after in zip(affines[:-1], affines[1:], strict=True):
+            if before.fan_out != after.fan_in:
+                raise InputError(
+                    f"an affine map with {before.fan_out} outputs cannot be followed by one "
+                    f"with {after.fan_in} inputs"
+                )
+        if affines[-1].fan_out < 2:
+            raise InputError("a classifier needs at least two logits. Received: 1")
+        self.affines = tuple(affines)
+        self.activations = tuple(activations)
+        self._tensors: dict[str, tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
+
+    @classmethod
+    def from_weights(cls, kernels, biases, activation: str | Sequence[str]) -> Network:
+        """A network from Keras-oriented kernels `(in, out)` and biases `(out,)`.
+
+        Args:
+            kernels: L arrays; float64, or anything that converts to it exactly.
+            biases: L arrays.
+            activation: one name for all hidden layers, or L − 1 names.
+        """
+        names = [activation] * (len(kernels) - 1) if isinstance(activation, str) else activation
+        return cls(
+            [Affine(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)],
+            [activation_table.get(name) for name in names],
+        )
+
+    @property
+    def depth(self) -> int:
+        """L, the number of affine maps; "2 × 1024" has depth 2."""
+        return len(self.affines)
+
+    @property
+    def dim(self) -> int:
+        return self.affines[0].fan_in
+
+    @property
+    def classes(self) -> int:
+        return self.affines[-1].fan_out
+
+    def _weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        if dtype.name not in self._tensors:
+            with tf.init_scope():  # outside of any graph: captured, not copied into it
+                self._tensors[dtype.name] = (
+                    [tf.constant(affine.kernel, dtype) for affine in self.affines],
+                    [tf.constant(affine.bias, dtype) for affine in self.affines],
+                )
+        return self._tensors[dtype.name]
+
+    def _forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """`[z_1, …, z_{L−1}]` and `[a_0, …, a_{L−1}]`."""
+        kernels, biases = self._weights(x.dtype)
+        pre, post = [], [x]
+        for kernel, bias, activation in zip(kernels, biases, self.activations, strict=False):
+            pre.append(tf.matmul(post[-1], kernel) + bias)
+            post.append(activation.value(pre[-1]))
+        return pre, post
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """`(n, dim)` → `(n, classes)`, in the dtype of `x` (float32 or float64)."""
+        x = tf.convert_to_tensor(x)
+        kernels, biases = self._weights(x.dtype)
+        return tf.matmul(self._forward(x)[1][-1], kernels[-1]) + biases[-1]
+
+    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
+        """Margins `f_t(x) = z_L[label] − z_L[t]` and their gradients, one forward pass for all t.
+
+        Args:
+            x: `(n, dim)`, float32 or float64.
+            label: `(n,)`, integers.
+            rivals: `(n, rivals)`, integers, none equal to its label.
+        """
+        kernels, biases = self._weights(x.dtype)
+        pre, post = self._forward(x)
+        rows = tf.transpose(kernels[-1])
+        w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
+        c = tf.gather(biases[-1], label)[:, None] - tf.gather(biases[-1], rivals)
+        margin = tf.einsum("nrk,nk->nr", w, post[-1]) + c
+        cotangents = [w]
+        for kernel, z, activation in reversed(
+            list(zip(kernels[:-1], pre, self.activations, strict=True))
+        ):
+            through = activation.first(z)[:, None, :] * cotangents[-1]
+            cotangents.append(_last_axis_product(through, tf.transpose(kernel)))
+        return Evaluation(margin, cotangents[-1], post, cotangents)
+
+    def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
+        """`f(x) = z_L[label] − z_L[rival]`, one rival each: `(n,)`."""
+        return self.evaluate(x, label, rival[:, None]).margin[:, 0]
+
+    def margin_and_gradient(self, x, label, rival) -> tuple[tf.Tensor, tf.Tensor]:
+        """The margin against one rival each, `(n,)`, and its gradient, `(n, dim)`."""
+        evaluation = self.evaluate(x, label, rival[:, None])
+        return evaluation.margin[:, 0], evaluation.gradient[:, 0]
+
+    def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
+        """The margin's Hessian, dense: `∇²f = Σ_I B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I`.
+
+        `B_I` is the Jacobian of z_I with respect to x, `F_I` that of f with respect to a_I.
+
+        Args:
+            x: `(n, dim)`.
+            label, rival: `(n,)`.
+
+        Returns:
+            `(n, dim, dim)`.
+
+        Reference: Singla & Feizi (2020), lemma 1.
+        """
+        kernels, _ = self._weights(x.dtype)
+        pre, _ = self._forward(x)
+        toward_output = self.evaluate(x, label, rival[:, None]).cotangents
+        batch = tf.shape(x)[0]
+        jacobian = tf.tile(tf.eye(self.dim, dtype=x.dtype)[None], (batch, 1, 1))
+        total = tf.zeros_like(jacobian)
+        for index, (kernel, z, activation) in enumerate(
+            zip(kernels[:-1], pre, self.activations, strict=True)
+        ):
+            jacobian = _last_axis_product(jacobian, kernel)  # (n, dim, width): B_Iᵀ
+            diagonal = toward_output[self.depth - 2 - index][:, 0] * activation.second(z)
+            total += tf.matmul(jacobian * diagonal[:, None, :], jacobian, transpose_b=True)
+            jacobian *= activation.first(z)[:, None, :]
+        return total
+
+    def runner_up(self, logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        """The likeliest class other than `label`, `(n,)`; excluded by index, so ties are kept."""
+        others = tf.where(
+            tf.one_hot(label, self.classes, on_value=True, off_value=False),
+            tf.constant(-np.inf, logits.dtype),
+            logits,
+        )
+        return tf.argmax(others, axis=-1, output_type=label.dtype)
+
+
+def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
+    """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
+    shape = tf.shape(array)
+    product = tf.matmul(tf.reshape(array, (-1, matrix.shape[0])), matrix)
+    return tf.reshape(product, tf.concat([shape[:-1], [matrix.shape[1]]], axis=0))

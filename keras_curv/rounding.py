@@ -1,0 +1,146 @@
+"""What float64 arithmetic can do to a certificate: the charge of the guarantee level `real`.
+
+A certificate speaks of real arithmetic on the stored weights, but is computed in float64.
+Everything between the two is bounded here, a priori, and paid for: the charge lowers the
+intercept and raises the slope of the minorant (see `dual.py`), so that the radius can only
+shrink.
+
+Model of arithmetic: IEEE double, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
+`|δ| ≤ u = 2⁻⁵³`, `|η| ≤ τ = 2⁻¹⁰²²` (results below τ may be flushed to zero); dot products
+in any order, with or without fused multiply-add; activations within
+`ACTIVATION_ULPS · u` of their value, relative to it for σ and to sup|σ′| for σ′ (the tests
+measure both).
+
+Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), lemma 3.1 and
+section 3.1; the recursion is a running error analysis of the forward and the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+UNIT = 2.0**-53
+TINY = 2.0**-1022
+ACTIVATION_ULPS = 32.0
+
+
+def gamma(operations: float) -> float:
+    """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row."""
+    return operations * UNIT / (1.0 - operations * UNIT)
+
+
+def up(value, operations: float = 4.0):
+    """An upper bound of a non-negative number that was computed with `operations` roundings."""
+    return value * (1.0 + 2.0 * gamma(operations + 2.0))
+
+
+class LayerNorms(NamedTuple):
+    """Bounds from above for one affine map `z = a W + b`, as the charge needs them.
+
+    Attributes:
+        fan_in: number of summed terms in `a W`.
+        fan_out: number of summed terms in the backward product `t Wᵀ`.
+        norm: bound of ‖W‖.
+        magnitude: bound of ‖|W|‖, the norm of the entrywise absolute values.
+        bias: bound of ‖b‖.
+        kernel_error: bound of ‖W − stored W‖ (folding a BatchNormalization rounds).
+        bias_error: bound of ‖b − stored b‖.
+        slope: sup |σ′| of the activation behind the map (1 for the last map).
+        bend: sup |σ″| of that activation (0 for the last map).
+    """
+
+    fan_in: int
+    fan_out: int
+    norm: float
+    magnitude: float
+    bias: float
+    kernel_error: float
+    bias_error: float
+    slope: float
+    bend: float
+
+
+class Charge(NamedTuple):
+    """Bounds of |computed − real| for the margin, and of its norm for the gradient."""
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+
+
+def _norm(vector: tf.Tensor) -> tf.Tensor:
+    return tf.norm(vector, axis=-1)
+
+
+def margin_charge(
+    layers: Sequence[LayerNorms],
+    activations: Sequence[tf.Tensor],
+    cotangents: Sequence[tf.Tensor],
+) -> Charge:
+    """Bounds the error of margins and gradients computed in float64.
+
+    With `ε` the error of an activation and `ζ` that of a pre-activation (norms),
+
+        ζ_I = ‖W_I‖ ε_{I−1} + γ_{n+1} (‖|W_I|‖ ‖â_{I−1}‖ + ‖b_I‖) + folding + underflow
+        ε_I = g_I ζ_I + ω u ‖â_I‖
+
+    and backwards, `v_{L−1} = w`, `t_I = σ′(z_I) ∘ v_I`, `v_{I−1} = W_I t_I`,
+
+        θ_I = g_I χ_I + (h_I ζ_I + (ω + 2) u g_I)(‖v̂_I‖ + χ_I)
+        χ_{I−1} = ‖W_I‖ θ_I + γ_N ‖|W_I|‖ ‖t̂_I‖ + folding + underflow.
+
+    The last map contributes the difference of two of its columns, so all its norms
+    count with a factor of two.
+
+    Args:
+        layers: one `LayerNorms` for each affine map, in order.
+        activations: `a_0 = x, a_1, …, a_{L−1}` as computed, `(n, width)`, float64.
+        cotangents: `v_{L−1}, …, v_0` as computed, `(n, rivals, width)`, float64; the last
+            one is the gradient itself.
+
+    Returns:
+        `Charge(margin, gradient)`, each `(n, rivals)`, float64.
+    """
+    omega = ACTIVATION_ULPS
+    error = tf.zeros_like(activations[0][:, 0])
+    pre_errors = []
+    for index, layer in enumerate(layers):
+        size = _norm(activations[index]) * (1.0 + gamma(layer.fan_in + 4))
+        last = index == len(layers) - 1
+        twice = 2.0 if last else 1.0
+        underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size + layer.magnitude)
+        pre_error = twice * (
+            layer.norm * error
+            + gamma(layer.fan_in + 4) * (layer.magnitude * size + layer.bias)
+            + layer.kernel_error * size
+            + layer.bias_error
+            + underflow
+        )
+        pre_errors.append(pre_error)
+        if not last:
+            out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
+            error = layer.slope * pre_error + 2.0 * omega * UNIT * out + layer.fan_out * TINY
+
+    gradient_error = (
+        2.0 * layers[-1].kernel_error + 2.0 * UNIT * _norm(cotangents[0])
+    )  # of w = W_y − W_t itself
+    for index in reversed(range(len(layers) - 1)):
+        layer = layers[index]
+        above = cotangents[len(layers) - 2 - index]
+        size = _norm(above) * (1.0 + gamma(layer.fan_out + 4))
+        product_error = layer.slope * gradient_error + (
+            layer.bend * pre_errors[index][:, None] + 2.0 * (omega + 2.0) * UNIT * layer.slope
+        ) * (size + gradient_error)
+        through = layer.slope * (1.0 + 4.0 * omega * UNIT) * size
+        underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + through + layer.magnitude)
+        gradient_error = (
+            layer.norm * product_error
+            + (gamma(layer.fan_out + 2) * layer.magnitude + layer.kernel_error) * through
+            + tf.where(size + gradient_error > 0.0, underflow, 0.0)  # zeros stay exact
+        )
+
+    # The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.
+    margin = tf.broadcast_to(pre_errors[-1][:, None], tf.shape(gradient_error))
+    return Charge(margin * (1.0 + 1e-6), gradient_error * (1.0 + 1e-6))

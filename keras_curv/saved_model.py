@@ -1,0 +1,290 @@
+"""SavedModel directory → what certification needs, without trusting it.
+
+Loading a SavedModel runs parts of its graph, and graphs can read and write files. So:
+
+1. parse `saved_model.pb` as data, nothing else;
+2. every op of every graph and function must be on the allow-list of `graph.py`, or it is
+   refused by name; file ops only in the saver's own functions, which loading does not call;
+3. the object graph may hold plain variables, constants and functions only: no assets, lookup
+   tables or resources with initialisers, no custom save or restore code;
+4. only then load, freeze the signature, and read it op by op (`graph.py`);
+5. run examples through the signature and through the network that was read, and refuse on
+   disagreement beyond rounding. The op rules are the proof; this is its test.
+
+A live Keras model goes through steps 4 and 5 the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from keras_curv import graph
+from keras_curv.errors import InputError
+from keras_curv.network import Network
+
+DEFAULT_SIGNATURE = "serving_default"
+_PLAIN_OBJECTS = {
+    "user_object",
+    "variable",
+    "constant",
+    "function",
+    "bare_concrete_function",
+    "captured_tensor",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedModel:
+    """A classifier as it is served, and the network that was read from it.
+
+    Attributes:
+        network: the mathematics.
+        head: what the served output applies to the logits, a name in `graph.HEADS`.
+        input_shape: of one example, without the batch.
+        input_dtype: what the signature takes.
+        call: the signature: `(n, *input_shape)` of `input_dtype` → `(n, outputs)`.
+        source: the directory, or the Keras model's name.
+        signature: its name; "" for a live model.
+        fingerprint: SHA-256 of the files that were read; "" for a live model.
+    """
+
+    network: Network
+    head: str
+    input_shape: tuple[int, ...]
+    input_dtype: tf.DType
+    call: Callable[[tf.Tensor], tf.Tensor]
+    source: str
+    signature: str = ""
+    fingerprint: str = ""
+
+    def check(self, x: np.ndarray) -> None:
+        """Holds the network against the signature, on these inputs and on others near them.
+
+        Args:
+            x: `(n, *input_shape)`, a few real examples. Multiples of them outside their own
+                range are tried too, so that a clip would show.
+
+        Raises:
+            InputError: an output differs by more than float32 execution explains.
+        """
+        x = np.asarray(x, self.input_dtype.as_numpy_dtype)
+        if not np.issubdtype(x.dtype, np.floating):
+            inputs = x
+        else:
+            inputs = np.concatenate([x, -x, 3 * x + 1]).astype(x.dtype)
+        served = np.asarray(self.call(tf.constant(inputs)), np.float64)
+        flat = inputs.reshape(len(inputs), -1).astype(np.float64)
+        logits = self.network.logits(tf.constant(flat))
+        ours = graph.HEADS[self.head](logits).numpy()
+        if served.shape != ours.shape:
+            raise InputError(
+                f"{self.source}: the signature returns {served.shape}, "
+                f"but its graph reads as {ours.shape}"
+            )
+        finite = np.isfinite(ours)
+        scale = np.max(np.abs(np.where(finite, ours, 0.0)), axis=1, keepdims=True)
+        allowed = _FLOAT32_TOLERANCE * (scale + self._conditioning(flat))
+        wrong = ~(np.abs(served - ours) <= allowed) & finite
+        if np.any(wrong):
+            worst = np.max(np.abs(np.where(wrong, served - ours, 0.0)))
+            raise InputError(
+                f"{self.source}: the signature and the network read from it disagree by "
+                f"{worst:.3g}; the model does something that was not read. No certificate is given"
+            )
+
+    def _conditioning(self, flat: np.ndarray) -> np.ndarray:
+        """How large intermediate numbers get, `(n, 1)`: float32 rounds relative to these."""
+        size = np.abs(flat).max(axis=1, keepdims=True)
+        for affine in self.network.affines:
+            size = size * np.abs(affine.kernel).sum(axis=0).max() + np.abs(affine.bias).max()
+        return size
+
+
+_FLOAT32_TOLERANCE = 1e-5
+
+
+def read(source, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
+    """Reads a classifier from a SavedModel directory or a live Keras model.
+
+    Args:
+        source: a directory with `saved_model.pb`; or a base path with numbered versions, of
+            which the newest is taken, as TF Serving does; or a built Keras model, or any
+            callable with `inputs`.
+        signature: which signature of a SavedModel.
+
+    Raises:
+        InputError: it is not a SavedModel, is refused as unsafe, or has a part without a
+            rule; the message names the file, op, node or signature.
+
+    Example:
+        >>> served = read("saved_models/digits")                      # doctest: +SKIP
+        >>> served.network.depth                                      # doctest: +SKIP
+        2
+    """
+    if isinstance(source, (str, pathlib.Path)):
+        return _read_directory(pathlib.Path(source), signature)
+    return _read_live(source)
+
+
+def _read_live(model) -> ServedModel:
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        raise InputError(
+            f"{model!r} is not a built Keras model: give it an Input, call it once on data, "
+            "or pass a SavedModel directory"
+        )
+    if len(inputs) != 1:
+        raise InputError(
+            f"the model {model.name!r} has {len(inputs)} inputs; certificates need exactly one"
+        )
+    spec = tf.TensorSpec((None, *inputs[0].shape[1:]), tf.as_dtype(inputs[0].dtype))
+    function = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
+    return _read_function(function, source=str(model.name))
+
+
+def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
+    path = resolve_directory(path)
+    _refuse_unsafe(path / "saved_model.pb")
+    try:
+        loaded = tf.saved_model.load(str(path))
+    except Exception as error:  # whatever TensorFlow raises on a broken directory
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{path}: TensorFlow cannot load this SavedModel: {reason}") from error
+    if signature not in loaded.signatures:
+        known = ", ".join(sorted(loaded.signatures)) or "none"
+        raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
+    served = _read_function(loaded.signatures[signature], source=str(path))
+    return dataclasses.replace(served, signature=signature, fingerprint=_fingerprint(path))
+
+
+def resolve_directory(path: pathlib.Path) -> pathlib.Path:
+    """The directory with `saved_model.pb`: `path` itself, or its newest numbered version.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the directory of a SavedModel")
+    if path.is_file():
+        hint = ""
+        if path.suffix in (".keras", ".h5"):
+            hint = f"; load it with keras.models.load_model and model.export('{path.stem}')"
+        raise InputError(f"{path} is a file, not a SavedModel directory{hint}")
+    if (path / "saved_model.pb").is_file():
+        return path
+    versions = [
+        entry
+        for entry in path.iterdir()
+        if entry.name.isdecimal() and (entry / "saved_model.pb").is_file()
+    ]
+    if not versions:
+        raise InputError(
+            f"{path} has no saved_model.pb, nor a numbered version that has one; "
+            "make one with model.export(directory)"
+        )
+    return max(versions, key=lambda entry: int(entry.name))
+
+
+def _fingerprint(path: pathlib.Path) -> str:
+    digest = hashlib.sha256()
+    for file in [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]:
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _refuse_unsafe(file: pathlib.Path) -> None:
+    """Steps 1 to 3 of the module docstring: nothing is loaded or run here."""
+    proto = saved_model_pb2.SavedModel()
+    try:
+        proto.ParseFromString(file.read_bytes())
+    except DecodeError as error:
+        raise InputError(f"{file} is not a SavedModel, or is cut off: {error}") from error
+    if len(proto.meta_graphs) != 1:
+        raise InputError(
+            f"{file} has {len(proto.meta_graphs)} meta graphs; one, tagged 'serve', is supported"
+        )
+    meta = proto.meta_graphs[0]
+    if not meta.object_graph_def.nodes:
+        raise InputError(
+            f"{file} is a TensorFlow 1 SavedModel; export the model with TensorFlow 2"
+        )
+    for node in meta.object_graph_def.nodes:
+        kind = node.WhichOneof("kind")
+        if kind not in _PLAIN_OBJECTS or node.saveable_objects or node.registered_saver:
+            raise InputError(
+                f"{file} holds an object of kind {kind!r} with code of its own, which loading "
+                "would run; only variables, constants and functions are allowed"
+            )
+    if meta.asset_file_def:
+        raise InputError(f"{file} refers to asset files; they are not allowed")
+    graph.refuse_unsafe_ops(meta.graph_def, meta.saver_def, str(file))
+
+
+def _read_function(function, source: str) -> ServedModel:
+    """Freezes a concrete function of one tensor, and reads it."""
+    frozen = convert_variables_to_constants_v2(function)
+    inputs = [tensor for tensor in frozen.inputs if tensor.dtype != tf.resource]
+    if len(inputs) != 1:
+        names = ", ".join(tensor.name for tensor in inputs)
+        raise InputError(
+            f"{source}: the signature has {len(inputs)} inputs ({names}); "
+            "certificates need exactly one"
+        )
+    output = _pick_output(function, frozen, source)
+    shape = inputs[0].shape
+    if shape.rank is None or None in shape[1:]:
+        raise InputError(
+            f"{source}: the input shape {shape} must be known, all but the batch"
+        )
+    definition: graph_pb2.GraphDef = frozen.graph.as_graph_def()
+    network, head = graph.read_network(
+        definition,
+        input_node=inputs[0].op.name,
+        input_shape=tuple(shape[1:]),
+        output=output.name,
+        source=source,
+    )
+    position = [tensor.name for tensor in frozen.outputs].index(output.name)
+
+    def call(x: tf.Tensor) -> tf.Tensor:
+        return frozen(x)[position]
+
+    return ServedModel(
+        network=network,
+        head=head,
+        input_shape=tuple(shape[1:]),
+        input_dtype=inputs[0].dtype,
+        call=call,
+        source=source,
+    )
+
+
+def _pick_output(function, frozen, source: str) -> tf.Tensor:
+    """The one output that can be logits: the only float matrix, or the one named "logits"."""
+    matrices = [
+        tensor
+        for tensor in frozen.outputs
+        if tensor.dtype.is_floating and tensor.shape.rank in (2, None)
+    ]
+    structured = function.structured_outputs
+    if len(matrices) != 1 and isinstance(structured, dict) and "logits" in structured:
+        # Structured outputs are sorted by key, as the flat ones are.
+        return frozen.outputs[sorted(structured).index("logits")]
+    if len(matrices) != 1:
+        described = ", ".join(f"{t.dtype.name}{t.shape}" for t in frozen.outputs) or "none"
+        raise InputError(
+            f"{source}: the outputs ({described}) must have one float matrix (batch, classes), "
+            "or one named 'logits'"
+        )
+    return matrices[0]
