@@ -81,7 +81,6 @@ class Iterate(NamedTuple):
     Attributes:
         point: where the next gradient is taken, `(n, dim)`.
         previous_point, previous_residual: of the step before, `(n, dim)`.
-        best_point: where `lower` was reached, `(n, dim)`.
         lower: the best value proved so far, `(n,)`.
         upper: a value that the dual optimum cannot exceed, `(n,)`.
         steps: gradients used, `(n,)`, int32.
@@ -90,7 +89,6 @@ class Iterate(NamedTuple):
     point: tf.Tensor
     previous_point: tf.Tensor
     previous_residual: tf.Tensor
-    best_point: tf.Tensor
     lower: tf.Tensor
     upper: tf.Tensor
     steps: tf.Tensor
@@ -171,7 +169,6 @@ def start(origin: tf.Tensor) -> Iterate:
         point=origin,
         previous_point=origin,
         previous_residual=tf.zeros_like(origin),
-        best_point=origin,
         lower=-infinite,
         upper=infinite,
         steps=tf.zeros_like(zeros, tf.int32),
@@ -194,7 +191,6 @@ def advance(
     """
     displacement = iterate.point - origin
     lower, upper = problem.bracket(margin, gradient, displacement, curvature)
-    better = lower > iterate.lower
     eta = problem.multiplier(margin, gradient, displacement, curvature)
     residual = displacement + eta[:, None] * gradient
     step = _barzilai_borwein(
@@ -205,8 +201,7 @@ def advance(
         point=iterate.point - step[:, None] * residual,
         previous_point=iterate.point,
         previous_residual=residual,
-        best_point=tf.where(better[:, None], iterate.point, iterate.best_point),
-        lower=tf.where(better, lower, iterate.lower),
+        lower=tf.where(lower > iterate.lower, lower, iterate.lower),
         upper=tf.minimum(iterate.upper, tf.where(tf.math.is_nan(upper), iterate.upper, upper)),
         steps=iterate.steps + 1,
     )

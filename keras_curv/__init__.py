@@ -1,0 +1,31 @@
+"""Certified l2 robustness for Keras classifiers: curvature-based certificates and attacks."""
+
+from keras_curv.attacks import AttackResult, curvature_attack, pgd_attack
+from keras_curv.certificate import Certificates, CurvatureCertificate, Status
+from keras_curv.certifier import Certifier, certify, certify_examples, success_rates
+from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
+from keras_curv.errors import InputError
+from keras_curv.network import Network
+from keras_curv.saved_model import ServedModel, read
+from keras_curv.version import __version__
+
+__all__ = [
+    "AttackResult",
+    "Certificates",
+    "Certifier",
+    "CurvatureBounds",
+    "CurvatureCertificate",
+    "InputError",
+    "Network",
+    "ServedModel",
+    "Status",
+    "__version__",
+    "certify",
+    "certify_examples",
+    "curvature_attack",
+    "curvature_bounds",
+    "curvature_gap",
+    "pgd_attack",
+    "read",
+    "success_rates",
+]

@@ -1,0 +1,148 @@
+"""Attacks in an l2 ball: the curvature-based one, and projected gradient descent.
+
+Both run in graph on whole batches, with static shapes, and return points of the ball. The
+first also returns what it proves: a lower bound of the margin in the whole ball.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.network import Network
+
+
+class AttackResult(NamedTuple):
+    """Rows `(n,)`.
+
+    Attributes:
+        point: `(n, dim)`, in the ball.
+        margin: f at the point; never above f(x0).
+        lower_bound: `≤ f` everywhere in the ball, by the curvature given (up to rounding).
+        primal_equals_dual: the two agree: the point is the worst one in the ball.
+    """
+
+    point: tf.Tensor
+    margin: tf.Tensor
+    lower_bound: tf.Tensor
+    primal_equals_dual: tf.Tensor
+
+
+def curvature_attack(
+    network: Network,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    rival: tf.Tensor,
+    *,
+    radius,
+    curvature: tf.Tensor,
+    steps: int = 10,
+    tolerance: float = 1e-4,
+) -> AttackResult:
+    """Solves `min f(x̂)` over `‖x̂ − x‖ ≤ ρ` by its dual, `max_{η ≥ κ} min_x̂ f + (η/2)(‖·‖² − ρ²)`.
+
+    Args:
+        x: `(n, dim)`, float32 or float64.
+        label, rival: `(n,)`, integers; f is the margin of label over rival.
+        radius: ρ > 0, a number or `(n,)`.
+        curvature: κ with `∇²f ≽ −κ`, `(n,)`; an estimate gives an attack, a bound a proof too.
+        steps: gradients for each example.
+        tolerance: gap, relative to 1 + |f(x)|, within which primal = dual.
+
+    Returns:
+        `AttackResult`.
+
+    Raises:
+        ValueError: `steps` is not positive.
+
+    Reference: Singla & Feizi (2020), theorem 2 and definition 2.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1. Received: steps={steps}")
+    problem = dual.AttackProblem(radius)
+    curvature = tf.cast(curvature, x.dtype)
+
+    def body(index, *state):
+        iterate = dual.Iterate(*state)
+        margin, gradient = network.margin_and_gradient(iterate.point, label, rival)
+        return index + 1, *dual.advance(problem, x, curvature, iterate, margin, gradient)
+
+    state = tf.while_loop(
+        lambda index, *_: index < steps,
+        body,
+        (tf.constant(0), *dual.start(x)),
+        maximum_iterations=steps,
+    )
+    iterate = dual.Iterate(*state[1:])
+    at_start = network.margin(x, label, rival)
+    point = project(iterate.point, x, radius)
+    margin = network.margin(point, label, rival)
+    worse = ~(margin < at_start)  # NaN counts as worse
+    point = tf.where(worse[:, None], x, point)
+    margin = tf.where(worse, at_start, margin)
+    gap = margin - iterate.lower
+    exact = gap <= tolerance * (1.0 + tf.abs(at_start))
+    return AttackResult(point, margin, iterate.lower, exact)
+
+
+def project(point: tf.Tensor, x: tf.Tensor, radius) -> tf.Tensor:
+    """The nearest point of the ball of that radius around `x`, `(n, dim)`."""
+    offset = point - x
+    distance = tf.norm(offset, axis=-1, keepdims=True)
+    radius = tf.reshape(tf.cast(radius, x.dtype), (-1, 1))
+    return x + offset * tf.minimum(1.0, tf.math.divide_no_nan(radius, distance))
+
+
+def pgd_attack(
+    network: Network,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    *,
+    radius,
+    steps: int = 200,
+    restarts: int = 5,
+    step_size: float = 2.5,
+    seed: int = 0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Projected gradient descent on the smallest margin over all rivals.
+
+    Args:
+        x: `(n, dim)`.
+        label: `(n,)`, integers.
+        radius: ρ > 0, a number or `(n,)`.
+        steps: of each restart; a step is `step_size · ρ / steps` long, along −∇f/‖∇f‖.
+        restarts: the first begins at x, the others at random points of the ball.
+        seed: of these.
+
+    Returns:
+        The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
+
+    Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
+    (2018), with l2 steps.
+    """
+    radius = tf.cast(tf.broadcast_to(radius, tf.shape(x)[:1]), x.dtype)
+
+    def descend(best_margin, best_point, point):
+        logits = network.logits(point)
+        rival = network.runner_up(logits, label)
+        margin, gradient = network.margin_and_gradient(point, label, rival)
+        better = margin < best_margin
+        best_point = tf.where(better[:, None], point, best_point)
+        direction = tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
+        moved = point - (step_size * radius / steps)[:, None] * direction
+        return tf.minimum(margin, best_margin), best_point, project(moved, x, radius)
+
+    best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x
+    for restart in range(restarts):
+        start = x
+        if restart:
+            offset = tf.random.stateless_normal(tf.shape(x), (seed, restart), x.dtype)
+            length = tf.random.stateless_uniform(tf.shape(radius), (restart, seed), dtype=x.dtype)
+            length = radius * length ** (1.0 / x.shape[-1])  # uniform in the ball
+            start = x + length[:, None] * offset / tf.norm(offset, axis=-1, keepdims=True)
+        *best, _ = tf.while_loop(
+            lambda *_: True, descend, (*best, start), maximum_iterations=steps + 1
+        )
+    return tuple(best)

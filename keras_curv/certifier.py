@@ -1,0 +1,369 @@
+"""From a model and examples to certificates: one call, or a resumable run over a data set."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import report, saved_model
+from keras_curv.attacks import curvature_attack
+from keras_curv.certificate import (
+    GUARANTEE,
+    RIVALS,
+    Certificates,
+    CurvatureCertificate,
+    choose_rivals,
+)
+from keras_curv.data import Examples
+from keras_curv.errors import InputError
+from keras_curv.rows import Row, RowFile
+
+DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
+_CHECKED = 32  # examples on which the read network is held against the signature
+_CELLS = 2**24  # float64 numbers that a batch may take in one array
+
+
+class Certifier:
+    """One model, read and bounded once, that certifies any number of batches.
+
+    Args:
+        model: a SavedModel directory (or a base path with numbered versions), or a built
+            Keras model. A live model is read as it is now; train on, and read it again.
+        signature: of a SavedModel.
+
+    Raises:
+        InputError: see `saved_model.read`.
+    """
+
+    def __init__(self, model, *, signature: str = saved_model.DEFAULT_SIGNATURE):
+        self.served = saved_model.read(model, signature)
+        self.certificate = CurvatureCertificate(self.served.network)
+        self._checked = False
+
+    def certify(
+        self,
+        x: np.ndarray,
+        y: np.ndarray | None = None,
+        *,
+        rivals: str = "all",
+        seed: int = 0,
+        first_index: int = 0,
+    ) -> Certificates:
+        """Certifies one batch. The first one is also run through the model's own signature.
+
+        Args:
+            x: `(n, *input shape)`, what the model is served, in its own units.
+            y: `(n,)` integers, or None to certify the predicted classes.
+            rivals: see `CurvatureCertificate.certify`.
+            seed: for random rivals.
+            first_index: of the first example, for messages and for random rivals: results do
+                not depend on how examples are cut into batches.
+
+        Raises:
+            InputError: wrong shape, NaN or infinite entries, labels out of range, or a model
+                whose signature disagrees with what was read from it.
+        """
+        x = self._validate(np.asarray(x), first_index)
+        label = None if y is None else self._validate_labels(np.asarray(y), len(x), first_index)
+        if rivals not in RIVALS:
+            raise InputError(f"rivals must be one of {', '.join(RIVALS)}. Received: {rivals!r}")
+        if not self._checked:
+            self.served.check(x[:_CHECKED])
+            self._checked = True
+        indices = np.arange(first_index, first_index + len(x))
+        seeds = [np.random.SeedSequence((seed, index)).generate_state(1)[0] for index in indices]
+        return self.certificate.certify(
+            x.reshape(len(x), -1), label, rivals=rivals, seeds=np.array(seeds)
+        )
+
+    def batch_size(self, rivals: str = "all") -> int:
+        """How many examples fit a batch of moderate memory."""
+        network = self.served.network
+        against = network.classes - 1 if rivals == "all" else 1
+        widest = max(max(affine.kernel.shape) for affine in network.affines)
+        return int(np.clip(_CELLS // (against * widest), 1, 512))
+
+    def _validate(self, x: np.ndarray, first_index: int) -> np.ndarray:
+        served = self.served
+        if x.shape[1:] != served.input_shape or x.ndim == 0:
+            raise InputError(
+                f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
+                f"{served.input_shape}; reshape x to (n, {_plain(served.input_shape)})"
+            )
+        if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
+            raise InputError(f"x must hold numbers. Received: {x.dtype}")
+        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+        if bad.any():
+            raise InputError(f"example {first_index + bad.argmax()} has NaN or infinite entries")
+        dtype = served.input_dtype.as_numpy_dtype
+        if np.issubdtype(dtype, np.integer):
+            limits = np.iinfo(dtype)
+            whole = np.rint(x)
+            if np.abs(whole - x).max(initial=0.0) > 1e-3 or not (
+                whole.min(initial=0) >= limits.min and whole.max(initial=0) <= limits.max
+            ):
+                raise InputError(
+                    f"{served.source} takes {served.input_dtype.name}; the examples are not whole "
+                    "numbers in its range (pixels in [0, 1] need an input scale of 255)"
+                )
+            x = whole
+        converted = x.astype(dtype)
+        if not np.isfinite(converted.astype(np.float64)).all():
+            raise InputError(f"the examples overflow {served.input_dtype.name}")
+        return converted
+
+    def _validate_labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
+        classes = self.served.network.classes
+        if y.shape != (count,) or not np.issubdtype(y.dtype, np.integer):
+            raise InputError(f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}")
+        bad = (y < 0) | (y >= classes)
+        if bad.any():
+            where = int(bad.argmax())
+            raise InputError(
+                f"example {first_index + where} has label {y[where]}, but {self.served.source} "
+                f"has {classes} classes (0 to {classes - 1})"
+            )
+        return y.astype(np.int64)
+
+
+def certify(
+    model,
+    x: np.ndarray,
+    y: np.ndarray | None = None,
+    *,
+    rivals: str = "all",
+    signature: str = saved_model.DEFAULT_SIGNATURE,
+    batch_size: int | None = None,
+    seed: int = 0,
+) -> Certificates:
+    """Proves, for each input, an l2 radius within which the prediction cannot change.
+
+    For every δ with `‖δ‖₂ < radius[i]`, the class with the largest logit at `x[i] + δ` is
+    `prediction[i]`, in real arithmetic on the stored weights; see `certificate.py` for what is
+    proved and what is not. Radii are in the model's own input units.
+
+    Args:
+        model: a SavedModel directory, or a built Keras model.
+        x: `(n, *input shape)`.
+        y: `(n,)` integer labels; an example that is not predicted as its label gets radius 0.
+            None certifies the predictions.
+        rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
+            protocols of the paper's tables.
+        signature: of a SavedModel.
+        batch_size: examples at a time; None chooses by the size of the network.
+        seed: for random rivals.
+
+    Returns:
+        `Certificates`, arrays of length n.
+
+    Raises:
+        InputError: anything about the model or the examples that cannot be used.
+
+    Example:
+        >>> import keras_curv                                          # doctest: +SKIP
+        >>> result = keras_curv.certify("saved_models/digits", x, y)   # doctest: +SKIP
+        >>> (result.radius > 0.5).mean()                               # doctest: +SKIP
+    """
+    certifier = Certifier(model, signature=signature)
+    x = np.asarray(x)
+    if y is not None and np.shape(y) != x.shape[:1]:
+        raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
+    size = _positive(batch_size, "batch_size") or certifier.batch_size(rivals)
+    parts = [
+        certifier.certify(
+            x[start : start + size],
+            None if y is None else np.asarray(y)[start : start + size],
+            rivals=rivals,
+            seed=seed,
+            first_index=start,
+        )
+        for start in range(0, max(len(x), 1), size)
+    ]
+    return Certificates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def certify_examples(
+    model,
+    examples: Examples,
+    *,
+    signature: str = saved_model.DEFAULT_SIGNATURE,
+    rivals: str = "all",
+    radii: Sequence[float] = DEFAULT_RADII,
+    input_scale: float = 1.0,
+    batch_size: int | None = None,
+    seed: int = 0,
+    output: str | None = None,
+    resume: bool = False,
+    summary: str | None = None,
+    plot: str | None = None,
+    progress: bool = False,
+) -> dict:
+    """Certifies a data set as a stream, writing rows as they come; `bin/certify` in one call.
+
+    Args:
+        model, signature, rivals, batch_size, seed: as for `certify`.
+        examples: see `data.load` and `data.load_npz`.
+        radii: at which to report certified accuracy.
+        input_scale: examples are multiplied by this before the model sees them. Radii are in
+            the model's input units, that is, multiplied too.
+        output: CSV file of rows; see `rows.Row`. It must not exist, unless `resume`.
+        resume: go on where an interrupted run with the same settings left `output`.
+        summary: JSON file for what is returned.
+        plot: image of certified accuracy against radius (needs matplotlib).
+        progress: draw a progress bar on stderr.
+
+    Returns:
+        The summary; see `report.Tally.summary` for its keys.
+
+    Raises:
+        InputError: what cannot be used, before anything is written where that can be known;
+            rows already written stay.
+    """
+    started = time.monotonic()
+    radii = [_finite_positive(radius, "radius") for radius in radii]
+    _finite_positive(input_scale, "input_scale")
+    _positive(batch_size, "batch_size")
+    if rivals not in RIVALS:
+        raise InputError(f"rivals must be one of {', '.join(RIVALS)}. Received: {rivals!r}")
+    if resume and not output:
+        raise InputError("resume needs the output file of the run to go on with")
+    if plot:
+        report.require_plottable(plot)
+    for path in filter(None, (output, summary, plot)):
+        if not pathlib.Path(path).absolute().parent.is_dir():
+            raise InputError(f"the folder of {path} does not exist; make it first")
+
+    served_certifier = Certifier(model, signature=signature)
+    served = served_certifier.served
+    fit = _fitting_shape(examples, served)
+    size = batch_size or served_certifier.batch_size(rivals)
+    settings = {
+        "saved_model": served.source,
+        "signature": served.signature,
+        "fingerprint": served.fingerprint,
+        "dataset": examples.name,
+        "input_scale": input_scale,
+        "rivals": rivals,
+        "guarantee": GUARANTEE,
+        "seed": seed,
+        "batch_size": size,
+    }
+    tally = report.Tally()
+    with RowFile(output, settings, resume=resume) as file:
+        tally.add(file.rows)
+        done = min(len(file.rows), examples.count)
+        with report.progress_bar(examples.count, done, visible=progress) as advance:
+            for x, y in examples.batches(size, done):
+                scaled = fit(x if input_scale == 1.0 else x * np.asarray(input_scale, np.float32))
+                result = served_certifier.certify(
+                    scaled, y, rivals=rivals, seed=seed, first_index=done
+                )
+                rows = Row.from_certificates(result, y, done)
+                file.write(rows)
+                tally.add(rows)
+                done += len(rows)
+                advance(len(rows))
+
+    result = tally.summary(radii) | settings
+    result |= {
+        "input_shape": list(served.input_shape),
+        "classes": served.network.classes,
+        "depth": served.network.depth,
+        "largest_curvature": float(-served_certifier.certificate.curvature.lower.min()),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    if summary:
+        text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+        _write(summary, lambda path: pathlib.Path(path).write_text(text))
+    if plot:
+        _write(plot, lambda path: report.plot_curve(tally, result, path))
+    return result
+
+
+def success_rates(
+    certificate: CurvatureCertificate,
+    x: np.ndarray,
+    label: np.ndarray,
+    *,
+    radius: float,
+    tolerance: float = 1e-3,
+    steps: int = 40,
+) -> tuple[float, float]:
+    """How often primal = dual, for the certificate and for the attack, against the runner-up.
+
+    Args:
+        certificate: of the network.
+        x: `(n, dim)`.
+        label: `(n,)`.
+        radius: of the attack.
+        tolerance: of the attack's gap, relative to 1 + |f(x)|.
+        steps: gradients for each attack.
+
+    Returns:
+        Fractions of all examples: those whose closest adversarial point was found and proved
+        closest, and those whose worst point in the ball was found and proved worst.
+
+    Reference: Singla & Feizi (2020), table 2, "certificate success" and "attack success".
+    """
+    network = certificate.network
+    label = np.asarray(label)
+    logits = certificate.logits(x)
+    found = certificate.certify(x, label, rivals="runner_up").primal_equals_dual
+    rival = choose_rivals(logits, label, "runner_up", np.zeros(len(label), int))[:, 0]
+    kappa = -certificate.curvature.lower[label, rival]
+    worst = curvature_attack(
+        network,
+        tf.constant(x, tf.float64),
+        tf.constant(label),
+        tf.constant(rival),
+        radius=radius,
+        curvature=tf.constant(kappa),
+        steps=steps,
+        tolerance=tolerance,
+    ).primal_equals_dual
+    return float(np.mean(found)), float(np.mean(worst))
+
+
+def _fitting_shape(examples: Examples, served: saved_model.ServedModel):
+    """How to bring an example of a named data set into the model's shape, entries in order."""
+
+    def plain(shape):
+        return tuple(n for n in shape if n != 1)
+
+    wanted, have = served.input_shape, tuple(examples.shape)
+    flattened = wanted == (int(np.prod(have)),)
+    if have == wanted:
+        return lambda x: x
+    if examples.reshapable and (plain(have) == plain(wanted) or flattened):
+        return lambda x: x.reshape((len(x), *wanted))
+    raise InputError(
+        f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}"
+    )
+
+
+def _write(path: str, write) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _positive(value: int | None, name: str) -> int | None:
+    if value is not None and value < 1:
+        raise InputError(f"{name} must be at least 1. Received: {value}")
+    return value
+
+
+def _finite_positive(value: float, name: str) -> float:
+    if not (np.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a positive number. Received: {value}")
+    return float(value)
+
+
+def _plain(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))

@@ -1,0 +1,171 @@
+"""Examples by name: scikit-learn's embedded digits, and image sets through tensorflow-datasets.
+
+Pixels come as float32 in [0, 1], labels as int64. Every fifth of scikit-learn's digits is in
+their test set (360 of 1,797); its order follows the writers, so a cut in two would hold out some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from keras_curv.errors import InputError
+
+DATASETS = ("digits", "mnist", "fashion_mnist", "cifar10")
+_DIGITS_STRIDE = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """A data set as a stream of batches, so that memory does not grow with it.
+
+    Attributes:
+        name: for reports.
+        count: how many examples there are.
+        shape: of one input.
+        batches: `batches(size, start)` yields `(x, y)` from example `start` on; `x` is
+            `(n, *shape)` and `y` is `(n,)` int64, or None where there are no labels.
+        reshapable: whether unit axes may be dropped or added, and images flattened, to fit a
+            model: so for named data sets, where it is clear what an axis means.
+    """
+
+    name: str
+    count: int
+    shape: tuple[int, ...]
+    batches: Callable[..., Iterator[tuple[np.ndarray, np.ndarray | None]]]
+    reshapable: bool = False
+
+    @classmethod
+    def from_arrays(
+        cls, name: str, x: np.ndarray, y: np.ndarray | None, *, reshapable: bool = False
+    ) -> Examples:
+        def batches(size: int, start: int = 0):
+            for begin in range(start, len(x), size):
+                stop = begin + size
+                yield x[begin:stop], None if y is None else y[begin:stop]
+
+        return cls(name, len(x), x.shape[1:], batches, reshapable)
+
+    def limited(self, limit: int | None) -> Examples:
+        """The first `limit` examples."""
+        if limit is None or limit >= self.count:
+            return self
+        if limit < 1:
+            raise InputError(f"the limit must be at least 1. Received: {limit}")
+
+        def batches(size: int, start: int = 0):
+            left = limit - start
+            for x, y in self.batches(size, start):
+                if left <= 0:
+                    return
+                yield x[:left], None if y is None else y[:left]
+                left -= len(x)
+
+        return dataclasses.replace(self, count=limit, batches=batches)
+
+
+def load(name: str, split: str = "test", *, data_dir: str | None = None) -> Examples:
+    """A data set by name.
+
+    Args:
+        name: one of `DATASETS`.
+        split: "train" or "test"; for tfds sets any tfds split expression.
+        data_dir: where tfds keeps its files; None: `TFDS_DATA_DIR`, or tfds' own default, to
+            which it downloads what is missing.
+
+    Raises:
+        InputError: unknown data set or split, a package that is missing, or files that are
+            not there and cannot be fetched.
+    """
+    if name == "digits":
+        return Examples.from_arrays(f"digits {split}", *_digits(split), reshapable=True)
+    if name not in DATASETS:
+        raise InputError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
+    return _from_tfds(name, split, data_dir)
+
+
+def load_all(
+    name: str, split: str = "test", *, data_dir: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """A whole data set in memory, `(x, y)`; see `load`."""
+    examples = load(name, split, data_dir=data_dir)
+    xs, ys = zip(*examples.batches(4096, 0), strict=True)
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+def load_npz(path: str) -> Examples:
+    """Arrays `x`, and `y` if there are labels, from an `.npz` file.
+
+    Raises:
+        InputError: no such file, not an npz file, no array `x`, or `y` of another length.
+    """
+    if not pathlib.Path(path).is_file():
+        raise InputError(f"{path} does not exist; give an .npz file with an array x")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files if key in ("x", "y")}
+            names = archive.files
+    except Exception as error:  # zipfile, OSError, ValueError: whatever a broken file raises
+        raise InputError(f"{path} cannot be read as an .npz file: {error}") from error
+    if "x" not in arrays:
+        raise InputError(f"{path} has no array 'x'; it has: {', '.join(names) or 'none'}")
+    x, y = arrays["x"], arrays.get("y")
+    if x.ndim < 2 or len(x) == 0:
+        raise InputError(f"{path}: x must be (examples, …), not empty. Received: {x.shape}")
+    if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
+        raise InputError(f"{path}: x must hold numbers. Received: {x.dtype}")
+    if y is not None:
+        if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
+            raise InputError(
+                f"{path}: y must be integers of shape ({len(x)},). Received: {y.dtype} {y.shape}"
+            )
+        y = y.astype(np.int64)
+    return Examples.from_arrays(pathlib.Path(path).name, x, y)
+
+
+def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise InputError(
+            "the digits come with scikit-learn, which is not installed: "
+            "pip install 'keras_curv[digits]'"
+        ) from error
+    if split not in ("train", "test"):
+        raise InputError(f"the digits have the splits train and test. Received: {split!r}")
+    digits = load_digits()
+    held_out = np.arange(len(digits.target)) % _DIGITS_STRIDE == 0
+    part = held_out if split == "test" else ~held_out
+    x = (digits.images / 16.0).astype(np.float32)[..., None]
+    return x[part], digits.target.astype(np.int64)[part]
+
+
+def _from_tfds(name: str, split: str, data_dir: str | None) -> Examples:
+    import tensorflow_datasets as tfds
+
+    if data_dir is not None and not pathlib.Path(data_dir).is_dir():
+        raise InputError(f"the data directory {data_dir} does not exist")
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+        builder.download_and_prepare()
+        count = builder.info.splits[split].num_examples
+        dataset = builder.as_dataset(split=split, as_supervised=True, shuffle_files=False)
+    except Exception as error:  # network, disk and tfds errors have no common class
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InputError(
+            f"tfds cannot provide {name}, split {split!r}, from {data_dir or 'its default place'}: "
+            f"{reason} … Point --data_dir or TFDS_DATA_DIR to a prepared copy"
+        ) from error
+
+    def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for x, y in dataset.skip(start).batch(size).prefetch(2).as_numpy_iterator():
+            yield (x / np.float32(255)).astype(np.float32), y.astype(np.int64)
+
+    shape = builder.info.features["image"].shape
+    return Examples(f"{name} {split}", count, shape, batches, reshapable=True)

@@ -1,0 +1,208 @@
+"""What a person sees of a certification run: the summary, the table, the curve, the bar."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextlib
+import math
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from keras_curv.certificate import Status
+from keras_curv.errors import InputError
+from keras_curv.rows import Row
+
+
+class Tally:
+    """Sums rows up as they come; of each example it keeps one number, the radius."""
+
+    def __init__(self):
+        self.radii = array.array("d")  # of every example; 0 where nothing is certified
+        self.statuses = collections.Counter()
+        self.labelled = True
+        self._gradients = 0
+        self._exact = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.radii.append(row.radius)
+            self.statuses[row.status] += 1
+            self.labelled &= row.label is not None
+            self._gradients += row.gradient_evaluations
+            self._exact += row.primal_equals_dual
+
+    def certified_accuracy(self, radius: float) -> float:
+        """The fraction of all examples that are correct and certified at more than `radius`."""
+        radii = np.frombuffer(self.radii) if self.radii else np.zeros(0)
+        return float(np.mean(radii > radius)) if len(radii) else 0.0
+
+    def summary(self, radii: Sequence[float]) -> dict:
+        """What the run came to, as JSON can hold it.
+
+        Returns:
+            `examples`; `clean_accuracy` (None without labels); `certified_accuracy`, radius as
+            string → fraction of all examples; `mean_radius` and `median_radius` over the
+            correct ones (None where there are none, "inf" where infinite); `statuses`, name →
+            count; `gradient_evaluations`, mean per example, summed over its rivals;
+            `primal_equals_dual`, the fraction of all examples whose radius is exact.
+        """
+        count = len(self.radii)
+        correct_names = (Status.CERTIFIED.name, Status.UNPROVED.name)
+        correct = sum(self.statuses[name] for name in correct_names)
+        # Only certified examples have a positive radius, so zeros pad the correct ones.
+        values = np.sort(np.frombuffer(self.radii) if count else np.zeros(0))[count - correct :]
+        return {
+            "examples": count,
+            "clean_accuracy": correct / count if count and self.labelled else None,
+            "certified_accuracy": {str(float(r)): self.certified_accuracy(r) for r in radii},
+            "mean_radius": _json_number(values.mean()) if correct else None,
+            "median_radius": _json_number(np.median(values)) if correct else None,
+            "statuses": {status.name: self.statuses[status.name] for status in Status},
+            "gradient_evaluations": self._gradients / count if count else 0.0,
+            "primal_equals_dual": self._exact / count if count else 0.0,
+        }
+
+
+def _json_number(value: float) -> float | str:
+    return "inf" if math.isinf(value) else float(value)
+
+
+_RIVALS_TEXT = {
+    "all": "all (a certificate of the classifier)",
+    "runner_up": "runner-up only (NOT a certificate of the classifier)",
+    "random": "one at random (NOT a certificate of the classifier)",
+    "least": "least likely only (NOT a certificate of the classifier)",
+}
+
+
+def print_table(summary: dict, console: Console | None = None) -> None:
+    """The summary, readable: what was certified, how far, and on what terms."""
+    console = console or Console()
+    title = f"{summary['saved_model']} on {summary['dataset']}"
+    console.print(title, style="bold", highlight=False, soft_wrap=True)
+    table = Table()
+    table.add_column("l2 radius", justify="right")
+    table.add_column("certified accuracy", justify="right")
+    clean = summary["clean_accuracy"]
+    if clean is not None:
+        table.add_row("0 (clean)", _percent(clean))
+    for radius, fraction in summary["certified_accuracy"].items():
+        table.add_row(radius, _percent(fraction))
+    console.print(table)
+    mean, median = summary["mean_radius"], summary["median_radius"]
+    facts = [
+        ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
+        ("radius", f"mean {_number(mean)}, median {_number(median)} over the correct ones"),
+        ("units", _units(summary["input_scale"])),
+        ("rivals", _RIVALS_TEXT[summary["rivals"]]),
+        ("guarantee", f"{summary['guarantee']}: real arithmetic on the stored weights"),
+        ("exact", f"{_percent(summary['primal_equals_dual'])} of radii are the true distance"),
+        (
+            "cost",
+            f"{summary['seconds']:.1f} s, "
+            f"{summary['gradient_evaluations']:.1f} gradients per example",
+        ),
+    ]
+    for name, text in facts:
+        console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False, soft_wrap=True)
+
+
+def _percent(fraction: float) -> str:
+    return f"{math.floor(fraction * 1e4 + 1e-9) / 100:.2f} %"  # down, like every radius
+
+
+def _number(value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "none"
+    return f"{value:.4g}"
+
+
+def _statuses(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} {name.lower()}" for name, n in counts.items() if n)
+
+
+def _units(scale: float) -> str:
+    return "the model's own input" + ("" if scale == 1.0 else f" (examples × {scale:g})")
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr; yields what to call with the number of examples just finished."""
+    columns = (
+        TextColumn("certifying"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=Console(stderr=True), disable=not visible, transient=True
+    ) as progress:
+        task = progress.add_task("certifying", total=total, completed=done)
+        yield lambda count: progress.advance(task, count)
+
+
+def require_plottable(path: str) -> None:
+    """Raises InputError where a plot cannot be drawn to `path`, before the work is done."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            "a plot needs matplotlib, which is not installed: pip install 'keras_curv[plots]'"
+        ) from error
+    known = Figure().canvas.get_supported_filetypes()
+    suffix = pathlib.Path(path).suffix[1:].lower()
+    if suffix not in known:
+        raise InputError(f"{path}: the ending of a plot must be one of {', '.join(sorted(known))}")
+
+
+def plot_curve(tally: Tally, summary: dict, path: str) -> None:
+    """Certified accuracy against radius, as an image of the format that `path` ends in."""
+    from matplotlib.figure import Figure
+
+    radii = np.sort(np.frombuffer(tally.radii))
+    finite = radii[np.isfinite(radii) & (radii > 0.0)]
+    end = 1.05 * finite.max() if len(finite) else 1.0
+    grid = np.concatenate([[0.0], finite, [end]])
+    # The number of radii above each grid point: a step down at every radius.
+    certified = 100.0 * (len(radii) - np.searchsorted(radii, grid, side="right")) / len(radii)
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    axes.step(grid, certified, where="post", color="#1f5fa8", linewidth=1.8)
+    for radius, fraction in summary["certified_accuracy"].items():
+        if float(radius) <= end:
+            axes.plot(float(radius), 100.0 * fraction, "o", color="#1f5fa8", markersize=4)
+            axes.annotate(
+                f"{100.0 * fraction:.1f} %",
+                (float(radius), 100.0 * fraction),
+                textcoords="offset points",
+                xytext=(5, 4),
+                fontsize=8,
+            )
+    if summary["clean_accuracy"] is not None:
+        axes.axhline(100.0 * summary["clean_accuracy"], color="0.6", linewidth=0.8, linestyle="--")
+        axes.annotate(
+            f"clean {100.0 * summary['clean_accuracy']:.2f} %",
+            (end, 100.0 * summary["clean_accuracy"]),
+            textcoords="offset points",
+            xytext=(-4, 3),
+            ha="right",
+            fontsize=8,
+            color="0.35",
+        )
+    axes.set(
+        xlim=(0.0, end),
+        ylim=(0.0, 104.0),
+        xlabel="l2 radius, " + _units(summary["input_scale"]),
+        ylabel="certified accuracy, % of all examples",
+        title=f"{summary['saved_model']} on {summary['dataset']}, rivals: {summary['rivals']}",
+    )
+    axes.title.set_fontsize(9)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,203 @@
+"""Rows of a certification run: what one example came to, as CSV that survives a kill."""
+
+from __future__ import annotations
+
+import csv
+import decimal
+import json
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.certificate import Certificates, Status
+from keras_curv.errors import InputError
+
+_DOWN = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
+
+
+class Row(NamedTuple):
+    """One example.
+
+    Attributes:
+        index: in the data set, from 0.
+        label: or None.
+        prediction: the class with the largest logit.
+        nearest_rival: the rival with the smallest radius; −1 where none was examined.
+        radius: l2, in the model's input units, rounded down to nine digits.
+        status: name of a `Status`.
+        gradient_evaluations: summed over the rivals.
+        primal_equals_dual: the radius is the exact distance to the decision boundary.
+    """
+
+    index: int
+    label: int | None
+    prediction: int
+    nearest_rival: int
+    radius: float
+    status: str
+    gradient_evaluations: int
+    primal_equals_dual: bool
+
+    @classmethod
+    def from_certificates(
+        cls, result: Certificates, label: np.ndarray | None, first_index: int
+    ) -> list[Row]:
+        """The rows of one batch."""
+        return [
+            cls(
+                first_index + i,
+                None if label is None else int(label[i]),
+                int(result.prediction[i]),
+                int(result.nearest_rival[i]),
+                float(round_down(result.radius[i])),
+                Status(int(result.status[i])).name,
+                int(result.gradient_evaluations[i]),
+                bool(result.primal_equals_dual[i]),
+            )
+            for i in range(len(result.radius))
+        ]
+
+    def cells(self) -> list[str]:
+        label = "" if self.label is None else str(self.label)
+        radius = round_down(self.radius)
+        return [
+            str(self.index),
+            label,
+            str(self.prediction),
+            str(self.nearest_rival),
+            radius,
+            self.status,
+            str(self.gradient_evaluations),
+            str(int(self.primal_equals_dual)),
+        ]
+
+    @classmethod
+    def parse(cls, cells: Sequence[str]) -> Row:
+        """The inverse of `cells`; ValueError where it is not one."""
+        index, label, prediction, rival, radius, status, gradients, exact = cells
+        return cls(
+            int(index),
+            int(label) if label else None,
+            int(prediction),
+            int(rival),
+            float(radius),
+            Status[status].name,
+            int(gradients),
+            {"0": False, "1": True}[exact],
+        )
+
+
+def round_down(radius: float) -> str:
+    """Nine significant digits, never above the number; `inf` stays.
+
+    Example:
+        >>> round_down(1.9999999999)
+        '1.99999999'
+    """
+    if math.isinf(radius):
+        return "inf"
+    return f"{_DOWN.create_decimal(float(radius)).normalize(_DOWN):g}"
+
+
+class RowFile:
+    """A CSV file of rows, flushed as they come, that an interrupted run can go on with.
+
+    Beside `path` lies `path.settings.json`, which says what the rows were made with: a run
+    resumes only with the same settings. It resumes at a whole batch, so that every row is
+    computed in the company in which an unbroken run would have computed it.
+
+    Args:
+        path: None keeps nothing.
+        settings: of the run, JSON; must have `batch_size`.
+        resume: go on with an existing file.
+
+    Raises:
+        InputError: the file exists and `resume` is not given; it was made with other settings;
+            it is not a file of rows; it cannot be written.
+    """
+
+    def __init__(self, path: str | None, settings: dict, *, resume: bool = False):
+        self.rows: list[Row] = []
+        self._file = None
+        if path is None:
+            return
+        target = pathlib.Path(path)
+        beside = target.with_name(target.name + ".settings.json")
+        try:
+            if target.exists() and not resume:
+                raise InputError(
+                    f"{path} exists; go on with it by --resume, remove it, or name another output"
+                )
+            if target.exists():
+                _require_same(beside, settings, path)
+                self.rows = _keep_whole_batches(target, settings["batch_size"])
+            beside.write_text(json.dumps(settings, indent=2) + "\n")
+            self._file = target.open("a", newline="")
+            if not target.stat().st_size:
+                csv.writer(self._file, lineterminator="\n").writerow(Row._fields)
+                self._file.flush()
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        self._path = path
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Appends rows; they are with the operating system when this returns."""
+        if self._file is None:
+            return
+        try:
+            writer = csv.writer(self._file, lineterminator="\n")
+            for row in rows:
+                writer.writerow(row.cells())
+                self._file.flush()
+        except OSError as error:
+            raise InputError(
+                f"cannot write {self._path}: {error.strerror or error}; what it holds is kept, "
+                "go on with --resume"
+            ) from error
+
+    def __enter__(self) -> RowFile:
+        return self
+
+    def __exit__(self, *unused) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _require_same(beside: pathlib.Path, settings: dict, path: str) -> None:
+    try:
+        before = json.loads(beside.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be resumed: {beside.name}, which says how it was made, is missing "
+            "or broken"
+        ) from error
+    for key in settings:
+        if before.get(key) != settings[key]:
+            raise InputError(
+                f"{path} was made with {key} {before.get(key)!r}, not {settings[key]!r}; "
+                "resume with the same settings, or name another output"
+            )
+
+
+def _keep_whole_batches(target: pathlib.Path, batch_size: int) -> list[Row]:
+    """The rows of the whole batches in the file; what follows them is cut off."""
+    lines = target.read_bytes().split(b"\n")[:-1]  # what has no line end was not finished
+    if lines and lines[0].decode(errors="replace") != ",".join(Row._fields):
+        raise InputError(f"{target} is not a file of rows: its header is {lines[0][:80]!r}")
+    rows = []
+    for number, line in enumerate(lines[1:]):
+        try:
+            row = Row.parse(line.decode().split(","))
+            if row.index != number:
+                raise ValueError(f"row {number} has index {row.index}")
+        except (ValueError, KeyError) as error:
+            raise InputError(f"{target}, line {number + 2}, is not a row: {error}") from error
+        rows.append(row)
+    rows = rows[: len(rows) // batch_size * batch_size]
+    kept = sum(len(line) + 1 for line in lines[: len(rows) + 1])
+    os.truncate(target, kept)
+    return rows

@@ -1,0 +1,71 @@
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv.network import Network
+
+tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on purpose
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20)
+
+
+@pytest.fixture(scope="session")
+def random_network():
+    """A factory: sizes are `(dim, widths…, classes)`; give them unequal, transposes show then."""
+
+    def build(rng, sizes, activation, scale=1.5):
+        shapes = list(zip(sizes[:-1], sizes[1:], strict=True))
+        kernels = [scale * rng.standard_normal(s) / np.sqrt(s[0]) for s in shapes]
+        biases = [0.5 * scale * rng.standard_normal(s[1]) for s in shapes]
+        return Network.from_weights(kernels, biases, activation)
+
+    return build
+
+
+_PLAIN = {
+    "softplus": lambda z: np.logaddexp(0.0, z),
+    "sigmoid": lambda z: 0.5 + 0.5 * np.tanh(z / 2.0),
+    "tanh": np.tanh,
+}
+
+
+@pytest.fixture(scope="session")
+def plain_logits():
+    """The network's logits in plain numpy."""
+
+    def logits(network, x):
+        a = np.asarray(x, np.float64)
+        for affine, activation in zip(network.affines[:-1], network.activations, strict=True):
+            a = _PLAIN[activation.name](a @ affine.kernel + affine.bias)
+        return a @ network.affines[-1].kernel + network.affines[-1].bias
+
+    return logits
+
+
+AUTHORS = [f"{name}{depth}" for name in ("softplus", "sigmoid", "tanh") for depth in (2, 3, 4)]
+
+
+@pytest.fixture(params=AUTHORS)
+def authors_case(request):
+    """One reference network of the paper's authors' code, with the figures they got for it."""
+    path = pathlib.Path(__file__).parent / "data" / "crc_authors.npz"
+    with np.load(path) as data:
+        prefix = f"{request.param}/"
+        case = {key.removeprefix(prefix): data[key] for key in data if key.startswith(prefix)}
+    depth = int(request.param[-1])
+    case["name"] = request.param
+    case["network"] = Network.from_weights(
+        [case[f"kernel{i}"] for i in range(depth)],
+        [case[f"bias{i}"] for i in range(depth)],
+        request.param[:-1],
+    )
+    return case

@@ -1,0 +1,181 @@
+"""Attacks stay in their ball; what they find and what they prove close in from two sides."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv import attacks
+from keras_curv.curvature import curvature_bounds
+from keras_curv.network import Network
+
+CASES = [
+    ((6, 3), ()),
+    ((5, 12, 4), ("softplus",)),
+    ((5, 12, 4), ("tanh",)),
+    ((4, 9, 6, 3), ("sigmoid", "tanh")),
+    ((3, 5, 8, 6, 3), ("tanh", "softplus", "softplus")),
+]
+
+
+def _problem(network, rng, count=16, dtype=tf.float64):
+    x = tf.constant(rng.standard_normal((count, network.dim)), dtype)
+    label = tf.argmax(network.logits(x), axis=1, output_type=tf.int32)
+    rival = network.runner_up(network.logits(x), label)
+    kappa = -curvature_bounds(network).lower[label.numpy(), rival.numpy()]
+    return x, label, rival, tf.constant(kappa, dtype)
+
+
+def _descend(network, x, label, rival, radius, steps=200):
+    """The smallest margin against one rival that plain projected descent meets."""
+    point, best = x, np.full(len(x), np.inf)
+    for step in range(steps + 1):
+        margin, gradient = network.margin_and_gradient(point, label, rival)
+        best = np.minimum(best, margin)
+        length = 2.0 * radius * 0.97**step
+        direction = tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=1, keepdims=True))
+        point = attacks.project(point - length * direction, x, radius)
+    return best
+
+
+@pytest.mark.parametrize(("sizes", "names"), CASES)
+@pytest.mark.parametrize("radius", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize("steps", [1, 3, 15])
+def test_attack_and_bound(sizes, names, radius, steps, rng, random_network):
+    network = random_network(rng, sizes, names)
+    x, label, rival, kappa = _problem(network, rng)
+    result = attacks.curvature_attack(
+        network, x, label, rival, radius=radius, curvature=kappa, steps=steps
+    )
+    distance = np.linalg.norm(result.point - x, axis=1)
+    assert np.all(distance <= radius * (1.0 + 1e-12))  # rounding of the projection
+    at_start = network.margin(x, label, rival).numpy()
+    np.testing.assert_array_equal(result.margin, network.margin(result.point, label, rival))
+    assert np.all(result.margin <= at_start)
+    descended = _descend(network, x, label, rival, radius, steps=60)
+    slack = 1e-12 * (1.0 + np.abs(at_start))  # rounding
+    assert np.all(result.lower_bound <= descended + slack)
+    assert np.all(result.lower_bound <= result.margin + slack)
+    gap = result.margin - result.lower_bound
+    assert np.array_equal(result.primal_equals_dual, gap <= 1e-4 * (1.0 + np.abs(at_start)))
+
+
+@pytest.mark.parametrize("name", ["softplus", "sigmoid", "tanh"])
+def test_nearly_linear_networks_are_solved(name, rng, random_network):
+    network = random_network(rng, (5, 12, 4), name, 0.5)
+    x, label, rival, kappa = _problem(network, rng)
+    radius = 0.5
+    result = attacks.curvature_attack(
+        network, x, label, rival, radius=radius, curvature=kappa, steps=20
+    )
+    assert np.all(result.primal_equals_dual)
+    descended = _descend(network, x, label, rival, radius)
+    # 1e-4 is the tolerance of primal = dual; the descent ends with steps of 0.97²⁰⁰ · 2ρ.
+    np.testing.assert_allclose(result.margin, descended, atol=1e-4)
+    assert np.linalg.norm(result.point - x, axis=1) == pytest.approx(radius, rel=1e-6)
+
+
+def test_a_linear_network_is_solved_in_one_step(rng, random_network):
+    network = random_network(rng, (6, 3), ())
+    x, label, rival, kappa = _problem(network, rng)
+    result = attacks.curvature_attack(
+        network, x, label, rival, radius=0.7, curvature=kappa, steps=1
+    )
+    value, gradient = network.margin_and_gradient(x, label, rival)
+    expected = value - 0.7 * np.linalg.norm(gradient, axis=1)
+    np.testing.assert_allclose(result.margin, expected, atol=1e-12)  # rounding
+    np.testing.assert_allclose(result.lower_bound, expected, atol=1e-12)
+
+
+def test_radius_may_differ_by_row(rng, random_network):
+    network = random_network(rng, (5, 12, 4), "tanh")
+    x, label, rival, kappa = _problem(network, rng)
+    radius = np.linspace(0.01, 2.0, 16)
+    together = attacks.curvature_attack(
+        network, x, label, rival, radius=tf.constant(radius), curvature=kappa
+    )
+    for row in (0, 7, 15):
+        alone = attacks.curvature_attack(
+            network, x, label, rival, radius=radius[row], curvature=kappa
+        )
+        # Rounding, blown up by ten Barzilai–Borwein steps.
+        np.testing.assert_allclose(together.margin[row], alone.margin[row], rtol=1e-9)
+        np.testing.assert_allclose(together.lower_bound[row], alone.lower_bound[row], rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_compiled_by_xla(dtype, rng, random_network):
+    network = random_network(rng, (5, 12, 7, 4), ("softplus", "tanh"), 0.8)
+    x, label, rival, kappa = _problem(network, rng, dtype=dtype)
+
+    def attack(x, label, rival, kappa):
+        return attacks.curvature_attack(
+            network, x, label, rival, radius=0.3, curvature=kappa, steps=6
+        )
+
+    plain = attack(x, label, rival, kappa)
+    compiled = tf.function(attack, jit_compile=True)(x, label, rival, kappa)
+    assert compiled.point.dtype == dtype
+    # Rounding, and a few quotients of small differences in the step lengths.
+    tolerance = 1e-4 if dtype == tf.float32 else 1e-9
+    np.testing.assert_allclose(compiled.point, plain.point, atol=tolerance)
+    np.testing.assert_allclose(compiled.margin, plain.margin, atol=tolerance)
+    np.testing.assert_allclose(compiled.lower_bound, plain.lower_bound, atol=tolerance)
+
+
+def test_no_gradient_means_no_move():
+    network = Network.from_weights(
+        [np.zeros((2, 3)), np.ones((3, 2))], [np.zeros(3), np.array([1.0, 0.0])], "tanh"
+    )
+    x = tf.constant([[0.5, 0.5]], tf.float64)
+    zero, one = tf.constant([0]), tf.constant([1])
+    result = attacks.curvature_attack(
+        network, x, zero, one, radius=1.0, curvature=tf.zeros(1, tf.float64)
+    )
+    np.testing.assert_array_equal(result.point, x)
+    assert result.margin[0] == 1.0 and result.lower_bound[0] == 1.0
+    assert result.primal_equals_dual[0]
+
+
+def test_projection():
+    x = tf.constant([[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]], tf.float64)
+    point = tf.constant([[4.0, 5.0], [0.3, 0.4], [2.0, 2.0]], tf.float64)
+    result = attacks.project(point, x, 1.0)
+    np.testing.assert_allclose(result, [[1.6, 1.8], [0.3, 0.4], [2.0, 2.0]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_steps_must_be_positive(steps, rng, random_network):
+    network = random_network(rng, (5, 4), ())
+    x, label, rival, kappa = _problem(network, rng)
+    with pytest.raises(ValueError, match=f"Received: steps={steps}"):
+        attacks.curvature_attack(network, x, label, rival, radius=1.0, curvature=kappa, steps=steps)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_pgd_stays_in_the_ball_and_reports_what_it_met(dtype, restarts, rng, random_network):
+    network = random_network(rng, (5, 12, 4), "tanh", 2.0)
+    x, label, _, _ = _problem(network, rng, dtype=dtype)
+    margin, point = attacks.pgd_attack(
+        network, x, label, radius=0.4, steps=30, restarts=restarts, seed=1
+    )
+    distance = np.linalg.norm(point - x, axis=1)
+    assert np.all(distance <= 0.4 * (1.0 + 1e-5))  # float32 rounding of the projection
+    logits = network.logits(point).numpy()
+    rows = np.arange(len(x))
+    own = logits[rows, label.numpy()].copy()
+    logits[rows, label.numpy()] = -np.inf
+    np.testing.assert_allclose(margin, own - logits.max(axis=1), atol=1e-5)
+    first_rival = network.runner_up(network.logits(x), label)
+    assert np.all(margin <= network.margin(x, label, first_rival))
+    assert np.mean(margin < network.margin(x, label, first_rival)) > 0.9
+
+
+def test_more_restarts_never_find_less(rng, random_network):
+    network = random_network(rng, (5, 12, 4), "tanh", 4.0)
+    x, label, _, _ = _problem(network, rng)
+    few, _ = attacks.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=1)
+    many, _ = attacks.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=4)
+    again, _ = attacks.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=4)
+    assert np.all(many <= few) and np.any(many < few)
+    np.testing.assert_array_equal(many, again)
