@@ -112,7 +112,8 @@ class Certifier:
                     "numbers in its range (pixels in [0, 1] need an input scale of 255)"
                 )
             x = whole
-        converted = x.astype(dtype)
+        with np.errstate(over="ignore"):
+            converted = x.astype(dtype)
         if not np.isfinite(converted.astype(np.float64)).all():
             raise InputError(f"the examples overflow {served.input_dtype.name}")
         return converted
@@ -342,7 +343,8 @@ def _fitting_shape(examples: Examples, served: saved_model.ServedModel):
     if examples.reshapable and (plain(have) == plain(wanted) or flattened):
         return lambda x: x.reshape((len(x), *wanted))
     raise InputError(
-        f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}"
+        f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}; "
+        f"reshape x to (n, {_plain(wanted)})"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import decimal
 import json
-import math
 import os
 import pathlib
 from collections.abc import Sequence
@@ -63,13 +62,12 @@ class Row(NamedTuple):
 
     def cells(self) -> list[str]:
         label = "" if self.label is None else str(self.label)
-        radius = round_down(self.radius)
         return [
             str(self.index),
             label,
             str(self.prediction),
             str(self.nearest_rival),
-            radius,
+            repr(self.radius),
             self.status,
             str(self.gradient_evaluations),
             str(int(self.primal_equals_dual)),
@@ -98,9 +96,7 @@ def round_down(radius: float) -> str:
         >>> round_down(1.9999999999)
         '1.99999999'
     """
-    if math.isinf(radius):
-        return "inf"
-    return f"{_DOWN.create_decimal(float(radius)).normalize(_DOWN):g}"
+    return repr(float(_DOWN.create_decimal(float(radius))))
 
 
 class RowFile:

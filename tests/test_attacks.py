@@ -28,6 +28,7 @@ def _problem(network, rng, count=16, dtype=tf.float64):
 def _descend(network, x, label, rival, radius, steps=200):
     """The smallest margin against one rival that plain projected descent meets."""
     point, best = x, np.full(len(x), np.inf)
+    radius = tf.constant(radius, x.dtype)
     for step in range(steps + 1):
         margin, gradient = network.margin_and_gradient(point, label, rival)
         best = np.minimum(best, margin)
@@ -44,7 +45,13 @@ def test_attack_and_bound(sizes, names, radius, steps, rng, random_network):
     network = random_network(rng, sizes, names)
     x, label, rival, kappa = _problem(network, rng)
     result = attacks.curvature_attack(
-        network, x, label, rival, radius=radius, curvature=kappa, steps=steps
+        network,
+        x,
+        label,
+        rival,
+        radius=tf.constant(radius, tf.float64),
+        curvature=kappa,
+        steps=steps,
     )
     distance = np.linalg.norm(result.point - x, axis=1)
     assert np.all(distance <= radius * (1.0 + 1e-12))  # rounding of the projection
@@ -78,12 +85,30 @@ def test_a_linear_network_is_solved_in_one_step(rng, random_network):
     network = random_network(rng, (6, 3), ())
     x, label, rival, kappa = _problem(network, rng)
     result = attacks.curvature_attack(
-        network, x, label, rival, radius=0.7, curvature=kappa, steps=1
+        network,
+        x,
+        label,
+        rival,
+        radius=tf.constant(0.7, tf.float64),
+        curvature=kappa,
+        steps=1,
     )
     value, gradient = network.margin_and_gradient(x, label, rival)
     expected = value - 0.7 * np.linalg.norm(gradient, axis=1)
     np.testing.assert_allclose(result.margin, expected, atol=1e-12)  # rounding
     np.testing.assert_allclose(result.lower_bound, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("radius", [0.3, 0.7])
+def test_a_radius_keeps_its_float64_digits(radius, rng, random_network):
+    """float32 moves 0.3 up and 0.7 down: out of the ball, or a bound for a smaller ball."""
+    network = random_network(rng, (6, 3), ())
+    x, label, rival, kappa = _problem(network, rng)
+    result = attacks.curvature_attack(network, x, label, rival, radius=radius, curvature=kappa)
+    assert np.all(np.linalg.norm(result.point - x, axis=1) <= radius * (1.0 + 1e-12))  # rounding
+    value, gradient = network.margin_and_gradient(x, label, rival)
+    lowest = value - radius * np.linalg.norm(gradient, axis=1)
+    assert np.all(result.lower_bound <= lowest + 1e-12)
 
 
 def test_radius_may_differ_by_row(rng, random_network):
@@ -95,7 +120,7 @@ def test_radius_may_differ_by_row(rng, random_network):
     )
     for row in (0, 7, 15):
         alone = attacks.curvature_attack(
-            network, x, label, rival, radius=radius[row], curvature=kappa
+            network, x, label, rival, radius=tf.constant(radius[row]), curvature=kappa
         )
         # Rounding, blown up by ten Barzilai–Borwein steps.
         np.testing.assert_allclose(together.margin[row], alone.margin[row], rtol=1e-9)

@@ -28,7 +28,7 @@ ANGLES = np.linspace(0.0, 2.0 * np.pi, 720, endpoint=False)
 DIRECTIONS = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
 # The outermost ring lies 1e-9 inside; a boundary point is missed by at most half an angle
 # step, which is 1e-5 of the radius: any radius too large by more is caught.
-RINGS = np.concatenate([np.linspace(0.05, 0.95, 10), [0.99, 0.999, 1.0 - 1e-9]])
+RINGS = np.concatenate([np.linspace(0.1, 0.9, 5), [0.99, 1.0 - 1e-9]])
 
 
 def _keeps_prediction(logits, x, prediction, radius):
@@ -43,7 +43,7 @@ def _keeps_prediction(logits, x, prediction, radius):
 @pytest.fixture(params=PLANE, ids=lambda c: f"{len(c[0]) - 1} layers {' '.join(c[1])} {c[2]}")
 def plane(request, rng, random_network):
     sizes, names, scale = request.param
-    return random_network(rng, sizes, names, scale), 1.5 * rng.standard_normal((30, 2))
+    return random_network(rng, sizes, names, scale), 1.5 * rng.standard_normal((20, 2))
 
 
 def test_no_counterexample_on_a_grid(plane, plain_logits):
@@ -69,20 +69,22 @@ def test_no_counterexample_on_a_grid(plane, plain_logits):
     if network.depth <= 2:
         assert np.sum(exact) >= 3
 
-    _garbage_points_are_harmless(certificate, x, result, logits)
+    few = slice(0, 6)
+    _garbage_points_are_harmless(
+        certificate, x[few], result.prediction[few], result.nearest_rival[few], logits
+    )
 
 
-def _garbage_points_are_harmless(certificate, x, result, logits):
+def _garbage_points_are_harmless(certificate, x, label, rival, logits):
     rng = np.random.default_rng(5)
     noise = rng.standard_normal(x.shape)
-    rival = result.nearest_rival
     points = [x + s * noise for s in (0.0, 1e-12, 0.01, 0.3, 3.0, 1e3, 1e8, 1e160, 1e307)]
     points += [noise * np.nan, noise * np.inf, np.zeros_like(x)]
     points += [np.where(rng.random(x.shape) < 0.5, np.nan, x)]
     for point in points:
-        radius = certificate.radius_at(x, point, result.prediction, rival).numpy()
+        radius = certificate.radius_at(x, point, label, rival).numpy()
         assert np.all(radius >= 0.0)  # and not NaN
-        pair = np.stack([result.prediction, rival], axis=1)
+        pair = np.stack([label, rival], axis=1)
 
         def margin_sign(z, pair=pair):
             values = np.take_along_axis(
@@ -99,7 +101,7 @@ def test_the_grid_would_notice(curvature_off_by, plain_logits):
     rng = np.random.default_rng(1)
     kernels = [rng.standard_normal((2, 12)), rng.standard_normal((12, 2))]
     network = Network.from_weights(kernels, [np.zeros(12), np.zeros(2)], "tanh")
-    x = 0.7 * rng.standard_normal((200, 2))
+    x = 0.7 * rng.standard_normal((100, 2))
     lower, upper = CurvatureCertificate(network).curvature
     bounds = CurvatureBounds(lower * curvature_off_by, upper)
     result = CurvatureCertificate(network, curvature=bounds).certify(x)

@@ -36,9 +36,10 @@ HEADS = {
 
 def radii(network, x):
     """Certified radii. Eager: tracing the search takes longer than running it here."""
+    flat = np.float64(x.reshape(len(x), -1))
     tf.config.run_functions_eagerly(True)
     try:
-        return CurvatureCertificate(network).certify(np.float64(x.reshape(len(x), -1))).radius
+        return CurvatureCertificate(network, max_steps=4).certify(flat).radius
     finally:
         tf.config.run_functions_eagerly(False)
 
@@ -66,9 +67,10 @@ def assert_reads_as(served, expected, x, head="logits", rtol=0.0):
     outputs = served.call(tf.constant(x))
     np.testing.assert_allclose(outputs, ours, rtol=SERVED_TOLERANCE, atol=SERVED_TOLERANCE)
     served.check(x)
-    proved = radii(expected, x)
-    assert np.count_nonzero(proved) >= 2
-    np.testing.assert_allclose(radii(network, x), proved, rtol=max(rtol, 1e-9))
+    if served.fingerprint:  # a live model gives the same network, so do not pay twice
+        proved = radii(expected, x)
+        assert np.count_nonzero(proved) >= 2
+        np.testing.assert_allclose(radii(network, x), proved, rtol=max(rtol, 1e-9))
 
 
 # Oracle: one Keras layer as `a → a A + b` in float64, its activation apart.
@@ -314,22 +316,18 @@ def test_activation_functions_called_outside_of_layers_are_read(read_keras):
 
 
 def test_permuted_sigmoid_outputs_keep_their_order(read_keras):
-    """Sigmoid is a head, but its classes are moved after it: class 1 is unit 2."""
+    """Sigmoid looks like a head, but its classes are moved after it: class 1 is unit 3."""
     model = sequential(
         (5,), L.Dense(6, "sigmoid"), L.Reshape((2, 3)), L.Permute((2, 1)), L.Flatten()
     )
-    order = np.arange(6).reshape(2, 3).T.reshape(-1)
     kernel, bias = (np.float64(weight) for weight in model.get_weights())
-    try:
-        served = read_keras(model)
-    except InputError:
-        return  # to refuse is right too
-    assert_reads_as(
-        served,
-        Network.from_weights([kernel[:, order]], [bias[order]], []),
-        examples((5,)),
-        "sigmoid",
-    )
+    x = examples((5,))
+    units = HEADS["sigmoid"](np.float64(x) @ kernel + bias)
+    order = np.arange(6).reshape(2, 3).T.reshape(-1)
+    served = read_keras(model)
+    ours = HEADS[served.head](served.network.logits(np.float64(x)).numpy())
+    np.testing.assert_allclose(ours, units[:, order], rtol=1e-12)
+    served.check(x)
 
 
 def keras_2(trained=False):
@@ -588,12 +586,12 @@ def test_a_serving_base_path_means_its_newest_version(tmp_path):
 
 
 def test_the_fingerprint_is_of_the_weights_too(tmp_path):
-    prints = [
-        saved_model.read(Net(seed=seed).export(tmp_path / name)).fingerprint
-        for seed, name in ((1, "a"), (2, "b"))
-    ]
-    assert len(set(prints)) == 2
-    assert saved_model.read(tmp_path / "a").fingerprint == prints[0]
+    for seed, name in ((1, "a"), (2, "b")):
+        Net(seed=seed).export(tmp_path / name)
+    graph_of_a = (tmp_path / "a" / "saved_model.pb").read_bytes()
+    (tmp_path / "b" / "saved_model.pb").write_bytes(graph_of_a)
+    first, second, again = (saved_model.read(tmp_path / name).fingerprint for name in "aba")
+    assert first == again != second
 
 
 def test_stray_folders_beside_the_variables_do_not_stop_the_reading(tmp_path):
@@ -709,7 +707,6 @@ def _rational_norm(array):
 
 def _read_chain(tmp_path, body, dtype=tf.float64, features=4):
     module = tf.Module()
-    module.held = []
     spec = tf.TensorSpec((None, features), dtype)
     function = tf.function(body).get_concrete_function(spec)
     tf.saved_model.save(module, str(tmp_path / "chain"), signatures=function)
@@ -743,3 +740,33 @@ def test_an_error_outlives_the_value_it_belongs_to(tmp_path):
     with mpmath.workdps(60):
         assert _rational_norm(bias) > 1e-6
         assert _rational_norm(_fractions(affine.bias) - bias) <= affine.bias_error
+
+
+def _read_variables(tmp_path, body, **arrays):
+    """Like `_read_chain`, but the arrays are variables, so their arithmetic is in the graph."""
+    module = tf.Module()
+    for name, array in arrays.items():
+        setattr(module, name, tf.Variable(array))
+    spec = tf.TensorSpec((None, 4), tf.float64)
+    function = tf.function(lambda x: body(x, module)).get_concrete_function(spec)
+    tf.saved_model.save(module, str(tmp_path / "chain"), signatures=function)
+    return saved_model.read(tmp_path / "chain").network.affines[0]
+
+
+def test_a_product_of_constants_is_within_its_error(tmp_path):
+    p, q = np.random.default_rng(3).normal(size=(2, 4))
+    affine = _read_variables(tmp_path, lambda x, m: x * (m.p * m.q), p=p, q=q)
+    off = _fractions(affine.kernel) - np.diag(_fractions(p) * _fractions(q))
+    with mpmath.workdps(60):
+        assert 0 < _rational_norm(off) <= affine.kernel_error <= 1e-14
+
+
+def test_a_root_of_a_cancelled_sum_is_within_its_error(tmp_path):
+    """`p q − r` is small, so its relative error is large, and the root passes half of it on."""
+    p, q = 1.0 + np.random.default_rng(3).random((2, 4))
+    r = p * q - 2e-14
+    affine = _read_variables(tmp_path, lambda x, m: x * tf.sqrt(m.p * m.q - m.r), p=p, q=q, r=r)
+    with mpmath.workdps(60):
+        exact = [mpmath.sqrt(a * b - c) for a, b, c in zip(*map(_exact, (p, q, r)), strict=True)]
+        off = _norm(np.diag(_exact(affine.kernel)) - np.array(exact))
+        assert 1e-12 < off <= affine.kernel_error <= 1e-7

@@ -767,6 +767,38 @@ def test_objects_with_code_of_their_own_are_refused(make, used, tmp_path, nothin
     assert_refused(export(tmp_path / "model", body, net=net))
 
 
+def _with_table(path):
+    """A plain model with a child object that only functions hang on, and nothing unsafe."""
+    net = Net()
+    net.table = tf.Module()
+    for name in ("_initialize", "_create_resource"):
+        setattr(net.table, name, tf.function(lambda: tf.constant(0.0), input_signature=[]))
+    return export(path, net=net)
+
+
+CHANGES = {
+    "resource": lambda node: node.resource.SetInParent(),
+    "asset": lambda node: node.asset.SetInParent(),
+    "registered class": lambda node: setattr(node, "registered_name", "tf.StaticHashTable"),
+    "registered saver": lambda node: setattr(node, "registered_saver", "Custom.saver"),
+    "save functions": lambda node: node.saveable_objects["VARIABLE_VALUE"].SetInParent(),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_objects_that_loading_would_run_are_refused(case, tmp_path, nothing_is_loaded):
+    path = _with_table(tmp_path / "model")
+    with edited(path) as meta:
+        nodes = meta.object_graph_def.nodes
+        table = next(c.node_id for c in nodes[0].children if c.local_name == "table")
+        CHANGES[case](nodes[table])
+    assert_refused(path, "code of its own")
+
+
+def test_a_child_object_with_functions_alone_is_fine(tmp_path):
+    assert saved_model.read(_with_table(tmp_path / "model")).network.classes == 3
+
+
 def test_data_sets_are_refused(tmp_path, nothing_is_loaded):
     net = Net()
     net.data = tf.data.Dataset.range(3)

@@ -246,9 +246,7 @@ def test_radii_hold_for_every_network_within_the_folding_error(depth, rng, rando
             )
         other = Network(moved, network.activations)
         rows = result.radius > 0.0
-        assert np.array_equal(
-            other.logits(x[rows]).numpy().argmax(axis=1), result.prediction[rows]
-        )
+        assert np.array_equal(other.logits(x[rows]).numpy().argmax(axis=1), result.prediction[rows])
         towards = np.stack([result.prediction[rows], result.nearest_rival[rows]])
         point = tf.constant(x[rows])
         for _ in range(20):  # walk against the gradient, out to the radius

@@ -1,0 +1,121 @@
+"""`keras_curv.certify` on arrays: the same answers however the model and the batch come."""
+
+import numpy as np
+import pytest
+
+import keras_curv
+from keras_curv import InputError, Status, data
+
+import keras
+
+DIGITS = "saved_models/digits"
+
+
+@pytest.fixture(scope="module")
+def digits(request):
+    x, y = data.load_all("digits")
+    return str(request.config.rootpath / DIGITS), x, y
+
+
+def test_arrays_of_one_entry_for_each_example(digits):
+    model, x, y = digits
+    result = keras_curv.certify(model, x[:30], y[:30])
+    assert all(len(column) == 30 for column in result)
+    certified = result.status == Status.CERTIFIED
+    assert np.array_equal(certified, result.radius > 0)
+    assert np.array_equal(certified, result.prediction == y[:30])
+    assert np.all(result.adversarial_distance[certified] >= result.radius[certified])
+    assert np.all(result.nearest_rival[certified] != y[:30][certified])
+
+
+def test_batch_size_has_no_effect_on_what_is_proved(digits):
+    model, x, y = digits
+    whole = keras_curv.certify(model, x[:20], y[:20])
+    for size in (1, 7):
+        parts = keras_curv.certify(model, x[:20], y[:20], batch_size=size)
+        # Matrix products of another height may round otherwise in the last digits.
+        np.testing.assert_allclose(parts.radius, whole.radius, rtol=1e-9)
+        assert np.array_equal(parts.prediction, whole.prediction)
+
+
+def test_random_rivals_depend_on_seed_and_index_alone(digits):
+    model, x, _ = digits
+    first = keras_curv.certify(model, x[:20], rivals="random", seed=1)
+    again = keras_curv.certify(model, x[:20], rivals="random", seed=1, batch_size=3)
+    other = keras_curv.certify(model, x[:20], rivals="random", seed=2)
+    assert np.array_equal(first.nearest_rival, again.nearest_rival)
+    assert not np.array_equal(first.nearest_rival, other.nearest_rival)
+
+
+def test_live_model_and_its_export_agree(tmp_path):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(11, "tanh"), keras.layers.Dense(4)]
+    )
+    x = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+    model.export(tmp_path / "model", verbose=False)
+    live, served = keras_curv.certify(model, x), keras_curv.certify(tmp_path / "model", x)
+    np.testing.assert_allclose(live.radius, served.radius, rtol=1e-12)
+    assert np.all(live.radius > 0)
+
+
+def test_input_scale_multiplies_radii(digits):
+    """A model of raw pixels is the same classifier in other units."""
+    model, x, y = digits
+    served = keras_curv.read(model)
+    first, last = served.network.affines
+    raw = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Rescaling(1 / 256),
+            keras.layers.Flatten(),
+            keras.layers.Dense(first.fan_out, "softplus"),
+            keras.layers.Dense(10),
+        ]
+    )
+    raw.set_weights([first.kernel, first.bias, last.kernel, last.bias])
+    examples = data.load("digits").limited(25)
+    scaled = keras_curv.certify_examples(raw, examples, input_scale=256.0, radii=[128.0])
+    plain = keras_curv.certify_examples(model, examples, radii=[0.5])
+    assert scaled["mean_radius"] == pytest.approx(256 * plain["mean_radius"], rel=1e-4)
+    assert scaled["certified_accuracy"]["128.0"] == plain["certified_accuracy"]["0.5"]
+
+
+def test_no_retracing_after_the_first_batch(digits):
+    model, x, y = digits
+    certifier = keras_curv.Certifier(model)
+    certifier.certify(x[:5], y[:5])
+    traces = certifier.certificate._search_compiled.experimental_get_tracing_count()
+    for size in (1, 9, 16):
+        certifier.certify(x[:size], y[:size])
+    assert certifier.certificate._search_compiled.experimental_get_tracing_count() == traces == 1
+
+
+def test_success_rates_are_those_of_the_parts(digits):
+    model, x, y = digits
+    served = keras_curv.read(model)
+    certificate = keras_curv.CurvatureCertificate(served.network)
+    flat = x[:50].reshape(50, -1)
+    found, worst = keras_curv.success_rates(certificate, flat, y[:50], radius=0.1)
+    rows = certificate.certify(flat, y[:50], rivals="runner_up")
+    assert found == rows.primal_equals_dual.mean()
+    assert 0.9 <= worst <= 1.0  # in a small ball the curvature bound loses nothing
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(x=np.ones((2, 8, 8))), "reshape x"),
+        (dict(x=np.full((2, 8, 8, 1), np.nan)), "NaN"),
+        (dict(x=np.full((2, 8, 8, 1), 1e39)), "overflow"),
+        (dict(y=np.array([1])), "shape"),
+        (dict(y=np.array([0.0, 1.0])), "integers"),
+        (dict(y=np.array([0, -1])), "label -1"),
+        (dict(rivals="worst"), "rivals must be"),
+        (dict(batch_size=0), "at least 1"),
+    ],
+)
+def test_bad_arguments_are_named(digits, change, message):
+    arguments = dict(x=np.ones((2, 8, 8, 1), np.float32), y=np.array([0, 1])) | change
+    with pytest.raises(InputError, match=message):
+        keras_curv.certify(digits[0], **arguments)

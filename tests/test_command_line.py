@@ -1,0 +1,207 @@
+"""`bin/certify`: exit codes, files, and what stands on stdout and stderr."""
+
+import csv
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_curv import data
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DIGITS = ROOT / "saved_models" / "digits"
+
+
+def certify(*arguments):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "bin" / "certify"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"COLUMNS": "100"},
+    )
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module, so that refusals need not start a process each."""
+    loader = importlib.machinery.SourceFileLoader("certify_script", str(ROOT / "bin" / "certify"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def call(script, capfd, *arguments):
+    """Exit code, stdout and stderr of the script's own entry, in this process."""
+    for name in script.FLAGS:
+        script.FLAGS[name].unparse()
+    try:
+        code = script.main(script.parse_flags(["certify", *map(str, arguments)]))
+    except SystemExit as stop:
+        code = stop.code
+    return code, *capfd.readouterr()
+
+
+def read_rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The main job once, with everything it writes."""
+    folder = tmp_path_factory.mktemp("run")
+    result = certify(
+        "--output", folder / "rows.csv", "--summary", folder / "summary.json",
+        "--plot", folder / "curve.png", "--radius", "0.25", "--radius", "0.5",
+        "--batch_size", "100",
+    )  # fmt: skip
+    return folder, result
+
+
+def test_the_main_job_succeeds_and_is_quiet(run):
+    _, result = run
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "certified accuracy" in result.stdout and "NOT a certificate" not in result.stdout
+
+
+def test_rows_and_summary_agree(run):
+    folder, _ = run
+    rows = read_rows(folder / "rows.csv")
+    summary = json.loads((folder / "summary.json").read_text())
+    radii = np.array([float(row["radius"]) for row in rows])
+    correct = np.array([row["label"] == row["prediction"] for row in rows])
+    assert [int(row["index"]) for row in rows] == list(range(360)) == list(range(len(radii)))
+    assert summary["examples"] == 360
+    assert summary["clean_accuracy"] == correct.mean() > 0.95
+    assert summary["certified_accuracy"] == {
+        "0.25": np.mean(radii > 0.25),
+        "0.5": np.mean(radii > 0.5),
+    }
+    assert summary["certified_accuracy"]["0.25"] > 0.8
+    assert summary["mean_radius"] == pytest.approx(radii[correct].mean())
+    gradients = np.mean([int(row["gradient_evaluations"]) for row in rows])
+    assert summary["gradient_evaluations"] == pytest.approx(gradients)
+    assert summary["rivals"] == "all" and summary["guarantee"] == "real"
+    assert summary["saved_model"] == str(DIGITS) and summary["seconds"] > 0
+    assert {row["status"] for row in rows} == {"CERTIFIED", "MISCLASSIFIED"}
+    assert all(float(row["radius"]) == 0 for row in rows if row["status"] == "MISCLASSIFIED")
+
+
+def test_the_plot_is_an_image(run):
+    folder, _ = run
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_resume_after_a_kill_gives_the_same_rows(run, tmp_path):
+    folder, _ = run
+    whole = (folder / "rows.csv").read_bytes()
+    target = tmp_path / "rows.csv"
+    target.write_bytes(whole[: len(whole) * 2 // 3])
+    settings = (folder / "rows.csv.settings.json").read_text()
+    (tmp_path / "rows.csv.settings.json").write_text(settings)
+    refused = certify("--output", target, "--batch_size", "100")
+    assert refused.returncode == 2 and "exists" in refused.stderr
+    result = certify("--output", target, "--resume", "--batch_size", "100")
+    assert result.returncode == 0
+    assert target.read_bytes() == whole
+
+
+@pytest.mark.parametrize("required, code, word", [(0.5, 0, "passed"), (0.99, 3, "FAILED")])
+def test_the_gate(script, capfd, required, code, word):
+    arguments = ("--radius", 0.25, "--require_certified_accuracy", required, "--limit", 50)
+    result, stdout, _ = call(script, capfd, *arguments)
+    assert result == code
+    assert word in stdout
+
+
+def test_inputs_from_a_file_without_labels(script, capfd, tmp_path):
+    x, _ = data.load_all("digits")
+    inputs = npz(tmp_path, x=x[:20])
+    code, stdout, _ = call(script, capfd, *inputs, "--output", tmp_path / "rows.csv")
+    assert code == 0 and "clean" not in stdout
+    rows = read_rows(tmp_path / "rows.csv")
+    assert len(rows) == 20
+    assert all(row["label"] == "" and row["status"] == "CERTIFIED" for row in rows)
+
+
+def test_one_rival_says_that_it_is_no_certificate(script, capfd):
+    code, stdout, _ = call(script, capfd, "--rivals", "runner_up", "--limit", 20)
+    assert code == 0 and "NOT a certificate" in stdout
+
+
+def test_refusal_of_a_process(tmp_path):
+    result = certify("--saved_model", tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == "" and result.stderr.count("\n") == 1
+
+
+def npz(folder, **arrays):
+    path = folder / "inputs.npz"
+    np.savez(path, **arrays)
+    return "--inputs", path
+
+
+X = np.full((3, 8, 8, 1), 0.5, np.float32)
+BAD = {
+    "missing directory": (lambda f: ("--saved_model", f / "none"), "does not exist"),
+    "empty directory": (lambda f: ("--saved_model", f), "no saved_model.pb"),
+    "unknown signature": (lambda f: ("--signature", "predict"), "it has: serve, serving_default"),
+    "unknown data set": (lambda f: ("--dataset", "imagenet"), "known: digits, mnist"),
+    "unknown split": (lambda f: ("--split", "validation"), "train and test"),
+    "missing data": (lambda f: ("--dataset", "mnist", "--data_dir", f / "no"), "does not exist"),
+    "zero radius": (lambda f: ("--radius", "0"), "positive number. Received: 0"),
+    "not a number": (lambda f: ("--radius", "nan"), "positive number. Received: nan"),
+    "unknown rivals": (lambda f: ("--rivals", "nearest"), "runner_up"),
+    "unknown flag": (lambda f: ("--radiu", "1"), "radiu"),
+    "stray argument": (lambda f: ("mnist",), "unexpected argument 'mnist'"),
+    "no examples": (lambda f: ("--limit", "0"), "at least 1"),
+    "wrong shape": (lambda f: npz(f, x=np.ones((3, 64), np.float32)), "reshape x to (n, 8, 8, 1)"),
+    "NaN": (lambda f: npz(f, x=np.where(X > 0, [[[[np.nan]]]], X)), "example 0 has NaN"),
+    "infinite": (
+        lambda f: npz(f, x=np.concatenate([X, np.inf * X])),
+        "example 3 has NaN or infinite",
+    ),
+    "label range": (lambda f: npz(f, x=X, y=np.array([0, 10, 1])), "example 1 has label 10"),
+    "label shape": (lambda f: npz(f, x=X, y=np.eye(3, dtype=int)), "y must be integers of shape"),
+    "label type": (lambda f: npz(f, x=X, y=np.zeros(3)), "y must be integers"),
+    "no x": (lambda f: npz(f, images=X), "no array 'x'"),
+    "strings": (lambda f: npz(f, x=np.array([["a"]])), "must hold numbers"),
+    "not an npz": (lambda f: ("--inputs", __file__), "cannot be read as an .npz"),
+    "no folder": (lambda f: ("--output", f / "a" / "rows.csv"), "make it first"),
+    "plot format": (lambda f: ("--plot", f / "curve.xyz"), "ending of a plot"),
+    "gate alone": (lambda f: ("--require_certified_accuracy", "0.5"), "needs a --radius"),
+    "gate on one rival": (
+        lambda f: ("--require_certified_accuracy", "0.5", "--radius", "1", "--rivals", "random"),
+        "no certificate",
+    ),
+    "resume alone": (lambda f: ("--resume",), "needs the output"),
+    "zero scale": (lambda f: ("--input_scale", "0"), "input_scale must be"),
+    "a keras file": (lambda f: ("--saved_model", touch(f / "m.keras")), "model.export"),
+    "not a model": (lambda f: ("--saved_model", touch(f / "saved_model.pb").parent), "SavedModel"),
+}
+
+
+def touch(path):
+    path.write_bytes(b"not this")
+    return path
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_2(script, capfd, name, tmp_path):
+    arguments, message = BAD[name]
+    output = [] if name in ("no folder", "resume alone") else ["--output", tmp_path / "rows.csv"]
+    code, stdout, stderr = call(script, capfd, *output, *arguments(tmp_path))
+    assert code == 2
+    assert message in stderr
+    assert stderr.count("\n") == 1 and stderr.startswith("certify: ")
+    assert stdout == ""
+    written = tmp_path / "rows.csv"
+    assert not written.exists() or len(written.read_text().splitlines()) == 1  # the header

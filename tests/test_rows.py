@@ -1,0 +1,98 @@
+import json
+
+import pytest
+
+from keras_curv.errors import InputError
+from keras_curv.rows import Row, RowFile, round_down
+
+SETTINGS = {"saved_model": "m", "seed": 0, "batch_size": 2}
+
+
+def row(index, radius=0.5):
+    return Row(index, 1, 1, 2, radius, "CERTIFIED", 7, True)
+
+
+def write(path, rows, resume=False, settings=SETTINGS):
+    with RowFile(str(path), settings, resume=resume) as file:
+        file.write(rows)
+        return file.rows
+
+
+@pytest.mark.parametrize(
+    "radius, text",
+    [
+        (0.0, "0.0"),
+        (1.9999999999, "1.99999999"),
+        (0.1, "0.1"),
+        (1.2345678912e-12, "1.23456789e-12"),
+        (float("inf"), "inf"),
+        (2.0, "2.0"),
+        (100.0, "100.0"),
+    ],
+)
+def test_radius_is_printed_rounded_down(radius, text):
+    assert round_down(radius) == text
+    assert float(round_down(radius)) <= radius
+
+
+def test_row_survives_its_text():
+    for original in (row(3), row(5, float(round_down(1 / 3e7))), row(4, float("inf")), row(0)._replace(label=None, status="TIED")):
+        assert Row.parse(original.cells()) == original
+
+
+def test_existing_output_needs_resume(tmp_path):
+    path = tmp_path / "rows.csv"
+    write(path, [row(0)])
+    with pytest.raises(InputError, match="exists.*--resume"):
+        write(path, [row(0)])
+
+
+@pytest.mark.parametrize("cut", range(1, 120, 7))
+def test_resume_after_a_cut_gives_the_unbroken_file(tmp_path, cut):
+    """Whatever the last bytes that reached the disk, the run goes on at a whole batch."""
+    path = tmp_path / "rows.csv"
+    everything = [row(i) for i in range(7)]
+    write(path, everything)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - cut])
+    with RowFile(str(path), SETTINGS, resume=True) as file:
+        assert len(file.rows) % 2 == 0
+        file.write(everything[len(file.rows) :])
+    assert path.read_bytes() == whole
+
+
+def test_resume_of_nothing_starts(tmp_path):
+    assert write(tmp_path / "rows.csv", [row(0)], resume=True) == []
+
+
+def test_resume_with_other_settings_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    write(path, [row(0)])
+    with pytest.raises(InputError, match="made with seed 0, not 1"):
+        write(path, [], resume=True, settings=SETTINGS | {"seed": 1})
+    (tmp_path / "rows.csv.settings.json").unlink()
+    with pytest.raises(InputError, match="missing or broken"):
+        write(path, [], resume=True)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a,b\n1,2\n", "header"),
+        (",".join(Row._fields) + "\n0,1,1\n", "line 2"),
+        (",".join(Row._fields) + "\n5,1,1,2,0.5,CERTIFIED,7,1\n", "index 5"),
+        (",".join(Row._fields) + "\n0,1,1,2,0.5,SURE,7,1\n", "SURE"),
+    ],
+)
+def test_a_foreign_file_is_refused_and_kept(tmp_path, text, message):
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    (tmp_path / "rows.csv.settings.json").write_text(json.dumps(SETTINGS))
+    with pytest.raises(InputError, match=message):
+        write(path, [], resume=True)
+    assert path.read_text() == text
+
+
+def test_unwritable_output_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="cannot write"):
+        write(tmp_path / "missing" / "rows.csv", [row(0)])
