@@ -44,9 +44,7 @@ def reference(certificate, x, label, rivals):
 
     @tf.function
     def solve(rows, label, rival, lower, upper):
-        return algorithm1(
-            certificate.network, rows, label, rival, lower=lower, upper=upper
-        )
+        return algorithm1(certificate.network, rows, label, rival, lower=lower, upper=upper)
 
     rows = tf.constant(np.repeat(x, rivals.shape[1], axis=0), dtype)
     y, t = np.repeat(label, rivals.shape[1]), rivals.ravel()
@@ -70,9 +68,10 @@ def main(argv):
     right = logits.argmax(axis=1) == y
     x, y, logits = x[right], y[right], logits[right]
 
-    table = Table(title=f"{len(x)} correct examples, {served.source}, Algorithm 1 in {_DTYPE.value}")
-    for column in ("rivals", "solver", "gradients", "most", "seconds", "mean radius", "least ratio"):
-        table.add_column(column, justify="left" if column in ("rivals", "solver") else "right")
+    title = f"{len(x)} correct examples, {served.source}, Algorithm 1 in {_DTYPE.value}"
+    table = Table("rivals", "solver", title=title)
+    for column in ("gradients", "most", "seconds", "mean radius", "least ratio"):
+        table.add_column(column, justify="right")
     for protocol in ("runner_up", "all"):
         rivals = choose_rivals(logits, y, protocol, np.zeros(len(y), int))
         ours, seconds = timed(certificate.certify_pairs, x, y, rivals)
@@ -81,16 +80,31 @@ def main(argv):
         their_radius, their_count = theirs.min(axis=1), their_count.sum(axis=1)
         ratio = radius / their_radius
         table.add_row(
-            protocol, "keras_curv", f"{count.mean():.1f}", str(count.max()), f"{seconds:.2f}",
-            f"{radius.mean():.5f}", f"{ratio.min():.5f}",
+            protocol,
+            "keras_curv",
+            f"{count.mean():.1f}",
+            str(count.max()),
+            f"{seconds:.2f}",
+            f"{radius.mean():.5f}",
+            f"{ratio.min():.5f}",
         )
         table.add_row(
-            protocol, "Algorithm 1", f"{their_count.mean():.1f}", str(their_count.max()),
-            f"{their_seconds:.2f}", f"{their_radius.mean():.5f}", "1",
+            protocol,
+            "Algorithm 1",
+            f"{their_count.mean():.1f}",
+            str(their_count.max()),
+            f"{their_seconds:.2f}",
+            f"{their_radius.mean():.5f}",
+            "1",
         )
         table.add_row(
-            "", "ratio", f"{their_count.mean() / count.mean():.0f} ×", "",
-            f"{their_seconds / seconds:.0f} ×", f"{radius.mean() / their_radius.mean():.5f}", "",
+            "",
+            "ratio",
+            f"{their_count.mean() / count.mean():.0f} ×",
+            "",
+            f"{their_seconds / seconds:.0f} ×",
+            f"{radius.mean() / their_radius.mean():.5f}",
+            "",
         )
     Console(width=110).print(table)
 

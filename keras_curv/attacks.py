@@ -138,7 +138,7 @@ def pgd_attack(
     for restart in range(restarts):
         start = x
         if restart:
-            offset = tf.random.stateless_normal(tf.shape(x), (seed, restart), x.dtype)
+            offset = tf.random.stateless_normal(tf.shape(x), (seed, restart), dtype=x.dtype)
             length = tf.random.stateless_uniform(tf.shape(radius), (restart, seed), dtype=x.dtype)
             length = radius * length ** (1.0 / x.shape[-1])  # uniform in the ball
             start = x + length[:, None] * offset / tf.norm(offset, axis=-1, keepdims=True)

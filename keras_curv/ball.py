@@ -35,11 +35,13 @@ class Ball:
 
     @classmethod
     def exact(cls, value) -> Ball:
+        """Numbers that are what they are."""
         value = np.asarray(value, np.float64)
         return cls(value, np.zeros_like(value))
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """That of the value and of the error."""
         return self.value.shape
 
     def equals(self, number: float) -> bool:
@@ -47,12 +49,15 @@ class Ball:
         return bool(np.all(self.value == number) and not np.any(self.error))
 
     def reshape(self, shape) -> Ball:
+        """The same entries in another shape."""
         return Ball(self.value.reshape(shape), self.error.reshape(shape))
 
     def broadcast_to(self, shape) -> Ball:
+        """As NumPy does; ValueError where the shapes do not fit."""
         return Ball(np.broadcast_to(self.value, shape), np.broadcast_to(self.error, shape))
 
     def transpose(self, axes=None) -> Ball:
+        """Axes permuted; reversed without `axes`."""
         return Ball(self.value.transpose(axes), self.error.transpose(axes))
 
     def __getitem__(self, key) -> Ball:
@@ -103,6 +108,8 @@ class Ball:
         return Ball(value, error * _GROW)
 
     def reciprocal(self) -> Ball:
+        """1/r; infinite error where 0 is in the ball."""
+
         def steepest(low, high):
             nearest = np.minimum(np.abs(low), np.abs(high))
             return np.where((low > 0) | (high < 0), 1.01 / nearest**2, np.inf)
@@ -110,21 +117,24 @@ class Ball:
         return self._map(lambda v: 1.0 / v, steepest)
 
     def sqrt(self) -> Ball:
+        """√r; infinite error, or NaN, where r may be negative."""
+
         def steepest(low, high):
             return np.where(low > 0, 0.51 / np.sqrt(low), np.where(self.error > 0, np.inf, 0.0))
 
         return self._map(np.sqrt, steepest)
 
     def rsqrt(self) -> Ball:
+        """1/√r."""
         return self.sqrt().reciprocal()
 
     def square(self) -> Ball:
+        """r²."""
         return self * self
 
     def maximum(self, other: Ball) -> Ball:
-        return Ball(
-            np.maximum(self.value, other.value), np.maximum(self.error, other.error)
-        )
+        """The larger of two, entrywise."""
+        return Ball(np.maximum(self.value, other.value), np.maximum(self.error, other.error))
 
     def norm_of_error(self) -> float:
         """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""

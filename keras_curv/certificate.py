@@ -45,6 +45,7 @@ class Status(enum.IntEnum):
 
     @property
     def text(self) -> str:
+        """What the status means, in a line."""
         return _STATUS_TEXT[self]
 
 
@@ -240,9 +241,7 @@ class CurvatureCertificate:
         Sound for every point, good or bad: this is the whole trusted path of a certificate.
         """
         label, rival = tf.cast(label, tf.int32), tf.cast(rival, tf.int32)
-        kappa = tf.gather_nd(
-            tf.constant(self._kappa, tf.float64), tf.stack([label, rival], axis=1)
-        )
+        kappa = tf.gather_nd(tf.constant(self._kappa, tf.float64), tf.stack([label, rival], axis=1))
         x0, point = tf.cast(x0, tf.float64), tf.cast(point, tf.float64)
         evaluation = self.network.evaluate(point, label, rival[:, None])
         return self._prove(evaluation, point - x0, kappa[:, None])[:, 0]
@@ -252,11 +251,9 @@ class CurvatureCertificate:
     ) -> tf.Tensor:
         """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
 
-            A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
+        A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
         """
-        charge = rounding.margin_charge(
-            self._layers, evaluation.activations, evaluation.cotangents
-        )
+        charge = rounding.margin_charge(self._layers, evaluation.activations, evaluation.cotangents)
         rivals = tf.shape(curvature)[1]
         margin = tf.reshape(evaluation.margin, [-1])
         gradient = tf.reshape(evaluation.gradient, (-1, self.network.dim))
@@ -352,9 +349,7 @@ class CurvatureCertificate:
                     tf.tensor_scatter_nd_update(
                         tf.tensor_scatter_nd_update(old, rows[:, None], new), ended[:, None], fresh
                     )
-                    for old, new, fresh in zip(
-                        iterate, step, begin(ended, following), strict=True
-                    )
+                    for old, new, fresh in zip(iterate, step, begin(ended, following), strict=True)
                 )
             )
             return radius, upper, closed, distance, evaluations, current, iterate

@@ -121,7 +121,9 @@ class Certifier:
     def _validate_labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
         classes = self.served.network.classes
         if y.shape != (count,) or not np.issubdtype(y.dtype, np.integer):
-            raise InputError(f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}")
+            raise InputError(
+                f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}"
+            )
         bad = (y < 0) | (y >= classes)
         if bad.any():
             where = int(bad.argmax())

@@ -43,6 +43,8 @@ class Examples:
     def from_arrays(
         cls, name: str, x: np.ndarray, y: np.ndarray | None, *, reshapable: bool = False
     ) -> Examples:
+        """Examples that are in memory already."""
+
         def batches(size: int, start: int = 0):
             for begin in range(start, len(x), size):
                 stop = begin + size

@@ -49,9 +49,7 @@ def minorant(
         curvature: κ ≥ max(0, −m), `(n,)`.
     """
     intercept = (
-        margin
-        - _dot(gradient, displacement)
-        - 0.5 * curvature * _dot(displacement, displacement)
+        margin - _dot(gradient, displacement) - 0.5 * curvature * _dot(displacement, displacement)
     )
     return Minorant(intercept, _norm(gradient + curvature[:, None] * displacement), curvature)
 
@@ -108,6 +106,7 @@ class CertificateProblem:
     """The largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`, as `r = √(2 d*)`."""
 
     def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
+        """See `Problem`."""
         # The root of the linearised f along −g; η beyond 1/κ would lose convexity.
         eta = (margin - _dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
             _dot(gradient, gradient)
@@ -115,6 +114,7 @@ class CertificateProblem:
         return _clip_to_convex(tf.maximum(eta, 0.0), curvature)
 
     def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Problem`."""
         bound = minorant(margin, gradient, displacement, curvature)
         # d(η) ≤ ½‖d‖² + η f(x̂) ≤ ½‖d‖² + max(f(x̂), 0)/κ for every admissible η.
         distance = _norm(displacement)
@@ -143,12 +143,14 @@ class AttackProblem:
         self.radius = radius
 
     def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
+        """See `Problem`."""
         # 1/η = max(κ, ‖g‖/ρ): stationary on the sphere, or where κ is the binding constraint.
         radius = tf.cast(self.radius, gradient.dtype)
         eta = radius * tf.math.reciprocal_no_nan(_norm(gradient))
         return _clip_to_convex(eta, curvature)
 
     def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Problem`."""
         radius = tf.cast(self.radius, gradient.dtype)
         bound = minorant(margin, gradient, displacement, curvature)
         inside = _dot(displacement, displacement) - radius * radius

@@ -11,7 +11,7 @@ that mixes examples cannot keep it as the first axis, and is refused.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -49,7 +49,7 @@ _PURE_OPS = frozenset(
     ClipByValue SquaredDifference Erf Erfc Sin Cos Tan Sinh Cosh Asin Acos Atan Atan2 Asinh Acosh
     Atanh Sum Mean Prod Max Min All Any ArgMax ArgMin TopKV2 Cumsum Cumprod Equal NotEqual Less
     LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot Select SelectV2 IsNan IsInf
-    IsFinite MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum BiasAdd BiasAddV1 Conv1D Conv2D
+    IsFinite MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum BiasAdd BiasAddV1 Conv2D
     Conv3D DepthwiseConv2dNative Conv2DBackpropInput MaxPool MaxPoolV2 MaxPool3D AvgPool AvgPool3D
     FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 L2Loss LRN Softmax LogSoftmax Softplus Sigmoid
     Tanh Relu Relu6 LeakyRelu Elu Selu Softsign ResizeBilinear ResizeNearestNeighbor SpaceToDepth
@@ -69,54 +69,54 @@ _SAVER_OPS = frozenset(
 
 
 def refuse_unsafe_ops(
-    definition: graph_pb2.GraphDef, saver: saver_pb2.SaverDef, source: str
+    definition: graph_pb2.GraphDef,
+    saver: saver_pb2.SaverDef,
+    exposed: Iterable[str],
+    source: str,
 ) -> None:
     """Refuses a graph that has an op which could reach outside of its own computation.
 
     Args:
         definition: the main graph with its function library.
-        saver: names the nodes of the main graph that save and restore.
+        saver: names the nodes of the main graph that save and restore. It is believed only
+            of functions that nothing else can reach.
+        exposed: the functions that objects of the model call by name.
         source: for the message.
 
     Raises:
         InputError: names the op, the node and the function.
     """
     functions = {function.signature.name: function for function in definition.library.function}
-    saver_nodes = {
-        saver.filename_tensor_name.split(":")[0],
-        saver.save_tensor_name.split(":")[0],
-        saver.restore_op_name.split(":")[0],
-    }
-    roots = [
-        node.attr["f"].func.name
-        for node in definition.node
-        if node.name in saver_nodes and "f" in node.attr
-    ]
-    saving: set[str] = set()
-    while roots:
-        name = roots.pop()
-        if name in functions and name not in saving:
-            saving.add(name)
-            roots += [called for node in functions[name].node_def for called in _called(node)]
-    # A function that anything but the saver calls must be pure, whoever else calls it.
+
+    def reachable(names: list[str]) -> set[str]:
+        found: set[str] = set()
+        while names:
+            name = names.pop()
+            if name in functions and name not in found:
+                found.add(name)
+                names += [called for node in functions[name].node_def for called in _called(node)]
+        return found
+
+    tensors = (saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name)
+    saver_nodes = {tensor.split(":")[0] for tensor in tensors}
+    by_saver, by_others = [], list(exposed)
     for node in definition.node:
-        if node.name not in saver_nodes:
-            saving.difference_update(_called(node))
-    for name, function in functions.items():
-        if name not in saving:
-            for node in function.node_def:
-                saving.difference_update(_called(node))
+        (by_saver if node.name in saver_nodes else by_others).extend(_called(node))
+    saving = reachable(by_saver)
+    by_others += [name for name in functions if name not in saving]
+    saving -= reachable(by_others)
 
     for node in definition.node:
         _refuse_unless(node, _PURE_OPS, "the main graph", source)
-    for name, function in functions.items():
+    for function in definition.library.function:  # not the dict: names may be doubled
+        name = function.signature.name
         allowed = _PURE_OPS | _SAVER_OPS if name in saving else _PURE_OPS
         for node in function.node_def:
             _refuse_unless(node, allowed, f"function {name}", source)
 
 
 def _called(node: node_def_pb2.NodeDef) -> list[str]:
-    names = []
+    names = [node.op]  # a function can be called as if it were an op
     for value in node.attr.values():
         if value.WhichOneof("value") == "func":
             names.append(value.func.name)
@@ -172,7 +172,7 @@ class _Flow:
         )
 
     def scaled(self, factor: Ball) -> _Flow:
-        shift = self.shift if not np.any(self.shift.value) else self.shift * factor
+        shift = self.shift if self.shift.equals(0.0) else self.shift * factor
         if self.kernel is None:
             return dataclasses.replace(self, scale=factor * self.scale, shift=shift)
         return dataclasses.replace(self, kernel=self.kernel * factor, shift=shift)
@@ -199,7 +199,7 @@ class _Flow:
             product = self.kernel @ kernel
         else:
             rows = kernel * scale if not self.scale.equals(1.0) else kernel
-            product = Ball(np.zeros((self.base, kernel.shape[1])), np.zeros((self.base, kernel.shape[1])))
+            product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
             product.value[self.order] = rows.value
             product.error[self.order] = rows.error
         shift = Ball.exact(np.zeros(kernel.shape[1]))
@@ -214,7 +214,10 @@ class _Flow:
         )
 
     def affine(self) -> Affine:
-        flow = self if self.kernel is not None else self.times(Ball.exact(np.eye(self.shift.shape[0])))
+        """The map, with an identity for a kernel where there has been no product."""
+        flow = self
+        if self.kernel is None:
+            flow = self.times(Ball.exact(np.eye(self.shift.shape[0])))
         return Affine(
             flow.kernel.value,
             flow.shift.value,
@@ -273,18 +276,23 @@ def read_network(
             continue
         arguments = [values[_node_of(i)] for i in node.input if not i.startswith("^")]
         try:
-            values[name] = _apply(node, arguments)
+            with np.errstate(all="ignore"):  # what overflows is refused by `Affine`
+                values[name] = _apply(node, arguments)
         except (_Unreadable, InputError) as error:
             raise InputError(f"{source}: op {node.op} (node {name!r}): {error}") from error
     flow = values[output.split(":")[0]]
     if not isinstance(flow, _Flow):
         raise InputError(f"{source}: the output does not depend on the input")
-    return _finish(flow, source)
+    try:
+        with np.errstate(all="ignore"):
+            return _finish(flow)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
 
 
-def _finish(flow: _Flow, source: str) -> tuple[Network, str]:
+def _finish(flow: _Flow) -> tuple[Network, str]:
     if len(flow.shape) != 1:
-        raise InputError(f"{source}: the output must be (batch, classes). Received: {flow.shape}")
+        raise InputError(f"the output must be (batch, classes). Received: {flow.shape}")
     affines = [affine for affine, _ in flow.layers]
     sigmas = [sigma for _, sigma in flow.layers]
     if flow.head == "logits" and sigmas and flow.kernel is None and _is_untouched(flow):
@@ -293,7 +301,7 @@ def _finish(flow: _Flow, source: str) -> tuple[Network, str]:
         name, classes = sigmas[-1].name, affines[-1].fan_out
         if name != "sigmoid":
             raise InputError(
-                f"{source}: the output is {name} of an affine map; end the model in logits, "
+                f"the output is {name} of an affine map; end the model in logits, "
                 "softmax or sigmoid"
             )
         if classes > 1:
@@ -308,14 +316,15 @@ def _finish(flow: _Flow, source: str) -> tuple[Network, str]:
         return Network([*affines[:-1], two], sigmas[:-1]), "binary_sigmoid"
     if flow.shape == (1,):
         raise InputError(
-            f"{source}: the output is one number without a sigmoid, so the classes are not "
+            "the output is one number without a sigmoid, so the classes are not "
             "defined; use two logits, or a sigmoid"
         )
     return Network([*affines, flow.affine()], sigmas), flow.head
 
 
 def _is_untouched(flow: _Flow) -> bool:
-    return flow.scale.equals(1.0) and flow.shift.equals(0.0) and len(flow.order) == flow.base
+    in_order = np.array_equal(flow.order, np.arange(flow.base))
+    return in_order and flow.scale.equals(1.0) and flow.shift.equals(0.0)
 
 
 def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:
@@ -400,7 +409,7 @@ def _cast(node, value):
     target = tf.dtypes.as_dtype(node.attr["DstT"].type)
     if target in (tf.float32, tf.float64):
         if isinstance(value, np.ndarray):
-            return Ball.exact(value)
+            raise _Unreadable("a float made from integers may depend on the batch size")
         return value  # a change of format, not of value, in real arithmetic
     if isinstance(value, np.ndarray) and target.is_integer:
         return value
@@ -531,9 +540,10 @@ def _reshape(node, value, shape):
 
 @_rule("Squeeze", "ExpandDims")
 def _unit_axes(node, value, axis=None):
-    if not isinstance(value, _Flow):
-        raise _Unreadable("only supported for tensors that depend on the input")
-    shape = [_BATCH, *value.shape]
+    if isinstance(value, np.ndarray):
+        raise _Unreadable("only supported for floats")
+    flow = isinstance(value, _Flow)
+    shape = [_BATCH, *value.shape] if flow else list(value.shape)
     if node.op == "ExpandDims":
         place = int(np.asarray(axis))
         shape.insert(place if place >= 0 else place + len(shape) + 1, 1)
@@ -576,7 +586,8 @@ def _prod(node, value, axis):
 
 @_rule("StridedSlice")
 def _strided_slice(node, value, begin, end, strides):
-    if len(np.atleast_1d(begin)) != 1 or node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i:
+    masked = node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i
+    if len(np.atleast_1d(begin)) != 1 or masked:
         raise _Unreadable("only slices of a shape are supported")
     first = None if node.attr["begin_mask"].i else int(begin[0])
     last = None if node.attr["end_mask"].i else int(end[0])

@@ -45,17 +45,21 @@ class Affine:
                 f"Received: kernel {kernel.shape}, bias {bias.shape}"
             )
         errors = np.array([self.kernel_error, self.bias_error])
-        if not (np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()):
+        if not (
+            np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()
+        ):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "bias", bias)
 
     @property
     def fan_in(self) -> int:
+        """Entries of a."""
         return self.kernel.shape[0]
 
     @property
     def fan_out(self) -> int:
+        """Entries of z."""
         return self.kernel.shape[1]
 
     @property

@@ -90,10 +90,12 @@ class Network:
 
     @property
     def dim(self) -> int:
+        """Entries of a flattened input."""
         return self.affines[0].fan_in
 
     @property
     def classes(self) -> int:
+        """How many logits there are."""
         return self.affines[-1].fan_out
 
     def _weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:

@@ -135,7 +135,5 @@ def _bisect(network, x, label, rival, low, high, inner, decide, steps):
         return low, high, 0.5 * (low + high), point, count
 
     start = (low, high, 0.5 * (low + high), x, tf.zeros(tf.shape(x)[:1], tf.int32))
-    _, _, eta, point, count = tf.while_loop(
-        lambda *_: True, body, start, maximum_iterations=steps
-    )
+    _, _, eta, point, count = tf.while_loop(lambda *_: True, body, start, maximum_iterations=steps)
     return eta, point, count

@@ -30,6 +30,7 @@ class Tally:
         self._exact = 0
 
     def add(self, rows: Iterable[Row]) -> None:
+        """Counts rows in."""
         for row in rows:
             self.radii.append(row.radius)
             self.statuses[row.status] += 1

@@ -123,8 +123,8 @@ def margin_charge(
             out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
             error = layer.slope * pre_error + 2.0 * omega * UNIT * out + layer.fan_out * TINY
 
-    gradient_error = (
-        2.0 * layers[-1].kernel_error + 2.0 * UNIT * _norm(cotangents[0])
+    gradient_error = 2.0 * layers[-1].kernel_error + 2.0 * UNIT * _norm(
+        cotangents[0]
     )  # of w = W_y − W_t itself
     for index in reversed(range(len(layers) - 1)):
         layer = layers[index]

@@ -61,6 +61,7 @@ class Row(NamedTuple):
         ]
 
     def cells(self) -> list[str]:
+        """As text, column by column."""
         label = "" if self.label is None else str(self.label)
         return [
             str(self.index),

@@ -41,6 +41,7 @@ _PLAIN_OBJECTS = {
     "bare_concrete_function",
     "captured_tensor",
 }
+_PLAIN_CLASSES = {"", "tf.TrackableConstant"}  # other registered classes rebuild themselves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +161,8 @@ def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
     except Exception as error:  # whatever TensorFlow raises on a broken directory
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{path}: TensorFlow cannot load this SavedModel: {reason}") from error
+    if not hasattr(loaded, "signatures"):
+        raise InputError(f"{path}: the root of this SavedModel is not a module")
     if signature not in loaded.signatures:
         known = ", ".join(sorted(loaded.signatures)) or "none"
         raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
@@ -198,6 +201,8 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
 def _fingerprint(path: pathlib.Path) -> str:
     digest = hashlib.sha256()
     for file in [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]:
+        if not file.is_file():
+            continue
         digest.update(file.name.encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -216,19 +221,19 @@ def _refuse_unsafe(file: pathlib.Path) -> None:
         )
     meta = proto.meta_graphs[0]
     if not meta.object_graph_def.nodes:
-        raise InputError(
-            f"{file} is a TensorFlow 1 SavedModel; export the model with TensorFlow 2"
-        )
+        raise InputError(f"{file} is a TensorFlow 1 SavedModel; export the model with TensorFlow 2")
     for node in meta.object_graph_def.nodes:
         kind = node.WhichOneof("kind")
-        if kind not in _PLAIN_OBJECTS or node.saveable_objects or node.registered_saver:
+        plain = kind in _PLAIN_OBJECTS and node.registered_name in _PLAIN_CLASSES
+        if not plain or node.saveable_objects or node.registered_saver:
             raise InputError(
-                f"{file} holds an object of kind {kind!r} with code of its own, which loading "
-                "would run; only variables, constants and functions are allowed"
+                f"{file} holds an object of kind {node.registered_name or kind!r} with code of its "
+                "own, which loading would run; only variables, constants and functions are allowed"
             )
     if meta.asset_file_def:
         raise InputError(f"{file} refers to asset files; they are not allowed")
-    graph.refuse_unsafe_ops(meta.graph_def, meta.saver_def, str(file))
+    exposed = meta.object_graph_def.concrete_functions
+    graph.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, str(file))
 
 
 def _read_function(function, source: str) -> ServedModel:
@@ -244,9 +249,7 @@ def _read_function(function, source: str) -> ServedModel:
     output = _pick_output(function, frozen, source)
     shape = inputs[0].shape
     if shape.rank is None or None in shape[1:]:
-        raise InputError(
-            f"{source}: the input shape {shape} must be known, all but the batch"
-        )
+        raise InputError(f"{source}: the input shape {shape} must be known, all but the batch")
     definition: graph_pb2.GraphDef = frozen.graph.as_graph_def()
     network, head = graph.read_network(
         definition,

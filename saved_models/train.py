@@ -93,14 +93,19 @@ class _RobustModel(keras.Model):
         with tf.GradientTape() as tape:
             minus_m = tf.gather(self.curvature(), y * self.network.classes + rival)
             point = curvature_attack(
-                self.network, flat, y, rival,
-                radius=radius, curvature=tf.stop_gradient(minus_m), steps=_STEPS.value,
+                self.network,
+                flat,
+                y,
+                rival,
+                radius=radius,
+                curvature=tf.stop_gradient(minus_m),
+                steps=_STEPS.value,
             ).point
             attacked = self.base(tf.reshape(tf.stop_gradient(point), tf.shape(x)))
             loss = tf.reduce_mean(self.compute_loss(x, y, attacked))
             loss += self.gamma * tf.reduce_mean(minus_m)
         variables = self.base.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         self.compute_metrics(x, y, self.base(x))
         return {**self.get_metrics_result(), "loss": loss, "curvature": tf.reduce_mean(minus_m)}
 
@@ -126,8 +131,12 @@ def main(argv):
         metrics=["accuracy"],
     )
     model.fit(
-        x, y.astype(np.int32),
-        epochs=_EPOCHS.value, batch_size=_BATCH.value, callbacks=[schedule], verbose=2,
+        x,
+        y.astype(np.int32),
+        epochs=_EPOCHS.value,
+        batch_size=_BATCH.value,
+        callbacks=[schedule],
+        verbose=2,
     )
     base.export(_OUTPUT.value, verbose=False)
     write_card()

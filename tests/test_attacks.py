@@ -147,6 +147,20 @@ def test_compiled_by_xla(dtype, rng, random_network):
     np.testing.assert_allclose(compiled.lower_bound, plain.lower_bound, atol=tolerance)
 
 
+def test_a_step_that_overshoots_is_taken_back(rng, random_network):
+    """With no curvature to hold it back, one long step often lands higher than it began."""
+    network = random_network(rng, (5, 12, 4), "tanh", 6.0)
+    x, label, rival, kappa = _problem(network, rng, count=64)
+    result = attacks.curvature_attack(
+        network, x, label, rival, radius=3.0, curvature=tf.zeros_like(kappa), steps=1
+    )
+    at_start = network.margin(x, label, rival).numpy()
+    assert np.all(result.margin <= at_start)
+    stayed = np.all(result.point.numpy() == x.numpy(), axis=1)
+    assert np.any(stayed) and not np.all(stayed)
+    np.testing.assert_array_equal(result.margin.numpy()[stayed], at_start[stayed])
+
+
 def test_no_gradient_means_no_move():
     network = Network.from_weights(
         [np.zeros((2, 3)), np.ones((3, 2))], [np.zeros(3), np.array([1.0, 0.0])], "tanh"

@@ -41,9 +41,7 @@ def test_a_thousand_certificates_survive_pgd(mnist, certificate):
 
     @tf.function
     def attack(images, labels, radius):
-        return pgd_attack(
-            certificate.network, images, labels, radius=radius, steps=200, restarts=3
-        )
+        return pgd_attack(certificate.network, images, labels, radius=radius, steps=200, restarts=3)
 
     images, labels = tf.constant(x[rows], tf.float32), tf.constant(y[rows], tf.int32)
     inside = tf.constant(result.radius[rows] * 0.9999, tf.float32)

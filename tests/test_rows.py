@@ -36,7 +36,12 @@ def test_radius_is_printed_rounded_down(radius, text):
 
 
 def test_row_survives_its_text():
-    for original in (row(3), row(5, float(round_down(1 / 3e7))), row(4, float("inf")), row(0)._replace(label=None, status="TIED")):
+    for original in (
+        row(3),
+        row(5, float(round_down(1 / 3e7))),
+        row(4, float("inf")),
+        row(0)._replace(label=None, status="TIED"),
+    ):
         assert Row.parse(original.cells()) == original
 
 
