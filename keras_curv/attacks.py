@@ -91,8 +91,8 @@ def project(point: tf.Tensor, x: tf.Tensor, radius) -> tf.Tensor:
     """The nearest point of the ball of that radius around `x`, `(n, dim)`."""
     offset = point - x
     distance = tf.norm(offset, axis=-1, keepdims=True)
-    radius = tf.reshape(tf.cast(radius, x.dtype), (-1, 1))
-    return x + offset * tf.minimum(1.0, tf.math.divide_no_nan(radius, distance))
+    radius = tf.reshape(dual.as_dtype(radius, x.dtype), (-1, 1))
+    return x + offset * tf.where(distance > radius, radius / distance, tf.ones_like(distance))
 
 
 def pgd_attack(
@@ -106,43 +106,61 @@ def pgd_attack(
     step_size: float = 2.5,
     seed: int = 0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Projected gradient descent on the smallest margin over all rivals.
+    """Projected gradient descent, each restart against another rival, the likeliest first.
+
+    A descent that follows whichever rival is strongest at the moment gets caught between two:
+    on a robust MNIST net it missed one in ten of the adversarial points that are known to be
+    there. What counts is the smallest margin over all rivals at any point met.
 
     Args:
         x: `(n, dim)`.
         label: `(n,)`, integers.
         radius: ρ > 0, a number or `(n,)`.
         steps: of each restart; a step is `step_size · ρ / steps` long, along −∇f/‖∇f‖.
-        restarts: the first begins at x, the others at random points of the ball.
+        restarts: one for each rival begins at x; further ones at random points of the ball.
         seed: of these.
 
     Returns:
         The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
 
     Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
-    (2018), with l2 steps.
+    (2018), with l2 steps; Gowal et al., "An alternative surrogate loss for PGD-based adversarial
+    testing" (2019), for the targets.
     """
-    radius = tf.cast(tf.broadcast_to(radius, tf.shape(x)[:1]), x.dtype)
+    radius = tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1])
+    ranked = _ranked_rivals(network, x, label)
 
-    def descend(best_margin, best_point, point):
+    def descend(target, best_margin, best_point, point):
         logits = network.logits(point)
-        rival = network.runner_up(logits, label)
-        margin, gradient = network.margin_and_gradient(point, label, rival)
+        at_label = tf.gather(logits, label, batch_dims=1)
+        strongest = network.runner_up(logits, label)
+        margin = at_label - tf.gather(logits, strongest, batch_dims=1)
         better = margin < best_margin
         best_point = tf.where(better[:, None], point, best_point)
+        _, gradient = network.margin_and_gradient(point, label, target)
         direction = tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
         moved = point - (step_size * radius / steps)[:, None] * direction
-        return tf.minimum(margin, best_margin), best_point, project(moved, x, radius)
+        return target, tf.minimum(margin, best_margin), best_point, project(moved, x, radius)
 
     best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x
     for restart in range(restarts):
-        start = x
-        if restart:
+        begin = x
+        if restart >= network.classes - 1:
             offset = tf.random.stateless_normal(tf.shape(x), (seed, restart), dtype=x.dtype)
             length = tf.random.stateless_uniform(tf.shape(radius), (restart, seed), dtype=x.dtype)
             length = radius * length ** (1.0 / x.shape[-1])  # uniform in the ball
-            start = x + length[:, None] * offset / tf.norm(offset, axis=-1, keepdims=True)
-        *best, _ = tf.while_loop(
-            lambda *_: True, descend, (*best, start), maximum_iterations=steps + 1
+            begin = x + length[:, None] * offset / tf.norm(offset, axis=-1, keepdims=True)
+        target = ranked[:, restart % (network.classes - 1)]
+        _, *best, _ = tf.while_loop(
+            lambda *_: True, descend, (target, *best, begin), maximum_iterations=steps + 1
         )
     return tuple(best)
+
+
+def _ranked_rivals(network: Network, x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+    """The classes other than the label, `(n, classes − 1)`, by falling logit."""
+    logits = network.logits(x)
+    own = tf.one_hot(label, network.classes, on_value=True, off_value=False)
+    others = tf.where(own, tf.constant(-float("inf"), logits.dtype), logits)
+    order = tf.argsort(others, axis=-1, direction="DESCENDING", stable=True)
+    return tf.cast(order[:, :-1], label.dtype)

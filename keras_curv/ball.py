@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_curv.rounding import TINY, UNIT, gamma
+from keras_curv.rounding import TINY, UNIT, gamma, norm_bound
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 
@@ -99,30 +99,23 @@ class Ball:
             error = error + self.error @ (other_size + other.error)
         return Ball(self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4)))
 
-    def _map(self, function, steepest) -> Ball:
-        """`function` on the ball; `steepest(low, high)` bounds |function′| there."""
-        with np.errstate(all="ignore"):
-            value = function(self.value)
-            low, high = self.value - 2.0 * self.error, self.value + 2.0 * self.error
-            error = steepest(low, high) * self.error + 4.0 * UNIT * np.abs(value) + 8.0 * TINY
-        return Ball(value, error * _GROW)
-
     def reciprocal(self) -> Ball:
         """1/r; infinite error where 0 is in the ball."""
-
-        def steepest(low, high):
-            nearest = np.minimum(np.abs(low), np.abs(high))
-            return np.where((low > 0) | (high < 0), 1.01 / nearest**2, np.inf)
-
-        return self._map(lambda v: 1.0 / v, steepest)
+        with np.errstate(all="ignore"):
+            value = 1.0 / self.value
+            nearest = np.abs(self.value) - 2.0 * self.error
+            spread = 1.01 * self.error / nearest / nearest  # |1/r|′ = 1/r²; in this order in range
+            error = np.where(nearest > 0.0, spread, np.inf) + 4.0 * UNIT * np.abs(value)
+        return Ball(value, (error + 8.0 * TINY) * _GROW)
 
     def sqrt(self) -> Ball:
         """√r; infinite error, or NaN, where r may be negative."""
-
-        def steepest(low, high):
-            return np.where(low > 0, 0.51 / np.sqrt(low), np.where(self.error > 0, np.inf, 0.0))
-
-        return self._map(np.sqrt, steepest)
+        with np.errstate(all="ignore"):
+            value = np.sqrt(self.value)
+            spread = 0.51 * self.error / np.sqrt(self.value - 2.0 * self.error)
+            spread = np.where(self.value > 2.0 * self.error, spread, np.inf)
+            error = np.where(self.error > 0.0, spread, 0.0) + 4.0 * UNIT * value
+        return Ball(value, (error + 8.0 * TINY) * _GROW)
 
     def rsqrt(self) -> Ball:
         """1/√r."""
@@ -138,8 +131,4 @@ class Ball:
 
     def norm_of_error(self) -> float:
         """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
-        largest = float(self.error.max(initial=0.0))
-        if largest == 0.0 or not np.isfinite(largest):
-            return largest
-        relative = np.linalg.norm(self.error / largest)
-        return float(largest * relative * (1.0 + 2.0 * gamma(self.error.size + 8)))
+        return norm_bound(self.error)

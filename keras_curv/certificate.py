@@ -124,7 +124,9 @@ class CurvatureCertificate:
         self.tolerance = tolerance
         self.max_steps = max_steps
         self.curvature = curvature_bounds(network) if curvature is None else curvature
-        self._kappa = np.maximum(-self.curvature.lower, 0.0)
+        # κ = 0 says that the margin is constant; all others get a floor against underflow.
+        kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
+        self._kappa = np.where(_constant_margins(network), 0.0, kappa)
         self._layers = [
             affine.norms(activation)
             for affine, activation in zip(
@@ -272,6 +274,7 @@ class CurvatureCertificate:
             + unit * (tf.abs(margin) + steepness * distance + kappa * distance * distance)
         ) * (1.0 + 1e-9)
         slope_error = gradient_error + unit * (steepness + kappa * distance)
+        slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
         charged = dual.Minorant(
             bound.intercept - intercept_error,
             (bound.slope + slope_error) * (1.0 + rounding.gamma(8)),
@@ -385,6 +388,17 @@ class CurvatureCertificate:
         return tf.where(
             changed & tf.math.is_finite(beyond), beyond, tf.constant(np.inf, tf.float64)
         )
+
+
+def _constant_margins(network: Network) -> np.ndarray:
+    """Which pairs have a margin that no input can change, `(classes, classes)`."""
+    exact = [affine for affine in network.affines if not affine.kernel_error]
+    if any(not np.any(affine.kernel) for affine in exact):
+        return np.ones((network.classes, network.classes), bool)
+    last = network.affines[-1]
+    columns = last.kernel.T
+    same = np.array([np.all(columns == column, axis=1) for column in columns])
+    return same & (last.kernel_error == 0.0)
 
 
 def _not_finite(point: tf.Tensor) -> tf.Tensor:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_curv.linear import Affine
 from keras_curv.network import Network
-from keras_curv.rounding import UNIT, gamma, up
+from keras_curv.rounding import UNIT, gamma, norm_bound, up
 from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
 
 
@@ -37,12 +37,13 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     An affine network has none (zeros). Theorem 4 and the signed bound hold at any depth; for
     two layers the signed bound *is* theorem 3.
     """
-    if network.depth == 1:
-        zeros = np.zeros((network.classes, network.classes))
-        return CurvatureBounds(zeros, zeros)
-    magnitude = theorem4(network)
-    lower, upper = theorem3(network) if network.depth == 2 else signed_bound(network)
-    return CurvatureBounds(np.maximum(lower, -magnitude), np.minimum(upper, magnitude))
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
+        magnitude = theorem4(network)
+        signed = theorem3(network) if network.depth == 2 else signed_bound(network)
+    # fmax and fmin prefer the number where only one bound is one.
+    lower = np.nan_to_num(np.fmax(signed.lower, -magnitude), nan=-np.inf, neginf=-np.inf)
+    upper = np.nan_to_num(np.fmin(signed.upper, magnitude), nan=np.inf, posinf=np.inf)
+    return CurvatureBounds(lower, upper)
 
 
 def theorem3(network: Network) -> CurvatureBounds:
@@ -84,7 +85,7 @@ def signed_bound(network: Network) -> CurvatureBounds:
     classes = network.classes
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
-    outer = [up(bound**2) for bound in [1.0, *lipschitz_bounds(network)]]
+    outer = [up(bound * bound) for bound in [1.0, *lipschitz_bounds(network)]]
     lower = np.zeros((classes, classes))
     symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
     for y in range(classes):
@@ -130,19 +131,24 @@ def lipschitz_bounds(network: Network) -> list[float]:
         product, error = affine.kernel, affine.kernel_error  # of W_{j+1} ⋯ W_last
         factor = 1.0  # Π |c_k| over the activations inside that product
         for j in reversed(range(last)):
-            product_norm = up(spectral_norm_bound(product) + error)
+            product_norm = _norm_or_infinity(product, error)
             total += spreads[j] * factor * product_norm * pre[j]
             factor *= abs(centres[j])
             product, error = _product(hidden[j], product, error)
-        total += factor * up(spectral_norm_bound(product) + error)
-        pre.append(up(min(total, guard), 8 * (last + 1)))
+        total += factor * _norm_or_infinity(product, error)
+        pre.append(up(total if total < guard else guard, 8 * (last + 1)))
     return [up(a.slope * bound) for a, bound in zip(network.activations, pre, strict=True)]
+
+
+def _norm_or_infinity(product: np.ndarray, error: float) -> float:
+    if not np.isfinite(product).all():
+        return np.inf
+    return up(spectral_norm_bound(product) + error)
 
 
 def _product(affine: Affine, product: np.ndarray, error: float) -> tuple[np.ndarray, float]:
     """`affine.kernel @ product` and a bound of the norm of its distance to the real product."""
-    size = up(float(np.linalg.norm(affine.kernel)), affine.kernel.size)
-    product_size = up(float(np.linalg.norm(product)), product.size)
+    size, product_size = norm_bound(affine.kernel), norm_bound(product)
     rounding = gamma(affine.fan_out + 4) * size * product_size
     carried = affine.kernel_error * (product_size + error) + size * error
     return affine.kernel @ product, up(rounding + carried, 8)
@@ -150,6 +156,8 @@ def _product(affine: Affine, product: np.ndarray, error: float) -> tuple[np.ndar
 
 def _congruence_bound(affine: Affine, diagonal: np.ndarray) -> float:
     """`λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error."""
+    if not np.isfinite(diagonal).all():
+        return np.inf
     value = largest_eigenvalue_bound(affine.kernel, diagonal)
     if not affine.kernel_error:
         return value
@@ -163,7 +171,7 @@ def _output_sensitivity(network: Network, y: int, t: int) -> list[tuple[np.ndarr
     # The difference rounds once, and a folded kernel is known to within kernel_error.
     slack = up(2.0 * last.kernel_error + UNIT * np.abs(w))
     low, high = w - slack, w + slack
-    norm = up(float(np.linalg.norm(w)) + float(np.linalg.norm(slack)), w.size + 8)
+    norm = up(norm_bound(w) + norm_bound(slack))
     intervals = [(low, high)]
     for index in reversed(range(1, network.depth - 1)):
         affine, activation = network.affines[index], network.activations[index]
@@ -173,7 +181,7 @@ def _output_sensitivity(network: Network, y: int, t: int) -> list[tuple[np.ndarr
         slack = gamma(affine.fan_out + 8) * (np.abs(affine.kernel) @ np.maximum(-p, q))
         slack = up(slack, affine.fan_out + 8)
         slack += up(affine.kernel_error * activation.slope * norm)
-        row_norms = up(np.linalg.norm(affine.kernel, axis=1), affine.fan_out + 8)
+        row_norms = norm_bound(affine.kernel, axis=1)
         reach = up((row_norms + affine.kernel_error) * activation.slope * norm, 8)
         low = np.maximum(positive @ p + negative @ q - slack, -reach)
         high = np.minimum(positive @ q + negative @ p + slack, reach)
@@ -209,7 +217,7 @@ def theorem4(network: Network) -> np.ndarray:
     for index in reversed(range(network.depth - 1)):
         activation = network.activations[index]
         largest = up(reach.max(axis=-1), 8)
-        total += up(activation.bend * lipschitz[index] ** 2 * largest, 8)
+        total += up(activation.bend * lipschitz[index] * lipschitz[index] * largest, 8)
         affine = network.affines[index]
         reach = up(activation.slope * (reach @ affine.magnitude.T), affine.fan_out + 8)
     np.fill_diagonal(total, 0.0)

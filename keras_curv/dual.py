@@ -51,7 +51,10 @@ def minorant(
     intercept = (
         margin - _dot(gradient, displacement) - 0.5 * curvature * _dot(displacement, displacement)
     )
-    return Minorant(intercept, _norm(gradient + curvature[:, None] * displacement), curvature)
+    steepest = gradient + curvature[:, None] * displacement
+    largest = tf.reduce_max(tf.abs(steepest), axis=-1)  # scaled: squares must not underflow
+    slope = largest * _norm(tf.math.divide_no_nan(steepest, largest[:, None]))
+    return Minorant(intercept, slope, curvature)
 
 
 def certified_radius(bound: Minorant) -> tf.Tensor:
@@ -63,7 +66,10 @@ def certified_radius(bound: Minorant) -> tf.Tensor:
     a, h, kappa = bound
     proves = (a > 0.0) & tf.math.is_finite(a)
     safe = tf.where(proves, a, 0.0)
-    root = 2.0 * safe / (h + tf.sqrt(h * h + 2.0 * kappa * safe))
+    bend = tf.sqrt(2.0 * kappa) * tf.sqrt(safe)
+    larger = tf.maximum(h, bend)  # scaled: h² and κA may underflow where h and √(κA) do not
+    ratio = tf.math.divide_no_nan(tf.minimum(h, bend), larger)
+    root = 2.0 * safe / (h + larger * tf.sqrt(1.0 + ratio * ratio))
     return tf.where(proves & ~tf.math.is_nan(root), root, 0.0)
 
 
@@ -145,13 +151,13 @@ class AttackProblem:
     def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
         """See `Problem`."""
         # 1/η = max(κ, ‖g‖/ρ): stationary on the sphere, or where κ is the binding constraint.
-        radius = tf.cast(self.radius, gradient.dtype)
+        radius = as_dtype(self.radius, gradient.dtype)
         eta = radius * tf.math.reciprocal_no_nan(_norm(gradient))
         return _clip_to_convex(eta, curvature)
 
     def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Problem`."""
-        radius = tf.cast(self.radius, gradient.dtype)
+        radius = as_dtype(self.radius, gradient.dtype)
         bound = minorant(margin, gradient, displacement, curvature)
         inside = _dot(displacement, displacement) - radius * radius
         # d(1/η) ≤ f(x̂) + (1/2η)(‖d‖² − ρ²), and 1/η ≥ κ: for x̂ in the ball at most this.
@@ -216,6 +222,11 @@ def _barzilai_borwein(moved: tf.Tensor, changed: tf.Tensor) -> tf.Tensor:
 
 def _clip_to_convex(eta: tf.Tensor, curvature: tf.Tensor) -> tf.Tensor:
     return tf.where(curvature > 0.0, tf.minimum(eta, 1.0 / curvature), eta)
+
+
+def as_dtype(value, dtype: tf.DType) -> tf.Tensor:
+    """A number or tensor in that dtype; a Python number does not pass through float32."""
+    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
 def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_curv.activations import Activation
 from keras_curv.errors import InputError
-from keras_curv.rounding import LayerNorms, up
+from keras_curv.rounding import LayerNorms, norm_bound, up
 from keras_curv.spectral import spectral_norm_bound
 
 
@@ -80,7 +80,7 @@ class Affine:
     @functools.cached_property
     def bias_norm(self) -> float:
         """‖b‖, from above."""
-        return up(float(np.linalg.norm(self.bias)), self.fan_out + 8)
+        return norm_bound(self.bias)
 
     def norms(self, activation: Activation | None) -> LayerNorms:
         """What the rounding charge needs of this map and of the activation behind it, if any."""

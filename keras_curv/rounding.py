@@ -20,10 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 UNIT = 2.0**-53
 TINY = 2.0**-1022
+# Added to computed slopes and norms, these cover whatever underflow took from their squares.
+SLOPE_FLOOR = 1e-150
+CURVATURE_FLOOR = 1e-200
 ACTIVATION_ULPS = 32.0
 
 
@@ -35,6 +39,16 @@ def gamma(operations: float) -> float:
 def up(value, operations: float = 4.0):
     """An upper bound of a non-negative number that was computed with `operations` roundings."""
     return value * (1.0 + 2.0 * gamma(operations + 2.0))
+
+
+def norm_bound(array: np.ndarray, axis: int | None = None):
+    """The l2 (Frobenius) norm from above, over one axis or all; squares cannot underflow."""
+    array = np.abs(np.asarray(array, np.float64))
+    largest = array.max(axis=axis, keepdims=True, initial=0.0)
+    scale = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
+    terms = array.size if axis is None else array.shape[axis]
+    result = up(scale * np.linalg.norm(array / scale, axis=axis, keepdims=True), terms + 8)
+    return float(result.item()) if axis is None else np.squeeze(result, axis)
 
 
 class LayerNorms(NamedTuple):
@@ -71,7 +85,7 @@ class Charge(NamedTuple):
 
 
 def _norm(vector: tf.Tensor) -> tf.Tensor:
-    return tf.norm(vector, axis=-1)
+    return tf.norm(vector, axis=-1) + SLOPE_FLOOR
 
 
 def margin_charge(
@@ -138,7 +152,7 @@ def margin_charge(
         gradient_error = (
             layer.norm * product_error
             + (gamma(layer.fan_out + 2) * layer.magnitude + layer.kernel_error) * through
-            + tf.where(size + gradient_error > 0.0, underflow, 0.0)  # zeros stay exact
+            + underflow
         )
 
     # The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.

@@ -127,7 +127,7 @@ def _scaled_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
     formed = gamma(terms + 6) * up(float(np.sum(scaled**2)), scaled.size)
     underflow = rows * columns * (terms + 4.0) * 2.0**-1020
 
-    value = _guess(matrix)
+    value = max(_guess(matrix), 0.0)
     scale = max(value, float(np.abs(np.diag(matrix)).max()), 2.0**-1000)
     for slack in (1e-13, 1e-12, 1e-11, 1e-9, 1e-6, 1e-3):
         guess = value + slack * scale * math.sqrt(side)

@@ -153,7 +153,7 @@ def write_card():
     card = f"""# {pathlib.Path(_OUTPUT.value).name}
 
 {_DATASET.value}, 2 × {_WIDTH.value} softplus, curvature-based robust training: attack radius
-{_RADIUS.value:g}, curvature penalty γ = {_GAMMA.value:g}, {_EPOCHS.value} epochs, seed {_SEED.value}.
+{_RADIUS.value:g}, penalty γ = {_GAMMA.value:g}, {_EPOCHS.value} epochs, seed {_SEED.value}.
 
 Whole test set ({summary["examples"]:,} examples), guarantee level `{summary["guarantee"]}`, all
 rivals, l2 on pixels in [0, 1]:

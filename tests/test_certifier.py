@@ -1,12 +1,11 @@
 """`keras_curv.certify` on arrays: the same answers however the model and the batch come."""
 
+import keras
 import numpy as np
 import pytest
 
 import keras_curv
 from keras_curv import InputError, Status, data
-
-import keras
 
 DIGITS = "saved_models/digits"
 

@@ -532,7 +532,7 @@ def _nested(x, net, marker):
 
 def _saver_like(x, net, marker):
     @tf.function
-    def __inference__traced_save(x):  # noqa: N807
+    def __inference__traced_save(x):
         return _read(x, net, marker)
 
     return __inference__traced_save(x)

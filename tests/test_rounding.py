@@ -256,6 +256,15 @@ def test_radii_hold_for_every_network_within_the_folding_error(depth, rng, rando
         assert np.all(other.margin(point, *towards) > 0.0)
 
 
+def test_a_folding_error_steepens_the_slope():
+    """At x = 0 the kernel's error leaves the margin alone: only the slope can pay for it."""
+    size = 1e-3
+    vague = Network([Affine([[1.0, 0.0]], [1.0, 0.0], kernel_error=size)], [])
+    result = CurvatureCertificate(vague).certify(np.zeros((1, 1)))
+    steepest = 1.0 + math.sqrt(2.0) * size  # columns moved apart, by ‖ΔW‖ in all
+    assert 0.99 < result.radius[0] <= 1.0 / steepest
+
+
 def test_margins_within_rounding_are_not_certified(rng):
     """Linear margins that float64 gets wrong: the exact distance, by fractions, is never passed."""
     wrong = 0
