@@ -16,7 +16,11 @@ import tensorflow as tf
 from keras_curv.linear import Affine
 from keras_curv.network import Network
 from keras_curv.rounding import UNIT, gamma, norm_bound, up
-from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
+from keras_curv.spectral import (
+    largest_eigenvalue_bound,
+    spectral_norm_bound,
+    symmetric_norm_estimate,
+)
 
 
 class CurvatureBounds(NamedTuple):
@@ -276,7 +280,7 @@ def curvature_gap(
         for start in range(0, len(members), batch_size):
             rows = members[start : start + batch_size]
             hessians = network.hessian(x[rows], label[rows], rival[rows]).numpy()
-            largest = max(largest, float(np.linalg.norm(hessians, 2, axis=(1, 2)).max()))
+            largest = max(largest, *map(symmetric_norm_estimate, hessians))
         lower.append(largest)
         upper.append(bound[y, t])
     if not lower:

@@ -76,6 +76,17 @@ def spectral_norm_bound(kernel: np.ndarray) -> float:
     return up(math.sqrt(largest_eigenvalue_bound(kernel, np.ones(kernel.shape[1]))))
 
 
+def symmetric_norm_estimate(matrix: np.ndarray) -> float:
+    """‖A‖ = max |λ(A)| of a symmetric matrix, from below, to about 1e-6 relative."""
+    if len(matrix) < _DENSE_BELOW:
+        return float(np.abs(scipy.linalg.eigvalsh(matrix)).max())
+    start = np.random.default_rng(0).standard_normal(len(matrix))
+    values = scipy.sparse.linalg.eigsh(
+        matrix, k=1, which="LM", v0=start, tol=1e-6, return_eigenvectors=False
+    )
+    return float(np.abs(values[0]))
+
+
 def largest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
     """A proved upper bound of `max(0, λ_max(W diag(d) Wᵀ))`.
 
