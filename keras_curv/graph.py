@@ -1,8 +1,7 @@
 """A frozen TensorFlow graph, read op by op into affine maps and activations.
 
 Each op has a rule that says what it does to the numbers; an op without a rule is refused by
-name and node, never guessed. Between two activations everything is affine: it is folded into
-one kernel and one bias, with a bound of what folding rounds away (`ball.py`).
+name and node, never guessed. What is affine between two activations is folded (`flow.py`).
 
 Shapes are computed for a batch of `_BATCH` examples, a large prime: a reshape or transpose
 that mixes examples cannot keep it as the first axis, and is refused.
@@ -11,16 +10,15 @@ that mixes examples cannot keep it as the first axis, and is refused.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
-from tensorflow.core.protobuf import saver_pb2
 
-from keras_curv import activations
 from keras_curv.ball import Ball
 from keras_curv.errors import InputError
+from keras_curv.flow import Flow
 from keras_curv.linear import Affine
 from keras_curv.network import Network
 
@@ -34,200 +32,6 @@ HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sigmoid": tf.sigmoid,
     "binary_sigmoid": lambda logits: tf.sigmoid(logits[:, 1:]),
 }
-
-# Ops that compute from their inputs and do nothing else; a graph of these is safe to load and
-# to run. Most have no rule below: such a model is loaded, then refused by the rule that lacks.
-_PURE_OPS = frozenset(
-    """
-    Placeholder PlaceholderWithDefault Const Identity IdentityN NoOp StopGradient PreventGradient
-    PartitionedCall StatefulPartitionedCall VarHandleOp ReadVariableOp DisableCopyOnRead
-    VarIsInitializedOp Shape ShapeN Size Rank Pack Unpack StridedSlice Slice Split SplitV Concat
-    ConcatV2 Reshape Squeeze ExpandDims Transpose Tile Fill Range ZerosLike OnesLike Cast Bitcast
-    GatherV2 Gather GatherNd BroadcastTo BroadcastArgs Reverse ReverseV2 OneHot Pad PadV2 MirrorPad
-    Add AddV2 AddN Sub Mul MulNoNan Div DivNoNan RealDiv FloorDiv FloorMod Mod Pow Square Sqrt
-    Rsqrt Exp Expm1 Log Log1p Abs Neg Sign Reciprocal Inv Floor Ceil Round Rint Maximum Minimum
-    ClipByValue SquaredDifference Erf Erfc Sin Cos Tan Sinh Cosh Asin Acos Atan Atan2 Asinh Acosh
-    Atanh Sum Mean Prod Max Min All Any ArgMax ArgMin TopKV2 Cumsum Cumprod Equal NotEqual Less
-    LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot Select SelectV2 IsNan IsInf
-    IsFinite MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum BiasAdd BiasAddV1 Conv2D
-    Conv3D DepthwiseConv2dNative Conv2DBackpropInput MaxPool MaxPoolV2 MaxPool3D AvgPool AvgPool3D
-    FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 L2Loss LRN Softmax LogSoftmax Softplus Sigmoid
-    Tanh Relu Relu6 LeakyRelu Elu Selu Softsign ResizeBilinear ResizeNearestNeighbor SpaceToDepth
-    DepthToSpace SpaceToBatchND BatchToSpaceND RandomUniform RandomStandardNormal TruncatedNormal
-    RandomUniformInt StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessRandomGetKeyCounter
-    StatelessRandomGetAlg StatelessRandomUniform StatelessRandomGetKeyCounterAlg Where
-    AssignVariableOp AssignAddVariableOp AssignSubVariableOp UnsortedSegmentSum Xlogy Cross
-    """.split()
-)
-# What the functions that save and restore variables consist of. Serving calls them with a path
-# of its own; nothing here ever does.
-_SAVER_OPS = frozenset(
-    """
-    SaveV2 RestoreV2 MergeV2Checkpoints ShardedFilename StringJoin StaticRegexFullMatch
-    """.split()
-)
-
-
-def refuse_unsafe_ops(
-    definition: graph_pb2.GraphDef,
-    saver: saver_pb2.SaverDef,
-    exposed: Iterable[str],
-    source: str,
-) -> None:
-    """Refuses a graph that has an op which could reach outside of its own computation.
-
-    Args:
-        definition: the main graph with its function library.
-        saver: names the nodes of the main graph that save and restore. It is believed only
-            of functions that nothing else can reach.
-        exposed: the functions that objects of the model call by name.
-        source: for the message.
-
-    Raises:
-        InputError: names the op, the node and the function.
-    """
-    functions = {function.signature.name: function for function in definition.library.function}
-
-    def reachable(names: list[str]) -> set[str]:
-        found: set[str] = set()
-        while names:
-            name = names.pop()
-            if name in functions and name not in found:
-                found.add(name)
-                names += [called for node in functions[name].node_def for called in _called(node)]
-        return found
-
-    tensors = (saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name)
-    saver_nodes = {tensor.split(":")[0] for tensor in tensors}
-    by_saver, by_others = [], list(exposed)
-    for node in definition.node:
-        (by_saver if node.name in saver_nodes else by_others).extend(_called(node))
-    saving = reachable(by_saver)
-    by_others += [name for name in functions if name not in saving]
-    saving -= reachable(by_others)
-
-    for node in definition.node:
-        _refuse_unless(node, _PURE_OPS, "the main graph", source)
-    for function in definition.library.function:  # not the dict: names may be doubled
-        name = function.signature.name
-        allowed = _PURE_OPS | _SAVER_OPS if name in saving else _PURE_OPS
-        for node in function.node_def:
-            _refuse_unless(node, allowed, f"function {name}", source)
-
-
-def _called(node: node_def_pb2.NodeDef) -> list[str]:
-    names = [node.op]  # a function can be called as if it were an op
-    for value in node.attr.values():
-        if value.WhichOneof("value") == "func":
-            names.append(value.func.name)
-        names += [function.name for function in value.list.func]
-    return names
-
-
-def _refuse_unless(node, allowed: frozenset[str], where: str, source: str) -> None:
-    if node.op not in allowed:
-        raise InputError(
-            f"{source}: op {node.op} (node {node.name!r} in {where}) is not on the list of ops "
-            "that are safe to load; the model is refused unread"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Flow:
-    """A tensor that depends on the input: affine in the output of the last activation.
-
-    Entry j of an example, flattened, is `(base @ kernel)[j] * scale[j] + shift[j]` where
-    there is a kernel, else `base[order[j]] * scale[j] + shift[j]`.
-
-    Attributes:
-        shape: of one example.
-        layers: the affine maps and activations that make the base.
-        base: its size.
-        kernel: `(base, size)`, or None for a picking of entries.
-        order: `(size,)`, where there is no kernel.
-        scale, shift: `(size,)`; scale is 1 where there is a kernel.
-        head: what has been applied to the logits, "logits" while nothing has.
-    """
-
-    shape: tuple[int, ...]
-    layers: tuple
-    base: int
-    kernel: Ball | None
-    order: np.ndarray
-    scale: Ball
-    shift: Ball
-    head: str = "logits"
-
-    @classmethod
-    def input(cls, shape: tuple[int, ...], layers: tuple = ()) -> _Flow:
-        size = int(np.prod(shape))
-        return cls(
-            shape=shape,
-            layers=layers,
-            base=size,
-            kernel=None,
-            order=np.arange(size),
-            scale=Ball.exact(np.ones(size)),
-            shift=Ball.exact(np.zeros(size)),
-        )
-
-    def scaled(self, factor: Ball) -> _Flow:
-        shift = self.shift if self.shift.equals(0.0) else self.shift * factor
-        if self.kernel is None:
-            return dataclasses.replace(self, scale=factor * self.scale, shift=shift)
-        return dataclasses.replace(self, kernel=self.kernel * factor, shift=shift)
-
-    def shifted(self, offset: Ball) -> _Flow:
-        return dataclasses.replace(self, shift=self.shift + offset)
-
-    def rearranged(self, positions: np.ndarray) -> _Flow:
-        """Entry j becomes the former entry `positions[j]`; the shape is that of `positions`."""
-        flat = positions.reshape(-1)
-        return dataclasses.replace(
-            self,
-            shape=positions.shape,
-            kernel=None if self.kernel is None else self.kernel[:, flat],
-            order=self.order if self.kernel is not None else self.order[flat],
-            scale=self.scale[flat],
-            shift=self.shift[flat],
-        )
-
-    def times(self, kernel: Ball) -> _Flow:
-        """The product with a matrix `(size, out)`."""
-        scale = self.scale.reshape((-1, 1))
-        if self.kernel is not None:
-            product = self.kernel @ kernel
-        else:
-            rows = kernel * scale if not self.scale.equals(1.0) else kernel
-            product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
-            product.value[self.order] = rows.value
-            product.error[self.order] = rows.error
-        shift = Ball.exact(np.zeros(kernel.shape[1]))
-        if not self.shift.equals(0.0):
-            shift = self.shift @ kernel
-        return dataclasses.replace(
-            self,
-            shape=(kernel.shape[1],),
-            kernel=product,
-            scale=Ball.exact(np.ones(kernel.shape[1])),
-            shift=shift,
-        )
-
-    def affine(self) -> Affine:
-        """The map, with an identity for a kernel where there has been no product."""
-        flow = self
-        if self.kernel is None:
-            flow = self.times(Ball.exact(np.eye(self.shift.shape[0])))
-        return Affine(
-            flow.kernel.value,
-            flow.shift.value,
-            flow.kernel.norm_of_error(),
-            flow.shift.norm_of_error(),
-        )
-
-    def activated(self, name: str) -> _Flow:
-        layer = (self.affine(), activations.get(name))
-        return _Flow.input(self.shape, (*self.layers, layer))
 
 
 class _Unreadable(Exception):
@@ -269,7 +73,7 @@ def read_network(
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
     nodes = {node.name: node for node in definition.node}
-    values: dict[str, object] = {input_node: _Flow.input(input_shape)}
+    values: dict[str, object] = {input_node: Flow.input(input_shape)}
     for name in _in_order(nodes, output.split(":")[0]):
         node = nodes[name]
         if name in values:
@@ -281,7 +85,7 @@ def read_network(
         except (_Unreadable, InputError) as error:
             raise InputError(f"{source}: op {node.op} (node {name!r}): {error}") from error
     flow = values[output.split(":")[0]]
-    if not isinstance(flow, _Flow):
+    if not isinstance(flow, Flow):
         raise InputError(f"{source}: the output does not depend on the input")
     try:
         with np.errstate(all="ignore"):
@@ -290,12 +94,12 @@ def read_network(
         raise InputError(f"{source}: {error}") from error
 
 
-def _finish(flow: _Flow) -> tuple[Network, str]:
+def _finish(flow: Flow) -> tuple[Network, str]:
     if len(flow.shape) != 1:
         raise InputError(f"the output must be (batch, classes). Received: {flow.shape}")
     affines = [affine for affine, _ in flow.layers]
     sigmas = [sigma for _, sigma in flow.layers]
-    if flow.head == "logits" and sigmas and flow.kernel is None and _is_untouched(flow):
+    if flow.head == "logits" and sigmas and flow.is_base:
         # Nothing follows the last activation: it is a head. A strictly increasing function of
         # every logit keeps their order; of one logit, only sigmoid says where its classes part.
         name, classes = sigmas[-1].name, affines[-1].fan_out
@@ -320,11 +124,6 @@ def _finish(flow: _Flow) -> tuple[Network, str]:
             "defined; use two logits, or a sigmoid"
         )
     return Network([*affines, flow.affine()], sigmas), flow.head
-
-
-def _is_untouched(flow: _Flow) -> bool:
-    in_order = np.array_equal(flow.order, np.arange(flow.base))
-    return in_order and flow.scale.equals(1.0) and flow.shift.equals(0.0)
 
 
 def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:
@@ -353,7 +152,7 @@ def _apply(node: node_def_pb2.NodeDef, arguments: list):
         return _constant(tf.make_ndarray(node.attr["value"].tensor))
     if node.op not in _RULES:
         raise _Unreadable(_WHY_NOT.get(node.op, "there is no rule that reads this op"))
-    flows = [argument for argument in arguments if isinstance(argument, _Flow)]
+    flows = [argument for argument in arguments if isinstance(argument, Flow)]
     if any(flow.head != "logits" for flow in flows) and node.op != "Identity":
         raise _Unreadable(f"nothing may follow the final {flows[0].head}")
     return _RULES[node.op](node, *arguments)
@@ -422,9 +221,9 @@ def _add(node, a, b):
         raise _Unreadable("only channels_last is supported")
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a + b
-    if isinstance(b, _Flow):
+    if isinstance(b, Flow):
         a, b = b, a
-    if isinstance(a, _Flow):
+    if isinstance(a, Flow):
         offset = _need_constant(b)
         return a.shifted(_per_example(offset, _grown(a, offset)))
     return _need_constant(a) + _need_constant(b)
@@ -434,9 +233,9 @@ def _add(node, a, b):
 def _sub(node, a, b):
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a - b
-    if isinstance(a, _Flow):
+    if isinstance(a, Flow):
         return _add(node, a, -_need_constant(b))
-    if isinstance(b, _Flow):
+    if isinstance(b, Flow):
         return _add(node, b.scaled(Ball.exact(-np.ones(b.shift.shape))), a)
     return _need_constant(a) - _need_constant(b)
 
@@ -445,9 +244,9 @@ def _sub(node, a, b):
 def _mul(node, a, b):
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a * b
-    if isinstance(b, _Flow):
+    if isinstance(b, Flow):
         a, b = b, a
-    if isinstance(a, _Flow):
+    if isinstance(a, Flow):
         factor = _need_constant(b)
         return a.scaled(_per_example(factor, _grown(a, factor)))
     return _need_constant(a) * _need_constant(b)
@@ -455,12 +254,12 @@ def _mul(node, a, b):
 
 @_rule("RealDiv", "Div")
 def _divide(node, a, b):
-    if isinstance(a, _Flow):
+    if isinstance(a, Flow):
         return _mul(node, a, _need_constant(b).reciprocal())
     return _need_constant(a) / _need_constant(b)
 
 
-def _grown(flow: _Flow, constant: Ball) -> tuple[int, ...]:
+def _grown(flow: Flow, constant: Ball) -> tuple[int, ...]:
     """The example's shape; a constant must not broadcast it to a larger one."""
     if len(constant.shape) > len(flow.shape) + 1:
         raise _Unreadable(f"a constant of shape {constant.shape} would add an axis")
@@ -469,7 +268,7 @@ def _grown(flow: _Flow, constant: Ball) -> tuple[int, ...]:
 
 @_rule("Neg")
 def _neg(node, value):
-    if isinstance(value, _Flow):
+    if isinstance(value, Flow):
         return value.scaled(Ball.exact(-np.ones(value.shift.shape)))
     return -value
 
@@ -487,7 +286,7 @@ def _maximum(node, a, b):
 
 @_rule("MatMul", "BatchMatMulV2")
 def _matmul(node, a, b):
-    if not isinstance(a, _Flow):
+    if not isinstance(a, Flow):
         raise _Unreadable("the input must be on the left of a product")
     kernel = _need_constant(b)
     if node.attr["transpose_a"].b or node.attr["adj_x"].b:
@@ -504,14 +303,14 @@ def _matmul(node, a, b):
 
 @_rule("Softplus", "Sigmoid", "Tanh")
 def _activation(node, value):
-    if not isinstance(value, _Flow):
+    if not isinstance(value, Flow):
         raise _Unreadable("an activation of a constant")
     return value.activated(node.op.lower())
 
 
 @_rule("Softmax", "LogSoftmax")
 def _head(node, value):
-    if not isinstance(value, _Flow) or len(value.shape) != 1:
+    if not isinstance(value, Flow) or len(value.shape) != 1:
         raise _Unreadable("a softmax must be over the classes, at the end")
     name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op]
     return dataclasses.replace(value, head=name)
@@ -519,14 +318,14 @@ def _head(node, value):
 
 @_rule("Shape")
 def _shape(node, value):
-    return np.array([_BATCH, *value.shape] if isinstance(value, _Flow) else value.shape, np.int64)
+    return np.array([_BATCH, *value.shape] if isinstance(value, Flow) else value.shape, np.int64)
 
 
 @_rule("Reshape")
 def _reshape(node, value, shape):
     if isinstance(value, Ball):
         return value.reshape(tuple(int(n) for n in shape))
-    if not isinstance(value, _Flow):
+    if not isinstance(value, Flow):
         return value.reshape(shape)
     size = value.shift.shape[0]
     wanted = [int(n) for n in shape]
@@ -542,7 +341,7 @@ def _reshape(node, value, shape):
 def _unit_axes(node, value, axis=None):
     if isinstance(value, np.ndarray):
         raise _Unreadable("only supported for floats")
-    flow = isinstance(value, _Flow)
+    flow = isinstance(value, Flow)
     shape = [_BATCH, *value.shape] if flow else list(value.shape)
     if node.op == "ExpandDims":
         place = int(np.asarray(axis))
@@ -559,7 +358,7 @@ def _unit_axes(node, value, axis=None):
 @_rule("Transpose")
 def _transpose(node, value, order):
     axes = [int(axis) for axis in order]
-    if not isinstance(value, _Flow):
+    if not isinstance(value, Flow):
         return value.transpose(axes)
     if axes[0] != 0:
         raise _Unreadable(f"a transpose {axes} moves the batch axis")

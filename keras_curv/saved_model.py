@@ -3,7 +3,7 @@
 Loading a SavedModel runs parts of its graph, and graphs can read and write files. So:
 
 1. parse `saved_model.pb` as data, nothing else;
-2. every op of every graph and function must be on the allow-list of `graph.py`, or it is
+2. every op of every graph and function must be on the list of `allow_list.py`, or it is
    refused by name; file ops only in the saver's own functions, which loading does not call;
 3. the object graph may hold plain variables, constants and functions only: no assets, lookup
    tables or resources with initialisers, no custom save or restore code;
@@ -28,7 +28,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from keras_curv import graph
+from keras_curv import allow_list, graph
 from keras_curv.errors import InputError
 from keras_curv.network import Network
 
@@ -230,7 +230,7 @@ def _refuse_unsafe(file: pathlib.Path) -> None:
     if meta.asset_file_def:
         raise InputError(f"{file} refers to asset files; they are not allowed")
     exposed = meta.object_graph_def.concrete_functions
-    graph.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, str(file))
+    allow_list.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, str(file))
 
 
 def _read_function(function, source: str) -> ServedModel:

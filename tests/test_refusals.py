@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 
-from keras_curv import graph, saved_model
+from keras_curv import allow_list, saved_model
 from keras_curv.errors import InputError
 
 L = keras.layers
@@ -673,7 +673,7 @@ def screen(main, **functions):
     saver = saver_pb2.SaverDef(
         filename_tensor_name="path:0", save_tensor_name="saver:0", restore_op_name="restorer"
     )
-    graph.refuse_unsafe_ops(definition, saver, (), "the model")
+    allow_list.refuse_unsafe_ops(definition, saver, (), "the model")
 
 
 MAIN = {"path": "Placeholder", "saver": "@save", "restorer": "@restore", "serve": "@net"}
@@ -722,7 +722,7 @@ def test_a_second_function_of_the_same_name_is_screened_too():
         function.signature.name = "net"
         _fill(function.node_def.add(), index, op)
     with pytest.raises(InputError, match="WriteFile"):
-        graph.refuse_unsafe_ops(definition, saver_pb2.SaverDef(), (), "the model")
+        allow_list.refuse_unsafe_ops(definition, saver_pb2.SaverDef(), (), "the model")
 
 
 # Objects with code of their own

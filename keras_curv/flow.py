@@ -1,0 +1,123 @@
+"""A tensor on its way through a graph that is being read: affine in the last activation's output.
+
+Scalings, shifts, permutations and products pile up here until the next activation, and are then
+folded into one affine map, with a bound of what folding rounds away (`ball.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from keras_curv import activations
+from keras_curv.ball import Ball
+from keras_curv.linear import Affine
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """A tensor that depends on the input: affine in the output of the last activation.
+
+    Entry j of an example, flattened, is `(base @ kernel)[j] * scale[j] + shift[j]` where
+    there is a kernel, else `base[order[j]] * scale[j] + shift[j]`.
+
+    Attributes:
+        shape: of one example.
+        layers: the affine maps and activations that make the base.
+        base: its size.
+        kernel: `(base, size)`, or None for a picking of entries.
+        order: `(size,)`, where there is no kernel.
+        scale, shift: `(size,)`; scale is 1 where there is a kernel.
+        head: what has been applied to the logits, "logits" while nothing has.
+    """
+
+    shape: tuple[int, ...]
+    layers: tuple
+    base: int
+    kernel: Ball | None
+    order: np.ndarray
+    scale: Ball
+    shift: Ball
+    head: str = "logits"
+
+    @classmethod
+    def input(cls, shape: tuple[int, ...], layers: tuple = ()) -> Flow:
+        """The input itself; or, behind layers, the output of the last activation."""
+        size = int(np.prod(shape))
+        return cls(
+            shape=shape,
+            layers=layers,
+            base=size,
+            kernel=None,
+            order=np.arange(size),
+            scale=Ball.exact(np.ones(size)),
+            shift=Ball.exact(np.zeros(size)),
+        )
+
+    @property
+    def is_base(self) -> bool:
+        """Whether nothing has been done to the base."""
+        in_order = self.kernel is None and np.array_equal(self.order, np.arange(self.base))
+        return in_order and self.scale.equals(1.0) and self.shift.equals(0.0)
+
+    def scaled(self, factor: Ball) -> Flow:
+        """Each entry times its factor, `(size,)`."""
+        shift = self.shift if self.shift.equals(0.0) else self.shift * factor
+        if self.kernel is None:
+            return dataclasses.replace(self, scale=factor * self.scale, shift=shift)
+        return dataclasses.replace(self, kernel=self.kernel * factor, shift=shift)
+
+    def shifted(self, offset: Ball) -> Flow:
+        """Each entry plus its offset, `(size,)`."""
+        return dataclasses.replace(self, shift=self.shift + offset)
+
+    def rearranged(self, positions: np.ndarray) -> Flow:
+        """Entry j becomes the former entry `positions[j]`; the shape is that of `positions`."""
+        flat = positions.reshape(-1)
+        return dataclasses.replace(
+            self,
+            shape=positions.shape,
+            kernel=None if self.kernel is None else self.kernel[:, flat],
+            order=self.order if self.kernel is not None else self.order[flat],
+            scale=self.scale[flat],
+            shift=self.shift[flat],
+        )
+
+    def times(self, kernel: Ball) -> Flow:
+        """The product with a matrix `(size, out)`."""
+        scale = self.scale.reshape((-1, 1))
+        if self.kernel is not None:
+            product = self.kernel @ kernel
+        else:
+            rows = kernel * scale if not self.scale.equals(1.0) else kernel
+            product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
+            product.value[self.order] = rows.value
+            product.error[self.order] = rows.error
+        shift = Ball.exact(np.zeros(kernel.shape[1]))
+        if not self.shift.equals(0.0):
+            shift = self.shift @ kernel
+        return dataclasses.replace(
+            self,
+            shape=(kernel.shape[1],),
+            kernel=product,
+            scale=Ball.exact(np.ones(kernel.shape[1])),
+            shift=shift,
+        )
+
+    def affine(self) -> Affine:
+        """The map, with an identity for a kernel where there has been no product."""
+        flow = self
+        if self.kernel is None:
+            flow = self.times(Ball.exact(np.eye(self.shift.shape[0])))
+        return Affine(
+            flow.kernel.value,
+            flow.shift.value,
+            flow.kernel.norm_of_error(),
+            flow.shift.norm_of_error(),
+        )
+
+    def activated(self, name: str) -> Flow:
+        """The output of that activation, as a new base."""
+        layer = (self.affine(), activations.get(name))
+        return Flow.input(self.shape, (*self.layers, layer))
