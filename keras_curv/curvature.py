@@ -162,7 +162,7 @@ def _congruence_bound(affine: Affine, diagonal: np.ndarray) -> float:
     """`λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error."""
     if not np.isfinite(diagonal).all():
         return np.inf
-    value = largest_eigenvalue_bound(affine.kernel, diagonal)
+    value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=affine.gram)
     if not affine.kernel_error:
         return value
     return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)

@@ -10,7 +10,7 @@ import numpy as np
 from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.rounding import LayerNorms, norm_bound, up
-from keras_curv.spectral import spectral_norm_bound
+from keras_curv.spectral import Gram, spectral_norm_bound
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,6 +66,11 @@ class Affine:
     def magnitude(self) -> np.ndarray:
         """Entrywise bound of |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
         return np.abs(self.kernel) + self.kernel_error
+
+    @functools.cached_property
+    def gram(self) -> Gram:
+        """For eigenvalue bounds with many diagonals."""
+        return Gram(self.kernel)
 
     @functools.cached_property
     def norm(self) -> float:

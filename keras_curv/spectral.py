@@ -8,7 +8,7 @@ and `λ` a guess, let B be the computed `λI − Ã`. If floating-point Cholesky
 completion, then `λ_min(B) ≥ −γ_{N+1}/(1 − γ_{N+1}) tr(B)` (Rump 2006), hence
 
     λ_max(A) ≤ λ + γ_{N+1}/(1−γ_{N+1}) tr(B) + 2u max_i |B_ii| + ‖A − Ã‖,
-    ‖A − Ã‖ ≤ γ_{k+6} Σ_i |d_i| ‖W_i‖²     (k summed terms; W_i the columns of W).
+    ‖A − Ã‖ ≤ γ_{k+8} Σ_i |d_i| ‖W_i‖²     (k summed terms; W_i the columns of W).
 
 The guess only has to be good, not right: a wrong one makes Cholesky fail.
 
@@ -17,7 +17,9 @@ Reference: Rump, "Verification of positive definiteness", BIT 46 (2006), 433–4
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.linalg
@@ -87,13 +89,32 @@ def symmetric_norm_estimate(matrix: np.ndarray) -> float:
     return float(np.abs(values[0]))
 
 
-def largest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
+class Gram:
+    """WᵀW, formed once for bounds with many diagonals; see `largest_eigenvalue_bound`.
+
+    Args:
+        kernel: W, `(in, out)`, finite.
+    """
+
+    def __init__(self, kernel: np.ndarray):
+        # A power of two scales without rounding, and keeps squares away from over- and underflow.
+        self.power = math.frexp(np.abs(kernel).max(initial=0.0))[1]
+        scaled = np.ldexp(np.asarray(kernel, np.float64), -self.power)
+        self.terms = len(scaled)
+        self.matrix = scaled.T @ scaled
+
+
+def largest_eigenvalue_bound(
+    kernel: np.ndarray, diagonal: np.ndarray, *, gram: Gram | None = None
+) -> float:
     """A proved upper bound of `max(0, λ_max(W diag(d) Wᵀ))`.
 
     Args:
         kernel: W, `(in, out)`, finite.
         diagonal: d, `(out,)`, finite, any signs. Entries are taken as exact; round outward
             what is not.
+        gram: `Gram(kernel)`, where it is at hand and d ≥ 0: then `√d WᵀW √d`, whose nonzero
+            eigenvalues are the same, is only scaled, not multiplied out.
 
     Returns:
         The bound; `inf` if it overflows.
@@ -109,11 +130,24 @@ def largest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
     if not np.any(diagonal[used] > 0.0):
         return 0.0  # negative semidefinite
     kernel, diagonal = kernel[:, used], diagonal[used]
-
-    # Powers of two scale without rounding, and keep squares away from over- and underflow.
-    kernel_power = math.frexp(np.abs(kernel).max())[1]
     diagonal_power = math.frexp(np.abs(diagonal).max())[1]
-    bound = _scaled_bound(np.ldexp(kernel, -kernel_power), np.ldexp(diagonal, -diagonal_power))
+    diagonal = np.ldexp(diagonal, -diagonal_power)
+    root = np.sqrt(np.abs(diagonal))
+    if gram is not None and np.all(diagonal > 0.0):
+        kernel_power, terms = gram.power, gram.terms
+        matrix = gram.matrix[np.ix_(used, used)] * np.multiply.outer(root, root)
+        size = np.trace(matrix)  # Σ d_i ‖W_i‖²
+    else:
+        kernel_power = math.frexp(np.abs(kernel).max())[1]
+        scaled = np.ldexp(kernel, -kernel_power) * root
+        size = np.sum(scaled**2)
+        if np.all(diagonal > 0.0) and scaled.shape[1] <= scaled.shape[0]:
+            matrix, terms = scaled.T @ scaled, scaled.shape[0]
+        else:
+            matrix, terms = (scaled * np.sign(diagonal)) @ scaled.T, scaled.shape[1]
+    formed = gamma(terms + 8) * up(float(size), kernel.size)
+    underflow = kernel.size * (terms + 4.0) * 2.0**-1020
+    bound = up(_symmetric_bound(matrix) + formed + underflow)
     try:
         return math.nextafter(math.ldexp(bound, 2 * kernel_power + diagonal_power), math.inf)
     except OverflowError:
@@ -125,56 +159,42 @@ def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float
     return -largest_eigenvalue_bound(kernel, -np.asarray(diagonal, np.float64))
 
 
-def _scaled_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
-    """The bound for entries of magnitude at most 1."""
-    rows, columns = kernel.shape
-    root = np.sqrt(np.abs(diagonal))
-    scaled = kernel * root
-    if np.all(diagonal > 0.0) and columns <= rows:
-        matrix, terms = scaled.T @ scaled, rows  # the nonzero eigenvalues are the same
-    else:
-        matrix, terms = (scaled * np.sign(diagonal)) @ scaled.T, columns
-    side = matrix.shape[0]
-    formed = gamma(terms + 6) * up(float(np.sum(scaled**2)), scaled.size)
-    underflow = rows * columns * (terms + 4.0) * 2.0**-1020
-
-    value = max(_guess(matrix), 0.0)
-    scale = max(value, float(np.abs(np.diag(matrix)).max()), 2.0**-1000)
-    for slack in (1e-13, 1e-12, 1e-11, 1e-9, 1e-6, 1e-3):
-        guess = value + slack * scale * math.sqrt(side)
-        shifted = -matrix
-        shifted[np.diag_indices(side)] += guess
-        if _is_factorisable(shifted):
-            diagonal_of_shifted = np.diag(shifted)
-            relative = gamma(side + 1) / (1.0 - gamma(side + 1))
-            trace = up(float(np.sum(np.abs(diagonal_of_shifted))), side)
-            rounding = relative * trace + 2.0 * UNIT * float(np.abs(diagonal_of_shifted).max())
-            return up(guess + rounding + formed + underflow)
+def _symmetric_bound(matrix: np.ndarray) -> float:
+    """A proved upper bound of `max(0, λ_max)` of a symmetric matrix as it is stored."""
+    side = len(matrix)
+    for value in _guesses(matrix):
+        value = max(value, 0.0)
+        scale = max(value, float(np.abs(np.diag(matrix)).max()), 2.0**-1000)
+        for slack in (1e-13, 1e-12, 1e-11, 1e-9):
+            guess = value + slack * scale * math.sqrt(side)
+            shifted = -matrix
+            shifted[np.diag_indices(side)] += guess
+            diagonal = np.abs(np.diag(shifted))
+            largest, trace = float(diagonal.max()), up(float(diagonal.sum()), side)
+            if _is_factorisable(shifted):
+                relative = gamma(side + 1) / (1.0 - gamma(side + 1))
+                return up(guess + relative * trace + 2.0 * UNIT * largest)
     # Never met in practice; a Frobenius norm is a bound that needs no factorisation.
-    return up(float(np.linalg.norm(matrix)) + formed + underflow, matrix.size + 8)
+    return up(float(np.linalg.norm(matrix)), matrix.size + 8)
 
 
-def _guess(matrix: np.ndarray) -> float:
-    """The largest eigenvalue, by Lanczos where it converges, else by LAPACK."""
-    side = matrix.shape[0]
+def _guesses(matrix: np.ndarray) -> Iterator[float]:
+    """The largest eigenvalue, by Lanczos, and should that turn out a lesser one, by LAPACK."""
+    side = len(matrix)
     if side >= _DENSE_BELOW:
         start = np.random.default_rng(0).standard_normal(side)
-        try:
+        with contextlib.suppress(scipy.sparse.linalg.ArpackError):
             values = scipy.sparse.linalg.eigsh(
-                matrix, k=1, which="LA", v0=start, tol=1e-13, return_eigenvectors=False
+                matrix, k=1, which="LA", v0=start, tol=1e-8, return_eigenvectors=False
             )
-            shifted = -matrix
-            shifted[np.diag_indices(side)] += values[0] * (1.0 + 1e-9)
-            if _is_factorisable(shifted):  # else Lanczos found a lesser eigenvalue
-                return float(values[0])
-        except scipy.sparse.linalg.ArpackError:
-            pass
-    return float(scipy.linalg.eigvalsh(matrix, subset_by_index=[side - 1, side - 1])[0])
+            yield float(values[0])
+    yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=[side - 1, side - 1])[0])
 
 
 def _is_factorisable(matrix: np.ndarray) -> bool:
+    """Whether Cholesky runs to completion; the matrix is overwritten."""
     try:
-        factor = scipy.linalg.cholesky(matrix, lower=True, check_finite=False)
+        factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
     except scipy.linalg.LinAlgError:
         return False
-    return bool(np.isfinite(factor).all())
+    return bool(np.isfinite(np.diag(factor)).all())

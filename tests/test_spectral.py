@@ -191,7 +191,7 @@ def test_a_wrong_guess_is_harmless(monkeypatch, shape, guess, rng):
     kernel, diagonal = rng.standard_normal(shape), rng.standard_normal(shape[1])
     exact = scipy.linalg.eigvalsh(kernel * diagonal @ kernel.T)[-1]
     monkeypatch.setattr(
-        spectral, "_guess", lambda matrix: guess(float(scipy.linalg.eigvalsh(matrix)[-1]))
+        spectral, "_guesses", lambda matrix: [guess(float(scipy.linalg.eigvalsh(matrix)[-1]))]
     )
     assert spectral.largest_eigenvalue_bound(kernel, diagonal) >= exact
     if shape[0] == 5:
@@ -213,10 +213,10 @@ def test_cholesky_may_complete_on_an_indefinite_matrix(monkeypatch):
         # The first slack that is tried is 1e-13 · (largest diagonal entry) · √side.
         monkeypatch.setattr(
             spectral,
-            "_guess",
-            lambda matrix, shortfall=shortfall: float(
+            "_guesses",
+            lambda matrix, shortfall=shortfall: [
                 scipy.linalg.eigvalsh(matrix)[-1]
                 - shortfall * 1e-13 * np.abs(np.diag(matrix)).max() * math.sqrt(side)
-            ),
+            ],
         )
         _assert_bound(spectral.largest_eigenvalue_bound(kernel, diagonal), exact)
