@@ -165,7 +165,7 @@ def _symmetric_bound(matrix: np.ndarray) -> float:
     for value in _guesses(matrix):
         value = max(value, 0.0)
         scale = max(value, float(np.abs(np.diag(matrix)).max()), 2.0**-1000)
-        for slack in (1e-13, 1e-12, 1e-11, 1e-9):
+        for slack in (1e-13, 1e-12, 1e-11):
             guess = value + slack * scale * math.sqrt(side)
             shifted = -matrix
             shifted[np.diag_indices(side)] += guess
@@ -185,7 +185,7 @@ def _guesses(matrix: np.ndarray) -> Iterator[float]:
         start = np.random.default_rng(0).standard_normal(side)
         with contextlib.suppress(scipy.sparse.linalg.ArpackError):
             values = scipy.sparse.linalg.eigsh(
-                matrix, k=1, which="LA", v0=start, tol=1e-8, return_eigenvectors=False
+                matrix, k=1, which="LA", v0=start, tol=1e-12, return_eigenvectors=False
             )
             yield float(values[0])
     yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=[side - 1, side - 1])[0])
