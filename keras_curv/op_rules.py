@@ -1,0 +1,299 @@
+"""The rules: what each op does to the numbers, as `flow.py` and `ball.py` can say it.
+
+A rule takes the node and its arguments: `Flow` for what depends on the input, `Ball` for float
+constants, integer arrays for shapes. It returns one of these, or raises `Unreadable` where it
+does not cover the case. An op without a rule is refused; nothing is guessed.
+
+Shapes are computed for a batch of `_BATCH` examples, a large prime: a reshape or transpose that
+mixes examples cannot keep it as the first axis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from keras_curv.ball import Ball
+from keras_curv.flow import Flow
+
+_BATCH = 1_000_003
+
+
+class Unreadable(Exception):
+    """A rule does not apply; the text says why."""
+
+
+_RULES: dict[str, Callable] = {}
+
+
+def _rule(*ops: str):
+    def register(function):
+        _RULES.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+def apply(node: node_def_pb2.NodeDef, arguments: list):
+    """What the node makes of its arguments.
+
+    Raises:
+        Unreadable: there is no rule for it, or the rule does not cover the case.
+    """
+    if node.op == "Const":
+        return _constant(tf.make_ndarray(node.attr["value"].tensor))
+    if node.op not in _RULES:
+        raise Unreadable(_WHY_NOT.get(node.op, "there is no rule that reads this op"))
+    flows = [argument for argument in arguments if isinstance(argument, Flow)]
+    if any(flow.head != "logits" for flow in flows) and node.op != "Identity":
+        raise Unreadable(f"nothing may follow the final {flows[0].head}")
+    return _RULES[node.op](node, *arguments)
+
+
+def _constant(array: np.ndarray):
+    """Floats become balls; integers, shapes among them, stay as they are."""
+    if array.dtype in (np.float32, np.float64):
+        return Ball.exact(array.astype(np.float64))
+    if np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_:
+        return array
+    raise Unreadable(f"constants of type {array.dtype} are not supported")
+
+
+_KINK = "is not differentiable, so it has no curvature bound; use softplus, sigmoid or tanh"
+_WHY_NOT = {
+    "Relu": f"ReLU {_KINK}",
+    "Relu6": f"ReLU6 {_KINK}",
+    "LeakyRelu": f"leaky ReLU {_KINK}",
+    "Selu": f"SELU {_KINK}",
+    "MaxPool": f"max pooling {_KINK}",
+    "Conv2D": "convolutions are not supported yet; use dense layers",
+}
+
+
+def _per_example(array: Ball, shape: tuple[int, ...]) -> Ball:
+    """A constant broadcast against `(batch, *shape)`, as one example's entries, flattened."""
+    if array.value.ndim > len(shape) and array.value.shape[0] != 1:
+        raise Unreadable(f"a constant of shape {array.shape} differs between examples")
+    if array.value.ndim > len(shape):
+        array = array.reshape(array.shape[1:])
+    try:
+        return array.broadcast_to(shape).reshape((-1,))
+    except ValueError:
+        raise Unreadable(
+            f"a constant of shape {array.shape} does not fit examples of shape {shape}"
+        ) from None
+
+
+def _need_constant(value) -> Ball:
+    if not isinstance(value, Ball):
+        raise Unreadable("both operands depend on the input, or one is not a float")
+    return value
+
+
+@_rule("Identity", "StopGradient", "PreventGradient")
+def _identity(node, value):
+    return value
+
+
+@_rule("Cast")
+def _cast(node, value):
+    target = tf.dtypes.as_dtype(node.attr["DstT"].type)
+    if target in (tf.float32, tf.float64):
+        if isinstance(value, np.ndarray):
+            raise Unreadable("a float made from integers may depend on the batch size")
+        return value  # a change of format, not of value, in real arithmetic
+    if isinstance(value, np.ndarray) and target.is_integer:
+        return value
+    raise Unreadable(f"a cast to {target.name} rounds; use float32 or float64 throughout")
+
+
+@_rule("Add", "AddV2", "BiasAdd")
+def _add(node, a, b):
+    if node.op == "BiasAdd" and node.attr["data_format"].s not in (b"", b"NHWC"):
+        raise Unreadable("only channels_last is supported")
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a + b
+    if isinstance(b, Flow):
+        a, b = b, a
+    if isinstance(a, Flow):
+        offset = _need_constant(b)
+        return a.shifted(_per_example(offset, _grown(a, offset)))
+    return _need_constant(a) + _need_constant(b)
+
+
+@_rule("Sub")
+def _sub(node, a, b):
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a - b
+    if isinstance(a, Flow):
+        return _add(node, a, -_need_constant(b))
+    if isinstance(b, Flow):
+        return _add(node, b.scaled(Ball.exact(-np.ones(b.shift.shape))), a)
+    return _need_constant(a) - _need_constant(b)
+
+
+@_rule("Mul")
+def _mul(node, a, b):
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a * b
+    if isinstance(b, Flow):
+        a, b = b, a
+    if isinstance(a, Flow):
+        factor = _need_constant(b)
+        return a.scaled(_per_example(factor, _grown(a, factor)))
+    return _need_constant(a) * _need_constant(b)
+
+
+@_rule("RealDiv", "Div")
+def _divide(node, a, b):
+    if isinstance(a, Flow):
+        return _mul(node, a, _need_constant(b).reciprocal())
+    return _need_constant(a) / _need_constant(b)
+
+
+def _grown(flow: Flow, constant: Ball) -> tuple[int, ...]:
+    """The example's shape; a constant must not broadcast it to a larger one."""
+    if len(constant.shape) > len(flow.shape) + 1:
+        raise Unreadable(f"a constant of shape {constant.shape} would add an axis")
+    return flow.shape
+
+
+@_rule("Neg")
+def _neg(node, value):
+    if tf.as_dtype(node.attr["T"].type).is_unsigned:
+        raise Unreadable("an unsigned integer has no negative; cast it to a float first")
+    if isinstance(value, Flow):
+        return value.scaled(Ball.exact(-np.ones(value.shift.shape)))
+    return -value
+
+
+@_rule("Sqrt", "Rsqrt", "Square", "Reciprocal", "Inv")
+def _of_constant(node, value):
+    name = {"Inv": "reciprocal"}.get(node.op, node.op.lower())
+    return getattr(_need_constant(value), name)()
+
+
+@_rule("Maximum")
+def _maximum(node, a, b):
+    return _need_constant(a).maximum(_need_constant(b))
+
+
+@_rule("MatMul", "BatchMatMulV2")
+def _matmul(node, a, b):
+    if not isinstance(a, Flow):
+        raise Unreadable("the input must be on the left of a product")
+    kernel = _need_constant(b)
+    if node.attr["transpose_a"].b or node.attr["adj_x"].b:
+        raise Unreadable("a product with the transposed batch mixes examples")
+    if node.attr["transpose_b"].b or node.attr["adj_y"].b:
+        kernel = kernel.transpose()
+    if len(a.shape) != 1 or kernel.value.ndim != 2 or a.shape[0] != kernel.shape[0]:
+        raise Unreadable(
+            f"a product of examples {a.shape} with a matrix {kernel.shape}; only "
+            "(features,) with (features, units) is supported: put a Flatten before"
+        )
+    return a.times(kernel)
+
+
+@_rule("Softplus", "Sigmoid", "Tanh")
+def _activation(node, value):
+    if not isinstance(value, Flow):
+        raise Unreadable("an activation of a constant")
+    return value.activated(node.op.lower())
+
+
+@_rule("Softmax", "LogSoftmax")
+def _head(node, value):
+    if not isinstance(value, Flow) or len(value.shape) != 1:
+        raise Unreadable("a softmax must be over the classes, at the end")
+    name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op]
+    return dataclasses.replace(value, head=name)
+
+
+@_rule("Shape")
+def _shape(node, value):
+    return np.array([_BATCH, *value.shape] if isinstance(value, Flow) else value.shape, np.int64)
+
+
+@_rule("Reshape")
+def _reshape(node, value, shape):
+    if isinstance(value, Ball):
+        return value.reshape(tuple(int(n) for n in shape))
+    if not isinstance(value, Flow):
+        return value.reshape(shape)
+    size = value.shift.shape[0]
+    wanted = [int(n) for n in shape]
+    if -1 in wanted:
+        known = int(np.prod([n for n in wanted if n != -1], dtype=object))
+        wanted[wanted.index(-1)] = _BATCH * size // known if known else 0
+    if not wanted or wanted[0] != _BATCH or int(np.prod(wanted[1:], dtype=object)) != size:
+        raise Unreadable(f"a reshape to {list(map(int, shape))} mixes examples or loses entries")
+    return value.rearranged(np.arange(size).reshape(wanted[1:]))
+
+
+@_rule("Squeeze", "ExpandDims")
+def _unit_axes(node, value, axis=None):
+    if isinstance(value, np.ndarray):
+        raise Unreadable("only supported for floats")
+    flow = isinstance(value, Flow)
+    shape = [_BATCH, *value.shape] if flow else list(value.shape)
+    if node.op == "ExpandDims":
+        place = int(np.asarray(axis))
+        shape.insert(place if place >= 0 else place + len(shape) + 1, 1)
+    else:
+        axes = [a % len(shape) for a in node.attr["squeeze_dims"].list.i]
+        axes = axes or [a for a, n in enumerate(shape) if n == 1]
+        if any(shape[a] != 1 for a in axes):
+            raise Unreadable(f"cannot squeeze axes {axes} of {shape}")
+        shape = [n for a, n in enumerate(shape) if a not in axes]
+    return _reshape(node, value, np.array(shape))
+
+
+@_rule("Transpose")
+def _transpose(node, value, order):
+    axes = [int(axis) for axis in order]
+    if not isinstance(value, Flow):
+        return value.transpose(axes)
+    if axes[0] != 0:
+        raise Unreadable(f"a transpose {axes} moves the batch axis")
+    positions = np.arange(value.shift.shape[0]).reshape(value.shape)
+    return value.rearranged(positions.transpose([axis - 1 for axis in axes[1:]]))
+
+
+@_rule("Pack")
+def _pack(node, *values):
+    return np.stack([_need_integers(value) for value in values], axis=node.attr["axis"].i)
+
+
+@_rule("ConcatV2")
+def _concat(node, *values):
+    *parts, axis = [_need_integers(value) for value in values]
+    return np.concatenate(parts, axis=int(axis))
+
+
+@_rule("Prod")
+def _prod(node, value, axis):
+    keep = node.attr["keep_dims"].b
+    return np.prod(_need_integers(value), axis=tuple(np.atleast_1d(axis)), keepdims=keep)
+
+
+@_rule("StridedSlice")
+def _strided_slice(node, value, begin, end, strides):
+    masked = node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i
+    if len(np.atleast_1d(begin)) != 1 or masked:
+        raise Unreadable("only slices of a shape are supported")
+    first = None if node.attr["begin_mask"].i else int(begin[0])
+    last = None if node.attr["end_mask"].i else int(end[0])
+    if node.attr["shrink_axis_mask"].i:
+        return _need_integers(value)[first]
+    return _need_integers(value)[first : last : int(strides[0])]
+
+
+def _need_integers(value) -> np.ndarray:
+    if not isinstance(value, (np.ndarray, np.integer)):
+        raise Unreadable("only supported for shapes")
+    return np.asarray(value)
