@@ -22,7 +22,7 @@ _OUTWARD = 64 * 2.0**-53
 
 
 def _outward(low: float, high: float) -> tuple[float, float]:
-    """The range with its ends moved outward by one unit in the last place, zeros and ones kept."""
+    """The range with its ends moved outward by two units in the last place, exact ones kept."""
     exact = (0.0, 0.25, 1.0)
     return (
         low if abs(low) in exact else math.nextafter(math.nextafter(low, -math.inf), -math.inf),

@@ -54,7 +54,7 @@ _STATUS_TEXT = {
     Status.MISCLASSIFIED: "the prediction is not the label; there is nothing to certify",
     Status.TIED: "two classes share the largest logit; the prediction is not defined",
     Status.UNPROVED: "correct, but no positive radius could be proved",
-    Status.NOT_FINITE: "the logits or the bounds overflow; nothing can be proved",
+    Status.NOT_FINITE: "the logits overflow; nothing can be proved",
 }
 
 
@@ -68,9 +68,9 @@ class Certificates(NamedTuple):
         nearest_rival: int64, the rival with the smallest radius; −1 where none was examined.
         status: int64, values of `Status`.
         gradient_evaluations: int64, gradients of one margin, summed over the rivals.
-        adversarial_distance: float64, distance of a point that was found and checked to change
-            the prediction, `inf` where the search met none; the true distance to the decision
-            boundary is between `radius` and this.
+        adversarial_distance: float64, distance of a point that was found to change the
+            prediction when evaluated in float64, `inf` where the search met none; the true
+            distance to the decision boundary is between `radius` and this.
         primal_equals_dual: bool, the two coincide (to 0.1 %): the radius is the exact distance.
     """
 
@@ -81,6 +81,26 @@ class Certificates(NamedTuple):
     gradient_evaluations: np.ndarray
     adversarial_distance: np.ndarray
     primal_equals_dual: np.ndarray
+
+
+def around(result: Certificates, moved: np.ndarray) -> Certificates:
+    """Certificates of inputs x, from those of the points certified, `moved` away from x.
+
+    Args:
+        result: of the points.
+        moved: bound of each ‖x − point‖, `(n,)`; what converting x to the model's dtype did.
+    """
+    radius = np.maximum(result.radius - rounding.up(moved), 0.0) * (1.0 - rounding.gamma(4))
+    radius = np.where(moved > 0.0, radius, result.radius)
+    lost = (result.status == Status.CERTIFIED) & ~(radius > 0.0)
+    distance = result.adversarial_distance + moved
+    return result._replace(
+        radius=radius,
+        status=np.where(lost, Status.UNPROVED, result.status),
+        adversarial_distance=distance,
+        primal_equals_dual=result.primal_equals_dual
+        & (distance <= radius * (1.0 + _PRIMAL_EQUALS_DUAL)),
+    )
 
 
 class PairCertificates(NamedTuple):
@@ -384,10 +404,10 @@ class CurvatureCertificate:
         """
         beyond = radius * (1.0 + 0.5 * _PRIMAL_EQUALS_DUAL)
         direction = -tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=1, keepdims=True))
-        changed = self.network.margin(x0 + beyond[:, None] * direction, label, rival) <= 0.0
-        return tf.where(
-            changed & tf.math.is_finite(beyond), beyond, tf.constant(np.inf, tf.float64)
-        )
+        point = x0 + beyond[:, None] * direction
+        changed = self.network.margin(point, label, rival) <= 0.0
+        distance = tf.norm(point - x0, axis=1)
+        return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
 
 def _constant_margins(network: Network) -> np.ndarray:

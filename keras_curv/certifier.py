@@ -17,11 +17,14 @@ from keras_curv.certificate import (
     RIVALS,
     Certificates,
     CurvatureCertificate,
+    around,
     choose_rivals,
 )
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
-from keras_curv.rows import Row, RowFile
+from keras_curv.rounding import norm_bound
+from keras_curv.rows import Row, RowFile, settings_path
+from keras_curv.version import __version__
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 _CHECKED = 32  # examples on which the read network is held against the signature
@@ -61,25 +64,30 @@ class Certifier:
             y: `(n,)` integers, or None to certify the predicted classes.
             rivals: see `CurvatureCertificate.certify`.
             seed: for random rivals.
-            first_index: of the first example, for messages and for random rivals: results do
-                not depend on how examples are cut into batches.
+            first_index: of the first example, for messages and for random rivals, which do not
+                depend on how examples are cut into batches.
 
         Raises:
             InputError: wrong shape, NaN or infinite entries, labels out of range, or a model
                 whose signature disagrees with what was read from it.
         """
-        x = self._validate(np.asarray(x), first_index)
+        served, moved = self._as_served(np.asarray(x), first_index)
         label = None if y is None else self._validate_labels(np.asarray(y), len(x), first_index)
-        if rivals not in RIVALS:
-            raise InputError(f"rivals must be one of {', '.join(RIVALS)}. Received: {rivals!r}")
-        if not self._checked:
-            self.served.check(x[:_CHECKED])
+        _require_rivals(rivals)
+        if seed < 0:
+            raise InputError(f"seed must not be negative. Received: {seed}")
+        if not self._checked and len(served):
+            self.served.check(served[:_CHECKED])
             self._checked = True
-        indices = np.arange(first_index, first_index + len(x))
+        indices = range(first_index, first_index + len(served))
         seeds = [np.random.SeedSequence((seed, index)).generate_state(1)[0] for index in indices]
-        return self.certificate.certify(
-            x.reshape(len(x), -1), label, rivals=rivals, seeds=np.array(seeds)
+        result = self.certificate.certify(
+            served.reshape(len(served), self.served.network.dim),
+            label,
+            rivals=rivals,
+            seeds=np.array(seeds),
         )
+        return around(result, moved)
 
     def batch_size(self, rivals: str = "all") -> int:
         """How many examples fit a batch of moderate memory."""
@@ -88,35 +96,43 @@ class Certifier:
         widest = max(max(affine.kernel.shape) for affine in network.affines)
         return int(np.clip(_CELLS // (against * widest), 1, 512))
 
-    def _validate(self, x: np.ndarray, first_index: int) -> np.ndarray:
+    def _as_served(self, x: np.ndarray, first_index: int) -> tuple[np.ndarray, np.ndarray]:
+        """x in the dtype of the model, and bounds of how far that moved each example."""
         served = self.served
-        if x.shape[1:] != served.input_shape or x.ndim == 0:
+        if x.ndim == 0 or x.shape[1:] != served.input_shape:
             raise InputError(
                 f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
                 f"{served.input_shape}; reshape x to (n, {_plain(served.input_shape)})"
             )
         if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
             raise InputError(f"x must hold numbers. Received: {x.dtype}")
-        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-        if bad.any():
-            raise InputError(f"example {first_index + bad.argmax()} has NaN or infinite entries")
+        self._refuse_where(~np.isfinite(x), first_index, "has NaN or infinite entries")
+        exact = x.astype(np.float64)
         dtype = served.input_dtype.as_numpy_dtype
+        name = served.input_dtype.name
         if np.issubdtype(dtype, np.integer):
-            limits = np.iinfo(dtype)
-            whole = np.rint(x)
-            if np.abs(whole - x).max(initial=0.0) > 1e-3 or not (
-                whole.min(initial=0) >= limits.min and whole.max(initial=0) <= limits.max
-            ):
-                raise InputError(
-                    f"{served.source} takes {served.input_dtype.name}; the examples are not whole "
-                    "numbers in its range (pixels in [0, 1] need an input scale of 255)"
-                )
-            x = whole
+            limits, whole = np.iinfo(dtype), np.rint(exact)
+            fits = (whole >= limits.min) & (whole <= limits.max)
+            near = np.abs(whole - exact) <= 1e-5 * np.maximum(1.0, np.abs(exact))
+            self._refuse_where(
+                ~(fits & near),
+                first_index,
+                f"is not of whole numbers in the range of {name}, which {served.source} takes "
+                "(pixels in [0, 1] need an input scale of 255)",
+            )
+            exact_or_whole = whole
+        else:
+            exact_or_whole = exact
         with np.errstate(over="ignore"):
-            converted = x.astype(dtype)
-        if not np.isfinite(converted.astype(np.float64)).all():
-            raise InputError(f"the examples overflow {served.input_dtype.name}")
-        return converted
+            converted = exact_or_whole.astype(dtype)
+        back = converted.astype(np.float64)
+        self._refuse_where(~np.isfinite(back), first_index, f"overflows {name}")
+        return converted, norm_bound((exact - back).reshape(len(x), served.network.dim), axis=1)
+
+    def _refuse_where(self, bad: np.ndarray, first_index: int, what: str) -> None:
+        rows = bad.reshape(len(bad), self.served.network.dim).any(axis=1)
+        if rows.any():
+            raise InputError(f"example {first_index + rows.argmax()} {what}")
 
     def _validate_labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
         classes = self.served.network.classes
@@ -174,8 +190,10 @@ def certify(
     """
     certifier = Certifier(model, signature=signature)
     x = np.asarray(x)
-    if y is not None and np.shape(y) != x.shape[:1]:
+    if y is not None and x.ndim and np.shape(y) != x.shape[:1]:
         raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
+    if x.ndim == 0:
+        raise InputError("x must be an array of examples. Received: one number")
     size = _positive(batch_size, "batch_size") or certifier.batch_size(rivals)
     parts = [
         certifier.certify(
@@ -229,50 +247,50 @@ def certify_examples(
     """
     started = time.monotonic()
     radii = [_finite_positive(radius, "radius") for radius in radii]
-    _finite_positive(input_scale, "input_scale")
+    with np.errstate(over="ignore"):
+        scale = np.float32(_finite_positive(float(input_scale), "input_scale"))
+    _finite_positive(scale, "input_scale, in float32,")
     _positive(batch_size, "batch_size")
-    if rivals not in RIVALS:
-        raise InputError(f"rivals must be one of {', '.join(RIVALS)}. Received: {rivals!r}")
+    _require_rivals(rivals)
     if resume and not output:
         raise InputError("resume needs the output file of the run to go on with")
+    _require_distinct_files(output, summary, plot, examples.path)
     if plot:
         report.require_plottable(plot)
-    for path in filter(None, (output, summary, plot)):
-        if not pathlib.Path(path).absolute().parent.is_dir():
-            raise InputError(f"the folder of {path} does not exist; make it first")
 
     served_certifier = Certifier(model, signature=signature)
     served = served_certifier.served
     fit = _fitting_shape(examples, served)
     size = batch_size or served_certifier.batch_size(rivals)
     settings = {
-        "saved_model": served.source,
-        "signature": served.signature,
+        "version": __version__,
         "fingerprint": served.fingerprint,
+        "signature": served.signature,
         "dataset": examples.name,
-        "input_scale": input_scale,
+        "dataset_fingerprint": examples.fingerprint,
+        "input_scale": float(input_scale),
         "rivals": rivals,
         "guarantee": GUARANTEE,
         "seed": seed,
         "batch_size": size,
     }
     tally = report.Tally()
-    with RowFile(output, settings, resume=resume) as file:
+    with RowFile(output, settings, count=examples.count, resume=resume) as file:
         tally.add(file.rows)
-        done = min(len(file.rows), examples.count)
+        done = len(file.rows)
         with report.progress_bar(examples.count, done, visible=progress) as advance:
             for x, y in examples.batches(size, done):
-                scaled = fit(x if input_scale == 1.0 else x * np.asarray(input_scale, np.float32))
+                scaled = fit(x if scale == 1.0 else x * scale)
                 result = served_certifier.certify(
                     scaled, y, rivals=rivals, seed=seed, first_index=done
                 )
-                rows = Row.from_certificates(result, y, done)
+                rows = Row.from_certificates(result, y, done, rivals)
                 file.write(rows)
                 tally.add(rows)
                 done += len(rows)
                 advance(len(rows))
 
-    result = tally.summary(radii) | settings
+    result = {"saved_model": served.source} | tally.summary(radii) | settings
     result |= {
         "input_shape": list(served.input_shape),
         "classes": served.network.classes,
@@ -348,6 +366,30 @@ def _fitting_shape(examples: Examples, served: saved_model.ServedModel):
         f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}; "
         f"reshape x to (n, {_plain(wanted)})"
     )
+
+
+def _require_rivals(rivals: str) -> None:
+    if rivals not in RIVALS:
+        raise InputError(f"rivals must be one of {', '.join(RIVALS)}. Received: {rivals!r}")
+
+
+def _require_distinct_files(output, summary, plot, inputs) -> None:
+    """Refuses files that would overwrite one another, or that cannot be there at all."""
+    named = [path for path in (output, summary, plot) if path is not None]
+    if "" in named:
+        raise InputError("an empty name is not a file")
+    resolved = [pathlib.Path(path).resolve() for path in named]
+    for path, target in zip(named, resolved, strict=True):
+        if not target.parent.is_dir():
+            raise InputError(f"the folder of {path} does not exist; make it first")
+        if target.is_dir():
+            raise InputError(f"{path} is a directory; give the name of a file")
+    if output is not None:
+        resolved.append(settings_path(pathlib.Path(output)).resolve())
+    if inputs is not None:
+        resolved.append(pathlib.Path(inputs).resolve())
+    if len(set(resolved)) < len(resolved):
+        raise InputError("inputs, output, summary and plot must be different files")
 
 
 def _write(path: str, write) -> None:

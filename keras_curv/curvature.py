@@ -89,7 +89,7 @@ def signed_bound(network: Network) -> CurvatureBounds:
     classes = network.classes
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
-    outer = [up(bound * bound) for bound in [1.0, *lipschitz_bounds(network)]]
+    outer = [1.0, *lipschitz_bounds(network)]
     lower = np.zeros((classes, classes))
     symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
     for y in range(classes):
@@ -102,7 +102,8 @@ def signed_bound(network: Network) -> CurvatureBounds:
                 smallest = np.min([bend * end for bend in bends for end in (low, high)], axis=0)
                 affine = network.affines[index]
                 value = _congruence_bound(affine, up(np.maximum(-smallest, 0.0)))
-                lower[y, t] -= up(value * outer[index])
+                # Lip² alone could underflow where the product does not.
+                lower[y, t] -= up((np.sqrt(value) * outer[index]) ** 2, 8)
     if symmetric and network.depth == 2:
         lower += lower.T
     lower = up(lower, network.depth)
@@ -221,7 +222,7 @@ def theorem4(network: Network) -> np.ndarray:
     for index in reversed(range(network.depth - 1)):
         activation = network.activations[index]
         largest = up(reach.max(axis=-1), 8)
-        total += up(activation.bend * lipschitz[index] * lipschitz[index] * largest, 8)
+        total += up((np.sqrt(activation.bend * largest) * lipschitz[index]) ** 2, 16)
         affine = network.affines[index]
         reach = up(activation.slope * (reach @ affine.magnitude.T), affine.fan_out + 8)
     np.fill_diagonal(total, 0.0)

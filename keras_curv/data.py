@@ -7,6 +7,7 @@ their test set (360 of 1,797); its order follows the writers, so a cut in two wo
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ class Examples:
             `(n, *shape)` and `y` is `(n,)` int64, or None where there are no labels.
         reshapable: whether unit axes may be dropped or added, and images flattened, to fit a
             model: so for named data sets, where it is clear what an axis means.
+        fingerprint: tells these examples from others of the same name.
+        path: of the file they come from, if it is one.
     """
 
     name: str
@@ -38,6 +41,8 @@ class Examples:
     shape: tuple[int, ...]
     batches: Callable[..., Iterator[tuple[np.ndarray, np.ndarray | None]]]
     reshapable: bool = False
+    fingerprint: str = ""
+    path: str | None = None
 
     @classmethod
     def from_arrays(
@@ -105,12 +110,17 @@ def load_npz(path: str) -> Examples:
     Raises:
         InputError: no such file, not an npz file, no array `x`, or `y` of another length.
     """
-    if not pathlib.Path(path).is_file():
-        raise InputError(f"{path} does not exist; give an .npz file with an array x")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        if not pathlib.Path(path).is_file():
+            raise InputError(f"{path} does not exist; give an .npz file with an array x")
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} is not an .npz file; write one with np.savez(path, x=x, y=y)")
+        with archive:
             arrays = {key: archive[key] for key in archive.files if key in ("x", "y")}
             names = archive.files
+    except InputError:
+        raise
     except Exception as error:  # zipfile, OSError, ValueError: whatever a broken file raises
         raise InputError(f"{path} cannot be read as an .npz file: {error}") from error
     if "x" not in arrays:
@@ -126,7 +136,10 @@ def load_npz(path: str) -> Examples:
                 f"{path}: y must be integers of shape ({len(x)},). Received: {y.dtype} {y.shape}"
             )
         y = y.astype(np.int64)
-    return Examples.from_arrays(pathlib.Path(path).name, x, y)
+    with open(path, "rb") as file:
+        fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+    examples = Examples.from_arrays(pathlib.Path(path).name, x, y)
+    return dataclasses.replace(examples, fingerprint=fingerprint, path=path)
 
 
 def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -170,4 +183,5 @@ def _from_tfds(name: str, split: str, data_dir: str | None) -> Examples:
             yield (x / np.float32(255)).astype(np.float32), y.astype(np.int64)
 
     shape = builder.info.features["image"].shape
-    return Examples(f"{name} {split}", count, shape, batches, reshapable=True)
+    fingerprint = f"tfds {name} {builder.version}"
+    return Examples(f"{name} {split}", count, shape, batches, True, fingerprint)

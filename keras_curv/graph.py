@@ -63,6 +63,11 @@ def read_network(
                 values[name] = apply(node, arguments)
         except (Unreadable, InputError) as error:
             raise InputError(f"{source}: op {node.op} (node {name!r}): {error}") from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Arguments that the op itself would not take, or a use that its rule does not foresee.
+            raise InputError(
+                f"{source}: op {node.op} (node {name!r}) cannot be read: {error}"
+            ) from error
     flow = values[output.split(":")[0]]
     if not isinstance(flow, Flow):
         raise InputError(f"{source}: the output does not depend on the input")

@@ -37,8 +37,8 @@ class Affine:
     bias_error: float = 0.0
 
     def __post_init__(self):
-        kernel = np.asarray(self.kernel, np.float64)
-        bias = np.asarray(self.bias, np.float64)
+        kernel = np.array(self.kernel, np.float64)  # copies: bounds must not outlive weights
+        bias = np.array(self.bias, np.float64)
         if kernel.ndim != 2 or bias.shape != kernel.shape[1:] or 0 in kernel.shape:
             raise InputError(
                 "an affine map needs a kernel (in, out) and a bias (out,), none empty. "
@@ -49,6 +49,8 @@ class Affine:
             np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()
         ):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
+        kernel.setflags(write=False)
+        bias.setflags(write=False)
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "bias", bias)
 

@@ -4,13 +4,15 @@ A rule takes the node and its arguments: `Flow` for what depends on the input, `
 constants, integer arrays for shapes. It returns one of these, or raises `Unreadable` where it
 does not cover the case. An op without a rule is refused; nothing is guessed.
 
-Shapes are computed for a batch of `_BATCH` examples, a large prime: a reshape or transpose that
-mixes examples cannot keep it as the first axis.
+The number of examples is a symbol: it may stand first in a shape, which is how a reshape shows
+that it does not mix examples, but nothing may be computed from it. A model whose arithmetic looks
+at the batch size could be another function for a server's batch of one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -20,13 +22,25 @@ from tensorflow.core.framework import node_def_pb2
 from keras_curv.ball import Ball
 from keras_curv.flow import Flow
 
-_BATCH = 1_000_003
-
 
 class Unreadable(Exception):
     """A rule does not apply; the text says why."""
 
 
+class _BatchSize:
+    """How many examples there are."""
+
+    def __repr__(self):
+        return "batch"
+
+    def _refuse(self, *unused):
+        raise Unreadable("a number is computed from the batch size, so the model may depend on it")
+
+    __int__ = __index__ = __float__ = __bool__ = __neg__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+
+
+_BATCH = _BatchSize()
 _RULES: dict[str, Callable] = {}
 
 
@@ -106,8 +120,8 @@ def _cast(node, value):
         if isinstance(value, np.ndarray):
             raise Unreadable("a float made from integers may depend on the batch size")
         return value  # a change of format, not of value, in real arithmetic
-    if isinstance(value, np.ndarray) and target.is_integer:
-        return value
+    if isinstance(value, np.ndarray) and target in (tf.int32, tf.int64):
+        return value  # a shape, or part of one
     raise Unreadable(f"a cast to {target.name} rounds; use float32 or float64 throughout")
 
 
@@ -164,8 +178,8 @@ def _grown(flow: Flow, constant: Ball) -> tuple[int, ...]:
 
 @_rule("Neg")
 def _neg(node, value):
-    if tf.as_dtype(node.attr["T"].type).is_unsigned:
-        raise Unreadable("an unsigned integer has no negative; cast it to a float first")
+    if not tf.as_dtype(node.attr["T"].type).is_floating:
+        raise Unreadable("integers wrap around; cast them to a float first")
     if isinstance(value, Flow):
         return value.scaled(Ball.exact(-np.ones(value.shift.shape)))
     return -value
@@ -216,7 +230,7 @@ def _head(node, value):
 
 @_rule("Shape")
 def _shape(node, value):
-    return np.array([_BATCH, *value.shape] if isinstance(value, Flow) else value.shape, np.int64)
+    return np.array([_BATCH, *value.shape] if isinstance(value, Flow) else value.shape, object)
 
 
 @_rule("Reshape")
@@ -224,15 +238,18 @@ def _reshape(node, value, shape):
     if isinstance(value, Ball):
         return value.reshape(tuple(int(n) for n in shape))
     if not isinstance(value, Flow):
-        return value.reshape(shape)
+        raise Unreadable("only supported for floats")
     size = value.shift.shape[0]
-    wanted = [int(n) for n in shape]
-    if -1 in wanted:
-        known = int(np.prod([n for n in wanted if n != -1], dtype=object))
-        wanted[wanted.index(-1)] = _BATCH * size // known if known else 0
-    if not wanted or wanted[0] != _BATCH or int(np.prod(wanted[1:], dtype=object)) != size:
-        raise Unreadable(f"a reshape to {list(map(int, shape))} mixes examples or loses entries")
-    return value.rearranged(np.arange(size).reshape(wanted[1:]))
+    first, *rest = list(shape) or [0]
+    rest = [int(n) for n in rest]
+    if first is _BATCH and -1 in rest:
+        known = math.prod(n for n in rest if n != -1)
+        rest[rest.index(-1)] = size // known if known else 0
+    # With −1 in front, the batch is what remains: all examples, if one example fills the rest.
+    keeps_batch = first is _BATCH or first == -1
+    if not keeps_batch or any(n < 0 for n in rest) or math.prod(rest) != size:
+        raise Unreadable(f"a reshape to {list(shape)} mixes examples or loses entries")
+    return value.rearranged(np.arange(size).reshape(rest))
 
 
 @_rule("Squeeze", "ExpandDims")
@@ -246,11 +263,13 @@ def _unit_axes(node, value, axis=None):
         shape.insert(place if place >= 0 else place + len(shape) + 1, 1)
     else:
         axes = [a % len(shape) for a in node.attr["squeeze_dims"].list.i]
+        if not axes and flow:
+            raise Unreadable("without axes it would drop a batch of one example as well")
         axes = axes or [a for a, n in enumerate(shape) if n == 1]
         if any(shape[a] != 1 for a in axes):
             raise Unreadable(f"cannot squeeze axes {axes} of {shape}")
         shape = [n for a, n in enumerate(shape) if a not in axes]
-    return _reshape(node, value, np.array(shape))
+    return _reshape(node, value, np.array(shape, object))
 
 
 @_rule("Transpose")
@@ -258,7 +277,7 @@ def _transpose(node, value, order):
     axes = [int(axis) for axis in order]
     if not isinstance(value, Flow):
         return value.transpose(axes)
-    if axes[0] != 0:
+    if sorted(axes) != list(range(len(value.shape) + 1)) or axes[0] != 0:
         raise Unreadable(f"a transpose {axes} moves the batch axis")
     positions = np.arange(value.shift.shape[0]).reshape(value.shape)
     return value.rearranged(positions.transpose([axis - 1 for axis in axes[1:]]))
@@ -294,6 +313,6 @@ def _strided_slice(node, value, begin, end, strides):
 
 
 def _need_integers(value) -> np.ndarray:
-    if not isinstance(value, (np.ndarray, np.integer)):
+    if not isinstance(value, (np.ndarray, np.integer, int, _BatchSize)):
         raise Unreadable("only supported for shapes")
     return np.asarray(value)

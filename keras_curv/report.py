@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import decimal
 import math
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,24 +87,25 @@ def print_table(summary: dict, console: Console | None = None) -> None:
     """The summary, readable: what was certified, how far, and on what terms."""
     console = console or Console()
     title = f"{summary['saved_model']} on {summary['dataset']}"
-    console.print(title, style="bold", highlight=False, soft_wrap=True)
-    table = Table()
-    table.add_column("l2 radius", justify="right")
-    table.add_column("certified accuracy", justify="right")
+    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     clean = summary["clean_accuracy"]
+    table = Table()
+    table.add_column("l2 radius", justify="right", no_wrap=True)
+    heading = "certified accuracy" if clean is not None else "certified (no labels)"
+    table.add_column(heading, justify="right", no_wrap=True)
     if clean is not None:
-        table.add_row("0 (clean)", _percent(clean))
+        table.add_row("0 (clean)", percent(clean))
     for radius, fraction in summary["certified_accuracy"].items():
-        table.add_row(radius, _percent(fraction))
+        table.add_row(radius, percent(fraction))
     console.print(table)
     mean, median = summary["mean_radius"], summary["median_radius"]
     facts = [
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
-        ("radius", f"mean {_number(mean)}, median {_number(median)} over the correct ones"),
+        ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
         ("units", _units(summary["input_scale"])),
         ("rivals", _RIVALS_TEXT[summary["rivals"]]),
         ("guarantee", f"{summary['guarantee']}: real arithmetic on the stored weights"),
-        ("exact", f"{_percent(summary['primal_equals_dual'])} of radii are the true distance"),
+        ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
         (
             "cost",
             f"{summary['seconds']:.1f} s, "
@@ -114,14 +116,20 @@ def print_table(summary: dict, console: Console | None = None) -> None:
         console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False, soft_wrap=True)
 
 
-def _percent(fraction: float) -> str:
-    return f"{math.floor(fraction * 1e4 + 1e-9) / 100:.2f} %"  # down, like every radius
+def percent(fraction: float, digits: int = 2) -> str:
+    """A fraction as per cent, rounded down, as every radius is."""
+    scale = 10**digits
+    return f"{math.floor(fraction * 100 * scale + 1e-9) / scale:.{digits}f} %"
 
 
-def _number(value: float | str | None) -> str:
+_FOUR_DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
+
+
+def number(value: float | str | None) -> str:
+    """A figure to four digits, rounded down; "none" where there is none."""
     if value is None or isinstance(value, str):
         return value or "none"
-    return f"{value:.4g}"
+    return str(float(_FOUR_DIGITS.create_decimal(value)))
 
 
 def _statuses(counts: dict[str, int]) -> str:
@@ -179,7 +187,7 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
         if float(radius) <= end:
             axes.plot(float(radius), 100.0 * fraction, "o", color="#1f5fa8", markersize=4)
             axes.annotate(
-                f"{100.0 * fraction:.1f} %",
+                percent(fraction, 1),
                 (float(radius), 100.0 * fraction),
                 textcoords="offset points",
                 xytext=(5, 4),
@@ -188,7 +196,7 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     if summary["clean_accuracy"] is not None:
         axes.axhline(100.0 * summary["clean_accuracy"], color="0.6", linewidth=0.8, linestyle="--")
         axes.annotate(
-            f"clean {100.0 * summary['clean_accuracy']:.2f} %",
+            f"clean {percent(summary['clean_accuracy'])}",
             (end, 100.0 * summary["clean_accuracy"]),
             textcoords="offset points",
             xytext=(-4, 3),

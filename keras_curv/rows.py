@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import decimal
 import json
@@ -30,6 +31,7 @@ class Row(NamedTuple):
         status: name of a `Status`.
         gradient_evaluations: summed over the rivals.
         primal_equals_dual: the radius is the exact distance to the decision boundary.
+        rivals: which ones the radius holds against; a certificate of the classifier is "all".
     """
 
     index: int
@@ -40,10 +42,11 @@ class Row(NamedTuple):
     status: str
     gradient_evaluations: int
     primal_equals_dual: bool
+    rivals: str
 
     @classmethod
     def from_certificates(
-        cls, result: Certificates, label: np.ndarray | None, first_index: int
+        cls, result: Certificates, label: np.ndarray | None, first_index: int, rivals: str
     ) -> list[Row]:
         """The rows of one batch."""
         return [
@@ -56,6 +59,7 @@ class Row(NamedTuple):
                 Status(int(result.status[i])).name,
                 int(result.gradient_evaluations[i]),
                 bool(result.primal_equals_dual[i]),
+                rivals,
             )
             for i in range(len(result.radius))
         ]
@@ -72,12 +76,16 @@ class Row(NamedTuple):
             self.status,
             str(self.gradient_evaluations),
             str(int(self.primal_equals_dual)),
+            self.rivals,
         ]
 
     @classmethod
     def parse(cls, cells: Sequence[str]) -> Row:
         """The inverse of `cells`; ValueError where it is not one."""
-        index, label, prediction, rival, radius, status, gradients, exact = cells
+        index, label, prediction, rival, radius, status, gradients, exact, rivals = cells
+        positive = float(radius) > 0.0
+        if positive != (Status[status] is Status.CERTIFIED) or not float(radius) >= 0.0:
+            raise ValueError(f"radius {radius} with status {status}")
         return cls(
             int(index),
             int(label) if label else None,
@@ -87,6 +95,7 @@ class Row(NamedTuple):
             Status[status].name,
             int(gradients),
             {"0": False, "1": True}[exact],
+            rivals,
         )
 
 
@@ -100,90 +109,114 @@ def round_down(radius: float) -> str:
     return repr(float(_DOWN.create_decimal(float(radius))))
 
 
+def settings_path(path: pathlib.Path) -> pathlib.Path:
+    """Where the settings lie that the rows at `path` were made with."""
+    return path.with_name(path.name + ".settings.json")
+
+
 class RowFile:
     """A CSV file of rows, flushed as they come, that an interrupted run can go on with.
 
     Beside `path` lies `path.settings.json`, which says what the rows were made with: a run
     resumes only with the same settings. It resumes at a whole batch, so that every row is
-    computed in the company in which an unbroken run would have computed it.
+    computed in the company in which an unbroken run would have computed it. What is in the file
+    stays there until there are new rows to write.
 
     Args:
         path: None keeps nothing.
         settings: of the run, JSON; must have `batch_size`.
+        count: how many rows a finished run has.
         resume: go on with an existing file.
 
+    Attributes:
+        rows: those that an existing file holds already.
+
     Raises:
-        InputError: the file exists and `resume` is not given; it was made with other settings;
-            it is not a file of rows; it cannot be written.
+        InputError: the file exists and `resume` is not given; it was made with other settings, or
+            has more rows; it is not a file of rows; it cannot be written.
     """
 
-    def __init__(self, path: str | None, settings: dict, *, resume: bool = False):
+    def __init__(self, path: str | None, settings: dict, *, count: int, resume: bool = False):
         self.rows: list[Row] = []
         self._file = None
+        self._end = 0  # of the rows that are kept
         if path is None:
             return
-        target = pathlib.Path(path)
-        beside = target.with_name(target.name + ".settings.json")
+        self._path = target = pathlib.Path(path)
         try:
-            if target.exists() and not resume:
+            if not target.exists():
+                self._create(settings)
+                return
+            if not resume:
                 raise InputError(
                     f"{path} exists; go on with it by --resume, remove it, or name another output"
                 )
-            if target.exists():
-                _require_same(beside, settings, path)
-                self.rows = _keep_whole_batches(target, settings["batch_size"])
-            beside.write_text(json.dumps(settings, indent=2) + "\n")
-            self._file = target.open("a", newline="")
-            if not target.stat().st_size:
-                csv.writer(self._file, lineterminator="\n").writerow(Row._fields)
-                self._file.flush()
+            _require_same(target, settings)
+            self.rows, self._end = _read_rows(target, settings["batch_size"], count)
+            self._file = target.open("r+", newline="")
         except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-        self._path = path
+            raise self._unwritable(error) from error
+
+    def _create(self, settings: dict) -> None:
+        beside = settings_path(self._path)
+        partial = beside.with_name(beside.name + ".part")
+        partial.write_text(json.dumps(settings, indent=2) + "\n")
+        os.replace(partial, beside)
+        self._file = self._path.open("x", newline="")
+        csv.writer(self._file, lineterminator="\n").writerow(Row._fields)
+        self._file.flush()
+        self._end = self._file.tell()
 
     def write(self, rows: Sequence[Row]) -> None:
         """Appends rows; they are with the operating system when this returns."""
         if self._file is None:
             return
         try:
+            self._file.seek(self._end)
+            self._file.truncate()
             writer = csv.writer(self._file, lineterminator="\n")
             for row in rows:
                 writer.writerow(row.cells())
                 self._file.flush()
+            self._end = self._file.tell()
         except OSError as error:
-            raise InputError(
-                f"cannot write {self._path}: {error.strerror or error}; what it holds is kept, "
-                "go on with --resume"
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> InputError:
+        reason = error.strerror or error
+        return InputError(f"cannot write {self._path}: {reason}; rows that it holds are kept")
 
     def __enter__(self) -> RowFile:
         return self
 
     def __exit__(self, *unused) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk, which `write` has reported
+                self._file.close()
 
 
-def _require_same(beside: pathlib.Path, settings: dict, path: str) -> None:
+def _require_same(target: pathlib.Path, settings: dict) -> None:
+    beside = settings_path(target)
     try:
         before = json.loads(beside.read_text())
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path} cannot be resumed: {beside.name}, which says how it was made, is missing "
+            f"{target} cannot be resumed: {beside.name}, which says how it was made, is missing "
             "or broken"
         ) from error
     for key in settings:
         if before.get(key) != settings[key]:
             raise InputError(
-                f"{path} was made with {key} {before.get(key)!r}, not {settings[key]!r}; "
+                f"{target} was made with {key} {before.get(key)!r}, not {settings[key]!r}; "
                 "resume with the same settings, or name another output"
             )
 
 
-def _keep_whole_batches(target: pathlib.Path, batch_size: int) -> list[Row]:
-    """The rows of the whole batches in the file; what follows them is cut off."""
+def _read_rows(target: pathlib.Path, batch_size: int, count: int) -> tuple[list[Row], int]:
+    """The rows to keep, which is all of a finished file or whole batches, and where they end."""
     lines = target.read_bytes().split(b"\n")[:-1]  # what has no line end was not finished
-    if lines and lines[0].decode(errors="replace") != ",".join(Row._fields):
+    header = ",".join(Row._fields).encode()
+    if lines and lines[0] != header:
         raise InputError(f"{target} is not a file of rows: its header is {lines[0][:80]!r}")
     rows = []
     for number, line in enumerate(lines[1:]):
@@ -194,7 +227,11 @@ def _keep_whole_batches(target: pathlib.Path, batch_size: int) -> list[Row]:
         except (ValueError, KeyError) as error:
             raise InputError(f"{target}, line {number + 2}, is not a row: {error}") from error
         rows.append(row)
-    rows = rows[: len(rows) // batch_size * batch_size]
-    kept = sum(len(line) + 1 for line in lines[: len(rows) + 1])
-    os.truncate(target, kept)
-    return rows
+    if len(rows) > count:
+        raise InputError(f"{target} has {len(rows)} rows, but there are only {count} examples")
+    if len(rows) < count:
+        rows = rows[: len(rows) // batch_size * batch_size]
+    if not lines:  # not even the header got there
+        target.write_bytes(header + b"\n")
+        return [], len(header) + 1
+    return rows, sum(len(line) + 1 for line in lines[: len(rows) + 1])

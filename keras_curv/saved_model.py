@@ -33,6 +33,8 @@ from keras_curv.errors import InputError
 from keras_curv.network import Network
 
 DEFAULT_SIGNATURE = "serving_default"
+_INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
+_ALONE = 3  # examples that are also served in a batch of their own
 _PLAIN_OBJECTS = {
     "user_object",
     "variable",
@@ -56,7 +58,7 @@ class ServedModel:
         call: the signature: `(n, *input_shape)` of `input_dtype` → `(n, outputs)`.
         source: the directory, or the Keras model's name.
         signature: its name; "" for a live model.
-        fingerprint: SHA-256 of the files that were read; "" for a live model.
+        fingerprint: SHA-256 of the files that were read; for a live model, of its weights.
     """
 
     network: Network
@@ -83,7 +85,9 @@ class ServedModel:
             inputs = x
         else:
             inputs = np.concatenate([x, -x, 3 * x + 1]).astype(x.dtype)
-        served = np.asarray(self.call(tf.constant(inputs)), np.float64)
+        parts = [inputs, *(inputs[i : i + 1] for i in range(min(_ALONE, len(x))))]
+        served = np.concatenate([np.asarray(self.call(tf.constant(part))) for part in parts])
+        served, inputs = served.astype(np.float64), np.concatenate(parts)
         flat = inputs.reshape(len(inputs), -1).astype(np.float64)
         head = graph.HEADS[self.head]
         ours = head(self.network.logits(tf.constant(flat))).numpy()
@@ -107,6 +111,8 @@ class ServedModel:
             )
 
 
+# Where a disagreement is more than rounding: relative to the output, and to what float32 does to
+# our own evaluation of the same inputs.
 _FLOAT32_RELATIVE = 1e-5
 _FLOAT32_NOISE = 100.0
 
@@ -147,12 +153,20 @@ def _read_live(model) -> ServedModel:
         )
     spec = tf.TensorSpec((None, *inputs[0].shape[1:]), tf.as_dtype(inputs[0].dtype))
     function = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
-    return _read_function(function, source=str(model.name))
+    served = _read_function(function, source=str(model.name))
+    digest = hashlib.sha256()
+    for affine in served.network.affines:
+        digest.update(affine.kernel.tobytes() + affine.bias.tobytes())
+    return dataclasses.replace(served, fingerprint=digest.hexdigest())
 
 
 def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
-    path = resolve_directory(path)
-    _refuse_unsafe(path / "saved_model.pb")
+    try:
+        path = resolve_directory(path)
+        fingerprint = _fingerprint(path)
+        _refuse_unsafe(path / "saved_model.pb")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:  # whatever TensorFlow raises on a broken directory
@@ -164,7 +178,9 @@ def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
         known = ", ".join(sorted(loaded.signatures)) or "none"
         raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
     served = _read_function(loaded.signatures[signature], source=str(path))
-    return dataclasses.replace(served, signature=signature, fingerprint=_fingerprint(path))
+    if _fingerprint(path) != fingerprint:
+        raise InputError(f"{path} changed while it was being read; try again")
+    return dataclasses.replace(served, signature=signature, fingerprint=fingerprint)
 
 
 def resolve_directory(path: pathlib.Path) -> pathlib.Path:
@@ -235,7 +251,11 @@ def _refuse_unsafe(file: pathlib.Path) -> None:
 
 def _read_function(function, source: str) -> ServedModel:
     """Freezes a concrete function of one tensor, and reads it."""
-    frozen = convert_variables_to_constants_v2(function)
+    try:
+        frozen = convert_variables_to_constants_v2(function)
+    except Exception as error:  # a signature that assigns to variables, or has no variables left
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{source}: the signature cannot be frozen: {reason}") from error
     inputs = [tensor for tensor in frozen.inputs if tensor.dtype != tf.resource]
     if len(inputs) != 1:
         names = ", ".join(tensor.name for tensor in inputs)
@@ -255,10 +275,17 @@ def _read_function(function, source: str) -> ServedModel:
         output=output.name,
         source=source,
     )
+    if inputs[0].dtype not in _INPUT_DTYPES:
+        raise InputError(
+            f"{source}: inputs of type {inputs[0].dtype.name} are not supported; use one of "
+            f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
+        )
     position = [tensor.name for tensor in frozen.outputs].index(output.name)
+    by_name = list(function.structured_input_signature[1])
 
     def call(x: tf.Tensor) -> tf.Tensor:
-        return frozen(x)[position]
+        outputs = function(**{by_name[0]: x}) if by_name else function(x)
+        return tf.nest.flatten(outputs)[position]
 
     return ServedModel(
         network=network,

@@ -172,7 +172,8 @@ def _symmetric_bound(matrix: np.ndarray) -> float:
             diagonal = np.abs(np.diag(shifted))
             largest, trace = float(diagonal.max()), up(float(diagonal.sum()), side)
             if _is_factorisable(shifted):
-                relative = gamma(side + 1) / (1.0 - gamma(side + 1))
+                # Eight more than Rump needs: BLAS may divide by multiplying with a reciprocal.
+                relative = gamma(side + 8) / (1.0 - gamma(side + 8))
                 return up(guess + relative * trace + 2.0 * UNIT * largest)
     # Never met in practice; a Frobenius norm is a bound that needs no factorisation.
     return up(float(np.linalg.norm(matrix)), matrix.size + 8)

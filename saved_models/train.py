@@ -20,7 +20,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from keras_curv import certify_examples, data
+from keras_curv import certify_examples, data, report
 from keras_curv.activations import ACTIVATIONS
 from keras_curv.attacks import curvature_attack
 from keras_curv.network import Network
@@ -40,7 +40,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "Directory of the SavedModel.", re
 
 
 class _LiveNetwork(Network):
-    """The network of a Keras model whose weights still move: variables in place of constants."""
+    """A network whose weights still move, to attack in training; never to certify."""
 
     def __init__(self, first, last):
         self._first, self._last = first, last
@@ -147,7 +147,7 @@ def write_card():
     examples = data.load(_DATASET.value, "test", data_dir=_DATA_DIR.value)
     summary = certify_examples(_OUTPUT.value, examples, radii=_REPORTED.value)
     certified = "\n".join(
-        f"| {radius} | {100 * fraction:.2f} % |"
+        f"| {radius} | {report.percent(fraction)} |"
         for radius, fraction in summary["certified_accuracy"].items()
     )
     card = f"""# {pathlib.Path(_OUTPUT.value).name}
@@ -160,10 +160,10 @@ rivals, l2 on pixels in [0, 1]:
 
 | radius | certified accuracy |
 | ---: | ---: |
-| 0 (clean) | {100 * summary["clean_accuracy"]:.2f} % |
+| 0 (clean) | {report.percent(summary["clean_accuracy"])} |
 {certified}
 
-Mean radius over the correct ones {summary["mean_radius"]:.4f}; largest curvature bound
+Mean radius over the correct ones {report.number(summary["mean_radius"])}; largest curvature bound
 {summary["largest_curvature"]:.4f}. Trained by
 
     {shlex.join(["python", *sys.argv])}

@@ -5,15 +5,16 @@ import pytest
 from keras_curv.errors import InputError
 from keras_curv.rows import Row, RowFile, round_down
 
+COUNT = 7
 SETTINGS = {"saved_model": "m", "seed": 0, "batch_size": 2}
 
 
 def row(index, radius=0.5):
-    return Row(index, 1, 1, 2, radius, "CERTIFIED", 7, True)
+    return Row(index, 1, 1, 2, radius, "CERTIFIED", 7, True, "all")
 
 
 def write(path, rows, resume=False, settings=SETTINGS):
-    with RowFile(str(path), settings, resume=resume) as file:
+    with RowFile(str(path), settings, count=COUNT, resume=resume) as file:
         file.write(rows)
         return file.rows
 
@@ -40,7 +41,7 @@ def test_row_survives_its_text():
         row(3),
         row(5, float(round_down(1 / 3e7))),
         row(4, float("inf")),
-        row(0)._replace(label=None, status="TIED"),
+        row(0, 0.0)._replace(label=None, status="TIED"),
     ):
         assert Row.parse(original.cells()) == original
 
@@ -60,7 +61,7 @@ def test_resume_after_a_cut_gives_the_unbroken_file(tmp_path, cut):
     write(path, everything)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) - cut])
-    with RowFile(str(path), SETTINGS, resume=True) as file:
+    with RowFile(str(path), SETTINGS, count=COUNT, resume=True) as file:
         assert len(file.rows) % 2 == 0
         file.write(everything[len(file.rows) :])
     assert path.read_bytes() == whole
@@ -85,8 +86,8 @@ def test_resume_with_other_settings_is_refused(tmp_path):
     [
         ("a,b\n1,2\n", "header"),
         (",".join(Row._fields) + "\n0,1,1\n", "line 2"),
-        (",".join(Row._fields) + "\n5,1,1,2,0.5,CERTIFIED,7,1\n", "index 5"),
-        (",".join(Row._fields) + "\n0,1,1,2,0.5,SURE,7,1\n", "SURE"),
+        (",".join(Row._fields) + "\n5,1,1,2,0.5,CERTIFIED,7,1,all\n", "index 5"),
+        (",".join(Row._fields) + "\n0,1,1,2,0.5,SURE,7,1,all\n", "SURE"),
     ],
 )
 def test_a_foreign_file_is_refused_and_kept(tmp_path, text, message):
