@@ -169,7 +169,7 @@ class RowFile:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Appends rows; they are with the operating system when this returns."""
-        if self._file is None:
+        if self._file is None or not rows:
             return
         try:
             self._file.seek(self._end)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_curv
 from keras_curv import InputError, Status, data
@@ -118,3 +119,110 @@ def test_bad_arguments_are_named(digits, change, message):
     arguments = dict(x=np.ones((2, 8, 8, 1), np.float32), y=np.array([0, 1])) | change
     with pytest.raises(InputError, match=message):
         keras_curv.certify(digits[0], **arguments)
+
+
+def test_weights_changed_afterwards_change_nothing():
+    rng = np.random.default_rng(0)
+    kernels = [rng.normal(size=(5, 7)), rng.normal(size=(7, 3))]
+    network = keras_curv.Network.from_weights(kernels, [np.zeros(7), np.zeros(3)], "softplus")
+    x = rng.normal(size=(9, 5))
+    before = keras_curv.CurvatureCertificate(network).certify(x)
+    certificate = keras_curv.CurvatureCertificate(network)
+    kernels[0] *= 30.0
+    np.testing.assert_array_equal(certificate.certify(x).radius, before.radius)
+    with pytest.raises(ValueError, match="read-only"):
+        network.affines[0].kernel[0, 0] = 1.0
+
+
+def small_model(dtype="float32", units=4):
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((6,), dtype=dtype), keras.layers.Dense(units, "tanh")]
+    return keras.Sequential([*layers, keras.layers.Dense(3)])
+
+
+def test_what_the_conversion_to_the_models_dtype_moves_is_charged():
+    """The radius is around the x that was given, not around the float32 next to it."""
+    model = small_model()
+    x = np.random.default_rng(0).normal(size=(50, 6)) * 1e3
+    converted = x.astype(np.float32)
+    moved = np.linalg.norm(x - converted, axis=1)
+    assert np.all(moved > 0)
+    given, served = keras_curv.certify(model, x), keras_curv.certify(model, converted)
+    certified = served.status == Status.CERTIFIED
+    assert np.all(given.radius[certified] <= np.maximum(served.radius - moved, 0)[certified])
+    assert np.all((given.radius > 0) == (given.status == Status.CERTIFIED))
+
+
+class IntegerModel(tf.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.kernel = tf.constant(np.random.default_rng(0).normal(size=(6, 3)), tf.float32)
+        spec = tf.TensorSpec((None, 6), dtype, name="x")
+        self.serve = tf.function(
+            lambda x: tf.cast(x, tf.float32) @ self.kernel, input_signature=[spec]
+        )
+
+
+def exported(tmp_path, dtype):
+    module = IntegerModel(dtype)
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.serve)
+    return tmp_path / "m"
+
+
+def test_integers_are_taken_as_they_are_or_refused(tmp_path):
+    model = exported(tmp_path, tf.int8)
+    whole = np.random.default_rng(1).integers(-128, 127, (20, 6))
+    assert np.all(keras_curv.certify(model, whole).radius > 0)
+    for bad in (whole + 1e-3, whole + 300, whole / 7):
+        with pytest.raises(InputError, match="int8"):
+            keras_curv.certify(model, bad)
+
+
+@pytest.mark.parametrize("dtype", [tf.bool, tf.complex64, tf.int64])
+def test_other_input_types_are_refused_by_name(tmp_path, dtype):
+    with pytest.raises(InputError, match=dtype.name):
+        keras_curv.certify(exported(tmp_path, dtype), np.ones((2, 6)))
+
+
+def test_no_examples_give_no_certificates():
+    result = keras_curv.certify(small_model(), np.zeros((0, 6), np.float32))
+    assert all(len(column) == 0 for column in result)
+
+
+def save(path, x):
+    np.savez(path, x=x)
+    return str(path)
+
+
+def test_resume_takes_only_the_examples_it_began_with(digits, tmp_path):
+    model, x, _ = digits
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    first = data.load_npz(save(tmp_path / "a" / "r.npz", x[:20]))
+    other = data.load_npz(save(tmp_path / "b" / "r.npz", x[20:60]))
+    output = str(tmp_path / "rows.csv")
+    keras_curv.certify_examples(model, first, output=output, batch_size=20)
+    written = (tmp_path / "rows.csv").read_bytes()
+    with pytest.raises(InputError, match="dataset_fingerprint"):
+        keras_curv.certify_examples(model, other, output=output, batch_size=20, resume=True)
+    with pytest.raises(InputError, match="20 rows, but there are only 5"):
+        keras_curv.certify_examples(
+            model, first.limited(5), output=output, batch_size=20, resume=True
+        )
+    again = keras_curv.certify_examples(model, first, output=output, batch_size=20, resume=True)
+    assert again["examples"] == 20 and (tmp_path / "rows.csv").read_bytes() == written
+
+
+@pytest.mark.parametrize("clash", ["output", "inputs", "settings"])
+def test_files_must_not_overwrite_one_another(digits, tmp_path, clash):
+    model, x, _ = digits
+    examples = data.load_npz(save(tmp_path / "x.npz", x[:5]))
+    output = tmp_path / "rows.csv"
+    summary = {
+        "output": output,
+        "inputs": tmp_path / "x.npz",
+        "settings": tmp_path / "rows.csv.settings.json",
+    }[clash]
+    before = (tmp_path / "x.npz").read_bytes()
+    with pytest.raises(InputError, match="different files"):
+        keras_curv.certify_examples(model, examples, output=str(output), summary=str(summary))
+    assert (tmp_path / "x.npz").read_bytes() == before and not output.exists()

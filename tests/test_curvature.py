@@ -266,3 +266,12 @@ def test_the_authors_code_agrees(authors_case):
     else:
         # 0.7 %: the same power iteration, up to its shortfall.
         assert np.all(ours_m <= 1.007 * authors_case["m"])
+
+
+def test_lipschitz_bounds_are_not_squared_alone():
+    """f is −½ − tanh(1e-50 x) but for the saturation of the inner layers, which is far away."""
+    kernels = [[[1e-100]], [[1e-100]], [[1e150]], [[-1.0, 0.0]]]
+    biases = [[0.0], [0.0], [0.0], [-0.5, 0.0]]
+    network = Network.from_weights(kernels, biases, "tanh")
+    met = 1e-100 * 4.0 / (3.0 * math.sqrt(3.0))  # sup |tanh″|, by the chain rule
+    assert -curvature.curvature_bounds(network).lower[1, 0] >= met * (1.0 - 1e-9)

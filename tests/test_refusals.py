@@ -823,3 +823,49 @@ def test_check_refuses_in_one_line(tmp_path):
         wrong.check(np.ones((2, 4), np.float32))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+def _by_arithmetic(x, net):
+    n = tf.shape(x)[0]
+    factor = tf.reduce_prod(tf.constant([2, 2])[0:n])  # 2 for a batch of one, else 4
+    mixed = tf.transpose(tf.reshape(x, tf.stack([n, factor, -1])), [0, 2, 1])
+    return net(tf.reshape(mixed, tf.stack([n, 4])))
+
+
+def _by_squeeze(x, net):
+    rank = tf.shape(tf.squeeze(x))[-1:]  # of a batch of one, the only axis
+    return net(tf.reshape(x, tf.concat([tf.shape(x)[:1], rank], 0)))
+
+
+def _by_length(x, net):
+    n = tf.shape(x)[0]
+    return net(tf.reshape(x, tf.stack([n, 4 * n // n])))
+
+
+@pytest.mark.parametrize("body", [_by_arithmetic, _by_squeeze, _by_length])
+def test_models_that_look_at_the_batch_size_are_refused(tmp_path, body):
+    """A server's batch of one would get another function than the one certified."""
+    assert_refused(export(tmp_path, body))
+
+
+def test_negated_integers_are_refused(tmp_path):
+    """−(−128) is −128 in int8."""
+    spec = [tf.TensorSpec((None, 4), tf.int8)]
+    body = lambda x, net: net(tf.cast(-x, tf.float32))  # noqa: E731
+    assert_refused(export(tmp_path, body, spec), "Neg", "wrap around")
+
+
+def test_a_signature_that_counts_is_refused(tmp_path):
+    net = Net()
+    net.calls = tf.Variable(0.0)
+
+    def body(x, net):
+        net.calls.assign_add(1.0)
+        return net(x) * net.calls
+
+    assert_refused(export(tmp_path, body, net=net))
+
+
+def test_an_unreadable_name_is_an_input_error():
+    with pytest.raises(InputError, match="cannot be read"):
+        saved_model.read("x" * 5000)

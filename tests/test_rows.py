@@ -102,3 +102,35 @@ def test_a_foreign_file_is_refused_and_kept(tmp_path, text, message):
 def test_unwritable_output_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="cannot write"):
         write(tmp_path / "missing" / "rows.csv", [row(0)])
+
+
+def test_a_resumed_run_that_writes_nothing_loses_nothing(tmp_path):
+    path = tmp_path / "rows.csv"
+    write(path, [row(i) for i in range(5)])
+    whole = path.read_bytes()
+    assert len(write(path, [], resume=True)) == 4  # two whole batches
+    assert path.read_bytes() == whole
+
+
+def test_a_finished_file_is_kept_whole(tmp_path):
+    path = tmp_path / "rows.csv"
+    write(path, [row(i) for i in range(COUNT)])
+    assert len(write(path, [], resume=True)) == COUNT
+
+
+def test_settings_are_not_written_again(tmp_path):
+    path = tmp_path / "rows.csv"
+    write(path, [row(0), row(1)])
+    beside = tmp_path / "rows.csv.settings.json"
+    beside.chmod(0o400)
+    stamp = beside.stat().st_mtime_ns
+    write(path, [row(2)], resume=True)
+    assert beside.stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize(
+    "change", [dict(radius=-1.0), dict(radius=float("nan")), dict(status="MISCLASSIFIED")]
+)
+def test_a_row_that_cannot_be_is_refused(change):
+    with pytest.raises(ValueError, match="radius"):
+        Row.parse(row(0)._replace(**change).cells())
