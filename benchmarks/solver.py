@@ -51,7 +51,7 @@ def reference(certificate, x, label, rivals):
     lower, upper = tf.constant(bounds.lower[y, t], dtype), tf.constant(bounds.upper[y, t], dtype)
     solution, seconds = timed(solve, rows, tf.constant(y), tf.constant(t), lower, upper)
     return (
-        solution.dual_radius.numpy().reshape(rivals.shape),
+        solution.dual_value.numpy().reshape(rivals.shape),
         solution.gradient_evaluations.numpy().reshape(rivals.shape),
         seconds,
     )

@@ -6,11 +6,10 @@ With `rivals="all"` the prediction therefore cannot change. This is a statement 
 arithmetic on the stored weights (guarantee level `real`): the rounding of our own float64
 computation is charged, the rounding of a server that runs the model in float32 is not.
 
-**How.** One gradient at x0 gives every rival a valid radius. Rivals are then refined in order,
-the weakest first, until the smallest proved radius reaches the smallest bracket from above. No
-rival is ever dropped by a guess. The search runs in float64, so that every gradient it takes
-is a proof as well: one in float32 needs another, in float64, to close each rival, and measured
-no faster for a quarter more gradients (2 × 1024 softplus, MNIST, all rivals).
+**How.** `screening.py` searches, one gradient at a time, and `_prove` below turns each gradient
+into a radius: float64 throughout, so that every gradient of the search is a proof as well. A search
+in float32 needs one more gradient, in float64, to close each rival, and measured no faster for a
+quarter more gradients (2 × 1024 softplus, MNIST, all rivals).
 
 Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies one rival).
 """
@@ -26,12 +25,10 @@ import tensorflow as tf
 from keras_curv import dual, rounding
 from keras_curv.curvature import CurvatureBounds, curvature_bounds
 from keras_curv.network import Evaluation, Network
+from keras_curv.screening import PRIMAL_EQUALS_DUAL, Screening
 
 GUARANTEE = "real"
 RIVALS = ("all", "runner_up", "random", "least")
-
-_PROBLEM = dual.CertificateProblem()
-_PRIMAL_EQUALS_DUAL = 1e-3  # relative: an adversarial point this close above the radius
 
 
 class Status(enum.IntEnum):
@@ -99,7 +96,7 @@ def around(result: Certificates, moved: np.ndarray) -> Certificates:
         status=np.where(lost, Status.UNPROVED, result.status),
         adversarial_distance=distance,
         primal_equals_dual=result.primal_equals_dual
-        & (distance <= radius * (1.0 + _PRIMAL_EQUALS_DUAL)),
+        & (distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)),
     )
 
 
@@ -156,8 +153,9 @@ class CurvatureCertificate:
         self._logits = tf.function(
             network.logits, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]
         )
-        self._search_compiled = tf.function(
-            self._search,
+        screening = Screening(network, self._prove, tolerance=tolerance, max_steps=max_steps)
+        self._search = tf.function(
+            screening.__call__,
             input_signature=[
                 tf.TensorSpec((None, network.dim), tf.float64),
                 tf.TensorSpec((None,), tf.int32),
@@ -230,7 +228,7 @@ class CurvatureCertificate:
         result.status[rows[radius > 0.0]] = Status.CERTIFIED
         result.gradient_evaluations[rows] = pairs.gradient_evaluations
         result.adversarial_distance[rows] = distance
-        result.primal_equals_dual[rows] = distance <= radius * (1.0 + _PRIMAL_EQUALS_DUAL)
+        result.primal_equals_dual[rows] = distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
         return result
 
     def certify_pairs(
@@ -247,7 +245,7 @@ class CurvatureCertificate:
             rivals: `(n, rivals)`, none equal to its label.
         """
         kappa = self._kappa[np.asarray(label)[:, None], rivals]
-        radius, distance, evaluations = self._search_compiled(
+        radius, distance, evaluations = self._search(
             tf.convert_to_tensor(x, tf.float64),
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
@@ -260,7 +258,7 @@ class CurvatureCertificate:
     ) -> tf.Tensor:
         """The proved radius of x0 from one gradient at any `point` whatever, `(n,)`, float64.
 
-        Sound for every point, good or bad: this is the whole trusted path of a certificate.
+        Sound for every point, good or bad: what the search does at each of its points, by hand.
         """
         label, rival = tf.cast(label, tf.int32), tf.cast(rival, tf.int32)
         kappa = tf.gather_nd(tf.constant(self._kappa, tf.float64), tf.stack([label, rival], axis=1))
@@ -303,112 +301,6 @@ class CurvatureCertificate:
         radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
         return tf.reshape(radius, (-1, rivals))
 
-    def _search(self, x0, label, rivals, curvature):
-        """Radii, adversarial distances and gradient counts; see the module docstring.
-
-        Rows that are finished take no further part: each turn of the loop gathers the rows
-        still open, gives each one gradient for its current rival, and scatters them back.
-        """
-        count, width = tf.shape(rivals)[0], tf.shape(rivals)[1]
-        at_start = self.network.evaluate(x0, label, rivals)
-        radius = self._prove(at_start, tf.zeros_like(x0), curvature)
-        upper = tf.where(at_start.margin > 0.0, tf.sqrt(2.0 * at_start.margin / curvature), 0.0)
-
-        def begin(rows, current) -> dual.Iterate:
-            """The search of these rows against these rivals, after its first evaluation."""
-            cells = tf.stack([rows, current], axis=1)
-            origin = tf.gather(x0, rows)
-            return dual.advance(
-                _PROBLEM,
-                origin,
-                tf.gather_nd(curvature, cells),
-                dual.start(origin),
-                tf.gather_nd(at_start.margin, cells),
-                tf.gather_nd(at_start.gradient, cells),
-            )
-
-        def turn(radius, upper, closed, distance, evaluations, current, iterate):
-            rows = tf.cast(tf.where(tf.reduce_any(~closed, axis=1))[:, 0], tf.int32)
-            now = tf.gather(current, rows)
-            cells = tf.stack([rows, now], axis=1)
-            origin, kappa = tf.gather(x0, rows), tf.gather_nd(curvature, cells)
-            state = dual.Iterate(*(tf.gather(part, rows) for part in iterate))
-            pair = tf.gather(label, rows), tf.gather_nd(rivals, cells)
-            evaluation = self.network.evaluate(state.point, pair[0], pair[1][:, None])
-            margin, gradient = evaluation.margin[:, 0], evaluation.gradient[:, 0]
-            proved = self._prove(evaluation, state.point - origin, kappa[:, None])[:, 0]
-            step = dual.advance(_PROBLEM, origin, kappa, state, margin, gradient)
-
-            radius = tf.tensor_scatter_nd_max(radius, cells, proved)
-            upper = tf.tensor_scatter_nd_min(upper, cells, step.upper)
-            evaluations = tf.tensor_scatter_nd_add(evaluations, rows[:, None], tf.ones_like(rows))
-            goal = (1.0 - self.tolerance) * tf.reduce_min(tf.gather(upper, rows), axis=1)
-            reached = tf.gather(radius, rows) >= goal[:, None]
-            # The current rival is done when it reaches the goal, runs out of steps, or leaves
-            # the numbers; any other rival that reaches the goal cannot lower the minimum.
-            finished = tf.gather_nd(radius, cells) >= goal
-            finished |= (step.steps > self.max_steps) | _not_finite(step.point)
-            here = tf.range(width)[None, :] == now[:, None]
-            closed = tf.tensor_scatter_nd_update(
-                closed,
-                rows[:, None],
-                tf.gather(closed, rows) | tf.where(here, finished[:, None], reached),
-            )
-
-            which = tf.where(finished)[:, 0]
-            ended = tf.gather(rows, which)
-            ended_cells = tf.gather(cells, which)
-            witness = self._crossing(
-                tf.gather(origin, which),
-                tf.gather(gradient, which),
-                tf.gather_nd(radius, ended_cells),
-                *(tf.gather(part, which) for part in pair),
-            )
-            distance = tf.tensor_scatter_nd_min(distance, ended_cells, witness)
-            following = _weakest(tf.gather(radius, ended), tf.gather(closed, ended))
-            current = tf.tensor_scatter_nd_update(current, ended[:, None], following)
-            iterate = dual.Iterate(
-                *(
-                    tf.tensor_scatter_nd_update(
-                        tf.tensor_scatter_nd_update(old, rows[:, None], new), ended[:, None], fresh
-                    )
-                    for old, new, fresh in zip(iterate, step, begin(ended, following), strict=True)
-                )
-            )
-            return radius, upper, closed, distance, evaluations, current, iterate
-
-        closed = radius >= (1.0 - self.tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
-        closed |= self.max_steps == 0
-        current = _weakest(radius, closed)
-        distance = tf.fill((count, width), tf.constant(np.inf, tf.float64))
-        radius, _, _, distance, evaluations, _, _ = tf.while_loop(
-            lambda radius, upper, closed, *_: tf.reduce_any(~closed),
-            turn,
-            (
-                radius,
-                upper,
-                closed,
-                distance,
-                tf.fill([count], width),
-                current,
-                begin(tf.range(count), current),
-            ),
-            parallel_iterations=1,
-        )
-        return radius, distance, evaluations
-
-    def _crossing(self, x0, gradient, radius, label, rival):
-        """The distance of an adversarial point just beyond the radius, if there is one, else inf.
-
-        At a solution `x̂ − x0 = −η g`: where primal = dual, f vanishes just beyond r along −g.
-        """
-        beyond = radius * (1.0 + 0.5 * _PRIMAL_EQUALS_DUAL)
-        direction = -tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=1, keepdims=True))
-        point = x0 + beyond[:, None] * direction
-        changed = self.network.margin(point, label, rival) <= 0.0
-        distance = tf.norm(point - x0, axis=1)
-        return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
-
 
 def _constant_margins(network: Network) -> np.ndarray:
     """Which pairs have a margin that no input can change, `(classes, classes)`."""
@@ -419,17 +311,6 @@ def _constant_margins(network: Network) -> np.ndarray:
     columns = last.kernel.T
     same = np.array([np.all(columns == column, axis=1) for column in columns])
     return same & (last.kernel_error == 0.0)
-
-
-def _not_finite(point: tf.Tensor) -> tf.Tensor:
-    return ~tf.reduce_all(tf.math.is_finite(point), axis=1)
-
-
-def _weakest(radius: tf.Tensor, closed: tf.Tensor) -> tf.Tensor:
-    """The open rival with the smallest radius, `(n,)`; any rival where none is open."""
-    return tf.argmin(
-        tf.where(closed, tf.constant(np.inf, radius.dtype), radius), axis=1, output_type=tf.int32
-    )
 
 
 def choose_rivals(

@@ -43,7 +43,7 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     """
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
         magnitude = theorem4(network)
-        signed = theorem3(network) if network.depth == 2 else signed_bound(network)
+        signed = signed_bound(network)
     # fmax and fmin prefer the number where only one bound is one.
     lower = np.nan_to_num(np.fmax(signed.lower, -magnitude), nan=-np.inf, neginf=-np.inf)
     upper = np.nan_to_num(np.fmin(signed.upper, magnitude), nan=np.inf, posinf=np.inf)

@@ -21,13 +21,13 @@ class ReferenceSolution(NamedTuple):
 
     Attributes:
         point: the x that the algorithm returns, `(n, dim)`.
-        dual_radius: `√(2 d_cert)` at the last η (Algorithm 1), a radius if x minimises there;
-            for Algorithm 2 the dual value d_attack instead.
+        dual_value: at the last η; valid if x minimises there. For Algorithm 1 as the radius
+            `√(2 d_cert)`, for Algorithm 2 `d_attack`, a lower bound of the margin.
         gradient_evaluations: int32; a row stops an inner loop at its own residual.
     """
 
     point: tf.Tensor
-    dual_radius: tf.Tensor
+    dual_value: tf.Tensor
     gradient_evaluations: tf.Tensor
 
 

@@ -131,9 +131,9 @@ def read(source, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
             rule; the message names the file, op, node or signature.
 
     Example:
-        >>> served = read("saved_models/digits")                      # doctest: +SKIP
-        >>> served.network.depth                                      # doctest: +SKIP
-        2
+        >>> served = read("saved_models/digits")
+        >>> served.network.depth, served.network.classes, served.input_shape
+        (2, 10, (8, 8, 1))
     """
     if isinstance(source, (str, pathlib.Path)):
         return _read_directory(pathlib.Path(source), signature)

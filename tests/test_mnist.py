@@ -76,7 +76,7 @@ def test_tight_against_converged_algorithm_1(mnist, certificate):
         outer_steps=45,
         inner_steps=400,
         residual=1e-9,
-    ).dual_radius.numpy()
+    ).dual_value.numpy()
     assert np.all(ours >= theirs * (1 - 2e-4))
     assert np.all(ours <= theirs * (1 + 1e-7))  # what 45 halvings leave of the interval of η
 
