@@ -2,10 +2,11 @@
 
 from keras_curv.attacks import AttackResult, curvature_attack, pgd_attack
 from keras_curv.certificate import Certificates, CurvatureCertificate, Status
-from keras_curv.certifier import Certifier, certify, certify_examples, success_rates
+from keras_curv.certifier import Certifier, certify, success_rates
 from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
 from keras_curv.errors import InputError
 from keras_curv.network import Network
+from keras_curv.run import certify_examples
 from keras_curv.saved_model import ServedModel, read
 from keras_curv.version import __version__
 

@@ -63,15 +63,16 @@ class Tally:
             "examples": count,
             "clean_accuracy": correct / count if count and self.labelled else None,
             "certified_accuracy": {str(float(r)): self.certified_accuracy(r) for r in radii},
-            "mean_radius": _json_number(values.mean()) if correct else None,
-            "median_radius": _json_number(np.median(values)) if correct else None,
+            "mean_radius": json_number(values.mean()) if correct else None,
+            "median_radius": json_number(np.median(values)) if correct else None,
             "statuses": {status.name: self.statuses[status.name] for status in Status},
             "gradient_evaluations": self._gradients / count if count else 0.0,
             "primal_equals_dual": self._exact / count if count else 0.0,
         }
 
 
-def _json_number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
+    """A number that JSON can hold; infinity has to be text."""
     return "inf" if math.isinf(value) else float(value)
 
 
@@ -138,6 +139,16 @@ def _statuses(counts: dict[str, int]) -> str:
 
 def _units(scale: float) -> str:
     return "the model's own input" + ("" if scale == 1.0 else f" (examples × {scale:g})")
+
+
+@contextlib.contextmanager
+def working(text: str, *, visible: bool) -> Iterator[None]:
+    """A spinner on stderr while something of unknown length goes on."""
+    if not visible:
+        yield
+        return
+    with Console(stderr=True).status(text):
+        yield
 
 
 @contextlib.contextmanager

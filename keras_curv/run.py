@@ -1,0 +1,167 @@
+"""A whole run: from a model and a data set to rows, a summary and a plot, resumable."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_curv import report, saved_model
+from keras_curv.certificate import GUARANTEE
+from keras_curv.certifier import Certifier, plain_shape, require_positive, require_rivals
+from keras_curv.data import Examples
+from keras_curv.errors import InputError
+from keras_curv.rows import Row, RowFile, settings_path
+from keras_curv.version import __version__
+
+DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
+
+
+def certify_examples(
+    model,
+    examples: Examples,
+    *,
+    signature: str = saved_model.DEFAULT_SIGNATURE,
+    rivals: str = "all",
+    radii: Sequence[float] = DEFAULT_RADII,
+    input_scale: float = 1.0,
+    batch_size: int | None = None,
+    seed: int = 0,
+    output: str | None = None,
+    resume: bool = False,
+    summary: str | None = None,
+    plot: str | None = None,
+    progress: bool = False,
+) -> dict:
+    """Certifies a data set as a stream, writing rows as they come; `bin/certify` in one call.
+
+    Args:
+        model, signature, rivals, batch_size, seed: as for `certify`.
+        examples: see `data.load` and `data.load_npz`.
+        radii: at which to report certified accuracy.
+        input_scale: examples are multiplied by this before the model sees them. Radii are in
+            the model's input units, that is, multiplied too.
+        output: CSV file of rows; see `rows.Row`. It must not exist, unless `resume`.
+        resume: go on where an interrupted run with the same settings left `output`.
+        summary: JSON file for what is returned.
+        plot: image of certified accuracy against radius (needs matplotlib).
+        progress: draw a progress bar on stderr.
+
+    Returns:
+        The summary; see `report.Tally.summary` for its keys.
+
+    Raises:
+        InputError: what cannot be used, before anything is written where that can be known;
+            rows already written stay.
+    """
+    started = time.monotonic()
+    radii = [_finiterequire_positive(radius, "radius") for radius in radii]
+    with np.errstate(over="ignore"):
+        scale = np.float32(_finiterequire_positive(float(input_scale), "input_scale"))
+    _finiterequire_positive(scale, "input_scale, in float32,")
+    require_positive(batch_size, "batch_size")
+    require_rivals(rivals)
+    if resume and not output:
+        raise InputError("resume needs the output file of the run to go on with")
+    _require_distinct_files(output, summary, plot, examples.path)
+    if plot:
+        report.require_plottable(plot)
+
+    with report.working("reading the model and bounding its curvature", visible=progress):
+        certifier = Certifier(model, signature=signature)
+    served = certifier.served
+    fit = _fitting_shape(examples, served)
+    size = batch_size or certifier.batch_size(rivals)
+    settings = {
+        "version": __version__,
+        "fingerprint": served.fingerprint,
+        "signature": served.signature,
+        "dataset": examples.name,
+        "dataset_fingerprint": examples.fingerprint,
+        "input_scale": float(input_scale),
+        "rivals": rivals,
+        "guarantee": GUARANTEE,
+        "seed": seed,
+        "batch_size": size,
+    }
+    tally = report.Tally()
+    with RowFile(output, settings, count=examples.count, resume=resume) as file:
+        tally.add(file.rows)
+        done = len(file.rows)
+        with report.progress_bar(examples.count, done, visible=progress) as advance:
+            for x, y in examples.batches(size, done):
+                scaled = fit(x if scale == 1.0 else x * scale)
+                result = certifier.certify(scaled, y, rivals=rivals, seed=seed, first_index=done)
+                rows = Row.from_certificates(result, y, done, rivals)
+                file.write(rows)
+                tally.add(rows)
+                done += len(rows)
+                advance(len(rows))
+
+    result = {"saved_model": served.source} | tally.summary(radii) | settings
+    result |= {
+        "input_shape": list(served.input_shape),
+        "classes": served.network.classes,
+        "depth": served.network.depth,
+        "largest_curvature": report.json_number(-certifier.certificate.curvature.lower.min()),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    if summary:
+        text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+        _write(summary, lambda path: pathlib.Path(path).write_text(text))
+    if plot:
+        _write(plot, lambda path: report.plot_curve(tally, result, path))
+    return result
+
+
+def _fitting_shape(examples: Examples, served: saved_model.ServedModel):
+    """How to bring an example of a named data set into the model's shape, entries in order."""
+
+    def plain(shape):
+        return tuple(n for n in shape if n != 1)
+
+    wanted, have = served.input_shape, tuple(examples.shape)
+    flattened = wanted == (int(np.prod(have)),)
+    if have == wanted:
+        return lambda x: x
+    if examples.reshapable and (plain(have) == plain(wanted) or flattened):
+        return lambda x: x.reshape((len(x), *wanted))
+    raise InputError(
+        f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}; "
+        f"reshape x to (n, {plain_shape(wanted)})"
+    )
+
+
+def _require_distinct_files(output, summary, plot, inputs) -> None:
+    """Refuses files that would overwrite one another, or that cannot be there at all."""
+    named = [path for path in (output, summary, plot) if path is not None]
+    if "" in named:
+        raise InputError("an empty name is not a file")
+    resolved = [pathlib.Path(path).resolve() for path in named]
+    for path, target in zip(named, resolved, strict=True):
+        if not target.parent.is_dir():
+            raise InputError(f"the folder of {path} does not exist; make it first")
+        if target.is_dir():
+            raise InputError(f"{path} is a directory; give the name of a file")
+    if output is not None:
+        resolved.append(settings_path(pathlib.Path(output)).resolve())
+    if inputs is not None:
+        resolved.append(pathlib.Path(inputs).resolve())
+    if len(set(resolved)) < len(resolved):
+        raise InputError("inputs, output, summary and plot must be different files")
+
+
+def _write(path: str, write) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _finiterequire_positive(value: float, name: str) -> float:
+    if not (np.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a positive number. Received: {value}")
+    return float(value)
