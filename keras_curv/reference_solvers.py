@@ -55,16 +55,14 @@ def algorithm1(
     """
     curvature = tf.maximum(-lower, upper)
 
-    def inner(eta, point, count):
-        def body(point, count, active):
-            _, gradient = network.margin_and_gradient(point, label, rival)
-            stationarity = eta[:, None] * gradient + point - x
-            moving = active & (tf.norm(stationarity, axis=1) >= residual)
-            step = stationarity / (1.0 + tf.abs(eta * curvature))[:, None]
-            point = tf.where(moving[:, None], point - step, point)
-            return point, count + tf.cast(active, tf.int32), moving
-
-        return _inner_loop(body, point, count, inner_steps)
+    inner = _majorise_minimise(
+        network,
+        (x, label, rival),
+        stationarity=lambda eta, gradient, offset: eta * gradient + offset,
+        steepness=lambda eta: 1.0 + tf.abs(eta * curvature),
+        steps=inner_steps,
+        residual=residual,
+    )
 
     def decide(margin, point):
         return margin > 0.0  # the boundary is further on: raise η
@@ -95,16 +93,14 @@ def algorithm2(
     """
     curvature = tf.maximum(-lower, upper)
 
-    def inner(eta, point, count):
-        def body(point, count, active):
-            _, gradient = network.margin_and_gradient(point, label, rival)
-            stationarity = gradient + eta[:, None] * (point - x)
-            moving = active & (tf.norm(stationarity, axis=1) >= residual)
-            step = stationarity / (curvature + eta)[:, None]
-            point = tf.where(moving[:, None], point - step, point)
-            return point, count + tf.cast(active, tf.int32), moving
-
-        return _inner_loop(body, point, count, inner_steps)
+    inner = _majorise_minimise(
+        network,
+        (x, label, rival),
+        stationarity=lambda eta, gradient, offset: gradient + eta * offset,
+        steepness=lambda eta: curvature + eta,
+        steps=inner_steps,
+        residual=residual,
+    )
 
     def decide(margin, point):
         return tf.norm(point - x, axis=1) >= radius  # outside of the ball: raise η
@@ -116,15 +112,27 @@ def algorithm2(
     return ReferenceSolution(point, value, count)
 
 
-def _inner_loop(body, point, count, steps):
-    active = tf.ones_like(count, tf.bool)
-    point, count, _ = tf.while_loop(
-        lambda point, count, active: tf.reduce_any(active),
-        body,
-        (point, count, active),
-        maximum_iterations=steps,
-    )
-    return point, count
+def _majorise_minimise(network, pair, *, stationarity, steepness, steps, residual):
+    """The inner loop: at a fixed η, steps of `stationarity / steepness` until it is small."""
+    x, label, rival = pair
+
+    def inner(eta, point, count):
+        def body(point, count, active):
+            _, gradient = network.margin_and_gradient(point, label, rival)
+            slope = stationarity(eta[:, None], gradient, point - x)
+            moving = active & (tf.norm(slope, axis=1) >= residual)
+            point = tf.where(moving[:, None], point - slope / steepness(eta)[:, None], point)
+            return point, count + tf.cast(active, tf.int32), moving
+
+        point, count, _ = tf.while_loop(
+            lambda point, count, active: tf.reduce_any(active),
+            body,
+            (point, count, tf.ones_like(count, tf.bool)),
+            maximum_iterations=steps,
+        )
+        return point, count
+
+    return inner
 
 
 def _bisect(network, x, label, rival, low, high, inner, decide, steps):
