@@ -62,20 +62,24 @@ class Certifier:
                 whose signature disagrees with what was read from it.
         """
         served, moved = self._as_served(np.asarray(x), first_index)
-        label = None if y is None else self._validate_labels(np.asarray(y), len(x), first_index)
+        label = (
+            None if y is None else self._validate_labels(np.asarray(y), len(served), first_index)
+        )
         require_rivals(rivals)
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
         if not self._checked and len(served):
             self.served.check(served[:_CHECKED])
             self._checked = True
-        indices = range(first_index, first_index + len(served))
-        seeds = [np.random.SeedSequence((seed, index)).generate_state(1)[0] for index in indices]
+        seeds = None
+        if rivals == "random":
+            pairs = [(seed, first_index + i) for i in range(len(served))]
+            seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
         result = self.certificate.certify(
             served.reshape(len(served), self.served.network.dim),
             label,
             rivals=rivals,
-            seeds=np.array(seeds),
+            seeds=seeds,
         )
         return around(result, moved)
 
@@ -97,24 +101,21 @@ class Certifier:
         if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
             raise InputError(f"x must hold numbers. Received: {x.dtype}")
         self._refuse_where(~np.isfinite(x), first_index, "has NaN or infinite entries")
-        exact = x.astype(np.float64)
+        exact = target = x.astype(np.float64)
         dtype = served.input_dtype.as_numpy_dtype
         name = served.input_dtype.name
         if np.issubdtype(dtype, np.integer):
-            limits, whole = np.iinfo(dtype), np.rint(exact)
-            fits = (whole >= limits.min) & (whole <= limits.max)
-            near = np.abs(whole - exact) <= 1e-5 * np.maximum(1.0, np.abs(exact))
+            limits, target = np.iinfo(dtype), np.rint(exact)
+            fits = (target >= limits.min) & (target <= limits.max)
+            near = np.abs(target - exact) <= 1e-5 * np.maximum(1.0, np.abs(exact))
             self._refuse_where(
                 ~(fits & near),
                 first_index,
                 f"is not of whole numbers in the range of {name}, which {served.source} takes "
                 "(pixels in [0, 1] need an input scale of 255)",
             )
-            exact_or_whole = whole
-        else:
-            exact_or_whole = exact
         with np.errstate(over="ignore"):
-            converted = exact_or_whole.astype(dtype)
+            converted = target.astype(dtype)
         back = converted.astype(np.float64)
         self._refuse_where(~np.isfinite(back), first_index, f"overflows {name}")
         return converted, norm_bound((exact - back).reshape(len(x), served.network.dim), axis=1)

@@ -137,9 +137,8 @@ def margin_charge(
             out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
             error = layer.slope * pre_error + 2.0 * omega * UNIT * out + layer.fan_out * TINY
 
-    gradient_error = 2.0 * layers[-1].kernel_error + 2.0 * UNIT * _norm(
-        cotangents[0]
-    )  # of w = W_y − W_t itself
+    # Of w = W_y − W_t itself:
+    gradient_error = 2.0 * layers[-1].kernel_error + 2.0 * UNIT * _norm(cotangents[0])
     for index in reversed(range(len(layers) - 1)):
         layer = layers[index]
         above = cotangents[len(layers) - 2 - index]

@@ -58,10 +58,10 @@ def certify_examples(
             rows already written stay.
     """
     started = time.monotonic()
-    radii = [_finiterequire_positive(radius, "radius") for radius in radii]
+    radii = [_finite_positive(radius, "radius") for radius in radii]
     with np.errstate(over="ignore"):
-        scale = np.float32(_finiterequire_positive(float(input_scale), "input_scale"))
-    _finiterequire_positive(scale, "input_scale, in float32,")
+        scale = np.float32(_finite_positive(float(input_scale), "input_scale"))
+    _finite_positive(scale, "input_scale, in float32,")
     require_positive(batch_size, "batch_size")
     require_rivals(rivals)
     if resume and not output:
@@ -161,7 +161,7 @@ def _write(path: str, write) -> None:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _finiterequire_positive(value: float, name: str) -> float:
+def _finite_positive(value: float, name: str) -> float:
     if not (np.isfinite(value) and value > 0):
         raise InputError(f"{name} must be a positive number. Received: {value}")
     return float(value)
