@@ -11,14 +11,14 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.network import Network
+from keras_curv.network import FeedForward
 
 
 class AttackResult(NamedTuple):
-    """Rows `(n,)`.
+    """All of the shape of `rival`, `(n,)` or `(n, rivals)`.
 
     Attributes:
-        point: `(n, dim)`, in the ball.
+        point: that shape and then `(dim,)`; in the ball.
         margin: f at the point; never above f(x0).
         lower_bound: `≤ f` everywhere in the ball, by the curvature given (up to rounding).
         primal_equals_dual: the two agree: the point is the worst one in the ball.
@@ -31,7 +31,7 @@ class AttackResult(NamedTuple):
 
 
 def curvature_attack(
-    network: Network,
+    network: FeedForward,
     x: tf.Tensor,
     label: tf.Tensor,
     rival: tf.Tensor,
@@ -45,10 +45,13 @@ def curvature_attack(
 
     Args:
         x: `(n, dim)`, float32 or float64.
-        label, rival: `(n,)`, integers; f is the margin of label over rival.
+        label: `(n,)`, integers.
+        rival: `(n,)`, or `(n, rivals)` to attack toward several; f is the margin of label over
+            rival.
         radius: ρ > 0, a number or `(n,)`.
-        curvature: κ with `∇²f ≽ −κ`, `(n,)`; an estimate gives an attack, a bound a proof too.
-        steps: gradients for each example.
+        curvature: κ with `∇²f ≽ −κ`, of the shape of `rival`; an estimate gives an attack, a
+            bound a proof too.
+        steps: gradients for each example and rival.
         tolerance: gap, relative to 1 + |f(x)|, within which primal = dual.
 
     Returns:
@@ -61,30 +64,43 @@ def curvature_attack(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1. Received: steps={steps}")
+    shape, several = tf.shape(rival), rival if rival.shape.rank == 2 else rival[:, None]
+    count = tf.shape(several)[1]
+    # From here on a row is a pair (example, rival).
+    origin, rows = tf.repeat(x, count, axis=0), tf.repeat(label, count)
+    rival = tf.reshape(several, (-1,))
+    curvature = tf.cast(tf.reshape(curvature, (-1,)), x.dtype)
+    radius = tf.repeat(tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1]), count)
     problem = dual.AttackProblem(radius)
-    curvature = tf.cast(curvature, x.dtype)
+
+    # At x itself the rivals share one forward pass.
+    evaluation = network.evaluate(x, label, several)
+    at_start = tf.reshape(evaluation.margin, (-1,))
+    gradient = tf.reshape(evaluation.gradient, tf.shape(origin))
+    first = dual.advance(problem, origin, curvature, dual.start(origin), at_start, gradient)
 
     def body(index, *state):
         iterate = dual.Iterate(*state)
-        margin, gradient = network.margin_and_gradient(iterate.point, label, rival)
-        return index + 1, *dual.advance(problem, x, curvature, iterate, margin, gradient)
+        margin, gradient = network.margin_and_gradient(iterate.point, rows, rival)
+        return index + 1, *dual.advance(problem, origin, curvature, iterate, margin, gradient)
 
-    state = tf.while_loop(
+    _, *state = tf.while_loop(
         lambda index, *_: index < steps,
         body,
-        (tf.constant(0), *dual.start(x)),
-        maximum_iterations=steps,
+        (tf.constant(1), *first),
+        maximum_iterations=steps - 1,
     )
-    iterate = dual.Iterate(*state[1:])
-    at_start = network.margin(x, label, rival)
-    point = project(iterate.point, x, radius)
-    margin = network.margin(point, label, rival)
+    iterate = dual.Iterate(*state)
+    point = project(iterate.point, origin, radius)
+    margin = network.margin(point, rows, rival)
     worse = ~(margin < at_start)  # NaN counts as worse
-    point = tf.where(worse[:, None], x, point)
+    point = tf.where(worse[:, None], origin, point)
     margin = tf.where(worse, at_start, margin)
-    gap = margin - iterate.lower
-    exact = gap <= tolerance * (1.0 + tf.abs(at_start))
-    return AttackResult(point, margin, iterate.lower, exact)
+    exact = margin - iterate.lower <= tolerance * (1.0 + tf.abs(at_start))
+    return AttackResult(
+        tf.reshape(point, tf.concat([shape, tf.shape(x)[1:]], axis=0)),
+        *(tf.reshape(value, shape) for value in (margin, iterate.lower, exact)),
+    )
 
 
 def project(point: tf.Tensor, x: tf.Tensor, radius) -> tf.Tensor:
@@ -96,7 +112,7 @@ def project(point: tf.Tensor, x: tf.Tensor, radius) -> tf.Tensor:
 
 
 def pgd_attack(
-    network: Network,
+    network: FeedForward,
     x: tf.Tensor,
     label: tf.Tensor,
     *,
@@ -157,7 +173,7 @@ def pgd_attack(
     return tuple(best)
 
 
-def _ranked_rivals(network: Network, x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+def _ranked_rivals(network: FeedForward, x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
     """The classes other than the label, `(n, classes − 1)`, by falling logit."""
     logits = network.logits(x)
     own = tf.one_hot(label, network.classes, on_value=True, off_value=False)

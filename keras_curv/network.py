@@ -1,11 +1,13 @@
 """A feed-forward network as mathematics: affine, activation, affine, …, affine.
 
-The only thing certificates know of a model. Margins have closed-form gradients, so nothing
-here needs a gradient tape.
+`Network` is the only thing certificates know of a model: float64 weights that do not move.
+What it shares with a network in training (`live.py`) is `FeedForward`. Margins have closed-form
+gradients, so nothing here needs a gradient tape.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,82 +36,39 @@ class Evaluation(NamedTuple):
     cotangents: list[tf.Tensor]
 
 
-class Network:
+class FeedForward(abc.ABC):
     """`z_1 = x W_1 + b_1, a_1 = σ_1(z_1), …, z_L = a_{L−1} W_L + b_L`; the logits are z_L.
 
-    Args:
-        affines: the L affine maps.
-        activations: the L − 1 activations between them.
-
-    Raises:
-        InputError: sizes do not chain, or there are fewer than two classes.
-
-    Example:
-        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
-        >>> network.depth, network.dim, network.classes
-        (1, 2, 2)
+    Attributes:
+        sizes: `(dim, N_1, …, N_{L−1}, classes)`.
+        activations: the L − 1 activations.
     """
 
-    def __init__(self, affines: Sequence[Affine], activations: Sequence[Activation]):
-        if not affines or len(activations) != len(affines) - 1:
-            raise InputError(
-                "a network needs one activation between every two affine maps. "
-                f"Received: {len(affines)} affine maps, {len(activations)} activations"
-            )
-        for before, after in zip(affines[:-1], affines[1:], strict=True):
-            if before.fan_out != after.fan_in:
-                raise InputError(
-                    f"an affine map with {before.fan_out} outputs cannot be followed by one "
-                    f"with {after.fan_in} inputs"
-                )
-        if affines[-1].fan_out < 2:
-            raise InputError("a classifier needs at least two logits. Received: 1")
-        self.affines = tuple(affines)
-        self.activations = tuple(activations)
-        self._tensors: dict[str, tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
+    sizes: tuple[int, ...]
+    activations: tuple[Activation, ...]
 
-    @classmethod
-    def from_weights(cls, kernels, biases, activation: str | Sequence[str]) -> Network:
-        """A network from Keras-oriented kernels `(in, out)` and biases `(out,)`.
-
-        Args:
-            kernels: L arrays; float64, or anything that converts to it exactly.
-            biases: L arrays.
-            activation: one name for all hidden layers, or L − 1 names.
-        """
-        names = [activation] * (len(kernels) - 1) if isinstance(activation, str) else activation
-        return cls(
-            [Affine(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)],
-            [activation_table.get(name) for name in names],
-        )
+    @abc.abstractmethod
+    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Kernels `(in, out)` and biases `(out,)`, L of each."""
 
     @property
     def depth(self) -> int:
         """L, the number of affine maps; "2 × 1024" has depth 2."""
-        return len(self.affines)
+        return len(self.sizes) - 1
 
     @property
     def dim(self) -> int:
         """Entries of a flattened input."""
-        return self.affines[0].fan_in
+        return self.sizes[0]
 
     @property
     def classes(self) -> int:
         """How many logits there are."""
-        return self.affines[-1].fan_out
-
-    def _weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        if dtype.name not in self._tensors:
-            with tf.init_scope():  # outside of any graph: captured, not copied into it
-                self._tensors[dtype.name] = (
-                    [tf.constant(affine.kernel, dtype) for affine in self.affines],
-                    [tf.constant(affine.bias, dtype) for affine in self.affines],
-                )
-        return self._tensors[dtype.name]
+        return self.sizes[-1]
 
     def _forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """`[z_1, …, z_{L−1}]` and `[a_0, …, a_{L−1}]`."""
-        kernels, biases = self._weights(x.dtype)
+        kernels, biases = self.weights(x.dtype)
         pre, post = [], [x]
         for kernel, bias, activation in zip(kernels, biases, self.activations, strict=False):
             pre.append(tf.matmul(post[-1], kernel) + bias)
@@ -119,7 +78,7 @@ class Network:
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """`(n, dim)` → `(n, classes)`, in the dtype of `x` (float32 or float64)."""
         x = tf.convert_to_tensor(x)
-        kernels, biases = self._weights(x.dtype)
+        kernels, biases = self.weights(x.dtype)
         return tf.matmul(self._forward(x)[1][-1], kernels[-1]) + biases[-1]
 
     def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
@@ -130,7 +89,7 @@ class Network:
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
         """
-        kernels, biases = self._weights(x.dtype)
+        kernels, biases = self.weights(x.dtype)
         pre, post = self._forward(x)
         rows = tf.transpose(kernels[-1])
         w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
@@ -167,7 +126,7 @@ class Network:
 
         Reference: Singla & Feizi (2020), lemma 1.
         """
-        kernels, _ = self._weights(x.dtype)
+        kernels, _ = self.weights(x.dtype)
         pre, _ = self._forward(x)
         toward_output = self.evaluate(x, label, rival[:, None]).cotangents
         batch = tf.shape(x)[0]
@@ -190,6 +149,67 @@ class Network:
             logits,
         )
         return tf.argmax(others, axis=-1, output_type=label.dtype)
+
+
+class Network(FeedForward):
+    """A feed-forward network with its weights, as they are stored.
+
+    Args:
+        affines: the L affine maps.
+        activations: the L − 1 activations between them.
+
+    Raises:
+        InputError: sizes do not chain, or there are fewer than two classes.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
+        >>> network.depth, network.dim, network.classes
+        (1, 2, 2)
+    """
+
+    def __init__(self, affines: Sequence[Affine], activations: Sequence[Activation]):
+        if not affines or len(activations) != len(affines) - 1:
+            raise InputError(
+                "a network needs one activation between every two affine maps. "
+                f"Received: {len(affines)} affine maps, {len(activations)} activations"
+            )
+        for before, after in zip(affines[:-1], affines[1:], strict=True):
+            if before.fan_out != after.fan_in:
+                raise InputError(
+                    f"an affine map with {before.fan_out} outputs cannot be followed by one "
+                    f"with {after.fan_in} inputs"
+                )
+        if affines[-1].fan_out < 2:
+            raise InputError("a classifier needs at least two logits. Received: 1")
+        self.affines = tuple(affines)
+        self.activations = tuple(activations)
+        self.sizes = (affines[0].fan_in, *(affine.fan_out for affine in affines))
+        self._tensors: dict[str, tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
+
+    @classmethod
+    def from_weights(cls, kernels, biases, activation: str | Sequence[str]) -> Network:
+        """A network from Keras-oriented kernels `(in, out)` and biases `(out,)`.
+
+        Args:
+            kernels: L arrays; float64, or anything that converts to it exactly.
+            biases: L arrays.
+            activation: one name for all hidden layers, or L − 1 names.
+        """
+        names = [activation] * (len(kernels) - 1) if isinstance(activation, str) else activation
+        return cls(
+            [Affine(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)],
+            [activation_table.get(name) for name in names],
+        )
+
+    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """See `FeedForward`; one constant for each dtype."""
+        if dtype.name not in self._tensors:
+            with tf.init_scope():  # outside of any graph: captured, not copied into it
+                self._tensors[dtype.name] = (
+                    [tf.constant(affine.kernel, dtype) for affine in self.affines],
+                    [tf.constant(affine.bias, dtype) for affine in self.affines],
+                )
+        return self._tensors[dtype.name]
 
 
 def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:

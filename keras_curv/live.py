@@ -1,0 +1,212 @@
+"""A Keras model whose weights still move, read as a network: to train with, never to certify.
+
+Certificates read the frozen graph, op by op (`saved_model.py`). Training needs the same affine
+maps and activations as functions of the variables, to differentiate through; so here the model
+is read layer by layer, and what is not on the lists below is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.activations import ACTIVATIONS, Activation
+from keras_curv.errors import InputError
+from keras_curv.network import FeedForward
+
+_layers = keras.layers
+_KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they come
+    _layers.InputLayer,
+    _layers.Flatten,
+    _layers.Reshape,
+    _layers.Identity,
+    _layers.Dropout,
+    _layers.GaussianDropout,
+    _layers.GaussianNoise,
+    _layers.ActivityRegularization,
+)
+_AFFINE = (
+    _layers.Dense,
+    _layers.Rescaling,
+    _layers.Normalization,
+    _layers.BatchNormalization,
+    _layers.Permute,
+)
+_HALF = ("float16", "bfloat16")
+
+
+class _Snapshot(FeedForward):
+    """A network of given tensors."""
+
+    def __init__(self, sizes, activations, kernels, biases):
+        self.sizes, self.activations = sizes, activations
+        self._kernels, self._biases = kernels, biases
+
+    def weights(self, dtype):
+        """See `FeedForward`."""
+        return (
+            [tf.cast(kernel, dtype) for kernel in self._kernels],
+            [tf.cast(bias, dtype) for bias in self._biases],
+        )
+
+
+class _AffineLayers:
+    """Consecutive layers that together are one affine map."""
+
+    def __init__(self, layers, shape: tuple[int, ...]):
+        self.layers = [layer for layer in layers if not isinstance(layer, _layers.InputLayer)]
+        self.input_shape = shape
+        self.fan_in = math.prod(shape)
+        self.output_shape = shape
+        for layer in self.layers:
+            self.output_shape = tuple(layer.compute_output_shape((None, *self.output_shape))[1:])
+        self.fan_out = math.prod(self.output_shape)
+        weighty = [layer for layer in self.layers if not isinstance(layer, _KEEPS_ENTRIES)]
+        self._dense = None
+        if len(weighty) == 1 and isinstance(weighty[0], _layers.Dense):
+            if tuple(weighty[0].kernel.shape) == (self.fan_in, self.fan_out):
+                self._dense = weighty[0]
+
+    def weights(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Kernel `(fan_in, fan_out)` and bias `(fan_out,)`, float32, differentiable."""
+        if self._dense is not None:
+            kernel, bias = self._dense.kernel, self._dense.bias
+            kernel = tf.cast(tf.convert_to_tensor(kernel), tf.float32)
+            if bias is None:
+                return kernel, tf.zeros(self.fan_out)
+            return kernel, tf.cast(tf.convert_to_tensor(bias), tf.float32)
+        # What the layers make of the unit vectors, and of zero.
+        points = np.concatenate([np.zeros((1, self.fan_in)), np.eye(self.fan_in)])
+        out = tf.constant(points.reshape(-1, *self.input_shape), tf.float32)
+        for layer in self.layers:
+            if isinstance(layer, _layers.Dense):
+                out = tf.tensordot(out, tf.convert_to_tensor(layer.kernel), 1)
+                out = out if layer.bias is None else out + tf.convert_to_tensor(layer.bias)
+            elif isinstance(layer, _layers.BatchNormalization):
+                out = layer.call(out, training=False)
+            elif not isinstance(layer, _layers.Dropout):
+                out = layer.call(out)
+            out = tf.cast(out, tf.float32)
+        out = tf.reshape(out, (-1, self.fan_out))
+        return out[1:] - out[0], out[0]
+
+
+class LiveNetwork:
+    """Reads a Keras model as affine maps with activations between; see `now`.
+
+    Args:
+        model: built, with one input, one output of logits `(batch, classes)`, and layers in a
+            plain chain.
+
+    Raises:
+        InputError: the model is not built, or has a layer, an activation or an output for
+            which there is no rule; the message names it.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> model = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(3)])
+        >>> LiveNetwork(model).now().sizes
+        (4, 8, 3)
+    """
+
+    def __init__(self, model: keras.Model):
+        inputs = getattr(model, "inputs", None)
+        if not isinstance(model, keras.Model) or not inputs:
+            raise InputError(
+                f"base must be a built Keras model: give it an Input. Received: {model!r}"
+            )
+        if len(inputs) != 1 or len(model.outputs) != 1:
+            raise InputError(
+                "base must have one input and one output. Received: "
+                f"{len(inputs)} inputs, {len(model.outputs)} outputs in {model.name!r}"
+            )
+        self.input_shape = tuple(inputs[0].shape[1:])
+        if None in self.input_shape:
+            raise InputError(
+                "base must know its input shape, all but the batch. "
+                f"Received: {inputs[0].shape} in {model.name!r}"
+            )
+        self._maps: list[_AffineLayers] = []
+        self._activations: list[Activation] = []
+        shape, pending = self.input_shape, []
+        for layer in _chain(model):
+            activation = _activation(layer)
+            if not isinstance(layer, _layers.Activation):
+                pending.append(layer)
+            if activation is not None:
+                self._maps.append(_AffineLayers(pending, shape))
+                self._activations.append(activation)
+                shape, pending = self._maps[-1].output_shape, []
+        if not any(isinstance(layer, _AFFINE) for layer in pending):
+            raise InputError(
+                f"base must return logits, but {model.name!r} ends with the activation "
+                f"{self._activations[-1].name if self._activations else 'of its input'!r}; "
+                "end it with Dense(classes) without an activation"
+            )
+        self._maps.append(_AffineLayers(pending, shape))
+        output_shape = self._maps[-1].output_shape
+        if len(output_shape) != 1 or output_shape[0] < 2:
+            raise InputError(
+                "base must return logits (batch, classes) of at least two classes. "
+                f"Received: {(None, *output_shape)} from {model.name!r}"
+            )
+        self.sizes = (*(part.fan_in for part in self._maps), output_shape[0])
+        self.activations = tuple(self._activations)
+        self._check(model)
+
+    def now(self) -> FeedForward:
+        """The network with the weights of this moment, differentiable in the variables."""
+        kernels, biases = zip(*(part.weights() for part in self._maps), strict=True)
+        return _Snapshot(self.sizes, self.activations, kernels, biases)
+
+    def _check(self, model: keras.Model) -> None:
+        """A chain of layers says nothing of how they are wired; two inputs do."""
+        x = np.random.default_rng(0).standard_normal((2, *self.input_shape)).astype(np.float32)
+        theirs = np.asarray(model(x, training=False), np.float32)
+        ours = self.now().logits(x.reshape(2, -1)).numpy()
+        half = any(layer.compute_dtype in _HALF for layer in _chain(model))
+        allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max())
+        if not np.abs(ours - theirs).max() <= allowed:
+            raise InputError(
+                f"the layers of {model.name!r} are not a plain chain: read one after the other "
+                "they give other logits than the model"
+            )
+
+
+def _chain(model: keras.Model) -> list[keras.layers.Layer]:
+    """The layers in order, those of nested models in their place."""
+    layers = []
+    for layer in model.layers:
+        layers += _chain(layer) if isinstance(layer, keras.Model) else [layer]
+    return layers
+
+
+def _activation(layer: keras.layers.Layer) -> Activation | None:
+    """What the layer ends with; None where it is affine. Refuses what has no rule."""
+    known = (*_KEEPS_ENTRIES, *_AFFINE, _layers.Activation)
+    # A subclass may do anything in its call.
+    if type(layer) not in known or getattr(layer, "data_format", None) == "channels_first":
+        names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
+        raise InputError(
+            f"base has the layer {layer.name!r} ({type(layer).__name__}), which curvature "
+            f"training cannot read; supported: {names}"
+        )
+    function = getattr(layer, "activation", None)
+    if function is None or function is keras.activations.linear:
+        return None
+    for name, activation in ACTIVATIONS.items():
+        if function is getattr(keras.activations, name):
+            return activation
+    name = getattr(function, "__name__", str(function))
+    hint = (
+        "base must return logits: leave the softmax away"
+        if name in ("softmax", "log_softmax")
+        else f"supported: {', '.join(ACTIVATIONS)}"
+    )
+    raise InputError(
+        f"base has the activation {name!r} in layer {layer.name!r}, which has no curvature "
+        f"bound; {hint}"
+    )
