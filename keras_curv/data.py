@@ -57,6 +57,11 @@ class Examples:
 
         return cls(name, len(x), x.shape[1:], batches, reshapable)
 
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """All of them in memory, `(x, y)`; they must have labels."""
+        xs, ys = zip(*self.batches(4096, 0), strict=True)
+        return np.concatenate(xs), np.concatenate(ys)
+
     def limited(self, limit: int | None) -> Examples:
         """The first `limit` examples."""
         if limit is None or limit >= self.count:
@@ -99,9 +104,7 @@ def load_all(
     name: str, split: str = "test", *, data_dir: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """A whole data set in memory, `(x, y)`; see `load`."""
-    examples = load(name, split, data_dir=data_dir)
-    xs, ys = zip(*examples.batches(4096, 0), strict=True)
-    return np.concatenate(xs), np.concatenate(ys)
+    return load(name, split, data_dir=data_dir).arrays()
 
 
 def load_npz(path: str) -> Examples:

@@ -1,0 +1,121 @@
+"""Certified accuracy while training: the proof itself, on a sample, between epochs."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certifier import Certifier
+from keras_curv.curvature import theorem4
+from keras_curv.errors import InputError
+
+_CURVE_POINTS = 64
+
+
+def has_tensorboard() -> bool:
+    """Whether summaries can be written at all."""
+    return importlib.util.find_spec("tensorboard") is not None
+
+
+class CertifiedAccuracy(keras.callbacks.Callback):
+    """Certifies a sample of the validation set, all rivals, at the end of an epoch.
+
+    What it finds goes into the epoch's logs, as `val_certified_accuracy_<radius>`, so that
+    history, CSVLogger, ModelCheckpoint and EarlyStopping see it if they come later in the list
+    of callbacks. These are certificates of the model as it is then; as the sample is one, the
+    figure has its sampling error.
+
+    For TensorBoard, under `log_dir`: certified accuracy at the radii; mean and largest −m, as
+    certificates use it, beside theorem 4's K, over the class pairs; a histogram of the radii;
+    and, as a run of its own for each epoch, certified accuracy as a curve whose step is the
+    radius in thousandths.
+
+    Args:
+        x: `(n, *input shape)`.
+        y: `(n,)` integer labels.
+        radius: one or several radii, l2, in the model's input units.
+        sample: examples, drawn once with `seed`; None takes all of them.
+        every: epochs from one certification to the next.
+        log_dir: of TensorBoard; None writes nothing.
+        seed: of the sample.
+
+    Raises:
+        InputError: a radius or a count that is not positive; later, a model that cannot be
+            certified.
+
+    Example:
+        >>> CertifiedAccuracy(np.zeros((8, 4)), np.zeros(8, int), radius=[0.5, 1.0]).names
+        ['val_certified_accuracy_0.5', 'val_certified_accuracy_1']
+    """
+
+    def __init__(self, x, y, radius, *, sample=500, every=1, log_dir=None, seed=0):
+        super().__init__()
+        radii = radius if isinstance(radius, Sequence) else [radius]
+        for value in radii:
+            if not (np.isfinite(value) and value > 0.0):
+                raise InputError(f"radius must be a positive number. Received: {value}")
+        for name, value in (("sample", sample), ("every", every)):
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1. Received: {value}")
+        if len(x) != len(y) or len(x) == 0:
+            raise InputError(
+                f"x and y must have one length, not 0. Received: {len(x)} and {len(y)}"
+            )
+        self.radii = [float(value) for value in radii]
+        self.names = [f"val_certified_accuracy_{value:g}" for value in self.radii]
+        chosen = np.random.default_rng(seed).permutation(len(x))[:sample]
+        self.x, self.y = np.asarray(x)[chosen], np.asarray(y)[chosen]
+        self.every = every
+        self.log_dir = None if log_dir is None else pathlib.Path(log_dir)
+        if log_dir is not None and not has_tensorboard():
+            raise InputError(
+                "log_dir needs TensorBoard, which is not installed: "
+                "pip install 'keras_curv[tensorboard]'"
+            )
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Certifies the model as it is now, every so many epochs."""
+        if (epoch + 1) % self.every:
+            return
+        model = getattr(self.model, "base", self.model)
+        certifier = Certifier(model)
+        size = certifier.batch_size()
+        radii = np.concatenate(
+            [
+                certifier.certify(self.x[start : start + size], self.y[start : start + size]).radius
+                for start in range(0, len(self.x), size)
+            ]
+        )
+        if logs is not None:
+            for name, value in zip(self.names, self.radii, strict=True):
+                logs[name] = float(np.mean(radii > value))
+        if self.log_dir is not None:
+            self._write(epoch, radii, certifier)
+
+    def _write(self, epoch: int, radii: np.ndarray, certifier: Certifier) -> None:
+        between = ~np.eye(certifier.served.network.classes, dtype=bool)
+        minus_m = -certifier.certificate.curvature.lower[between]
+        writer = tf.summary.create_file_writer(str(self.log_dir / "certified"))
+        with writer.as_default(step=epoch):
+            for name, value in zip(self.names, self.radii, strict=True):
+                tf.summary.scalar(name, np.mean(radii > value))
+            tf.summary.scalar("curvature/minus_m_mean", minus_m.mean())
+            tf.summary.scalar("curvature/minus_m_largest", minus_m.max())
+            theorem4_bound = theorem4(certifier.served.network)[between]
+            tf.summary.scalar("curvature/theorem4_K_mean", theorem4_bound.mean())
+            finite = radii[np.isfinite(radii)]
+            tf.summary.histogram("certified_radius", finite)
+        writer.close()
+        curve = tf.summary.create_file_writer(str(self.log_dir / f"radius_curve/{epoch:04d}"))
+        end = 1.05 * max(finite.max(initial=0.0), *self.radii)
+        with curve.as_default():
+            for value in np.linspace(0.0, end, _CURVE_POINTS):
+                tf.summary.scalar(
+                    "certified_accuracy_by_radius", np.mean(radii > value), step=int(1000 * value)
+                )
+        curve.close()
