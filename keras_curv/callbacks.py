@@ -71,6 +71,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         chosen = np.random.default_rng(seed).permutation(len(x))[:sample]
         self.x, self.y = np.asarray(x)[chosen], np.asarray(y)[chosen]
         self.every = every
+        self.last: dict[str, float] = {}
         self.log_dir = None if log_dir is None else pathlib.Path(log_dir)
         if log_dir is not None and not has_tensorboard():
             raise InputError(
@@ -79,9 +80,13 @@ class CertifiedAccuracy(keras.callbacks.Callback):
             )
 
     def on_epoch_end(self, epoch, logs=None):
-        """Certifies the model as it is now, every so many epochs."""
-        if (epoch + 1) % self.every:
-            return
+        """Certifies the model as it is now; between, the figures of the last time are kept."""
+        if epoch % self.every == 0 or not self.last:
+            self.last = self._certify(epoch)
+        if logs is not None:
+            logs.update(self.last)
+
+    def _certify(self, epoch: int) -> dict[str, float]:
         model = getattr(self.model, "base", self.model)
         certifier = Certifier(model)
         size = certifier.batch_size()
@@ -91,11 +96,10 @@ class CertifiedAccuracy(keras.callbacks.Callback):
                 for start in range(0, len(self.x), size)
             ]
         )
-        if logs is not None:
-            for name, value in zip(self.names, self.radii, strict=True):
-                logs[name] = float(np.mean(radii > value))
         if self.log_dir is not None:
             self._write(epoch, radii, certifier)
+        fractions = [float(np.mean(radii > value)) for value in self.radii]
+        return dict(zip(self.names, fractions, strict=True))
 
     def _write(self, epoch: int, radii: np.ndarray, certifier: Certifier) -> None:
         between = ~np.eye(certifier.served.network.classes, dtype=bool)

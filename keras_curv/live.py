@@ -73,25 +73,49 @@ class _AffineLayers:
     def weights(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Kernel `(fan_in, fan_out)` and bias `(fan_out,)`, float32, differentiable."""
         if self._dense is not None:
-            kernel, bias = self._dense.kernel, self._dense.bias
-            kernel = tf.cast(tf.convert_to_tensor(kernel), tf.float32)
-            if bias is None:
-                return kernel, tf.zeros(self.fan_out)
-            return kernel, tf.cast(tf.convert_to_tensor(bias), tf.float32)
-        # What the layers make of the unit vectors, and of zero.
-        points = np.concatenate([np.zeros((1, self.fan_in)), np.eye(self.fan_in)])
-        out = tf.constant(points.reshape(-1, *self.input_shape), tf.float32)
+            bias = self._dense.bias
+            bias = tf.zeros(self.fan_out) if bias is None else _float32(bias)
+            return _float32(self._dense.kernel), bias
+        # Homogeneous coordinates: the origin becomes the bias, the unit vectors the kernel.
+        rows = np.concatenate([np.zeros((1, self.fan_in)), np.eye(self.fan_in)])
+        rows = tf.constant(rows.reshape(-1, *self.input_shape), tf.float32)
         for layer in self.layers:
-            if isinstance(layer, _layers.Dense):
-                out = tf.tensordot(out, tf.convert_to_tensor(layer.kernel), 1)
-                out = out if layer.bias is None else out + tf.convert_to_tensor(layer.bias)
-            elif isinstance(layer, _layers.BatchNormalization):
-                out = layer.call(out, training=False)
-            elif not isinstance(layer, _layers.Dropout):
-                out = layer.call(out)
-            out = tf.cast(out, tf.float32)
-        out = tf.reshape(out, (-1, self.fan_out))
-        return out[1:] - out[0], out[0]
+            rows = _applied(layer, rows)
+        rows = tf.reshape(rows, (-1, self.fan_out))
+        return rows[1:], rows[0]
+
+
+def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tf.Tensor:
+    """The layer at inference, on a point, `rows[:1]`, and on directions, `rows[1:]`.
+
+    In float32 whatever the layer computes in, and without taking differences of its values:
+    beside a shift, the digits of the kernel would be lost.
+    """
+    if isinstance(layer, _layers.Dense):
+        rows = tf.tensordot(rows, _float32(layer.kernel), 1)
+        shift = 0.0 if layer.bias is None else _float32(layer.bias)
+    elif isinstance(layer, _layers.Rescaling):
+        rows, shift = rows * _float32(layer.scale), _float32(layer.offset)
+    elif isinstance(layer, _layers.Normalization):
+        mean, spread = _float32(layer.mean), tf.sqrt(_float32(layer.variance))
+        spread = tf.maximum(spread, keras.config.epsilon())
+        rows = rows * spread if layer.invert else rows / spread
+        shift = mean if layer.invert else -mean / spread
+    elif isinstance(layer, _layers.BatchNormalization):
+        shape = [1] * rows.shape.rank
+        shape[layer.axis] = -1
+        factor = tf.math.rsqrt(_float32(layer.moving_variance) + layer.epsilon)
+        factor = factor * _float32(layer.gamma) if layer.scale else factor
+        shift = -_float32(layer.moving_mean) * factor
+        shift = shift + _float32(layer.beta) if layer.center else shift
+        rows, shift = rows * tf.reshape(factor, shape), tf.reshape(shift, shape)
+    else:
+        return layer.call(rows)
+    return tf.concat([rows[:1] + shift, rows[1:]], axis=0)
+
+
+def _float32(value) -> tf.Tensor:
+    return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
 class LiveNetwork:
@@ -129,6 +153,11 @@ class LiveNetwork:
                 "base must know its input shape, all but the batch. "
                 f"Received: {inputs[0].shape} in {model.name!r}"
             )
+        if not tf.as_dtype(inputs[0].dtype).is_floating:
+            raise InputError(
+                f"base must take floats. Received: {inputs[0].dtype} in {model.name!r}; "
+                "convert the data before"
+            )
         self._maps: list[_AffineLayers] = []
         self._activations: list[Activation] = []
         shape, pending = self.input_shape, []
@@ -164,12 +193,14 @@ class LiveNetwork:
 
     def _check(self, model: keras.Model) -> None:
         """A chain of layers says nothing of how they are wired; two inputs do."""
-        x = np.random.default_rng(0).standard_normal((2, *self.input_shape)).astype(np.float32)
+        x = np.random.default_rng(0).standard_normal((3, *self.input_shape))
+        # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
+        x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
         theirs = np.asarray(model(x, training=False), np.float32)
-        ours = self.now().logits(x.reshape(2, -1)).numpy()
+        ours = self.now().logits(x.reshape(len(x), -1)).numpy()
         half = any(layer.compute_dtype in _HALF for layer in _chain(model))
-        allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max())
-        if not np.abs(ours - theirs).max() <= allowed:
+        allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
+        if not np.all(np.abs(ours - theirs).max(axis=1) <= allowed):
             raise InputError(
                 f"the layers of {model.name!r} are not a plain chain: read one after the other "
                 "they give other logits than the model"
@@ -177,9 +208,14 @@ class LiveNetwork:
 
 
 def _chain(model: keras.Model) -> list[keras.layers.Layer]:
-    """The layers in order, those of nested models in their place."""
+    """The layers in order, those of nested models in their place; operations too."""
+    if not type(model).call.__module__.startswith("keras."):
+        raise InputError(
+            f"base has a `call` of its own in {model.name!r} ({type(model).__name__}), which may "
+            "do anything; use keras.Sequential or keras.Model(inputs, outputs)"
+        )
     layers = []
-    for layer in model.layers:
+    for layer in getattr(model, "operations", model.layers):
         layers += _chain(layer) if isinstance(layer, keras.Model) else [layer]
     return layers
 

@@ -204,7 +204,6 @@ def train(
         raise InputError("certifying while training needs held_out examples to certify")
     examples = data.load(recipe.dataset, "train", data_dir=data_dir)
     evaluated = data.load(recipe.dataset, "test", data_dir=data_dir)
-    directory = _prepare(pathlib.Path(output), recipe, resume)
     x, y = examples.arrays()
     if recipe.held_out:
         x, y, evaluated = _split(x, y, recipe, examples.name)
@@ -212,18 +211,18 @@ def train(
     base = recipe.build(x.shape[1:], int(y.max()) + 1)
     steps = -(-len(x) // recipe.batch_size)
     model = recipe.model(base, steps)
+    directory = _prepare(pathlib.Path(output), recipe, resume)
     if not (directory / "saved_model.pb").exists():
         done = tf.Variable(0, dtype=tf.int64)
         model.optimizer.build(model.trainable_variables)
+        # By variable: Checkpoint would not find those that Keras keeps in lists.
+        state = [*model.variables, *model.optimizer.variables]
+        checkpoint = tf.train.Checkpoint(epoch=done, state=[variable.value for variable in state])
         checkpoints = tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=model, optimizer=model.optimizer, epoch=done),
-            str(directory / "checkpoints"),
-            max_to_keep=2,
+            checkpoint, str(directory / "checkpoints"), max_to_keep=2
         )
         if resume and checkpoints.latest_checkpoint:
-            checkpoints.checkpoint.restore(
-                checkpoints.latest_checkpoint
-            ).assert_existing_objects_matched()
+            checkpoint.restore(checkpoints.latest_checkpoint).assert_consumed()
         first = int(done)
         _forget_from(directory / "history.csv", first)
         held = None if not recipe.held_out else evaluated.arrays()

@@ -31,9 +31,13 @@ def certify(*arguments):
 @pytest.fixture(scope="module")
 def script():
     """The script as a module, so that refusals need not start a process each."""
-    loader = importlib.machinery.SourceFileLoader("certify_script", str(ROOT / "bin" / "certify"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "bin")
+        loader = importlib.machinery.SourceFileLoader("certify", str(ROOT / "bin" / "certify"))
+        module = importlib.util.module_from_spec(
+            importlib.util.spec_from_loader(loader.name, loader)
+        )
+        loader.exec_module(module)
     return module
 
 
@@ -41,8 +45,10 @@ def call(script, capfd, *arguments):
     """Exit code, stdout and stderr of the script's own entry, in this process."""
     for name in script.FLAGS:
         script.FLAGS[name].unparse()
+    shared = script.command_line
     try:
-        code = script.main(script.parse_flags(["certify", *map(str, arguments)]))
+        argv = shared.parse("certify", ["certify", *map(str, arguments)])
+        code = shared.call(script.main, "certify", argv)
     except SystemExit as stop:
         code = stop.code
     return code, *capfd.readouterr()

@@ -1,0 +1,243 @@
+"""Training by a recipe: what it writes, that it resumes, and what it refuses."""
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv import InputError, data, recipe, saved_model
+from keras_curv.recipe import Recipe
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SMALL = Recipe(width=16, epochs=3, batch_size=128, radius=0.3, held_out=0.2, shift=0.5, jit=False)
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def kill_after(monkeypatch, epochs):
+    """Makes training die after so many checkpoints, as a kill between two epochs would."""
+    saved = []
+    save = tf.train.CheckpointManager.save
+
+    def and_die(self, *arguments, **options):
+        save(self, *arguments, **options)
+        saved.append(1)
+        if len(saved) == epochs:
+            raise Killed
+
+    monkeypatch.setattr(tf.train.CheckpointManager, "save", and_die)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    output = tmp_path_factory.mktemp("run") / "model"
+    summary = recipe.train(SMALL, str(output), certify_every=2, command="bin/train --it")
+    return output, summary
+
+
+def test_what_is_written(finished):
+    output, summary = finished
+    assert saved_model.read(output).network.sizes == (64, 16, 10)
+    assert summary["dataset"] == "digits train, held-out part"
+    assert summary["examples"] == round(0.2 * 1437)
+    assert json.loads((output / "certified.json").read_text()) == summary
+    assert Recipe(**json.loads((output / "recipe.json").read_text())) == SMALL
+    card = (output / "CARD.md").read_text()
+    assert "bin/train --it" in card and "held-out part" in card
+    with open(output / "history.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["epoch"] for line in lines] == ["0", "1", "2"]
+    assert float(lines[-1]["loss"]) < float(lines[0]["loss"])
+    certified = [float(line["val_certified_accuracy_0.1"]) for line in lines]
+    assert certified[0] == certified[1] < certified[2]
+    assert not (output / "checkpoints").exists()
+    assert list((output / "logs" / "certified").iterdir())
+
+
+@pytest.mark.parametrize("loss", ["certified", "penalty"])
+def test_a_killed_run_resumes_to_the_same_weights(loss, tmp_path, monkeypatch):
+    chosen = dataclasses.replace(SMALL, loss=loss, radius=0.3 if loss == "certified" else None)
+    recipe.train(chosen, str(tmp_path / "whole"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 2)
+        recipe.train(chosen, str(tmp_path / "parts"))
+    assert not (tmp_path / "parts" / "saved_model.pb").exists()
+    recipe.train(chosen, str(tmp_path / "parts"), resume=True)
+    whole, parts = (saved_model.read(tmp_path / name).network for name in ("whole", "parts"))
+    for one, other in zip(whole.affines, parts.affines, strict=True):
+        np.testing.assert_array_equal(one.kernel, other.kernel)
+        np.testing.assert_array_equal(one.bias, other.bias)
+    lines = (tmp_path / "parts" / "history.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1", "2"]
+    assert lines == (tmp_path / "whole" / "history.csv").read_text().splitlines()
+
+
+def test_a_run_killed_while_certifying_need_not_train_again(finished, tmp_path, monkeypatch):
+    output, summary = finished
+    (output / "CARD.md").unlink()
+    monkeypatch.setattr(keras.Model, "fit", None)
+    again = recipe.train(SMALL, str(output), resume=True)
+    assert again | {"seconds": 0} == summary | {"seconds": 0}
+    assert (output / "CARD.md").is_file()
+
+
+def test_lines_that_were_not_checkpointed_are_dropped(tmp_path):
+    history = tmp_path / "history.csv"
+    history.write_text("epoch,loss\n0,1.0\n1,0.5\n2,0.2\n")
+    recipe._forget_from(history, 2)
+    assert history.read_text().split() == ["epoch,loss", "0,1.0", "1,0.5"]
+    recipe._forget_from(history, 0)
+    assert history.read_text() == ""
+
+
+def test_every_epoch_sees_every_example_once_in_an_order_of_its_own():
+    x = np.arange(50, dtype=np.float32).reshape(50, 1, 1, 1)
+    y = np.arange(50)
+    small = dataclasses.replace(SMALL, batch_size=16, epochs=3, shift=0.0)
+    batches = list(recipe._batches(x, y, small, 0).as_numpy_iterator())
+    assert [len(label) for _, label in batches] == [16, 16, 16, 2] * 3
+    orders = [np.concatenate([label for _, label in batches[i : i + 4]]) for i in (0, 4, 8)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert not np.array_equal(orders[0], orders[1])
+    assert all(np.array_equal(image[:, 0, 0, 0], label) for image, label in batches)
+    later = list(recipe._batches(x, y, small, 2).as_numpy_iterator())
+    np.testing.assert_array_equal(np.concatenate([label for _, label in later]), orders[2])
+
+
+def test_shifts_move_by_at_most_one_pixel(rng):
+    images = rng.random((400, 5, 6, 2)).astype(np.float32)
+    moved = recipe._shifted(tf.constant(images), 0.5, tf.constant([3, 4], tf.int64)).numpy()
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    shifts = [(i, j) for i in range(3) for j in range(3)]
+    candidates = np.stack([padded[:, i : i + 5, j : j + 6] for i, j in shifts])
+    matches = (candidates == moved).all(axis=(2, 3, 4))
+    np.testing.assert_array_equal(matches.sum(axis=0), 1)
+    counts = matches.sum(axis=1)
+    # Half stay, and one in nine of the others: 222 of 400; the rest spread over eight moves.
+    assert abs(counts[4] - 222) < 50 and np.delete(counts, 4).min() > 5
+
+
+def test_the_rate_is_flat_and_then_halved():
+    chosen = Recipe(epochs=10, optimizer="adam", learning_rate=1.0, flat=0.5, halvings=5)
+    assert [chosen.rate(epoch) for epoch in (0, 5, 6, 9)] == pytest.approx([1, 1, 0.5, 1 / 16])
+
+
+BAD = {
+    "data set": ({"dataset": "imagenet"}, "dataset must be one of digits"),
+    "activation": ({"activation": "relu"}, "softplus, sigmoid, tanh. Received: 'relu'"),
+    "loss": ({"loss": "trades"}, "certified, crt, penalty. Received: 'trades'"),
+    "optimizer": ({"optimizer": "sgd"}, "muon, adam"),
+    "layers": ({"layers": 1}, "layers must be at least 2. Received: 1"),
+    "width": ({"width": 0}, "width must be at least 1"),
+    "epochs": ({"epochs": 0}, "epochs must be at least 1"),
+    "seed": ({"seed": -1}, "seed must be at least 0"),
+    "learning rate": ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
+    "muon rate": ({"muon_rate": float("nan")}, "muon_rate must be a positive number"),
+    "shift": ({"shift": 1.5}, "shift must be from 0 to 1. Received: 1.5"),
+    "held out": ({"held_out": 0.95}, "held_out must be from 0 to 0.9"),
+    "radius of nothing": ({"loss": "penalty", "radius": 1.0}, "no use with loss 'penalty'"),
+    "rivals of crt": ({"loss": "crt", "rivals": 3}, "rivals are for loss 'certified'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_recipes_are_refused_by_name(name):
+    changes, message = BAD[name]
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        Recipe(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"radius": 0.0}, "radius must be a positive number"),
+        ({"gamma": -1.0}, "gamma must be"),
+        ({"rivals": 10}, "rivals must be from 1 to 9"),
+    ],
+)
+def test_what_the_model_refuses_leaves_nothing_behind(changes, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        recipe.train(dataclasses.replace(SMALL, **changes), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+def test_output_that_cannot_be_used(finished, tmp_path):
+    output, _ = finished
+    with pytest.raises(InputError, match="not an empty directory; give a new one, or resume"):
+        recipe.train(SMALL, str(output))
+    with pytest.raises(InputError, match="no run to resume"):
+        recipe.train(SMALL, str(tmp_path / "none"), resume=True)
+    other = dataclasses.replace(SMALL, width=17, seed=1)
+    with pytest.raises(InputError, match=r"differ in width \(16, now 17\), seed \(0, now 1\)"):
+        recipe.train(other, str(output), resume=True)
+    with pytest.raises(InputError, match="is finished"):
+        recipe.train(SMALL, str(output), resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="not an empty directory"):
+        recipe.train(SMALL, str(tmp_path / "file"))
+
+
+def test_certifying_while_training_needs_held_out_examples(tmp_path):
+    with pytest.raises(InputError, match="needs held_out"):
+        recipe.train(dataclasses.replace(SMALL, held_out=0.0), str(tmp_path), certify_every=1)
+
+
+def test_held_out_examples_are_not_trained_on():
+    x, y = data.load_all("digits", "train")
+    kept_x, kept_y, held = recipe._split(x, y, SMALL, "digits train")
+    held_x, _ = held.arrays()
+    together = np.concatenate([kept_x, held_x]).reshape(len(x), -1)
+    assert len(kept_x) == len(kept_y) == len(x) - len(held_x)
+    np.testing.assert_array_equal(
+        np.sort(together @ np.arange(64.0)), np.sort(x.reshape(len(x), -1) @ np.arange(64.0))
+    )
+
+
+def train(*arguments):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "bin" / "train"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"COLUMNS": "100"},
+    )
+
+
+def test_the_command(tmp_path):
+    output = tmp_path / "model"
+    flags = ["--width", 8, "--epochs", 1, "--loss", "crt", "--gamma", 0.01, "--reported", 0.3]
+    result = train(*flags, "--output", output)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert "certified accuracy" in result.stdout and "0.3" in result.stdout
+    assert "digits test" in result.stdout
+    command = (
+        f"bin/train --width 8 --epochs 1 --loss crt --gamma 0.01 --reported 0.3 --output {output}"
+    )
+    assert command in (output / "CARD.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--output is required"),
+        (["--loss", "crt", "--rivals", 3], "rivals are for loss 'certified'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path):
+    output = ["--output", tmp_path / "model"] if arguments else []
+    result = train(*arguments, *output)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("train: ")
+    assert not (tmp_path / "model").exists()
