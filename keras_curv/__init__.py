@@ -1,23 +1,30 @@
-"""Certified l2 robustness for Keras classifiers: curvature-based certificates and attacks."""
+"""Keras classifiers whose l2 robustness can be proved: training, attacks and certificates."""
 
 from keras_curv.attacks import AttackResult, curvature_attack, pgd_attack
+from keras_curv.callbacks import CertifiedAccuracy
 from keras_curv.certificate import Certificates, CurvatureCertificate, Status
 from keras_curv.certifier import Certifier, certify, success_rates
 from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
 from keras_curv.errors import InputError
 from keras_curv.network import Network
+from keras_curv.recipe import Recipe, train
 from keras_curv.run import certify_examples
 from keras_curv.saved_model import ServedModel, read
+from keras_curv.training import CRTModel, CurvatureRegularizer
 from keras_curv.version import __version__
 
 __all__ = [
     "AttackResult",
+    "CRTModel",
+    "CertifiedAccuracy",
     "Certificates",
     "Certifier",
     "CurvatureBounds",
     "CurvatureCertificate",
+    "CurvatureRegularizer",
     "InputError",
     "Network",
+    "Recipe",
     "ServedModel",
     "Status",
     "__version__",
@@ -29,4 +36,5 @@ __all__ = [
     "pgd_attack",
     "read",
     "success_rates",
+    "train",
 ]
