@@ -35,6 +35,7 @@ LOSSES = ("certified", "crt")
 RIVALS = 4  # of the certified loss, by default
 _RAMP_START = 0.05  # of the radius
 _NEVER = -1e9  # the logit of a class that takes no part
+_ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 
 
 class _CurvatureModel(keras.Model):
@@ -66,6 +67,11 @@ class _CurvatureModel(keras.Model):
         _require_logits_loss(loss)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
+    def compile_from_config(self, config):
+        """Compiles a loaded model; Keras leaves those with a `compile` of their own uncompiled."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
     def _minus_m(self, label, rival) -> tf.Tensor:
         """κ of each pair, of the shape of `rival`; differentiable, moves nothing."""
         return _of_pairs(self.curvature.estimate(self.live.now()), label, rival)
@@ -89,8 +95,8 @@ class _CurvatureModel(keras.Model):
     @classmethod
     def from_config(cls, config):
         """The model, with fresh weights."""
-        base = keras.saving.deserialize_keras_object(config.pop("base"))
-        return cls(base, **config)
+        base = keras.saving.deserialize_keras_object(config["base"])
+        return cls(**{**config, "base": base})
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -219,11 +225,11 @@ class CRTModel(_CurvatureModel):
         others = self.live.sizes[-1] - 1
         if loss == "crt" and rivals not in (None, 1):
             raise InputError(f"loss='crt' attacks the runner-up alone. Received: rivals={rivals}")
-        if rivals is not None and not 1 <= rivals <= others:
+        if rivals is not None and rivals not in range(1, others + 1):
             raise InputError(
                 f"rivals must be from 1 to {others}, the other classes. Received: {rivals}"
             )
-        self.rivals = 1 if loss == "crt" else rivals or min(RIVALS, others)
+        self.rivals = 1 if loss == "crt" else int(rivals or min(RIVALS, others))
         self.attack_steps = _at_least(attack_steps, 1, "attack_steps")
         self.ramp_steps = _at_least(ramp_steps, 0, "ramp_steps")
         self.clean_metric = keras.metrics.SparseCategoricalAccuracy("clean_accuracy")
@@ -352,34 +358,34 @@ def _require_labels(y, classes: int) -> tf.Tensor:
             f"labels of shape {tuple(y.shape)} look one-hot; pass integers (n,), as from "
             "numpy.argmax(y, axis=1)"
         )
-    if y.shape.rank != 1:
-        raise InputError(f"labels must be integers (n,). Received: shape {y.shape}")
-    label = tf.cast(y, tf.int32)
+    if y.shape.rank != 1 or not y.dtype.is_integer:
+        raise InputError(f"labels must be integers (n,). Received: {y.dtype.name}, shape {y.shape}")
+    label = tf.cast(y, tf.int64)  # to int32 after the check: it would wrap
     message = f"labels must be from 0 to {classes - 1}"
     with tf.control_dependencies(
         [
             tf.debugging.assert_non_negative(label, message),
-            tf.debugging.assert_less(label, classes, message),
+            tf.debugging.assert_less(label, tf.constant(classes, tf.int64), message),
         ]
     ):
-        return tf.identity(label)
+        return tf.cast(label, tf.int32)
 
 
 def _require_logits_loss(loss) -> None:
     """Raises InputError for a loss that would misread integer labels or logits."""
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    config = loss.get_config() if isinstance(loss, keras.losses.Loss) else {}
-    name = getattr(loss, "name", None) or getattr(loss, "__name__", "")
-    if config.get("from_logits") is False or (not config and "crossentropy" in name):
-        raise InputError(
-            f"the base returns logits: compile with from_logits=True. Received: loss={name!r}"
-        )
-    if isinstance(loss, keras.losses.CategoricalCrossentropy):
-        raise InputError(
-            "labels are integers (n,): use SparseCategoricalCrossentropy(from_logits=True). "
-            "Received: CategoricalCrossentropy"
-        )
+    for part in map(keras.losses.get, keras.tree.flatten(loss)):
+        config = part.get_config() if isinstance(part, keras.losses.Loss) else {}
+        name = getattr(part, "name", None) or getattr(part, "__name__", "")
+        # Keras' own functions take probabilities.
+        if config.get("from_logits") is False or part is getattr(keras.losses, name, None):
+            raise InputError(
+                f"the base returns logits: compile with from_logits=True. Received: loss={name!r}"
+            )
+        if isinstance(part, _ONE_HOT_LOSSES):
+            raise InputError(
+                "labels are integers (n,): use SparseCategoricalCrossentropy(from_logits=True). "
+                f"Received: {type(part).__name__}"
+            )
 
 
 def _positive(value: float, name: str) -> float:
