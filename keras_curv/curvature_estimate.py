@@ -63,7 +63,7 @@ class CurvatureEstimate(keras.layers.Layer):
         self.built = True
 
     def _state(self, shape, name, seed):
-        return self.add_weight(
+        variable = self.add_weight(
             shape=shape,
             dtype="float32",
             initializer=keras.initializers.RandomNormal(seed=seed),
@@ -72,6 +72,8 @@ class CurvatureEstimate(keras.layers.Layer):
             aggregation="only_first_replica",
             name=name,
         )
+        setattr(self, name, variable)  # tf.train.Checkpoint follows attributes, not Keras' lists
+        return variable
 
     def advance(self, network: FeedForward) -> None:
         """Moves the vectors on: the one place where the state of training changes."""

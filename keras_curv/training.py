@@ -82,7 +82,8 @@ class _CurvatureModel(keras.Model):
         if sample_weight is not None:
             weight = tf.cast(sample_weight, minus_m.dtype)
             minus_m *= tf.reshape(weight, (-1, *[1] * (minus_m.shape.rank - 1)))
-        self.add_loss(self.gamma * tf.reduce_mean(minus_m))
+        count = tf.cast(tf.size(minus_m), minus_m.dtype)  # zero for a replica without examples
+        self.add_loss(self.gamma * tf.math.divide_no_nan(tf.reduce_sum(minus_m), count))
 
     def get_config(self):
         """What `from_config` takes."""
@@ -122,7 +123,7 @@ class CurvatureRegularizer(_CurvatureModel):
         >>> base = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(3)])
         >>> model = CurvatureRegularizer(base, gamma=0.01)
         >>> model.compile("adam", metrics=["accuracy"])
-        >>> history = model.fit(np.zeros((8, 4)), np.arange(8) % 3, verbose=0)
+        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
         >>> sorted(history.history)
         ['accuracy', 'curvature', 'loss']
 
@@ -135,11 +136,20 @@ class CurvatureRegularizer(_CurvatureModel):
     def train_step(self, data):
         """One step; moves the vectors of the curvature estimate on first."""
         self.curvature.advance(self.live.now())
-        return super().train_step(data)
+        return super().train_step(self._checked(data))
+
+    def test_step(self, data):
+        """The same; nothing moves."""
+        return super().test_step(self._checked(data))
+
+    def _checked(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return x, _require_labels(y, self.live.sizes[-1]), sample_weight
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The compiled loss, plus the penalty."""
-        label = _require_labels(y, self.live.sizes[-1])
+        # Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
+        label = tf.reshape(tf.cast(y, tf.int32), (-1,))
         rival = self.live.now().runner_up(tf.cast(y_pred, tf.float32), label)
         minus_m = self._minus_m(label, rival)
         self.curvature_metric.update_state(minus_m)
@@ -199,7 +209,7 @@ class CRTModel(_CurvatureModel):
         >>> base = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(3)])
         >>> model = CRTModel(base, radius=0.5)
         >>> model.compile("adam")
-        >>> history = model.fit(np.zeros((8, 4)), np.arange(8) % 3, verbose=0)
+        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
         >>> base.export("robust")  # doctest: +SKIP
 
     Reference: Singla & Feizi (2020), section 5, equation 10, for "crt".
@@ -360,7 +370,7 @@ def _require_labels(y, classes: int) -> tf.Tensor:
         )
     if y.shape.rank != 1 or not y.dtype.is_integer:
         raise InputError(f"labels must be integers (n,). Received: {y.dtype.name}, shape {y.shape}")
-    label = tf.cast(y, tf.int64)  # to int32 after the check: it would wrap
+    label = tf.cast(y, tf.int64)
     message = f"labels must be from 0 to {classes - 1}"
     with tf.control_dependencies(
         [
@@ -368,7 +378,8 @@ def _require_labels(y, classes: int) -> tf.Tensor:
             tf.debugging.assert_less(label, tf.constant(classes, tf.int64), message),
         ]
     ):
-        return tf.cast(label, tf.int32)
+        # XLA drops the assertions; what stays out of range makes the loss NaN.
+        return tf.cast(tf.clip_by_value(label, -1, classes), tf.int32)
 
 
 def _require_logits_loss(loss) -> None:

@@ -1,0 +1,407 @@
+"""A model read layer by layer is the network that is read from its frozen graph."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv import saved_model
+from keras_curv.errors import InputError
+from keras_curv.live import LiveNetwork
+
+L = keras.layers
+
+
+def _sequential(shape, *layers):
+    return keras.Sequential([keras.Input(shape), *layers])
+
+
+def _functional(shape, *layers):
+    inputs = outputs = keras.Input(shape)
+    for layer in layers:
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs)
+
+
+def _nested(shape, *layers):
+    """The first layers in a model of their own, and that one in another."""
+    inner = keras.Sequential(layers[:1])
+    middle = keras.Sequential([inner, *layers[1:2]])
+    inputs = keras.Input(shape)
+    outputs = middle(inputs)
+    for layer in layers[2:]:
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs)
+
+
+def _randomise(model, rng):
+    """Weights and moving statistics that no rule could get right by chance."""
+    for variable in model.weights:
+        value = rng.standard_normal(variable.shape)
+        if variable.path.endswith("variance"):
+            value = 0.5 + value**2
+        if not variable.dtype.startswith("int"):
+            variable.assign(value)
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            _randomise(layer, rng)
+        elif isinstance(layer, L.Normalization):
+            layer.finalize_state()
+    return model
+
+
+def _adapted(shape, rng, **options):
+    layer = L.Normalization(**options)
+    layer.adapt(40.0 + 13.0 * rng.standard_normal((50, *shape)))
+    return layer
+
+
+# Name: input shape, layers. Widths are unequal, so a transposed kernel cannot pass.
+MODELS = {
+    "two layers": ((4,), lambda rng: [L.Dense(7, "softplus"), L.Dense(3)]),
+    "three layers": ((4,), lambda rng: [L.Dense(7, "tanh"), L.Dense(5, "sigmoid"), L.Dense(3)]),
+    "four layers": (
+        (4,),
+        lambda rng: [L.Dense(7, "tanh"), L.Dense(5, "sigmoid"), L.Dense(6, "softplus"), L.Dense(3)],
+    ),
+    "no bias": (
+        (4,),
+        lambda rng: [L.Dense(7, "tanh", use_bias=False), L.Dense(3, use_bias=False)],
+    ),
+    "activation layers": (
+        (4,),
+        lambda rng: [L.Dense(7), L.Activation("softplus"), L.Activation("linear"), L.Dense(3)],
+    ),
+    "two activations in a row": (
+        (4,),
+        lambda rng: [
+            L.Activation("tanh"),
+            L.Dense(7, "softplus"),
+            L.Activation("tanh"),
+            L.Dense(3),
+        ],
+    ),
+    "affine maps in a row": (
+        (4,),
+        lambda rng: [L.Dense(7), L.Dense(5), L.Activation("tanh"), L.Dense(6), L.Dense(3)],
+    ),
+    "image": (
+        (2, 3, 1),
+        lambda rng: [
+            L.Rescaling(1 / 3, offset=-0.2),
+            L.Flatten(),
+            L.Dropout(0.5),
+            L.Dense(7, "softplus"),
+            L.GaussianNoise(0.3),
+            L.Dense(3),
+        ],
+    ),
+    "permuted": (
+        (2, 3),
+        lambda rng: [L.Permute((2, 1)), L.Flatten(), L.Dense(7, "tanh"), L.Dense(3)],
+    ),
+    "permuted inside": (
+        (4,),
+        lambda rng: [
+            L.Dense(6, "softplus"),
+            L.Reshape((2, 3)),
+            L.Permute((2, 1)),
+            L.Flatten(),
+            L.Dense(3),
+        ],
+    ),
+    "dense on a matrix": (
+        (3, 2),
+        lambda rng: [L.Dense(5, "softplus"), L.Dense(4), L.Flatten(), L.Dense(3)],
+    ),
+    "rescaled by channel": (
+        (3, 2),
+        lambda rng: [
+            L.Rescaling([0.5, 2.0], offset=[1.0, -1.0]),
+            L.Flatten(),
+            L.Dense(5, "tanh"),
+            L.Dense(3),
+        ],
+    ),
+    "adapted normalization": (
+        (3, 2),
+        lambda rng: [_adapted((3, 2), rng), L.Flatten(), L.Dense(5, "tanh"), L.Dense(3)],
+    ),
+    "normalization of another axis": (
+        (3, 2),
+        lambda rng: [_adapted((3, 2), rng, axis=1), L.Flatten(), L.Dense(5, "tanh"), L.Dense(3)],
+    ),
+    "inverse normalization": (
+        (4,),
+        lambda rng: [
+            L.Normalization(mean=[1.0, 2.0, 3.0, 4.0], variance=[0.1, 0.2, 0.3, 0.4], invert=True),
+            L.Dense(5, "tanh"),
+            L.Dense(3),
+        ],
+    ),
+    "batch normalization": (
+        (4,),
+        lambda rng: [
+            L.BatchNormalization(),
+            L.Dense(7),
+            L.BatchNormalization(scale=False),
+            L.Activation("sigmoid"),
+            L.BatchNormalization(center=False),
+            L.Dense(3),
+            L.BatchNormalization(),
+        ],
+    ),
+    "batch normalization of another axis": (
+        (3, 2),
+        lambda rng: [L.BatchNormalization(axis=1), L.Flatten(), L.Dense(5, "tanh"), L.Dense(3)],
+    ),
+}
+# Its frozen graph has ops that `saved_model.read` does not read.
+UNREAD = {"dense on a matrix"}
+BUILD = {"sequential": _sequential, "functional": _functional, "nested": _nested}
+CASES = [(name, "sequential") for name in MODELS if name not in UNREAD] + [
+    ("three layers", "functional"),
+    ("image", "functional"),
+    ("four layers", "nested"),
+    ("batch normalization", "nested"),
+]
+
+
+@pytest.mark.parametrize(("name", "build"), CASES)
+def test_it_is_the_network_of_the_frozen_graph(name, build, rng):
+    shape, layers = MODELS[name]
+    model = _randomise(BUILD[build](shape, *layers(rng)), rng)
+    live, frozen = LiveNetwork(model), saved_model.read(model).network
+    network = live.now()
+    assert live.sizes == network.sizes == frozen.sizes
+    assert network.activations == frozen.activations
+    kernels, biases = network.weights(tf.float64)
+    for affine, kernel, bias in zip(frozen.affines, kernels, biases, strict=True):
+        # float32: Keras' batch normalisation and ours round a product of up to four maps apart.
+        np.testing.assert_allclose(kernel, affine.kernel, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(bias, affine.bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_it_has_the_logits_of_the_model(name, rng):
+    shape, layers = MODELS[name]
+    model = _randomise(_sequential(shape, *layers(rng)), rng)
+    x = 3.0 * rng.standard_normal((6, *shape)).astype(np.float32)
+    ours = LiveNetwork(model).now().logits(x.reshape(6, -1))
+    # float32, in another order of multiplication.
+    np.testing.assert_allclose(ours, model(x, training=False), rtol=1e-5, atol=1e-4)
+
+
+def test_it_follows_the_weights(rng):
+    model = _sequential((4,), L.Dense(7, "tanh"), L.Dense(3))
+    live = LiveNetwork(model)
+    before = live.now()
+    model.layers[0].kernel.assign(rng.standard_normal((4, 7)))
+    np.testing.assert_array_equal(live.now().weights(tf.float32)[0][0], model.layers[0].kernel)
+    assert np.any(before.weights(tf.float32)[0][0] != model.layers[0].kernel.numpy())
+
+
+def test_it_follows_moving_statistics(rng):
+    model = _sequential((4,), L.BatchNormalization(), L.Dense(7, "tanh"), L.Dense(3))
+    live = LiveNetwork(model)
+    x = rng.standard_normal((6, 4)).astype(np.float32)
+    model(5.0 * x + 3.0, training=True)
+    np.testing.assert_allclose(live.now().logits(x), model(x, training=False), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_gradients_are_those_of_the_model(name, rng):
+    shape, layers = MODELS[name]
+    model = _randomise(_sequential(shape, *layers(rng)), rng)
+    live = LiveNetwork(model)
+    x = rng.standard_normal((6, *shape)).astype(np.float32)
+    with tf.GradientTape(persistent=True) as tape:
+        theirs = tf.reduce_sum(model(x, training=False) ** 2)
+        ours = tf.reduce_sum(live.now().logits(x.reshape(6, -1)) ** 2)
+    variables = model.trainable_variables
+    for gradient, expected in zip(
+        tape.gradient(ours, variables), tape.gradient(theirs, variables), strict=True
+    ):
+        scale = np.abs(expected).max()  # float32, in another order
+        np.testing.assert_allclose(gradient, expected, atol=1e-4 * scale)
+
+
+PREPARED = {
+    "rescaling": lambda: L.Rescaling(1 / 70, offset=-1.8),
+    "normalization": lambda: L.Normalization(mean=127.0, variance=70.0**2),
+    "batch normalization": lambda: L.BatchNormalization(
+        moving_mean_initializer=keras.initializers.Constant(127.0),
+        moving_variance_initializer=keras.initializers.Constant(70.0**2),
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", list(PREPARED))
+def test_half_precision_keeps_the_digits_of_the_kernel(name, policy, rng):
+    """A kernel of 1/70 beside a shift of −1.8: the difference of two such values is lost."""
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = _sequential((4,), PREPARED[name](), L.Dense(7, "softplus"), L.Dense(3))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    kernels, biases = LiveNetwork(model).now().weights(tf.float32)
+    assert all(tensor.dtype == tf.float32 for tensor in (*kernels, *biases))
+    first = model.layers[1].kernel.numpy()
+    # bfloat16 has 8 bits for the mean and the variance that the layer holds.
+    np.testing.assert_allclose(kernels[0], first / 70.0, rtol=5e-3)
+    shift = -1.8 if name == "rescaling" else -127.0 / 70.0
+    np.testing.assert_allclose(biases[0], shift * first.sum(axis=0), rtol=5e-3, atol=5e-3)
+    np.testing.assert_array_equal(kernels[1], model.layers[2].kernel)
+
+
+def test_a_large_shift_keeps_the_digits_of_the_kernel(rng):
+    model = _sequential(
+        (4,), L.Normalization(mean=1e6, variance=1.0), L.Dense(5, "tanh"), L.Dense(3)
+    )
+    kernels, _ = LiveNetwork(model).now().weights(tf.float32)
+    np.testing.assert_allclose(kernels[0], model.layers[1].kernel, rtol=1e-6)  # float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_variables_of_other_precisions(dtype, rng):
+    model = _sequential(
+        (4,),
+        L.BatchNormalization(dtype=dtype),
+        L.Dense(7, "tanh", dtype=dtype),
+        L.Dense(3, dtype=dtype),
+    )
+    kernels, _ = LiveNetwork(model).now().weights(tf.float32)
+    assert all(kernel.dtype == tf.float32 for kernel in kernels)
+
+
+class OwnDense(L.Dense):
+    def call(self, inputs):
+        return keras.ops.relu(super().call(inputs))
+
+
+class OwnModel(keras.Sequential):
+    def call(self, inputs, training=None, mask=None):
+        return keras.ops.relu(super().call(inputs) + 1e3) - 1e3
+
+
+def _branched(join):
+    inputs = keras.Input((4,))
+    hidden = L.Dense(4, "tanh")(inputs)
+    return keras.Model(inputs, L.Dense(3)(join(inputs, hidden)))
+
+
+def _with(function):
+    """A bare operation between layers."""
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, L.Dense(3)(function(L.Dense(5, "tanh")(inputs))))
+
+
+def _repeated(*before):
+    """A layer called twice: in a list of layers it stands but once."""
+    shared = L.Dense(4, "tanh", kernel_initializer=keras.initializers.Orthogonal(seed=1))
+    last = L.Dense(3, kernel_initializer=keras.initializers.RandomNormal(stddev=0.01, seed=1))
+    inputs = hidden = keras.Input((4,))
+    for layer in (*before, shared, shared, last):
+        hidden = layer(hidden)
+    return keras.Model(inputs, hidden)
+
+
+def _two_inputs():
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    return keras.Model(inputs, L.Dense(3)(L.Add()(inputs)))
+
+
+def _two_outputs():
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, [L.Dense(3)(inputs), L.Dense(3)(inputs)])
+
+
+REFUSED = {
+    "convolution": (
+        lambda: _sequential((4, 4, 1), L.Conv2D(2, 3, name="third"), L.Flatten(), L.Dense(3)),
+        r"layer 'third' \(Conv2D\).*supported: Flatten, .*Dense",
+    ),
+    "subclass of Dense": (
+        lambda: _sequential((4,), OwnDense(5, name="mine"), L.Dense(3)),
+        r"layer 'mine' \(OwnDense\)",
+    ),
+    "subclass of Sequential": (
+        lambda: OwnModel([keras.Input((4,)), L.Dense(5, "tanh"), L.Dense(3)], name="mine"),
+        r"`call` of its own in 'mine' \(OwnModel\)",
+    ),
+    "subclass inside": (
+        lambda: _sequential((4,), OwnModel([L.Dense(5)], name="mine"), L.Dense(3)),
+        r"`call` of its own in 'mine' \(OwnModel\)",
+    ),
+    "relu": (
+        lambda: _sequential((4,), L.Dense(5, "relu", name="third"), L.Dense(3)),
+        r"activation 'relu' in layer 'third'.*supported: softplus, sigmoid, tanh",
+    ),
+    "relu layer": (
+        lambda: _sequential((4,), L.Dense(5), L.ReLU(name="third"), L.Dense(3)),
+        r"layer 'third' \(ReLU\)",
+    ),
+    "function of one's own": (
+        lambda: _sequential((4,), L.Dense(5, lambda z: z), L.Dense(3)),
+        "activation '<lambda>'",
+    ),
+    "softmax": (
+        lambda: _sequential((4,), L.Dense(5, "tanh"), L.Dense(3, "softmax", name="third")),
+        "activation 'softmax' in layer 'third'.*leave the softmax away",
+    ),
+    "softmax layer": (
+        lambda: _sequential((4,), L.Dense(3), L.Softmax(name="third")),
+        r"layer 'third' \(Softmax\)",
+    ),
+    "activation at the end": (
+        lambda: _sequential((4,), L.Dense(5, "tanh"), L.Dense(3, "sigmoid")),
+        "ends with the activation 'sigmoid'",
+    ),
+    "one logit": (
+        lambda: _sequential((4,), L.Dense(5, "tanh"), L.Dense(1)),
+        r"at least two classes. Received: \(None, 1\)",
+    ),
+    "logits of rank three": (
+        lambda: _sequential((2, 4), L.Dense(5, "tanh"), L.Dense(3)),
+        r"Received: \(None, 2, 3\)",
+    ),
+    "two inputs": (_two_inputs, "one input and one output. Received: 2 inputs, 1 outputs"),
+    "two outputs": (_two_outputs, "one input and one output. Received: 1 inputs, 2 outputs"),
+    "unknown shape": (
+        lambda: _sequential((None, 4), L.Dense(5, "tanh"), L.Dense(3)),
+        r"must know its input shape.*\(None, None, 4\)",
+    ),
+    "integer input": (
+        lambda: keras.Sequential(
+            [keras.Input((4,), dtype="uint8"), L.Rescaling(1 / 255), L.Dense(5, "tanh"), L.Dense(3)]
+        ),
+        "must take floats. Received: uint8",
+    ),
+    "not built": (lambda: keras.Sequential([L.Dense(3)]), "built Keras model.*give it an Input"),
+    "a layer": (lambda: L.Dense(3), "built Keras model.*Dense"),
+    "not from Keras": (lambda: "digits.keras", "built Keras model.*digits.keras"),
+    "nothing": (lambda: None, "built Keras model.*None"),
+    "channels first": (
+        lambda: _sequential(
+            (4, 4, 2), L.Flatten(data_format="channels_first", name="third"), L.Dense(3)
+        ),
+        "layer 'third'",
+    ),
+    "skip connection": (lambda: _branched(lambda a, b: L.Add()([a, b])), r"\(Add\)"),
+    "skip by an operation": (lambda: _branched(lambda a, b: a + b), r"\(Add\)"),
+    "operation that data seldom meet": (
+        lambda: _with(lambda z: keras.ops.clip(z, -1e6, 1e6)),
+        "'clip' .Clip.",
+    ),
+    "layer called twice": (_repeated, "not a plain chain"),
+    "layer called twice on pixels": (lambda: _repeated(L.Rescaling(1 / 255)), "not a plain chain"),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_refused_by_name(name):
+    build, message = REFUSED[name]
+    with pytest.raises(InputError, match=message) as caught:
+        LiveNetwork(build())
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,88 @@
+"""Two replicas train as one device does; in a process of its own, with two logical CPUs."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import json
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.training import CRTModel, CurvatureRegularizer
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+L = keras.layers
+BUILD = {
+    "penalty": lambda base: CurvatureRegularizer(base, 0.1),
+    "certified": lambda base: CRTModel(base, 0.3, 0.1, ramp_steps=3),
+    "crt": lambda base: CRTModel(base, 0.3, 0.1, loss="crt"),
+}
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((16, 4)).astype("float32"), rng.integers(0, 3, 16)
+weight = rng.uniform(0.5, 1.5, 16).astype("float32")
+
+
+def train(strategy):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [L.Dense(7, "tanh"), L.Dense(5, "softplus"), L.Dense(3)]
+        model = BUILD[sys.argv[1]](keras.Sequential([keras.Input((4,)), *layers]))
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), metrics=["accuracy"])
+    history = model.fit(
+        x, y[:, None], sample_weight=weight, batch_size=8, epochs=2, shuffle=False, verbose=0
+    ).history
+    tested = model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True)
+    replicas = strategy.num_replicas_in_sync
+    weights = [value.tolist() for value in model.get_weights()]
+    last = model.fit(x[:9], y[:9], batch_size=8, verbose=0).history["loss"]  # one for two
+    return {
+        "history": history,
+        "test": tested,
+        "weights": weights,
+        "replicas": replicas,
+        "last": last,
+        "steps": int(model.curvature.steps.numpy()),
+    }
+
+
+one = train(tf.distribute.OneDeviceStrategy("CPU:0"))
+two = train(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+print(json.dumps([one, two]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["penalty", "certified", "crt"])
+def test_two_replicas_are_one_device(kind):
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, kind],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = json.loads(done.stdout.splitlines()[-1])
+    assert (one["replicas"], two["replicas"]) == (1, 2)
+    assert one["steps"] == two["steps"] == 6
+    assert math.isfinite(one["last"][0]) and math.isfinite(two["last"][0])
+    assert one["history"].keys() == two["history"].keys()
+    # float32, with the sum over a batch taken in two halves, through four steps.
+    for name, values in one["history"].items():
+        assert two["history"][name] == pytest.approx(values, rel=1e-4), name
+    for name, value in one["test"].items():
+        assert two["test"][name] == pytest.approx(value, rel=1e-4), name
+    assert len(one["weights"]) == len(two["weights"])
+    for ours, theirs in zip(_flat(one["weights"]), _flat(two["weights"]), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def _flat(values):
+    return [part for v in values for part in _flat(v)] if isinstance(values, list) else [values]
