@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_curv.certifier import Certifier
 from keras_curv.curvature import theorem4
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, require_at_least, require_positive
 
 _CURVE_POINTS = 64
 
@@ -56,17 +56,14 @@ class CertifiedAccuracy(keras.callbacks.Callback):
     def __init__(self, x, y, radius, *, sample=500, every=1, log_dir=None, seed=0):
         super().__init__()
         radii = radius if isinstance(radius, Sequence) else [radius]
-        for value in radii:
-            if not (np.isfinite(value) and value > 0.0):
-                raise InputError(f"radius must be a positive number. Received: {value}")
-        for name, value in (("sample", sample), ("every", every)):
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1. Received: {value}")
+        require_at_least(every, 1, "every")
+        if sample is not None:
+            require_at_least(sample, 1, "sample")
         if len(x) != len(y) or len(x) == 0:
             raise InputError(
                 f"x and y must have one length, not 0. Received: {len(x)} and {len(y)}"
             )
-        self.radii = [float(value) for value in radii]
+        self.radii = [require_positive(value, "radius") for value in radii]
         self.names = [f"val_certified_accuracy_{value:g}" for value in self.radii]
         chosen = np.random.default_rng(seed).permutation(len(x))[:sample]
         self.x, self.y = np.asarray(x)[chosen], np.asarray(y)[chosen]

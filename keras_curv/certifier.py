@@ -14,7 +14,7 @@ from keras_curv.certificate import (
     around,
     choose_rivals,
 )
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, require_at_least
 from keras_curv.rounding import norm_bound
 
 _CHECKED = 32  # examples on which the read network is held against the signature
@@ -187,7 +187,9 @@ def certify(
         raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
     if x.ndim == 0:
         raise InputError("x must be an array of examples. Received: one number")
-    size = require_positive(batch_size, "batch_size") or certifier.batch_size(rivals)
+    if batch_size is not None:
+        require_at_least(batch_size, 1, "batch_size")
+    size = batch_size or certifier.batch_size(rivals)
     parts = [
         certifier.certify(
             x[start : start + size],
@@ -249,13 +251,6 @@ def require_rivals(rivals: str) -> None:
     """Raises InputError for rivals that nobody knows."""
     if rivals not in RIVALS:
         raise InputError(f"rivals must be one of {', '.join(RIVALS)}. Received: {rivals!r}")
-
-
-def require_positive(value: int | None, name: str) -> int | None:
-    """The number, if it is one at all; InputError unless it is at least 1."""
-    if value is not None and value < 1:
-        raise InputError(f"{name} must be at least 1. Received: {value}")
-    return value
 
 
 def plain_shape(shape: tuple[int, ...]) -> str:

@@ -1,4 +1,6 @@
-"""The one exception that means "the input is at fault, not the program"."""
+"""The exception that means "the input is at fault, not the program", and checks that raise it."""
+
+import math
 
 
 class InputError(ValueError):
@@ -7,3 +9,17 @@ class InputError(ValueError):
     The message is one line that names the thing, says what was received and what
     would work; the command line prints it as it is and exits with status 2.
     """
+
+
+def require_positive(value: float, name: str) -> float:
+    """The number; InputError unless it is positive and finite."""
+    if not (math.isfinite(value) and value > 0.0):
+        raise InputError(f"{name} must be a positive number. Received: {value}")
+    return float(value)
+
+
+def require_at_least(value: float, least: int, name: str) -> int:
+    """The number as an integer; InputError unless it is one, and at least `least`."""
+    if not (math.isfinite(value) and value >= least and value == int(value)):
+        raise InputError(f"{name} must be an integer, at least {least}. Received: {value}")
+    return int(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import math
 import pathlib
 import shutil
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from keras_curv import data, report
 from keras_curv.activations import ACTIVATIONS
 from keras_curv.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.data import Examples
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.run import DEFAULT_RADII, certify_examples
 from keras_curv.training import LOSSES, CRTModel, CurvatureRegularizer
 
@@ -94,10 +93,9 @@ class Recipe:
         for name, names in known.items():
             self._require(name, getattr(self, name) in names, f"one of {', '.join(names)}")
         for name, least in _LEAST.items():
-            self._require(name, getattr(self, name) >= least, f"at least {least}")
+            require_at_least(getattr(self, name), least, name)
         for name in ("learning_rate", "muon_rate", "initial_scale"):
-            good = math.isfinite(getattr(self, name)) and getattr(self, name) > 0.0
-            self._require(name, good, "a positive number")
+            require_positive(getattr(self, name), name)
         for name, most in _MOST.items():
             self._require(name, 0.0 <= getattr(self, name) <= most, f"from 0 to {most:g}")
         if self.loss == "penalty" and self.radius is not None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from keras_curv import report, saved_model
 from keras_curv.certificate import GUARANTEE
-from keras_curv.certifier import Certifier, plain_shape, require_positive, require_rivals
+from keras_curv.certifier import Certifier, plain_shape, require_rivals
 from keras_curv.data import Examples
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.rows import Row, RowFile, settings_path
 from keras_curv.version import __version__
 
@@ -58,11 +58,12 @@ def certify_examples(
             rows already written stay.
     """
     started = time.monotonic()
-    radii = [_finite_positive(radius, "radius") for radius in radii]
+    radii = [require_positive(radius, "radius") for radius in radii]
     with np.errstate(over="ignore"):
-        scale = np.float32(_finite_positive(float(input_scale), "input_scale"))
-    _finite_positive(scale, "input_scale, in float32,")
-    require_positive(batch_size, "batch_size")
+        scale = np.float32(require_positive(float(input_scale), "input_scale"))
+    require_positive(scale, "input_scale, in float32,")
+    if batch_size is not None:
+        require_at_least(batch_size, 1, "batch_size")
     require_rivals(rivals)
     if resume and not output:
         raise InputError("resume needs the output file of the run to go on with")
@@ -159,9 +160,3 @@ def _write(path: str, write) -> None:
         write(path)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _finite_positive(value: float, name: str) -> float:
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a positive number. Received: {value}")
-    return float(value)

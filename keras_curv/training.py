@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from keras_curv.attacks import curvature_attack
 from keras_curv.curvature_estimate import CurvatureEstimate
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.live import LiveNetwork
 
 LOSSES = ("certified", "crt")
@@ -228,7 +228,7 @@ class CRTModel(_CurvatureModel):
         **kwargs,
     ):
         super().__init__(base, gamma, **kwargs)
-        self.radius = _positive(radius, "radius")
+        self.radius = require_positive(radius, "radius")
         if loss not in LOSSES:
             raise InputError(f"loss must be one of {', '.join(LOSSES)}. Received: {loss!r}")
         self.objective = loss
@@ -240,8 +240,8 @@ class CRTModel(_CurvatureModel):
                 f"rivals must be from 1 to {others}, the other classes. Received: {rivals}"
             )
         self.rivals = 1 if loss == "crt" else int(rivals or min(RIVALS, others))
-        self.attack_steps = _at_least(attack_steps, 1, "attack_steps")
-        self.ramp_steps = _at_least(ramp_steps, 0, "ramp_steps")
+        self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
+        self.ramp_steps = require_at_least(ramp_steps, 0, "ramp_steps")
         self.clean_metric = keras.metrics.SparseCategoricalAccuracy("clean_accuracy")
         self.certified_metric = keras.metrics.Mean("certified")
         self.distance_metric = keras.metrics.Mean("attack_distance")
@@ -399,19 +399,7 @@ def _require_logits_loss(loss) -> None:
             )
 
 
-def _positive(value: float, name: str) -> float:
-    if not (math.isfinite(value) and value > 0.0):
-        raise InputError(f"{name} must be a positive number. Received: {value}")
-    return float(value)
-
-
 def _non_negative(value: float, name: str) -> float:
     if not (math.isfinite(value) and value >= 0.0):
         raise InputError(f"{name} must be a number, at least 0. Received: {value}")
     return float(value)
-
-
-def _at_least(value: int, least: int, name: str) -> int:
-    if value < least or value != int(value):
-        raise InputError(f"{name} must be an integer, at least {least}. Received: {value}")
-    return int(value)

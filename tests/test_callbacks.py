@@ -107,8 +107,8 @@ def test_no_log_without_tensorboard(tmp_path, monkeypatch):
     [
         ({"radius": 0.0}, "radius must be a positive number. Received: 0.0"),
         ({"radius": [0.5, float("nan")]}, "Received: nan"),
-        ({"radius": 1.0, "sample": 0}, "sample must be at least 1"),
-        ({"radius": 1.0, "every": 0}, "every must be at least 1"),
+        ({"radius": 1.0, "sample": 0}, "sample must be an integer, at least 1"),
+        ({"radius": 1.0, "every": 0}, "every must be an integer, at least 1"),
         ({"radius": 1.0, "y": Y[:3]}, "one length"),
         ({"radius": 1.0, "x": X[:0], "y": Y[:0]}, "not 0"),
     ],
