@@ -28,8 +28,10 @@ from keras_curv.reference_solvers import algorithm2
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Examples in a step.")
 _WIDTH = flags.DEFINE_integer("width", 1024, "Of the hidden layers.")
 _LAYERS = flags.DEFINE_integer("layers", 2, "Hidden ones and the last.")
-_STEPS = flags.DEFINE_integer("steps", 20, "In a round.")
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Through all methods.")
+_STEPS = flags.DEFINE_integer(
+    "steps", 100, "In a round, so that the start of `fit` does not count."
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "Through all methods.")
 
 
 def base():
