@@ -181,6 +181,9 @@ def require_plottable(path: str) -> None:
         raise InputError(f"{path}: the ending of a plot must be one of {', '.join(sorted(known))}")
 
 
+_LABEL_WIDTH = 0.1  # of the plot
+
+
 def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     """Certified accuracy against radius, as an image of the format that `path` ends in."""
     from matplotlib.figure import Figure
@@ -194,9 +197,13 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
     axes.step(grid, certified, where="post", color="#1f5fa8", linewidth=1.8)
+    labelled_to = 0.0
     for radius, fraction in summary["certified_accuracy"].items():
         if float(radius) <= end:
             axes.plot(float(radius), 100.0 * fraction, "o", color="#1f5fa8", markersize=4)
+            if abs(float(radius) - labelled_to) < _LABEL_WIDTH * end:
+                continue  # it would stand on top of the last one
+            labelled_to = float(radius)
             axes.annotate(
                 percent(fraction, 1),
                 (float(radius), 100.0 * fraction),
