@@ -144,6 +144,10 @@ class Recipe:
         model.compile(self._optimizer(), jit_compile=self.jit)
         return model
 
+    def steps(self, count: int) -> int:
+        """Steps in an epoch of so many examples."""
+        return -(-count // self.batch_size)
+
     def _optimizer(self) -> keras.optimizers.Optimizer:
         if self.optimizer == "adam":
             return keras.optimizers.Adam(self.learning_rate)
@@ -203,39 +207,20 @@ def train(
     examples = data.load(recipe.dataset, "train", data_dir=data_dir)
     evaluated = data.load(recipe.dataset, "test", data_dir=data_dir)
     x, y = examples.arrays()
+    held = None
     if recipe.held_out:
         x, y, evaluated = _split(x, y, recipe, examples.name)
+        held = evaluated.arrays()
     keras.utils.set_random_seed(recipe.seed)
     base = recipe.build(x.shape[1:], int(y.max()) + 1)
-    steps = -(-len(x) // recipe.batch_size)
-    model = recipe.model(base, steps)
+    model = recipe.model(base, recipe.steps(len(x)))
     directory = _prepare(pathlib.Path(output), recipe, resume)
     if not (directory / "saved_model.pb").exists():
-        done = tf.Variable(0, dtype=tf.int64)
-        model.optimizer.build(model.trainable_variables)
-        # By variable: Checkpoint would not find those that Keras keeps in lists.
-        state = [*model.variables, *model.optimizer.variables]
-        checkpoint = tf.train.Checkpoint(epoch=done, state=[variable.value for variable in state])
-        checkpoints = tf.train.CheckpointManager(
-            checkpoint, str(directory / "checkpoints"), max_to_keep=2
-        )
-        if resume and checkpoints.latest_checkpoint:
-            checkpoint.restore(checkpoints.latest_checkpoint).assert_consumed()
-        first = int(done)
-        _forget_from(directory / "history.csv", first)
-        held = None if not recipe.held_out else evaluated.arrays()
-        model.fit(
-            _batches(x, y, recipe, first),
-            initial_epoch=first,
-            epochs=recipe.epochs,
-            steps_per_epoch=steps,
-            validation_data=held and tf.data.Dataset.from_tensor_slices(held).batch(1000),
-            callbacks=_callbacks(recipe, directory, held, radii, certify_every, checkpoints, done),
-            verbose=1 if progress else 2,
-            shuffle=False,
-        )
+        checkpoints = _Checkpoints(model, directory)
+        callbacks = _callbacks(recipe, directory, held, radii, certify_every)
+        _fit(recipe, model, x, y, held, [*callbacks, checkpoints], progress)
         base.export(str(directory), verbose=False)
-        shutil.rmtree(directory / "checkpoints")
+        checkpoints.remove()
     summary = certify_examples(
         str(directory),
         evaluated,
@@ -245,6 +230,21 @@ def train(
     )
     (directory / "CARD.md").write_text(_card(recipe, directory.name, summary, command))
     return summary
+
+
+def _fit(recipe: Recipe, model, x, y, held, callbacks, progress: bool) -> None:
+    """Trains what is left of the epochs."""
+    first = callbacks[-1].restore()
+    model.fit(
+        _batches(x, y, recipe, first),
+        initial_epoch=first,
+        epochs=recipe.epochs,
+        steps_per_epoch=recipe.steps(len(x)),
+        validation_data=held and tf.data.Dataset.from_tensor_slices(held).batch(1000),
+        callbacks=callbacks,
+        verbose=1 if progress else 2,
+        shuffle=False,
+    )
 
 
 def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.Path:
@@ -320,19 +320,35 @@ def _shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tenso
     return tf.gather(padded, tf.repeat(columns[:, None], height, 1), axis=2, batch_dims=2)
 
 
-class _Checkpoint(keras.callbacks.Callback):
-    """Saves model, optimizer and the number of epochs done, after each."""
+class _Checkpoints(keras.callbacks.Callback):
+    """Model, optimizer and the number of epochs done, saved after each; the history with them."""
 
-    def __init__(self, manager, done):
+    def __init__(self, model: keras.Model, directory: pathlib.Path):
         super().__init__()
-        self.manager, self.done = manager, done
+        model.optimizer.build(model.trainable_variables)
+        self.done = tf.Variable(0, dtype=tf.int64)
+        # By variable: Checkpoint would not find those that Keras keeps in lists.
+        state = [variable.value for variable in [*model.variables, *model.optimizer.variables]]
+        self.checkpoint = tf.train.Checkpoint(epoch=self.done, state=state)
+        self.folder, self.history = directory / "checkpoints", directory / "history.csv"
+        self.manager = tf.train.CheckpointManager(self.checkpoint, str(self.folder), max_to_keep=2)
+
+    def restore(self) -> int:
+        """Goes back to the newest checkpoint, if there is one; returns the epochs it has done."""
+        if self.manager.latest_checkpoint:
+            self.checkpoint.restore(self.manager.latest_checkpoint).assert_consumed()
+        _forget_from(self.history, int(self.done))
+        return int(self.done)
 
     def on_epoch_end(self, epoch, logs=None):
         self.done.assign(epoch + 1)
         self.manager.save(epoch + 1)
 
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
 
-def _callbacks(recipe, directory, held, radii, certify_every, manager, done):
+
+def _callbacks(recipe, directory, held, radii, certify_every):
     logs = str(directory / "logs") if has_tensorboard() else None
     callbacks = [
         keras.callbacks.LearningRateScheduler(recipe.rate),
@@ -344,8 +360,7 @@ def _callbacks(recipe, directory, held, radii, certify_every, manager, done):
         )
     if logs:
         callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
-    history = keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)
-    return [*callbacks, history, _Checkpoint(manager, done)]
+    return [*callbacks, keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)]
 
 
 def _forget_from(history: pathlib.Path, epoch: int) -> None:
