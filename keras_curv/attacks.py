@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.network import FeedForward
+from keras_curv.network import FeedForward, likeliest_rivals
 
 
 class AttackResult(NamedTuple):
@@ -144,7 +144,7 @@ def pgd_attack(
     testing" (2019), for the targets.
     """
     radius = tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1])
-    ranked = _ranked_rivals(network, x, label)
+    ranked = likeliest_rivals(network.logits(x), label, network.classes - 1)
 
     def descend(target, best_margin, best_point, point):
         logits = network.logits(point)
@@ -171,12 +171,3 @@ def pgd_attack(
             lambda *_: True, descend, (target, *best, begin), maximum_iterations=steps + 1
         )
     return tuple(best)
-
-
-def _ranked_rivals(network: FeedForward, x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-    """The classes other than the label, `(n, classes − 1)`, by falling logit."""
-    logits = network.logits(x)
-    own = tf.one_hot(label, network.classes, on_value=True, off_value=False)
-    others = tf.where(own, tf.constant(-float("inf"), logits.dtype), logits)
-    order = tf.argsort(others, axis=-1, direction="DESCENDING", stable=True)
-    return tf.cast(order[:, :-1], label.dtype)

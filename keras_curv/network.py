@@ -143,12 +143,18 @@ class FeedForward(abc.ABC):
 
     def runner_up(self, logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
         """The likeliest class other than `label`, `(n,)`; excluded by index, so ties are kept."""
-        others = tf.where(
-            tf.one_hot(label, self.classes, on_value=True, off_value=False),
-            tf.constant(-np.inf, logits.dtype),
-            logits,
-        )
-        return tf.argmax(others, axis=-1, output_type=label.dtype)
+        return tf.argmax(_without(logits, label), axis=-1, output_type=label.dtype)
+
+
+def likeliest_rivals(logits: tf.Tensor, label: tf.Tensor, count: int) -> tf.Tensor:
+    """The `count` likeliest classes other than `label`, `(n, count)`, by falling logit."""
+    return tf.cast(tf.math.top_k(_without(logits, label), count).indices, label.dtype)
+
+
+def _without(logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+    """The logits with that of the label at −∞."""
+    own = tf.one_hot(label, logits.shape[-1], on_value=True, off_value=False)
+    return tf.where(own, tf.constant(-np.inf, logits.dtype), logits)
 
 
 class Network(FeedForward):

@@ -30,6 +30,7 @@ from keras_curv.attacks import curvature_attack
 from keras_curv.curvature_estimate import CurvatureEstimate
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.live import LiveNetwork
+from keras_curv.network import likeliest_rivals
 
 LOSSES = ("certified", "crt")
 RIVALS = 4  # of the certified loss, by default
@@ -150,7 +151,7 @@ class CurvatureRegularizer(_CurvatureModel):
         """The compiled loss, plus the penalty."""
         # Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
         label = tf.reshape(tf.cast(y, tf.int32), (-1,))
-        rival = self.live.now().runner_up(tf.cast(y_pred, tf.float32), label)
+        rival = likeliest_rivals(tf.cast(y_pred, tf.float32), label, 1)[:, 0]
         minus_m = self._minus_m(label, rival)
         self.curvature_metric.update_state(minus_m)
         self._add_penalty(minus_m, sample_weight)
@@ -268,8 +269,7 @@ class CRTModel(_CurvatureModel):
         x = tf.cast(x, tf.float32)
         flat = tf.reshape(x, (-1, network.dim))
         logits = network.logits(flat)
-        others = tf.where(tf.one_hot(label, network.classes, True, False), -math.inf, logits)
-        rival = tf.math.top_k(others, self.rivals).indices
+        rival = likeliest_rivals(logits, label, self.rivals)
         minus_m = _of_pairs(self.curvature.estimate(network), label, rival)
         attack = curvature_attack(
             network,

@@ -3,90 +3,63 @@
 import keras
 import numpy as np
 import pytest
+from small_training import KINDS, assert_same, build, data, fit
 
-from keras_curv.training import CRTModel, CurvatureRegularizer
-
-L = keras.layers
-BUILD = {
-    "penalty": lambda base: CurvatureRegularizer(base, 0.1),
-    "certified": lambda base: CRTModel(base, 0.3, 0.1, ramp_steps=4),
-    "crt": lambda base: CRTModel(base, 0.3, 0.1, loss="crt"),
-}
-every_kind = pytest.mark.parametrize("kind", list(BUILD))
+every_kind = pytest.mark.parametrize("kind", KINDS)
 # The two losses of CRTModel trace the same ops but for the last few.
 either_model = pytest.mark.parametrize("kind", ["penalty", "certified"])
 
 
 def _model(kind, optimizer="adam", **options):
-    """Seeded: two calls give equal models."""
-    keras.utils.set_random_seed(5)
-    base = keras.Sequential([keras.Input((2, 2)), L.Flatten(), L.Dense(7, "tanh"), L.Dense(4)])
-    model = BUILD[kind](base)
-    model.compile(optimizer, metrics=["accuracy"], **options)
-    return model
-
-
-def _data(count=20):
-    rng = np.random.default_rng(1)
-    return rng.standard_normal((count, 2, 2)).astype(np.float32), rng.integers(0, 4, count)
-
-
-def _fit(model, x, y, **options):
-    options = {"batch_size": 8, "shuffle": False, "verbose": 0, **options}
-    return model.fit(x, y, **options).history
-
-
-def _assert_same(one, other, **tolerance):
-    assert len(one.get_weights()) == len(other.get_weights())
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, **(tolerance or {"rtol": 0.0}))
+    ramp_steps = 4 if kind == "certified" else 0
+    return build(kind, optimizer, ramp_steps=ramp_steps, **options)
 
 
 @either_model
 def test_compiled_by_xla(kind):
-    x, y = _data(8)
+    x, y = data(8)
     plain, compiled = _model(kind), _model(kind, jit_compile=True)
-    losses = [_fit(model, x, y, epochs=4)["loss"] for model in (plain, compiled)]
+    losses = [fit(model, x, y, epochs=4)["loss"] for model in (plain, compiled)]
     # float32, in another order, through four steps of Adam, which divides by small gradients.
     np.testing.assert_allclose(*losses, rtol=1e-4)
-    _assert_same(plain.base, compiled.base, atol=1e-4)
+    assert_same(plain.base, compiled.base, atol=1e-4)
 
 
 @either_model
 def test_eager_is_the_same(kind):
-    x, y = _data(16)
+    x, y = data(16)
     plain, eager = _model(kind), _model(kind, run_eagerly=True)
-    losses = [_fit(model, x, y, epochs=2)["loss"] for model in (plain, eager)]
+    losses = [fit(model, x, y, epochs=2)["loss"] for model in (plain, eager)]
     np.testing.assert_allclose(*losses, rtol=1e-4)  # as for XLA
-    _assert_same(plain.base, eager.base, atol=1e-4)
+    assert_same(plain.base, eager.base, atol=1e-4)
 
 
 @every_kind
 def test_a_ragged_last_batch_is_traced_once(kind):
-    x, y = _data(20)  # 8, 8, 4
+    x, y = data(20)  # 8, 8, 4
     model, traces = _model(kind), []
     step, test = model.train_step, model.test_step
     model.train_step = lambda data: traces.append("train") or step(data)
     model.test_step = lambda data: traces.append("test") or test(data)
     model.make_train_function(force=True)
     model.make_test_function(force=True)
-    _fit(model, x, y, validation_data=(x, y))
+    fit(model, x, y, validation_data=(x, y))
     first = list(traces)
     # Keras traces once for a known batch and once for any.
     assert 1 <= first.count("train") <= 2 and 1 <= first.count("test") <= 2
-    _fit(model, x, y, epochs=3, validation_data=(x, y))
-    _fit(model, x[:13], y[:13], validation_data=(x[:11], y[:11]))
+    fit(model, x, y, epochs=3, validation_data=(x, y))
+    fit(model, x[:13], y[:13], validation_data=(x[:11], y[:11]))
     assert traces == first
 
 
 @either_model
 def test_several_steps_an_execution(kind):
-    x, y = _data(20)
+    x, y = data(20)
     one, several = _model(kind), _model(kind, steps_per_execution=3)
-    _fit(one, x, y, epochs=2)
-    _fit(several, x, y, epochs=2)
+    fit(one, x, y, epochs=2)
+    fit(several, x, y, epochs=2)
     assert several.curvature.steps.numpy() == 6
-    _assert_same(one, several, atol=1e-6)  # float32
+    assert_same(one, several, atol=1e-6)  # float32
 
 
 @pytest.mark.parametrize(
@@ -100,7 +73,7 @@ def test_several_steps_an_execution(kind):
     ],
 )
 def test_mixed_precision(kind, policy, jit_compile):
-    x, y = _data(20)
+    x, y = data(20)
     keras.config.set_dtype_policy(policy)
     try:
         model = _model(kind, jit_compile=jit_compile)
@@ -111,8 +84,8 @@ def test_mixed_precision(kind, policy, jit_compile):
     assert {variable.dtype for variable in model.curvature.variables} == {"float32", "int32"}
     assert model.base.compute_dtype == policy.removeprefix("mixed_")
     before = model.base.get_weights()
-    history = _fit(model, x, y, epochs=3)
-    single = _fit(_model(kind, run_eagerly=True), x, y, epochs=3)
+    history = fit(model, x, y, epochs=3)
+    single = fit(_model(kind, run_eagerly=True), x, y, epochs=3)
     for name in ("loss", "curvature"):
         # Eight bits of bfloat16, eleven of float16.
         np.testing.assert_allclose(history[name], single[name], rtol=3e-2)
@@ -128,9 +101,9 @@ def test_loss_scaling_keeps_the_ramp():
         model = _model("certified", keras.optimizers.SGD(1e-6))
     finally:
         keras.config.set_dtype_policy("float32")
-    x, y = _data(8)
-    distances = [_fit(model, x, y)["attack_distance"][0] for _ in range(2)]
+    x, y = data(8)
+    distances = [fit(model, x, y)["attack_distance"][0] for _ in range(2)]
     assert distances[0] == pytest.approx(0.3 * 0.05, rel=1e-2)  # half precision of the attack
     steps = int(model.optimizer.iterations.numpy())
-    risen = _fit(model, x, y)["attack_distance"][0]
+    risen = fit(model, x, y)["attack_distance"][0]
     assert risen == pytest.approx(0.3 * (0.05 + 0.95 * steps / 4), rel=2e-2)

@@ -4,15 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_training import KINDS, L, assert_same, build, data, fit, wrap
 
-from keras_curv.training import CRTModel, CurvatureRegularizer
-
-L = keras.layers
-BUILD = {
-    "penalty": lambda base: CurvatureRegularizer(base, 0.1),
-    "certified": lambda base: CRTModel(base, 0.3, 0.1),
-    "crt": lambda base: CRTModel(base, 0.3, 0.1, loss="crt"),
-}
 METRICS = {
     "penalty": {"loss", "curvature", "accuracy"},
     "certified": {
@@ -26,66 +19,41 @@ METRICS = {
     },
 }
 METRICS["crt"] = METRICS["certified"]
-every_kind = pytest.mark.parametrize("kind", list(BUILD))
-
-
-def _model(kind, optimizer="adam", **options):
-    """Seeded: two calls give equal models."""
-    keras.utils.set_random_seed(5)
-    base = keras.Sequential([keras.Input((2, 2)), L.Flatten(), L.Dense(7, "tanh"), L.Dense(4)])
-    model = BUILD[kind](base)
-    model.compile(optimizer, metrics=["accuracy"], **options)
-    return model
-
-
-def _data(count=20):
-    rng = np.random.default_rng(1)
-    return rng.standard_normal((count, 2, 2)).astype(np.float32), rng.integers(0, 4, count)
-
-
-def _fit(model, x, y, **options):
-    options = {"batch_size": 8, "shuffle": False, "verbose": 0, **options}
-    return model.fit(x, y, **options).history
-
-
-def _assert_same(one, other, **tolerance):
-    assert len(one.get_weights()) == len(other.get_weights())
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, **(tolerance or {"rtol": 0.0}))
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
 def test_training_lowers_its_loss(kind):
-    x = _data()[0]
+    x = data()[0]
     y = np.argmax(x.reshape(20, 4), axis=1)
-    model = _model(kind, keras.optimizers.Adam(0.01))
-    losses = _fit(model, x, y, epochs=15)["loss"]
+    model = build(kind, keras.optimizers.Adam(0.01))
+    losses = fit(model, x, y, epochs=15)["loss"]
     assert losses[-1] < 0.9 * losses[0]
 
 
 @every_kind
 def test_one_dataset_or_arrays(kind):
-    x, y = _data(20)
-    arrays, dataset = _model(kind), _model(kind)
-    _fit(arrays, x, y)
+    x, y = data(20)
+    arrays, dataset = build(kind), build(kind)
+    fit(arrays, x, y)
     dataset.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8), shuffle=False, verbose=0)
-    _assert_same(arrays, dataset)
+    assert_same(arrays, dataset)
 
 
 @every_kind
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
 def test_labels_of_any_integer_type_and_in_a_column(kind, dtype):
-    x, y = _data(8)
-    one, other = (_model(kind, run_eagerly=True) for _ in range(2))
-    _fit(one, x, y)
-    _fit(other, x, y.astype(dtype)[:, None])
-    _assert_same(one, other)
+    x, y = data(8)
+    one, other = (build(kind, run_eagerly=True) for _ in range(2))
+    fit(one, x, y)
+    fit(other, x, y.astype(dtype)[:, None])
+    assert_same(one, other)
 
 
 @every_kind
 def test_callbacks_and_validation(kind, tmp_path):
-    x, y = _data(20)
-    model = _model(kind, keras.optimizers.Adam(0.1))
+    x, y = data(20)
+    model = build(kind, keras.optimizers.Adam(0.1))
     seen = []
     callbacks = [
         keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: seen.append(logs)),
@@ -94,16 +62,16 @@ def test_callbacks_and_validation(kind, tmp_path):
         keras.callbacks.TerminateOnNaN(),
         keras.callbacks.EarlyStopping("val_loss", patience=100),
     ]
-    history = _fit(model, x, y, epochs=2, validation_data=(x[:7], y[:7]), callbacks=callbacks)
+    history = fit(model, x, y, epochs=2, validation_data=(x[:7], y[:7]), callbacks=callbacks)
     expected = METRICS[kind] | {f"val_{name}" for name in METRICS[kind]} | {"learning_rate"}
     assert set(history) == expected
     assert all(np.isfinite(values).all() and len(values) == 2 for values in history.values())
     assert len(seen) == 6 and all(set(logs) == METRICS[kind] for logs in seen)
     assert set(model.evaluate(x, y, verbose=0, return_dict=True)) == METRICS[kind]
-    other = _model(kind, keras.optimizers.Adam(0.1))
+    other = build(kind, keras.optimizers.Adam(0.1))
     other.optimizer.build(other.trainable_variables)
     other.load_weights(tmp_path / "best.weights.h5")
-    _assert_same(model, other)
+    assert_same(model, other)
 
 
 def _gradient(model, x, y, **options):
@@ -115,12 +83,12 @@ def _gradient(model, x, y, **options):
 
 
 def _sgd(kind):
-    return _model(kind, keras.optimizers.SGD(1.0), run_eagerly=True)
+    return build(kind, keras.optimizers.SGD(1.0), run_eagerly=True)
 
 
 @every_kind
 def test_an_example_of_weight_zero_has_no_influence(kind):
-    (x, y), weight = _data(8), np.array([1.0, 2.0, 0.0, 1.0, 0.5, 0.0, 1.0, 1.0])
+    (x, y), weight = data(8), np.array([1.0, 2.0, 0.0, 1.0, 0.5, 0.0, 1.0, 1.0])
     loss, moved = _gradient(_sgd(kind), x, y, sample_weight=weight)
     x[weight == 0.0] += 3.0
     y[weight == 0.0] = (y[weight == 0.0] + 1) % 4
@@ -134,7 +102,7 @@ def test_an_example_of_weight_zero_has_no_influence(kind):
 
 @every_kind
 def test_weights_scale_loss_and_penalty_alike(kind):
-    x, y = _data(8)
+    x, y = data(8)
     loss, moved = _gradient(_sgd(kind), x, y)
     for weight in (np.full(8, 1.0), np.full((8, 1), 1.0), np.full(8, 2.0), np.full(8, 0.0)):
         other_loss, other_moved = _gradient(_sgd(kind), x, y, sample_weight=weight)
@@ -146,7 +114,7 @@ def test_weights_scale_loss_and_penalty_alike(kind):
 
 @every_kind
 def test_class_weights_are_sample_weights(kind):
-    (x, y), factor = _data(8), np.array([1.0, 0.0, 3.0, 0.5])
+    (x, y), factor = data(8), np.array([1.0, 0.0, 3.0, 0.5])
     loss, moved = _gradient(_sgd(kind), x, y, sample_weight=factor[y])
     other_loss, other_moved = _gradient(_sgd(kind), x, y, class_weight=dict(enumerate(factor)))
     assert loss == pytest.approx(other_loss)
@@ -156,29 +124,29 @@ def test_class_weights_are_sample_weights(kind):
 
 @every_kind
 def test_frozen_layers_stay(kind):
-    x, y = _data(8)
+    x, y = data(8)
     keras.utils.set_random_seed(5)
     base = keras.Sequential([keras.Input((2, 2)), L.Flatten(), L.Dense(7, "tanh"), L.Dense(4)])
     base.layers[1].trainable = False
-    model = BUILD[kind](base)
+    model = wrap(kind, base)
     model.compile(keras.optimizers.SGD(1.0), run_eagerly=True)
     before = base.get_weights()
-    _fit(model, x, y)
+    fit(model, x, y)
     moved = [np.any(a != b) for a, b in zip(before, base.get_weights(), strict=True)]
     assert moved == [False, False, True, True]
 
 
 @every_kind
 def test_statistics_of_batch_normalization_move_once_a_step(kind):
-    x, y = _data(8)
+    x, y = data(8)
     layers = [keras.Input((2, 2)), L.Flatten(), L.BatchNormalization(momentum=0.5)]
     base = keras.Sequential([*layers, L.Dense(7, "tanh"), L.Dense(4)])
-    model = BUILD[kind](base)
+    model = wrap(kind, base)
     model.compile(keras.optimizers.SGD(1e-3), run_eagerly=True)
     norm = base.layers[1]
     model.evaluate(x, y, verbose=0)
     np.testing.assert_array_equal(norm.moving_mean, np.zeros(4))
-    _fit(model, x, y)
+    fit(model, x, y)
     # Half the way to the batch's mean, at the points that the loss is taken at.
     reach = 0.0 if kind == "penalty" else 0.15
     np.testing.assert_allclose(
@@ -189,8 +157,8 @@ def test_statistics_of_batch_normalization_move_once_a_step(kind):
 
 @pytest.mark.parametrize("kind", ["certified", "crt"])
 def test_weights_count_in_metrics(kind):
-    x, y = _data(8)
-    model = _model(kind, run_eagerly=True)
+    x, y = data(8)
+    model = build(kind, run_eagerly=True)
     y[:5] = model.predict(x[:5], verbose=0).argmax(axis=1)
     each = [
         model.test_on_batch(x[i : i + 1], y[i : i + 1], return_dict=True) for i in range(len(x))

@@ -4,76 +4,49 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_training import KINDS, L, assert_same, build, data, fit, wrap
 
 from keras_curv import saved_model
 from keras_curv.live import LiveNetwork
-from keras_curv.training import CRTModel, CurvatureRegularizer
+from keras_curv.training import CRTModel
 
-L = keras.layers
-BUILD = {
-    "penalty": lambda base: CurvatureRegularizer(base, 0.1),
-    "certified": lambda base: CRTModel(base, 0.3, 0.1),
-    "crt": lambda base: CRTModel(base, 0.3, 0.1, loss="crt"),
-}
-every_kind = pytest.mark.parametrize("kind", list(BUILD))
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def _model(kind, optimizer="adam"):
-    """Seeded: two calls give equal models."""
-    keras.utils.set_random_seed(5)
-    base = keras.Sequential(
-        [keras.Input((2, 2)), L.Flatten(), L.Dense(7, "tanh"), L.Dense(5, "softplus"), L.Dense(4)]
-    )
-    model = BUILD[kind](base)
-    model.compile(optimizer, metrics=["accuracy"], run_eagerly=True)
-    return model
-
-
-def _data(count=20):
-    rng = np.random.default_rng(1)
-    return rng.standard_normal((count, 2, 2)).astype(np.float32), rng.integers(0, 4, count)
-
-
-def _fit(model, x, y, **options):
-    options = {"batch_size": 8, "shuffle": False, "verbose": 0, **options}
-    return model.fit(x, y, **options).history
-
-
-def _assert_same(one, other, **tolerance):
-    assert len(one.get_weights()) == len(other.get_weights())
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, **(tolerance or {"rtol": 0.0}))
+    hidden = [(7, "tanh"), (5, "softplus")]
+    return build(kind, optimizer, hidden=hidden, run_eagerly=True)
 
 
 @every_kind
 def test_a_saved_model_goes_on_as_if_nothing_had_been(kind, tmp_path, recwarn):
-    x, y = _data(20)
+    x, y = data(20)
     model = _model(kind)
-    _fit(model, x, y, epochs=2)
+    fit(model, x, y, epochs=2)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(model) and loaded.name == model.name
     assert not [str(w.message) for w in recwarn if "compile" in str(w.message)]
-    _assert_same(model, loaded)
+    assert_same(model, loaded)
     for a, b in zip(model.curvature.variables, loaded.curvature.variables, strict=True):
         np.testing.assert_array_equal(a, b)
     assert loaded.curvature.steps.numpy() == 6
     assert loaded.optimizer.iterations.numpy() == 6
-    histories = [_fit(m, x, y, epochs=2) for m in (model, loaded)]
+    histories = [fit(m, x, y, epochs=2) for m in (model, loaded)]
     assert histories[0] == histories[1]
-    _assert_same(model, loaded)
+    assert_same(model, loaded)
 
 
 @every_kind
 def test_saved_without_having_been_compiled(kind, tmp_path):
     keras.utils.set_random_seed(5)
     base = keras.Sequential([keras.Input((4,)), L.Dense(7, "tanh"), L.Dense(3)])
-    model = BUILD[kind](base)
+    model = wrap(kind, base)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    _assert_same(model, loaded)
+    assert_same(model, loaded)
     loaded.compile("sgd", run_eagerly=True)
-    _fit(loaded, np.zeros((4, 4), np.float32), np.arange(4) % 3)
+    fit(loaded, np.zeros((4, 4), np.float32), np.arange(4) % 3)
 
 
 @every_kind
@@ -96,36 +69,36 @@ def test_every_argument_is_in_the_configuration():
 
 @every_kind
 def test_weights_alone(kind, tmp_path):
-    x, y = _data(20)
+    x, y = data(20)
     model, other = _model(kind), _model(kind)
-    _fit(model, x, y)
+    fit(model, x, y)
     model.save_weights(tmp_path / "model.weights.h5")
     other.load_weights(tmp_path / "model.weights.h5")
-    _assert_same(model, other)
+    assert_same(model, other)
     assert other.curvature.steps.numpy() == 3
 
 
 @every_kind
 def test_checkpoints_of_tensorflow(kind, tmp_path):
-    x, y = _data(20)
+    x, y = data(20)
     model, other = _model(kind), _model(kind)
-    _fit(model, x, y)
+    fit(model, x, y)
     path = tf.train.Checkpoint(model=model).save(tmp_path / "checkpoint")
-    _fit(other, x[:8], y[:8])  # so that its optimiser has variables to be overwritten
+    fit(other, x[:8], y[:8])  # so that its optimiser has variables to be overwritten
     tf.train.Checkpoint(model=other).restore(path).assert_existing_objects_matched()
     assert other.optimizer.iterations.numpy() == 3
     for a, b in zip(model.optimizer.variables, other.optimizer.variables, strict=True):
         np.testing.assert_array_equal(a, b)
-    histories = [_fit(m, x, y) for m in (model, other)]
+    histories = [fit(m, x, y) for m in (model, other)]
     assert histories[0] == histories[1]
-    _assert_same(model, other)
+    assert_same(model, other)
 
 
 @every_kind
 def test_the_exported_base_is_the_network_that_was_trained(kind, tmp_path):
-    x, y = _data(20)
+    x, y = data(20)
     model = _model(kind)
-    _fit(model, x, y)
+    fit(model, x, y)
     model.base.export(tmp_path / "exported", verbose=False)
     served = saved_model.read(tmp_path / "exported")
     served.check(x)
