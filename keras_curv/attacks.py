@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
@@ -71,35 +72,40 @@ def curvature_attack(
     rival = tf.reshape(several, (-1,))
     curvature = tf.cast(tf.reshape(curvature, (-1,)), x.dtype)
     radius = tf.repeat(tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1]), count)
-    problem = dual.AttackProblem(radius)
+    multiplier = dual.attack_multiplier(radius)
 
     # At x itself the rivals share one forward pass.
     evaluation = network.evaluate(x, label, several)
     at_start = tf.reshape(evaluation.margin, (-1,))
     gradient = tf.reshape(evaluation.gradient, tf.shape(origin))
-    first = dual.advance(problem, origin, curvature, dual.start(origin), at_start, gradient)
+    first = dual.advance(multiplier, origin, curvature, dual.start(origin), at_start, gradient)
 
-    def body(index, *state):
+    def body(index, margin, gradient, *state):
         iterate = dual.Iterate(*state)
         margin, gradient = network.margin_and_gradient(iterate.point, rows, rival)
-        return index + 1, *dual.advance(problem, origin, curvature, iterate, margin, gradient)
+        moved = dual.advance(multiplier, origin, curvature, iterate, margin, gradient)
+        return index + 1, margin, gradient, *moved
 
-    _, *state = tf.while_loop(
+    _, margin, gradient, *state = tf.while_loop(
         lambda index, *_: index < steps,
         body,
-        (tf.constant(1), *first),
+        (tf.constant(1), at_start, gradient, *first),
         maximum_iterations=steps - 1,
     )
     iterate = dual.Iterate(*state)
+    # The last gradient was taken a step back.
+    bound = dual.minorant(margin, gradient, iterate.previous_point - origin, curvature)
+    lower = dual.lower_bound(bound, radius)
+    lower = tf.where(tf.math.is_nan(lower), tf.constant(-np.inf, lower.dtype), lower)
     point = project(iterate.point, origin, radius)
     margin = network.margin(point, rows, rival)
     worse = ~(margin < at_start)  # NaN counts as worse
     point = tf.where(worse[:, None], origin, point)
     margin = tf.where(worse, at_start, margin)
-    exact = margin - iterate.lower <= tolerance * (1.0 + tf.abs(at_start))
+    exact = margin - lower <= tolerance * (1.0 + tf.abs(at_start))
     return AttackResult(
         tf.reshape(point, tf.concat([shape, tf.shape(x)[1:]], axis=0)),
-        *(tf.reshape(value, shape) for value in (margin, iterate.lower, exact)),
+        *(tf.reshape(value, shape) for value in (margin, lower, exact)),
     )
 
 

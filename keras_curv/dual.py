@@ -22,7 +22,8 @@ Reference: Singla & Feizi (2020), theorems 1 and 2; Barzilai & Borwein, IMA J. N
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -85,106 +86,70 @@ class Iterate(NamedTuple):
     Attributes:
         point: where the next gradient is taken, `(n, dim)`.
         previous_point, previous_residual: of the step before, `(n, dim)`.
-        lower: the best value proved so far, `(n,)`.
-        upper: a value that the dual optimum cannot exceed, `(n,)`.
         steps: gradients used, `(n,)`, int32.
     """
 
     point: tf.Tensor
     previous_point: tf.Tensor
     previous_residual: tf.Tensor
-    lower: tf.Tensor
-    upper: tf.Tensor
     steps: tf.Tensor
 
 
-class Problem(Protocol):
-    """What tells the certificate from the attack."""
-
-    def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
-        """η for the present evaluation, `(n,)`, between 0 and 1/κ."""
-
-    def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
-        """What this evaluation proves, and what no evaluation can exceed, each `(n,)`."""
+# (margin, gradient, displacement, curvature) of the present evaluation → η, from 0 to 1/κ, `(n,)`
+Multiplier = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-class CertificateProblem:
-    """The largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`, as `r = √(2 d*)`."""
-
-    def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
-        """See `Problem`."""
-        # The root of the linearised f along −g; η beyond 1/κ would lose convexity.
-        eta = (margin - _dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
-            _dot(gradient, gradient)
-        )
-        return _clip_to_convex(tf.maximum(eta, 0.0), curvature)
-
-    def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Problem`."""
-        bound = minorant(margin, gradient, displacement, curvature)
-        # d(η) ≤ ½‖d‖² + η f(x̂) ≤ ½‖d‖² + max(f(x̂), 0)/κ for every admissible η.
-        distance = _norm(displacement)
-        remaining = tf.maximum(margin, 0.0)
-        upper = tf.where(
-            remaining > 0.0,
-            tf.sqrt(distance * distance + 2.0 * remaining / curvature),
-            distance,
-        )
-        # All but on the boundary, and κ too small for the line above to say so: the boundary
-        # is about f/‖g‖ further on. This steers the stopping rule only.
-        slope = _norm(gradient)
-        near = remaining <= 1e-3 * slope * distance
-        upper = tf.where(near, tf.minimum(upper, distance + 2.0 * remaining / slope), upper)
-        return certified_radius(bound), tf.where(margin > 0.0, upper, distance)
+def certificate_multiplier(margin, gradient, displacement, curvature) -> tf.Tensor:
+    """η of the largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`."""
+    # The root of the linearised f along −g; η beyond 1/κ would lose convexity.
+    eta = (margin - _dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
+        _dot(gradient, gradient)
+    )
+    return _clip_to_convex(tf.maximum(eta, 0.0), curvature)
 
 
-class AttackProblem:
-    """The lowest margin in a ball: `min f(x)` over `‖x − x0‖ ≤ ρ`, by its dual.
+def attack_multiplier(radius) -> Multiplier:
+    """η of the lowest margin in a ball, `min f(x)` over `‖x − x0‖ ≤ ρ`, ρ > 0 of shape `(n,)`."""
 
-    Args:
-        radius: ρ > 0, scalar or `(n,)`.
-    """
-
-    def __init__(self, radius):
-        self.radius = radius
-
-    def multiplier(self, margin, gradient, displacement, curvature) -> tf.Tensor:
-        """See `Problem`."""
+    def multiplier(margin, gradient, displacement, curvature) -> tf.Tensor:
         # 1/η = max(κ, ‖g‖/ρ): stationary on the sphere, or where κ is the binding constraint.
-        radius = as_dtype(self.radius, gradient.dtype)
-        eta = radius * tf.math.reciprocal_no_nan(_norm(gradient))
+        eta = as_dtype(radius, gradient.dtype) * tf.math.reciprocal_no_nan(_norm(gradient))
         return _clip_to_convex(eta, curvature)
 
-    def bracket(self, margin, gradient, displacement, curvature) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Problem`."""
-        radius = as_dtype(self.radius, gradient.dtype)
-        bound = minorant(margin, gradient, displacement, curvature)
-        inside = _dot(displacement, displacement) - radius * radius
-        # d(1/η) ≤ f(x̂) + (1/2η)(‖d‖² − ρ²), and 1/η ≥ κ: for x̂ in the ball at most this.
-        upper = tf.where(
-            inside <= 1e-6 * radius * radius,
-            margin + 0.5 * curvature * tf.minimum(inside, 0.0),
-            tf.fill(tf.shape(margin), tf.constant(float("inf"), margin.dtype)),
-        )
-        return lower_bound(bound, radius), upper
+    return multiplier
+
+
+def radius_bracket(margin, gradient, displacement, curvature) -> tf.Tensor:
+    """What no evaluation can prove more than, of a certified radius, `(n,)`.
+
+    `d(η) ≤ ½‖d‖² + η f(x̂) ≤ ½‖d‖² + max(f(x̂), 0)/κ` for every admissible η.
+    """
+    distance = _norm(displacement)
+    remaining = tf.maximum(margin, 0.0)
+    upper = tf.where(
+        remaining > 0.0, tf.sqrt(distance * distance + 2.0 * remaining / curvature), distance
+    )
+    # All but on the boundary, and κ too small for the line above to say so: the boundary is
+    # about f/‖g‖ further on. This steers the stopping rule only.
+    slope = _norm(gradient)
+    near = remaining <= 1e-3 * slope * distance
+    upper = tf.where(near, tf.minimum(upper, distance + 2.0 * remaining / slope), upper)
+    upper = tf.where(margin > 0.0, upper, distance)
+    return tf.where(tf.math.is_nan(upper), tf.constant(float("inf"), upper.dtype), upper)
 
 
 def start(origin: tf.Tensor) -> Iterate:
     """The search before its first evaluation, which is at x0 itself; `origin` is `(n, dim)`."""
-    zeros = tf.zeros_like(origin[:, 0])
-    infinite = zeros + float("inf")
     return Iterate(
         point=origin,
         previous_point=origin,
         previous_residual=tf.zeros_like(origin),
-        lower=-infinite,
-        upper=infinite,
-        steps=tf.zeros_like(zeros, tf.int32),
+        steps=tf.zeros_like(origin[:, 0], tf.int32),
     )
 
 
 def advance(
-    problem: Problem,
+    multiplier: Multiplier,
     origin: tf.Tensor,
     curvature: tf.Tensor,
     iterate: Iterate,
@@ -198,8 +163,7 @@ def advance(
     with s = 1 at first and then Barzilai–Borwein's length from the last two residuals.
     """
     displacement = iterate.point - origin
-    lower, upper = problem.bracket(margin, gradient, displacement, curvature)
-    eta = problem.multiplier(margin, gradient, displacement, curvature)
+    eta = multiplier(margin, gradient, displacement, curvature)
     residual = displacement + eta[:, None] * gradient
     step = _barzilai_borwein(
         iterate.point - iterate.previous_point, residual - iterate.previous_residual
@@ -209,8 +173,6 @@ def advance(
         point=iterate.point - step[:, None] * residual,
         previous_point=iterate.point,
         previous_residual=residual,
-        lower=tf.where(lower > iterate.lower, lower, iterate.lower),
-        upper=tf.minimum(iterate.upper, tf.where(tf.math.is_nan(upper), iterate.upper, upper)),
         steps=iterate.steps + 1,
     )
 

@@ -19,7 +19,6 @@ from keras_curv import dual
 from keras_curv.network import Evaluation, Network
 
 PRIMAL_EQUALS_DUAL = 1e-3  # relative: an adversarial point this close above the radius
-_PROBLEM = dual.CertificateProblem()
 
 Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -108,9 +107,9 @@ class Screening:
         """One gradient for every example that is still open; the others take no part."""
         rows = tf.cast(tf.where(tf.reduce_any(~state.closed, axis=1))[:, 0], tf.int32)
         cells = tf.stack([rows, tf.gather(state.current, rows)], axis=1)
-        gradient, proved, step = self._step(batch, state, rows, cells)
+        gradient, proved, bracket, step = self._step(batch, state, rows, cells)
         radius = tf.tensor_scatter_nd_max(state.radius, cells, proved)
-        upper = tf.tensor_scatter_nd_min(state.upper, cells, step.upper)
+        upper = tf.tensor_scatter_nd_min(state.upper, cells, bracket)
 
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
@@ -154,8 +153,9 @@ class Screening:
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
         proved = self._prove(evaluation, iterate.point - origin, kappa[:, None])[:, 0]
         margin, gradient = evaluation.margin[:, 0], evaluation.gradient[:, 0]
-        step = dual.advance(_PROBLEM, origin, kappa, iterate, margin, gradient)
-        return gradient, proved, step
+        step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
+        bracket = dual.radius_bracket(margin, gradient, iterate.point - origin, kappa)
+        return gradient, proved, bracket, step
 
     def _crossing(self, batch: _Batch, cells, gradient, radius) -> tf.Tensor:
         """The distance of an adversarial point just beyond the radius, if there is one, else inf.
@@ -181,7 +181,7 @@ def _begin(batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
     cells = tf.stack([rows, current], axis=1)
     origin = tf.gather(batch.x0, rows)
     return dual.advance(
-        _PROBLEM,
+        dual.certificate_multiplier,
         origin,
         tf.gather_nd(batch.curvature, cells),
         dual.start(origin),
