@@ -2,8 +2,9 @@
 
 from keras_curv.attacks import AttackResult, curvature_attack, pgd_attack
 from keras_curv.callbacks import CertifiedAccuracy
-from keras_curv.certificate import Certificates, CurvatureCertificate, Status
+from keras_curv.certificate import Certificates, Status
 from keras_curv.certifier import Certifier, certify, success_rates
+from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
 from keras_curv.errors import InputError
 from keras_curv.network import Network

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certifier import Certifier
+from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import theorem4
 from keras_curv.errors import InputError, require_at_least, require_positive
 
@@ -85,7 +86,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     def _certify(self, epoch: int) -> dict[str, float]:
         model = getattr(self.model, "base", self.model)
-        certifier = Certifier(model)
+        certifier = Certifier(model, method=CurvatureCertificate.name)
         size = certifier.batch_size()
         radii = np.concatenate(
             [
@@ -100,7 +101,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     def _write(self, epoch: int, radii: np.ndarray, certifier: Certifier) -> None:
         between = ~np.eye(certifier.served.network.classes, dtype=bool)
-        minus_m = -certifier.certificate.curvature.lower[between]
+        minus_m = -certifier.method.curvature.lower[between]
         writer = tf.summary.create_file_writer(str(self.log_dir / "certified"))
         with writer.as_default(step=epoch):
             for name, value in zip(self.names, self.radii, strict=True):

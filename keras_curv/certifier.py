@@ -7,17 +7,16 @@ import tensorflow as tf
 
 from keras_curv import saved_model
 from keras_curv.attacks import curvature_attack
-from keras_curv.certificate import (
-    RIVALS,
-    Certificates,
-    CurvatureCertificate,
-    around,
-    choose_rivals,
-)
-from keras_curv.errors import InputError, require_at_least
+from keras_curv.best_of import METHODS, choose_method
+from keras_curv.certificate import GUARANTEES, RIVALS, Certificates, around, choose_rivals
+from keras_curv.crc import CurvatureCertificate
+from keras_curv.errors import InputError, require_at_least, require_one_of
+from keras_curv.float32 import Float32Error
+from keras_curv.methods import no_error
 from keras_curv.rounding import norm_bound
 
 _CHECKED = 32  # examples on which the read network is held against the signature
+_EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
 
 
@@ -29,13 +28,25 @@ class Certifier:
             Keras model. A live model is read as it is now; train on, and read it again.
         signature: of a SavedModel.
 
+        method, guarantee: see `certify`.
+
     Raises:
-        InputError: see `saved_model.read`.
+        InputError: see `saved_model.read`, `choose_method` and `Float32Error`.
     """
 
-    def __init__(self, model, *, signature: str = saved_model.DEFAULT_SIGNATURE):
+    def __init__(
+        self,
+        model,
+        *,
+        signature: str = saved_model.DEFAULT_SIGNATURE,
+        method: str = "auto",
+        guarantee: str = "real",
+    ):
+        require_one_of(method, METHODS, "method")
+        require_one_of(guarantee, GUARANTEES, "guarantee")
         self.served = saved_model.read(model, signature)
-        self.certificate = CurvatureCertificate(self.served.network)
+        error = no_error if guarantee == "real" else _float32_error(self.served)
+        self.method = choose_method(method, self.served.network, error)
         self._checked = False
 
     def certify(
@@ -65,7 +76,7 @@ class Certifier:
         label = (
             None if y is None else self._validate_labels(np.asarray(y), len(served), first_index)
         )
-        require_rivals(rivals)
+        require_one_of(rivals, RIVALS, "rivals")
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
         if not self._checked and len(served):
@@ -75,7 +86,7 @@ class Certifier:
         if rivals == "random":
             pairs = [(seed, first_index + i) for i in range(len(served))]
             seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
-        result = self.certificate.certify(
+        result = self.method.certify(
             served.reshape(len(served), self.served.network.dim),
             label,
             rivals=rivals,
@@ -146,6 +157,8 @@ def certify(
     x: np.ndarray,
     y: np.ndarray | None = None,
     *,
+    method: str = "auto",
+    guarantee: str = "real",
     rivals: str = "all",
     signature: str = saved_model.DEFAULT_SIGNATURE,
     batch_size: int | None = None,
@@ -154,14 +167,16 @@ def certify(
     """Proves, for each input, an l2 radius within which the prediction cannot change.
 
     For every δ with `‖δ‖₂ < radius[i]`, the class with the largest logit at `x[i] + δ` is
-    `prediction[i]`, in real arithmetic on the stored weights; see `certificate.py` for what is
-    proved and what is not. Radii are in the model's own input units.
+    `prediction[i]`; see `certificate.py` for what is proved and what is not. Radii are in the model's own input units.
 
     Args:
         model: a SavedModel directory, or a built Keras model.
         x: `(n, *input shape)`.
         y: `(n,)` integer labels; an example that is not predicted as its label gets radius 0.
             None certifies the predictions.
+        method: one of `METHODS`; "auto" takes the largest radius of all that apply.
+        guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
+            float32.
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
         signature: of a SavedModel.
@@ -181,7 +196,7 @@ def certify(
         >>> bool((result.radius > 0.25).mean() > 0.8)
         True
     """
-    certifier = Certifier(model, signature=signature)
+    certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
     x = np.asarray(x)
     if y is not None and x.ndim and np.shape(y) != x.shape[:1]:
         raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
@@ -247,10 +262,14 @@ def success_rates(
     return float(np.mean(found)), float(np.mean(worst))
 
 
-def require_rivals(rivals: str) -> None:
-    """Raises InputError for rivals that nobody knows."""
-    if rivals not in RIVALS:
-        raise InputError(f"rivals must be one of {', '.join(RIVALS)}. Received: {rivals!r}")
+def _float32_error(served: saved_model.ServedModel) -> Float32Error:
+    """What serving this model in float32 may take off its margins."""
+    if served.input_dtype not in _EXACT_IN_FLOAT32:
+        raise InputError(
+            f"{served.source} takes {served.input_dtype.name}, which serving in float32 rounds; "
+            "the float32 guarantee needs inputs of float32 or of a smaller type"
+        )
+    return Float32Error(served.network, served.head)
 
 
 def plain_shape(shape: tuple[int, ...]) -> str:

@@ -1,6 +1,7 @@
 """The exception that means "the input is at fault, not the program", and checks that raise it."""
 
 import math
+from collections.abc import Collection
 
 
 class InputError(ValueError):
@@ -23,3 +24,10 @@ def require_at_least(value: float, least: int, name: str) -> int:
     if not (math.isfinite(value) and value >= least and value == int(value)):
         raise InputError(f"{name} must be an integer, at least {least}. Received: {value}")
     return int(value)
+
+
+def require_one_of(value: str, known: Collection[str], name: str) -> str:
+    """The value; InputError unless it is one of those known."""
+    if value not in known:
+        raise InputError(f"{name} must be one of {', '.join(known)}. Received: {value!r}")
+    return value

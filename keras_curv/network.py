@@ -75,6 +75,10 @@ class FeedForward(abc.ABC):
             post.append(activation.value(pre[-1]))
         return pre, post
 
+    def hidden(self, x: tf.Tensor) -> list[tf.Tensor]:
+        """`a_0 = x, a_1, …, a_{L−1}`, each `(n, width)`."""
+        return self._forward(x)[1]
+
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """`(n, dim)` → `(n, classes)`, in the dtype of `x` (float32 or float64)."""
         x = tf.convert_to_tensor(x)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_curv import data, report
 from keras_curv.activations import ACTIVATIONS
 from keras_curv.callbacks import CertifiedAccuracy, has_tensorboard
+from keras_curv.crc import CurvatureCertificate
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.run import DEFAULT_RADII, certify_examples
@@ -224,6 +225,7 @@ def train(
     summary = certify_examples(
         str(directory),
         evaluated,
+        method=CurvatureCertificate.name,
         radii=radii,
         summary=str(directory / "certified.json"),
         progress=progress,
@@ -399,6 +401,6 @@ All of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
 | 0 (clean) | {report.percent(summary["clean_accuracy"])} |
 {rows}
 
-Mean radius over the correct ones {report.number(summary["mean_radius"])}; largest curvature bound
-{summary["largest_curvature"]:.4f}. Trained by
+Mean radius over the correct ones {report.number(summary["mean_radius"])}, by the curvature
+certificate alone. Trained by
 {trained}"""

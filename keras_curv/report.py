@@ -26,6 +26,7 @@ class Tally:
     def __init__(self):
         self.radii = array.array("d")  # of every example; 0 where nothing is certified
         self.statuses = collections.Counter()
+        self.methods = collections.Counter()
         self.labelled = True
         self._gradients = 0
         self._exact = 0
@@ -35,6 +36,7 @@ class Tally:
         for row in rows:
             self.radii.append(row.radius)
             self.statuses[row.status] += 1
+            self.methods[row.method] += bool(row.method)
             self.labelled &= row.label is not None
             self._gradients += row.gradient_evaluations
             self._exact += row.primal_equals_dual
@@ -52,7 +54,8 @@ class Tally:
             string → fraction of all examples; `mean_radius` and `median_radius` over the
             correct ones (None where there are none, "inf" where infinite); `statuses`, name →
             count; `gradient_evaluations`, mean per example, summed over its rivals;
-            `primal_equals_dual`, the fraction of all examples whose radius is exact.
+            `primal_equals_dual`, the fraction of all examples whose radius is exact; `methods`,
+            name → how many radii it proved.
         """
         count = len(self.radii)
         correct_names = (Status.CERTIFIED.name, Status.UNPROVED.name)
@@ -68,6 +71,7 @@ class Tally:
             "statuses": {status.name: self.statuses[status.name] for status in Status},
             "gradient_evaluations": self._gradients / count if count else 0.0,
             "primal_equals_dual": self._exact / count if count else 0.0,
+            "methods": {name: number for name, number in self.methods.most_common() if number},
         }
 
 
@@ -81,6 +85,12 @@ _RIVALS_TEXT = {
     "runner_up": "runner-up only (NOT a certificate of the classifier)",
     "random": "one at random (NOT a certificate of the classifier)",
     "least": "least likely only (NOT a certificate of the classifier)",
+}
+
+
+_GUARANTEE_TEXT = {
+    "real": "real arithmetic on the stored weights",
+    "float32": "float32 in serving, IEEE single, any order of summation, no TF32 or bfloat16",
 }
 
 
@@ -105,7 +115,8 @@ def print_table(summary: dict, console: Console | None = None) -> None:
         ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
         ("units", _units(summary["input_scale"])),
         ("rivals", _RIVALS_TEXT[summary["rivals"]]),
-        ("guarantee", f"{summary['guarantee']}: real arithmetic on the stored weights"),
+        ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
+        ("proved by", _shares(summary["methods"])),
         ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
         (
             "cost",
@@ -135,6 +146,12 @@ def number(value: float | str | None) -> str:
 
 def _statuses(counts: dict[str, int]) -> str:
     return ", ".join(f"{n:,} {name.lower()}" for name, n in counts.items() if n)
+
+
+def _shares(methods: dict[str, int]) -> str:
+    """Which methods proved which part of the radii."""
+    total = sum(methods.values())
+    return ", ".join(f"{name} {percent(n / total, 1)}" for name, n in methods.items()) or "none"
 
 
 def _units(scale: float) -> str:

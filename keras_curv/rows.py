@@ -32,6 +32,7 @@ class Row(NamedTuple):
         gradient_evaluations: summed over the rivals.
         primal_equals_dual: the radius is the exact distance to the decision boundary.
         rivals: which ones the radius holds against; a certificate of the classifier is "all".
+        method: that proved the radius; "" where there is none.
     """
 
     index: int
@@ -43,6 +44,7 @@ class Row(NamedTuple):
     gradient_evaluations: int
     primal_equals_dual: bool
     rivals: str
+    method: str
 
     @classmethod
     def from_certificates(
@@ -60,6 +62,7 @@ class Row(NamedTuple):
                 int(result.gradient_evaluations[i]),
                 bool(result.primal_equals_dual[i]),
                 rivals,
+                str(result.method[i]),
             )
             for i in range(len(result.radius))
         ]
@@ -77,12 +80,13 @@ class Row(NamedTuple):
             str(self.gradient_evaluations),
             str(int(self.primal_equals_dual)),
             self.rivals,
+            self.method,
         ]
 
     @classmethod
     def parse(cls, cells: Sequence[str]) -> Row:
         """The inverse of `cells`; ValueError where it is not one."""
-        index, label, prediction, rival, radius, status, gradients, exact, rivals = cells
+        index, label, prediction, rival, radius, status, gradients, exact, rivals, method = cells
         positive = float(radius) > 0.0
         if positive != (Status[status] is Status.CERTIFIED) or not float(radius) >= 0.0:
             raise ValueError(f"radius {radius} with status {status}")
@@ -96,6 +100,7 @@ class Row(NamedTuple):
             int(gradients),
             {"0": False, "1": True}[exact],
             rivals,
+            method,
         )
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_curv import report, saved_model
-from keras_curv.certificate import GUARANTEE
-from keras_curv.certifier import Certifier, plain_shape, require_rivals
+from keras_curv.certificate import RIVALS
+from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
-from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.rows import Row, RowFile, settings_path
 from keras_curv.version import __version__
 
@@ -25,6 +25,8 @@ def certify_examples(
     examples: Examples,
     *,
     signature: str = saved_model.DEFAULT_SIGNATURE,
+    method: str = "auto",
+    guarantee: str = "real",
     rivals: str = "all",
     radii: Sequence[float] = DEFAULT_RADII,
     input_scale: float = 1.0,
@@ -39,7 +41,7 @@ def certify_examples(
     """Certifies a data set as a stream, writing rows as they come; `bin/certify` in one call.
 
     Args:
-        model, signature, rivals, batch_size, seed: as for `certify`.
+        model, signature, method, guarantee, rivals, batch_size, seed: as for `certify`.
         examples: see `data.load` and `data.load_npz`.
         radii: at which to report certified accuracy.
         input_scale: examples are multiplied by this before the model sees them. Radii are in
@@ -64,15 +66,15 @@ def certify_examples(
     require_positive(scale, "input_scale, in float32,")
     if batch_size is not None:
         require_at_least(batch_size, 1, "batch_size")
-    require_rivals(rivals)
+    require_one_of(rivals, RIVALS, "rivals")
     if resume and not output:
         raise InputError("resume needs the output file of the run to go on with")
     _require_distinct_files(output, summary, plot, examples.path)
     if plot:
         report.require_plottable(plot)
 
-    with report.working("reading the model and bounding its curvature", visible=progress):
-        certifier = Certifier(model, signature=signature)
+    with report.working("reading the model and bounding its norms", visible=progress):
+        certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
     served = certifier.served
     fit = _fitting_shape(examples, served)
     size = batch_size or certifier.batch_size(rivals)
@@ -84,7 +86,8 @@ def certify_examples(
         "dataset_fingerprint": examples.fingerprint,
         "input_scale": float(input_scale),
         "rivals": rivals,
-        "guarantee": GUARANTEE,
+        "method": method,
+        "guarantee": guarantee,
         "seed": seed,
         "batch_size": size,
     }
@@ -107,7 +110,6 @@ def certify_examples(
         "input_shape": list(served.input_shape),
         "classes": served.network.classes,
         "depth": served.network.depth,
-        "largest_curvature": report.json_number(-certifier.certificate.curvature.lower.min()),
         "seconds": round(time.monotonic() - started, 3),
     }
     if summary:

@@ -16,11 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.network import Evaluation, Network
 
-PRIMAL_EQUALS_DUAL = 1e-3  # relative: an adversarial point this close above the radius
-
-Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor], tf.Tensor]
+Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class _Batch(NamedTuple):
@@ -30,6 +29,7 @@ class _Batch(NamedTuple):
     label: tf.Tensor  # (n,)
     rivals: tf.Tensor  # (n, rivals)
     curvature: tf.Tensor  # κ, (n, rivals)
+    taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
     at_start: Evaluation  # at x0, against all rivals
 
 
@@ -50,7 +50,7 @@ class Screening:
 
     Args:
         network: whose margins are searched.
-        prove: `(evaluation, displacement, curvature)` → proved radii `(n, rivals)`.
+        prove: `(evaluation, displacement, curvature, taken_off)` → proved radii `(n, rivals)`.
         tolerance: relative gap at which a search stops.
         max_steps: gradients after which a search stops in any case.
     """
@@ -62,7 +62,12 @@ class Screening:
         self._max_steps = max_steps
 
     def __call__(
-        self, x0: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor, curvature: tf.Tensor
+        self,
+        x0: tf.Tensor,
+        label: tf.Tensor,
+        rivals: tf.Tensor,
+        curvature: tf.Tensor,
+        taken_off: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Searches a batch, in graph.
 
@@ -71,13 +76,14 @@ class Screening:
             label: `(n,)`, int32.
             rivals: `(n, rivals)`, int32.
             curvature: κ for each pair, `(n, rivals)`, float64.
+            taken_off: what must remain of each margin, `(n, rivals)`, float64.
 
         Returns:
             Proved radii `(n, rivals)`, distances of adversarial points that were found (else
             inf) `(n, rivals)`, and gradients used `(n,)`.
         """
         at_start = self._network.evaluate(x0, label, rivals)
-        batch = _Batch(x0, label, rivals, curvature, at_start)
+        batch = _Batch(x0, label, rivals, curvature, taken_off, at_start)
         (state,) = tf.while_loop(
             lambda state: tf.reduce_any(~state.closed),
             lambda state: (self._turn(batch, state),),
@@ -88,8 +94,10 @@ class Screening:
 
     def _start(self, batch: _Batch) -> _State:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
-        margin = batch.at_start.margin
-        radius = self._prove(batch.at_start, tf.zeros_like(batch.x0), batch.curvature)
+        margin = batch.at_start.margin - batch.taken_off
+        radius = self._prove(
+            batch.at_start, tf.zeros_like(batch.x0), batch.curvature, batch.taken_off
+        )
         upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
         closed = (radius >= self._goal(upper)) | (self._max_steps == 0)
         current = _weakest(radius, closed)
@@ -151,10 +159,12 @@ class Screening:
         origin, kappa = tf.gather(batch.x0, rows), tf.gather_nd(batch.curvature, cells)
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
-        proved = self._prove(evaluation, iterate.point - origin, kappa[:, None])[:, 0]
-        margin, gradient = evaluation.margin[:, 0], evaluation.gradient[:, 0]
+        taken_off = tf.gather_nd(batch.taken_off, cells)
+        displacement = iterate.point - origin
+        proved = self._prove(evaluation, displacement, kappa[:, None], taken_off[:, None])[:, 0]
+        margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
-        bracket = dual.radius_bracket(margin, gradient, iterate.point - origin, kappa)
+        bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
         return gradient, proved, bracket, step
 
     def _crossing(self, batch: _Batch, cells, gradient, radius) -> tf.Tensor:
@@ -185,7 +195,7 @@ def _begin(batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         origin,
         tf.gather_nd(batch.curvature, cells),
         dual.start(origin),
-        tf.gather_nd(batch.at_start.margin, cells),
+        tf.gather_nd(batch.at_start.margin - batch.taken_off, cells),
         tf.gather_nd(batch.at_start.gradient, cells),
     )
 

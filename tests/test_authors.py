@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_curv.certificate import CurvatureCertificate
+from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import CurvatureBounds
 
 # Theirs is ‖x_cert − x0‖ of a float32 solve by 600 gradients: right to about 1e-3.

@@ -1,0 +1,174 @@
+"""What executing a network in float32 can do to its margins: the guarantee level `float32`.
+
+A server computes in float32, so near its own radius in real arithmetic a prediction may still
+flip. Here the error of the served margin is bounded, for every input of a ball at once, so that
+a method can ask for that much of the margin to remain.
+
+Model of arithmetic: IEEE single, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
+`|δ| ≤ u = 2⁻²⁴` and `|η| ≤ τ = 2⁻¹²⁶`, subnormals kept or flushed to zero; dot products of float32
+numbers in any order, with or without fused multiply-add, and no faster algorithm (no Winograd, no
+FFT, no TF32, no bfloat16); activations within `ω u |σ|` and an absolute `τ_σ`, ω = 16 (measured on
+TensorFlow's CPU kernels: 8.2 at most, `tests/test_float32.py`). The input is taken as the float32
+vector that the server receives.
+
+Entry by entry, with `‖δ‖ ≤ R` the distance from x0, `a_I` the activations in real arithmetic, n the
+number of roundings in an entry of an affine map, `γ_n = n u / (1 − n u)`, `c_j` the norm of a
+kernel's column and `ℓ_I` a Lipschitz constant of x ↦ a_I,
+
+    |a_I| ≤ |a_I(x0)| + R ℓ_I-part:   |W|ᵀ|a_I| ≤ |W|ᵀ|a_I(x0)| + R c ℓ_I
+    ζ_I = P(ε_{I−1}) + γ_n (|W|ᵀ|a_{I−1}| + |b| + P(ε_{I−1})),    P(ε) = min(|W|ᵀε, c ‖ε‖)
+    ε_I = g ζ_I + ω u (|a_I| + g ζ_I) + τ_σ
+
+All of it is linear in R, so the error at the logits is `fixed + rate · R`, computed once for an
+example. The last map counts with both of its columns.
+
+Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1; Jia &
+Rinard, "Exploiting verified neural networks via floating point numerical error" (2021), for why.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.curvature import lipschitz_bounds
+from keras_curv.errors import InputError
+from keras_curv.methods import ServedError
+from keras_curv.network import Network
+from keras_curv.rounding import norm_bound, up
+
+UNIT = 2.0**-24
+TINY = 2.0**-126
+ACTIVATION_ULPS = 16.0
+ACTIVATION_TINY = 2.0**-120
+_LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
+_MORE = 8.0  # roundings beside those of the products: bias, casts
+_OURS = 1.0 + 1e-6  # covers the float64 roundings of the bound itself
+
+
+def gamma(operations: float) -> float:
+    """γ_n of float32."""
+    return operations * UNIT / (1.0 - operations * UNIT)
+
+
+class Float32Error(ServedError):
+    """Bounds of |served margin − real margin| of one network.
+
+    Args:
+        network: as it was read; each of its affine maps must be served as it is stored.
+        head: what the served output applies to the logits; see `graph.HEADS`.
+
+    Raises:
+        InputError: an affine map is the product of several served operations, or the head
+            cannot be answered for.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
+        >>> error = Float32Error(network)
+        >>> rivals, radius = np.array([[1]]), np.array([[0.5]])
+        >>> bool(0.0 < error(np.ones((1, 2)), np.array([0]), rivals, radius)[0, 0] < 1e-5)
+        True
+    """
+
+    def __init__(self, network: Network, head: str = "logits"):
+        if any(affine.kernel_error or affine.bias_error for affine in network.affines):
+            raise InputError(
+                "the float32 guarantee needs affine maps that are served as they are stored, but "
+                "this model scales, shifts or normalises between them; fold that into the kernels, "
+                "or ask for the guarantee 'real'"
+            )
+        self._head = _head_error(head, network.classes)
+        if self._head is None:
+            raise InputError(
+                f"in float32 a served {head} may tie where the logits do not, so it cannot be "
+                "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
+            )
+        self.network = network
+        self._kernels = [np.abs(affine.kernel) for affine in network.affines]
+        self._biases = [np.abs(affine.bias) for affine in network.affines]
+        self._columns = [up(norm_bound(affine.kernel, axis=0), 4) for affine in network.affines]
+        self._lipschitz = [1.0, *lipschitz_bounds(network)]
+        self._hidden = tf.function(
+            network.hidden, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]
+        )
+
+    def __call__(self, x, label, rivals, radius) -> np.ndarray:
+        """See `ServedError`."""
+        label, rivals = np.asarray(label), np.asarray(rivals)
+        with np.errstate(over="ignore", invalid="ignore"):
+            fixed, rate, largest = self._linear(np.asarray(x, np.float64), label, rivals)
+            error = (fixed + rate * radius) * _OURS
+            fits = largest[0][:, None] + largest[1] * radius < _LARGEST
+        return np.where(fits & np.isfinite(error), error, np.inf)
+
+    def _linear(self, x, label, rivals):
+        """`fixed`, `rate`, `(n, k)`, and the same two of the largest number on the way."""
+        # Every quantity is a pair: its part at x0, (n, width), and its part per unit of R.
+        sizes = [np.abs(a.numpy()) * _OURS for a in self._hidden(tf.constant(x))]
+        error, error_rate = np.zeros_like(sizes[0]), np.zeros(sizes[0].shape[1])
+        largest, largest_rate = sizes[0].max(axis=1, initial=0.0), 1.0
+        for index, (kernel, bias, columns, lipschitz) in enumerate(
+            zip(self._kernels, self._biases, self._columns, self._lipschitz, strict=True)
+        ):
+            size, last = sizes[index], index == len(self._kernels) - 1
+            grow = gamma(len(kernel) + _MORE)
+            passed = _through(kernel, columns, error)
+            passed_rate = _through(kernel, columns, error_rate)
+            reach, reach_rate = size @ kernel + bias, columns * lipschitz
+            terms = (size + error).sum(axis=1, keepdims=True)
+            underflow = TINY * (4.0 * len(kernel) + 4.0 + kernel.sum(axis=0) + terms)
+            rounded = grow * (reach + passed) + underflow
+            rounded_rate = grow * (reach_rate + passed_rate)
+            rounded_rate += TINY * (len(kernel) * lipschitz + error_rate.sum())
+            largest = np.maximum(largest, 2.0 * (reach + passed).max(axis=1))
+            largest_rate = max(largest_rate, float(2.0 * (reach_rate + passed_rate).max()))
+            if last:
+                break
+            activation = self.network.activations[index]
+            slope, omega = activation.slope, ACTIVATION_ULPS * UNIT
+            before, before_rate = passed + rounded, passed_rate + rounded_rate
+            error = slope * before * (1.0 + omega) + omega * sizes[index + 1] + ACTIVATION_TINY
+            error_rate = slope * (before_rate * (1.0 + omega) + omega * reach_rate)
+        # The margin is the real difference of two served logits: w = W_y − W_t carries what came
+        # in, and both logits round.
+        kernel = self.network.affines[-1].kernel
+        w = np.abs(kernel.T[label][:, None] - kernel.T[rivals]) * _OURS  # (n, k, width)
+        norms = norm_bound(w, axis=2)
+        carried = np.minimum(
+            np.einsum("nkj,nj->nk", w, error), norms * norm_bound(error, axis=1)[:, None]
+        )
+        carried_rate = np.minimum(w @ error_rate, norms * norm_bound(error_rate))
+        fixed = carried + _both(rounded, label, rivals)
+        rate = carried_rate + _both(np.broadcast_to(rounded_rate, rounded.shape), label, rivals)
+        relative, absolute = self._head
+        fixed += relative * _both(reach + passed, label, rivals) + absolute
+        either = np.broadcast_to(reach_rate + passed_rate, rounded.shape)
+        rate += relative * _both(either, label, rivals)
+        return fixed, rate, (largest, largest_rate)
+
+
+def _head_error(head: str, classes: int) -> tuple[float, float] | None:
+    """What order-keeping functions of the logits lose of their differences: a part relative to
+    the two logits, and an absolute part.
+
+    softmax and log_softmax subtract the largest logit, and perhaps the logarithm of the sum;
+    exp, quotient and sigmoid lose digits of what they return.
+    """
+    spread = np.log(classes)
+    return {
+        "logits": (0.0, 0.0),
+        "softmax": (2.0 * UNIT, (2.0 * ACTIVATION_ULPS + 8.0 + 4.0 * spread) * UNIT),
+        "log_softmax": (4.0 * UNIT, (8.0 + 8.0 * spread) * UNIT),
+        "binary_sigmoid": (0.0, 4.0 * ACTIVATION_ULPS * UNIT),  # its slope at 0 is 1/4
+    }.get(head)
+
+
+def _through(kernel: np.ndarray, columns: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """An upper bound of `|Wᵀe|` for all |e| ≤ error, `(…, in)` → `(…, out)`."""
+    return np.minimum(error @ kernel, columns * norm_bound(error, axis=-1)[..., None])
+
+
+def _both(values: np.ndarray, label: np.ndarray, rivals: np.ndarray) -> np.ndarray:
+    """The value at the label plus that at each rival, `(n, k)`, from `(n, classes)`."""
+    own = np.take_along_axis(values, label[:, None], axis=1)
+    return own + np.take_along_axis(values, rivals, axis=1)

@@ -1,0 +1,79 @@
+"""The best of several methods is at least each of them, and says which one it was."""
+
+import numpy as np
+import pytest
+
+from keras_curv.best_of import METHODS, BestOf, choose_method
+from keras_curv.certificate import Status
+from keras_curv.errors import InputError
+from keras_curv.methods import Method, PairCertificates
+from keras_curv.network import Network
+
+X = np.array([[3.0, 1.0, 0.0], [1.0, 2.5, 0.0], [0.0, 0.0, 4.0], [1.0, 1.0, 0.0]])
+
+
+@pytest.fixture
+def network():
+    return Network.from_weights([np.eye(3)], [np.zeros(3)], ())
+
+
+class Fixed(Method):
+    """Proves radii that were written down."""
+
+    def __init__(self, name, network, radii, distance=None):
+        self.name, self.network, self._radii, self._distance = name, network, radii, distance
+        self.asked = []
+
+    def radii(self, x, label, rivals, known):
+        rows = [int(np.argmax((X == row).all(axis=1))) for row in x]
+        self.asked.append(rows)
+        distance = None if self._distance is None else self._distance[rows]
+        radius = np.maximum(self._radii[rows], known)
+        return PairCertificates(radius, np.full(len(x), 2), distance)
+
+
+def test_largest_for_each_rival_then_smallest_over_rivals(network):
+    first = Fixed("first", network, np.array([[1.0, 4.0], [2.0, 1.0], [0.0, 0.0], [9.0, 9.0]]))
+    second = Fixed("second", network, np.array([[3.0, 2.0], [1.0, 0.5], [0.0, 5.0], [9.0, 9.0]]))
+    result = BestOf([first, second]).certify(X)
+    assert result.radius.tolist() == [3.0, 1.0, 0.0, 0.0]
+    assert result.method.tolist() == ["second", "first", "", ""]
+    assert result.nearest_rival.tolist() == [1, 2, 0, -1]
+    assert result.status.tolist() == [
+        Status.CERTIFIED,
+        Status.CERTIFIED,
+        Status.UNPROVED,
+        Status.TIED,
+    ]
+    assert result.gradient_evaluations.tolist() == [4, 4, 4, 0]
+
+
+def test_an_exact_radius_needs_no_other_method(network):
+    radii = np.array([[1.0, 4.0], [2.0, 1.0], [1.0, 1.0], [9.0, 9.0]])
+    distance = np.array([[1.0005, np.inf], [np.inf, 1.1], [np.inf, np.inf], [9.0, 9.0]])
+    first = Fixed("first", network, radii, distance)
+    second = Fixed("second", network, 2.0 * radii)
+    result = BestOf([first, second]).certify(X)
+    assert second.asked == [[1, 2]]
+    assert result.radius.tolist() == [1.0, 2.0, 2.0, 0.0]
+    assert result.primal_equals_dual.tolist()[:3] == [True, True, False]
+
+
+@pytest.mark.parametrize("activation", ["softplus", "sigmoid", "tanh"])
+@pytest.mark.parametrize("sizes", [(5, 12, 4), (5, 8, 9, 3)])
+def test_auto_is_at_least_each_method(rng, random_network, sizes, activation):
+    network = random_network(rng, sizes, (activation,) * (len(sizes) - 2))
+    x = rng.standard_normal((25, sizes[0]))
+    best = choose_method("auto", network)
+    result = best.certify(x)
+    assert len(best.methods) >= 1
+    for method in best.methods:
+        alone = method.certify(x)
+        # A search stops within 0.1 % of what it could prove.
+        assert np.all(result.radius >= alone.radius * (1.0 - 2e-3)), method.name
+    assert set(result.method) <= {"", *METHODS}
+
+
+def test_unknown_methods_are_refused(network):
+    with pytest.raises(InputError, match="auto, .*crc.* Received: 'crx'"):
+        choose_method("crx", network)

@@ -1,0 +1,186 @@
+"""The guarantee level `float32`: no served margin is further from the real one than is charged."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keras_curv
+from keras_curv import data, float32
+from keras_curv.activations import ACTIVATIONS
+from keras_curv.crc import CurvatureCertificate
+from keras_curv.errors import InputError
+from keras_curv.float32 import Float32Error
+from keras_curv.linear import Affine
+from keras_curv.network import Network
+
+ARCHITECTURES = [
+    ((5, 3), ()),
+    ((40, 30, 4), ("softplus",)),
+    ((7, 90, 3), ("sigmoid",)),
+    ((20, 6, 50, 3), ("tanh", "softplus")),
+    ((6, 9, 20, 5, 4), ("softplus", "tanh", "sigmoid")),
+]
+
+
+def float32_network(rng, sizes, activations, scale=1.0):
+    kernels = [
+        np.float32(scale * rng.standard_normal((n, m)) / np.sqrt(n))
+        for n, m in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    biases = [np.float32(scale * rng.standard_normal(m)) for m in sizes[1:]]
+    return Network.from_weights(kernels, biases, activations)
+
+
+def served_logits(network, x, order):
+    """Executed in float32, the terms of every dot product added one by one in a given order."""
+    value = np.float32(x)
+    for index, affine in enumerate(network.affines):
+        kernel, total = np.float32(affine.kernel), np.zeros((len(x), affine.fan_out), np.float32)
+        for i in order.permutation(affine.fan_in):
+            total = total + value[:, i : i + 1] * kernel[i]
+        value = total + np.float32(affine.bias)
+        if index < len(network.activations):
+            value = network.activations[index].value(tf.constant(value)).numpy()
+    assert value.dtype == np.float32
+    return value.astype(np.float64)
+
+
+def rivals_of(label, classes):
+    return np.array([[t for t in range(classes) if t != y] for y in label])
+
+
+def margins(logits, label, rivals):
+    own = np.take_along_axis(logits, label[:, None], axis=1)
+    return own - np.take_along_axis(logits, rivals, axis=1)
+
+
+@pytest.mark.parametrize(("sizes", "activations"), ARCHITECTURES)
+@pytest.mark.parametrize("scale", [0.3, 1.0, 30.0])
+@pytest.mark.parametrize("radius", [0.0, 0.1, 10.0])
+def test_served_margins_are_within_the_charge(rng, sizes, activations, scale, radius):
+    network = float32_network(rng, sizes, activations, scale)
+    x = np.float32(rng.standard_normal((30, sizes[0]))).astype(float)
+    label = network.logits(tf.constant(x)).numpy().argmax(axis=1)
+    rivals = rivals_of(label, sizes[-1])
+    charge = Float32Error(network)(x, label, rivals, np.full(rivals.shape, radius))
+    worst = 0.0
+    for _ in range(10):
+        direction = rng.standard_normal(x.shape)
+        length = radius * rng.random((30, 1)) ** 0.1
+        inside = x + length * direction / np.linalg.norm(direction, axis=1, keepdims=True)
+        inside = np.float32(inside).astype(float)
+        off = np.linalg.norm(inside - x, axis=1) <= radius  # rounding may have left the ball
+        real = margins(network.logits(tf.constant(inside)).numpy(), label, rivals)
+        served = margins(served_logits(network, inside, rng), label, rivals)
+        assert np.all(np.abs(served - real)[off] <= charge[off])
+        worst = max(worst, np.max(np.abs(served - real) / charge, initial=0.0))
+    if scale == 1.0 and radius == 0.0:
+        assert worst > 1e-3  # it is a bound of this, and not of something else entirely
+
+
+def test_the_charge_grows_with_the_radius(rng):
+    network = float32_network(rng, (6, 9, 3), ("tanh",))
+    error = Float32Error(network)
+    x, label, rivals = np.ones((2, 6)), np.array([0, 1]), np.array([[1], [2]])
+    values = [error(x, label, rivals, np.full((2, 1), r)) for r in (0.0, 0.5, 2.0, 1e9)]
+    assert all(np.all(a < b) for a, b in zip(values[:-1], values[1:], strict=True))
+
+
+def test_what_may_overflow_is_charged_without_end(rng):
+    network = float32_network(rng, (6, 9, 3), ("softplus",))
+    huge = Network.from_weights(
+        [1e20 * network.affines[0].kernel, 1e20 * network.affines[1].kernel],
+        [affine.bias for affine in network.affines],
+        "softplus",
+    )
+    args = np.ones((1, 6)), np.array([0]), np.array([[1, 2]])
+    assert np.all(np.isinf(Float32Error(huge)(*args, np.zeros((1, 2)))))
+    assert np.all(np.isinf(Float32Error(network)(*args, np.full((1, 2), 1e39))))
+    assert np.all(np.isinf(Float32Error(network)(*args, np.full((1, 2), np.inf))))
+
+
+def test_subnormal_weights_are_charged():
+    """A server may flush them to zero: then the margin is lost, so nothing may be proved."""
+    tiny = np.float32(2.0**-140)
+    network = Network.from_weights([np.diag([tiny, tiny])], [np.zeros(2)], ())
+    x = np.array([[3.0, 1.0]])
+    real = CurvatureCertificate(network).certify(x)
+    served = CurvatureCertificate(network, Float32Error(network)).certify(x)
+    assert real.radius[0] == pytest.approx(np.sqrt(2.0), rel=1e-6)
+    assert served.radius[0] == 0.0
+
+
+def test_a_prediction_that_only_float32_flips_is_not_certified():
+    """1e8 + 1 − 1e8 is 1 in real arithmetic, and 0 in float32: class 0 only seems to win."""
+    kernel = np.zeros((3, 2), np.float32)
+    kernel[:, 0] = 1e8, 1.0, -1e8
+    network = Network.from_weights([kernel], [np.array([0.0, 0.5])], ())
+    x = np.ones((1, 3))
+    assert network.logits(tf.constant(x)).numpy()[0].argmax() == 0
+    in_float32 = served_logits(network, x, np.random.default_rng(3))
+    orders = [served_logits(network, x, np.random.default_rng(s))[0].argmax() for s in range(20)]
+    assert in_float32.shape == (1, 2) and 1 in orders
+    assert CurvatureCertificate(network).certify(x).radius[0] > 0.0
+    assert CurvatureCertificate(network, Float32Error(network)).certify(x).radius[0] == 0.0
+
+
+@given(seed=st.integers(0, 2**31), scale=st.sampled_from([0.1, 1.0, 5.0]))
+@settings(max_examples=20, deadline=None)
+def test_float32_never_proves_more_than_real(seed, scale):
+    rng = np.random.default_rng(seed)
+    network = float32_network(rng, (4, 7, 3), ("sigmoid",), scale)
+    x = np.float32(rng.standard_normal((8, 4))).astype(float)
+    real = CurvatureCertificate(network).certify(x)
+    served = CurvatureCertificate(network, Float32Error(network)).certify(x)
+    assert np.all(served.radius <= real.radius * (1.0 + 2e-4))  # the search's own tolerance
+    assert np.mean(served.radius) > 0.95 * np.mean(real.radius)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_the_assumption_about_activations(name):
+    """Of TensorFlow's kernels on this machine, over a part of all float32 numbers."""
+    bits = np.arange(0, 2**32, 8191, dtype=np.uint64).astype(np.uint32)
+    z = bits.view(np.float32)
+    z = z[np.isfinite(z)]
+    activation = ACTIVATIONS[name]
+    served = activation.value(tf.constant(z)).numpy().astype(float)
+    real = activation.value(tf.constant(z, tf.float64)).numpy()
+    allowed = float32.ACTIVATION_ULPS * float32.UNIT * np.abs(real) + float32.ACTIVATION_TINY
+    assert np.all(np.abs(served - real) <= allowed)
+
+
+def test_through_a_served_model():
+    x, y = data.load_all("digits")
+    dense = keras.layers.Dense
+    for last in (None, "softmax", "log_softmax"):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [keras.Input((8, 8, 1)), keras.layers.Flatten(), dense(9, "softplus"), dense(10, last)]
+        )
+        real = keras_curv.certify(model, x[:20], method="crc")
+        served = keras_curv.certify(model, x[:20], method="crc", guarantee="float32")
+        proved = real.radius > 1e-3
+        assert np.all(served.radius[proved] < real.radius[proved])
+        assert np.all(served.radius[proved] > 0.9 * real.radius[proved])
+
+
+def test_what_cannot_be_guaranteed_is_refused():
+    dense = keras.layers.Dense
+    scaled = keras.Sequential([keras.Input((4,)), keras.layers.Rescaling(0.1), dense(3)])
+    with pytest.raises(InputError, match="served as they are stored"):
+        keras_curv.Certifier(scaled, guarantee="float32")
+    with pytest.raises(InputError, match="sigmoid may tie"):
+        keras_curv.Certifier(
+            keras.Sequential([keras.Input((4,)), dense(3, "sigmoid")]), guarantee="float32"
+        )
+    doubled = keras.Sequential([keras.Input((4,), dtype="float64"), dense(3, dtype="float64")])
+    with pytest.raises(InputError, match="float64"):
+        keras_curv.Certifier(doubled, guarantee="float32")
+    with pytest.raises(InputError, match="real, float32"):
+        keras_curv.Certifier(scaled, guarantee="float16")
+    folded = Network([Affine(np.eye(2), np.zeros(2), 1e-9)], ())
+    with pytest.raises(InputError, match="stored"):
+        Float32Error(folded)
