@@ -10,7 +10,7 @@ SETTINGS = {"saved_model": "m", "seed": 0, "batch_size": 2}
 
 
 def row(index, radius=0.5):
-    return Row(index, 1, 1, 2, radius, "CERTIFIED", 7, True, "all")
+    return Row(index, 1, 1, 2, radius, "CERTIFIED", 7, True, "all", "crc")
 
 
 def write(path, rows, resume=False, settings=SETTINGS):
@@ -86,8 +86,8 @@ def test_resume_with_other_settings_is_refused(tmp_path):
     [
         ("a,b\n1,2\n", "header"),
         (",".join(Row._fields) + "\n0,1,1\n", "line 2"),
-        (",".join(Row._fields) + "\n5,1,1,2,0.5,CERTIFIED,7,1,all\n", "index 5"),
-        (",".join(Row._fields) + "\n0,1,1,2,0.5,SURE,7,1,all\n", "SURE"),
+        (",".join(Row._fields) + "\n5,1,1,2,0.5,CERTIFIED,7,1,all,crc\n", "index 5"),
+        (",".join(Row._fields) + "\n0,1,1,2,0.5,SURE,7,1,all,crc\n", "SURE"),
     ],
 )
 def test_a_foreign_file_is_refused_and_kept(tmp_path, text, message):
