@@ -362,8 +362,8 @@ class _Search:
         margin = evaluation.margin.numpy()
         steepness = np.maximum(np.linalg.norm(evaluation.gradient.numpy(), axis=-1), 1e-300)
         proved = self.known.min(axis=1)
-        radius = np.maximum((margin / steepness).min(axis=1), proved * (1.0 + _STEP))
-        radius = np.clip(radius, 1e-100, 1e100)
+        guess = np.clip((margin / steepness).min(axis=1), 1e-100, 1e100)
+        radius = np.where(proved > 0.0, proved * (1.0 + _STEP), guess)
         unproved = np.full(len(radius), np.inf)
         good, bad = np.zeros(len(radius)), unproved.copy()  # ends of the chord
         above, below = margin.min(axis=1), np.full(len(radius), -np.inf)  # its values there
@@ -385,7 +385,7 @@ class _Search:
             middle = (proved + unproved) / 2.0
             radius = np.where(np.isfinite(below) & np.isfinite(chord), chord, middle)
             inside = np.clip(radius, proved * (1.0 + _STEP), unproved / (1.0 + _STEP))
-            radius = np.where(np.isfinite(unproved), inside, 2.0 * proved)
+            radius = np.where(np.isfinite(unproved), inside, np.maximum(2.0 * proved, guess))
             active &= (unproved > proved * (1.0 + _STEP) ** 2) & np.isfinite(radius)
         return proved
 

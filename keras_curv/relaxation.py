@@ -96,7 +96,7 @@ def relaxation(activation: Activation, low, high, at=None) -> Relaxation:
 def _smooth(activation: Activation, low: np.ndarray, high: np.ndarray, at) -> Relaxation:
     width = high - low
     points = low[..., None] + width[..., None] * np.linspace(0.0, 1.0, POINTS)
-    points[..., -1] = high
+    points[..., 0], points[..., -1] = low, high
     points = np.clip(points, low[..., None], high[..., None])
     values = activation.value(tf.constant(points)).numpy()
     step = up(width / (POINTS - 1)) + 8.0 * UNIT * (np.abs(low) + np.abs(high))
