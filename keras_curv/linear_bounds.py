@@ -37,6 +37,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.activations import Activation
+from keras_curv.bracket import largest_radius
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.methods import ServedError, no_error
@@ -47,8 +49,6 @@ from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 __all__ = ["LinearBoundCertificate", "pre_activation_bounds", "relaxation"]
 
 _ENTRIES = 2**23  # of one array at a time: 64 MB
-_STEP = 5e-4  # relative; half of the gap that a search may leave between proved and not proved
-_MAX_PROBES = 60
 _SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
 
 
@@ -125,6 +125,8 @@ class LinearBoundCertificate:
         hidden = zip(network.sizes[2:-1], products[:-1], strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
         self._passes = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
+        sizes = [np.sqrt(np.sum(affine.kernel**2)) for affine in network.affines]
+        self._steepest = np.prod([*sizes, *(a.slope for a in network.activations)])  # an estimate
 
     def radii(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
@@ -150,12 +152,33 @@ class LinearBoundCertificate:
         gradients = np.zeros(len(x), np.int64)
         with np.errstate(all="ignore"):  # what overflows proves nothing
             for rows in _chunks(self.network, x, rivals.shape[1]):
-                search = _Search(self, x[rows], label[rows], rivals[rows], radius[rows])
-                proved = search.run()[:, None]
-                radius[rows] = np.where(radius[rows] < proved, proved, radius[rows])
-                passes = search.probes * self._passes + search.margins
-                gradients[rows] = np.ceil(passes).astype(np.int64)
+                args = x[rows], label[rows], rivals[rows], radius[rows]
+                proved, gradients[rows] = self._search(*args)
+                radius[rows] = np.maximum(radius[rows], proved[:, None])
         return radius, gradients
+
+    def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
+        """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
+        evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
+        margin = evaluation.margin.numpy()
+        steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
+        passes = np.full(len(x), float(rivals.shape[1]))
+
+        def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
+            asked = known[rows] < radius[:, None]
+            most = asked.sum(axis=1).max()
+            order = np.argsort(known[rows], axis=1, kind="stable")[:, :most]
+            passes[rows] += self._passes + most
+            args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)
+            served = self.served_error(*args, np.repeat(radius[:, None], most, axis=1))
+            value = self.margin_bounds(*args, radius) - served
+            value = np.where(np.isnan(value), -np.inf, value)
+            return np.where(np.take_along_axis(asked, order, axis=1), value, np.inf).min(axis=1)
+
+        nearest = margin.min(axis=1)
+        guess = (margin / steepness).min(axis=1)
+        proved = largest_radius(bound, nearest, known.min(axis=1), guess, nearest / self._steepest)
+        return proved, np.ceil(passes).astype(np.int64)
 
     def margin_bounds(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
@@ -167,7 +190,15 @@ class LinearBoundCertificate:
         Args:
             x, label, rivals: as in `radii`.
             radius: `(n,)`, not negative.
+
+        Returns:
+            −∞ where anything overflows. Only the smallest one of each example is sure to have had
+            its second pass.
         """
+        with np.errstate(all="ignore"):
+            return self._margin_bounds(x, label, rivals, radius)
+
+    def _margin_bounds(self, x, label, rivals, radius) -> np.ndarray:
         balls = _Balls(self.network, x, radius)
         balls.bound_layers()
         last = self.network.affines[-1]
@@ -242,9 +273,7 @@ class _Balls:
                     underflow=16.0 * TINY * affine.fan_out * total,
                 )
             )
-            at_zero = abs(float(activation.value(tf.constant(0.0, tf.float64))))
-            farthest = np.maximum(np.abs(low), np.abs(high))
-            self.reach = up(up(at_zero, 64) + activation.slope * farthest)
+            self.reach = _magnitude(activation, self.layers[-1])
             self.size = norm_bound(self.reach, axis=1)
 
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> _Balls:
@@ -271,7 +300,9 @@ class _Balls:
     def _interval(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Of every entry of `a W + b`, a the last layer that is known."""
         rows, constants = affine.kernel.T[None], affine.bias[None]
-        step = max(1, _ENTRIES // (len(self.x) * max(self.network.sizes[: len(self.layers) + 1])))
+        step = max(
+            1, _ENTRIES // max(1, len(self.x) * max(self.network.sizes[: len(self.layers) + 1]))
+        )
         low, high = [], []
         for start in range(0, affine.fan_out, step):
             part, offset = rows[:, start : start + step], constants[:, start : start + step]
@@ -304,6 +335,17 @@ class _Balls:
         return np.where(np.isnan(value), -np.inf, value), rows
 
 
+def _magnitude(activation: Activation, layer: _Layer) -> np.ndarray:
+    """A bound of |σ(z)| on the intervals: from the slope and σ(0), and from the two lines."""
+    at_zero = abs(float(activation.value(tf.constant(0.0, tf.float64))))
+    farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
+    lower_slope, lower_intercept, upper_slope, upper_intercept = map(np.abs, layer.lines)
+    below = lower_slope * farthest + lower_intercept
+    above = upper_slope * farthest + upper_intercept
+    # fmin prefers the number where one overflows.
+    return up(np.fmin(up(at_zero, 64) + activation.slope * farthest, np.maximum(below, above)))
+
+
 def _step_back(
     rows: np.ndarray, constants: np.ndarray, affine: Affine, layer: _Layer
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -325,7 +367,8 @@ def _step_back(
         + layer.underflow[:, None]
     )
     count, height, width = through.shape
-    before = (through.reshape(-1, width) @ affine.kernel.T).reshape(count, height, -1)
+    before = through.reshape(count * height, width) @ affine.kernel.T
+    before = before.reshape(count, height, affine.fan_in)
     return before, constants + intercept + through @ affine.bias, error
 
 
@@ -339,72 +382,6 @@ def _dot(rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 def _row_norms(rows: np.ndarray) -> np.ndarray:
     """‖·‖₂ of each row, from above: `(n, m, N)` → `(n, m)`."""
     return up(np.sqrt(np.einsum("nmi,nmi->nm", rows, rows)) + SLOPE_FLOOR, rows.shape[-1] + 8)
-
-
-class _Search:
-    """The largest radius for each of n examples, bracketed from both sides.
-
-    A lower bound that is concave in the radius has its root to the right of the chord's: regula
-    falsi, with Illinois' halving of the end that stays.
-    """
-
-    def __init__(self, certificate: LinearBoundCertificate, x, label, rivals, known):
-        self.certificate = certificate
-        self.x, self.label, self.rivals, self.known = x, label, rivals, known
-        self.probes = np.zeros(len(x), np.int64)
-        self.margins = np.full(len(x), rivals.shape[1], np.int64)
-
-    def run(self) -> np.ndarray:
-        """Radii `(n,)`: proved against every rival that is not known to be farther."""
-        evaluation = self.certificate.network.evaluate(
-            tf.constant(self.x), tf.constant(self.label), tf.constant(self.rivals)
-        )
-        margin = evaluation.margin.numpy()
-        steepness = np.maximum(np.linalg.norm(evaluation.gradient.numpy(), axis=-1), 1e-300)
-        proved = self.known.min(axis=1)
-        guess = np.clip((margin / steepness).min(axis=1), 1e-100, 1e100)
-        radius = np.where(proved > 0.0, proved * (1.0 + _STEP), guess)
-        unproved = np.full(len(radius), np.inf)
-        good, bad = np.zeros(len(radius)), unproved.copy()  # ends of the chord
-        above, below = margin.min(axis=1), np.full(len(radius), -np.inf)  # its values there
-        before = np.zeros(len(radius))
-        active = (above > 0.0) & np.isfinite(above)
-        for _ in range(_MAX_PROBES):
-            rows = np.flatnonzero(active)
-            if not len(rows):
-                break
-            value = np.zeros(len(radius))
-            value[rows] = self._probe(rows, radius[rows])
-            yes, no = active & (value > 0.0), active & ~(value > 0.0)
-            proved, unproved = np.where(yes, radius, proved), np.where(no, radius, unproved)
-            good, bad = np.where(yes, radius, good), np.where(no, radius, bad)
-            above = np.where(yes, value, np.where(no & (before < 0.0), above / 2.0, above))
-            below = np.where(no, value, np.where(yes & (before > 0.0), below / 2.0, below))
-            before = np.where(yes, 1.0, -1.0)
-            chord = good + (bad - good) * (above / (above - below))
-            middle = (proved + unproved) / 2.0
-            radius = np.where(np.isfinite(below) & np.isfinite(chord), chord, middle)
-            inside = np.clip(radius, proved * (1.0 + _STEP), unproved / (1.0 + _STEP))
-            radius = np.where(np.isfinite(unproved), inside, np.maximum(2.0 * proved, guess))
-            active &= (unproved > proved * (1.0 + _STEP) ** 2) & np.isfinite(radius)
-        return proved
-
-    def _probe(self, rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
-        """The smallest margin that is left on these balls, over rivals not known to be farther."""
-        known, rivals = self.known[rows], self.rivals[rows]
-        open_ = known < radius[:, None]
-        most = open_.sum(axis=1).max()
-        nearest = np.argsort(known, axis=1, kind="stable")[:, :most]
-        rivals, open_ = (np.take_along_axis(a, nearest, axis=1) for a in (rivals, open_))
-        self.probes[rows] += 1
-        self.margins[rows] += most
-        args = self.x[rows], self.label[rows], rivals
-        value = self.certificate.margin_bounds(*args, radius)
-        value = value - self.certificate.served_error(
-            *args, np.broadcast_to(radius[:, None], rivals.shape)
-        )
-        value = np.where(np.isnan(value), -np.inf, value)
-        return np.where(open_, value, np.inf).min(axis=1)
 
 
 def _chunks(network: Network, x: np.ndarray, rivals: int):
