@@ -137,12 +137,26 @@ def test_served_error_is_taken_off(rng):
     assert not endless.any()
 
 
-def test_folding_errors_are_charged(rng):
+@pytest.mark.parametrize("layer", range(3))
+def test_folding_errors_are_charged(layer):
+    """The linear regime of a chain of single units, with one weight as much larger as it may be."""
+    error = 1e-2
+    kernels = [np.array([[3.0]]), np.array([[2.0]]), np.array([[5.0, 0.0]])]
+    # The last map's error may part its columns by √2 of it.
+    gain = error * (2**0.5 if layer == 2 else 1.0)
+    sizes = [3.0, 2.0, 5.0]
+    sizes[layer] += gain
+    maps = [Affine(k, np.zeros(k.shape[1]), error * (i == layer)) for i, k in enumerate(kernels)]
+    network = Network(maps, [ACTIVATIONS["softplus"]] * 2)
+    bound = margin_lipschitz_bounds(network)[0, 1]
+    assert np.prod(sizes) <= bound <= 30.0 + 2.0 * (np.prod(sizes) - 30.0)
+
+
+def test_the_error_of_products_is_what_folding_can_do(rng):
     network = _network(rng, SIZES[3], "tanh", 1.0)
     error = 1e-3
-    folded = Network(
-        [Affine(a.kernel, a.bias, error, error) for a in network.affines], network.activations
-    )
+    maps = [Affine(a.kernel, a.bias, error, error) for a in network.affines]
+    folded = Network(maps, network.activations)
     bound = margin_lipschitz_bounds(folded)
     for _ in range(20):
         maps = []
