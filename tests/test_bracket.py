@@ -1,0 +1,78 @@
+"""The search finds the last positive radius in few probes, and returns none without a probe."""
+
+import numpy as np
+import pytest
+
+from keras_curv.bracket import largest_radius
+
+
+class Recorder:
+    """A bound as a function of the radius, one for each example, with what was asked of it."""
+
+    def __init__(self, function):
+        self.function = function
+        self.positive, self.probes = {}, {}
+
+    def __call__(self, rows, radius):
+        value = self.function(rows, radius)
+        for row, at, v in zip(rows, radius, value, strict=True):
+            self.probes[row] = self.probes.get(row, 0) + 1
+            if v > 0.0:
+                self.positive[row] = max(self.positive.get(row, 0.0), at)
+        return value
+
+
+ROOT = np.array([1e-6, 0.3, 1.0, 7.0, 1e9])
+SHAPES = {
+    "line": (lambda r: 1.0 - r, 6),
+    "parabola": (lambda r: 1.0 - 0.3 * r - 0.7 * r**2, 11),
+    "steep": (lambda r: 1.0 - 0.01 * r - 0.99 * r**12, 24),
+    "convex": (lambda r: np.exp(-3.0 * r) - np.exp(-3.0), 16),
+    "jump": (lambda r: np.where(r < 1.0, 1.0, -np.inf), 30),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("factor", [0.01, 0.7, 1.2, 30.0])
+def test_roots(shape, factor):
+    function, most = SHAPES[shape]
+    recorder = Recorder(lambda rows, radius: function(radius / ROOT[rows]))
+    zeros = np.zeros(5)
+    radius = largest_radius(recorder, function(zeros), zeros, factor * ROOT, ROOT / 50.0)
+    assert np.all(radius <= ROOT * (1.0 + 1e-12)) and np.all(radius >= ROOT * 0.9989)
+    assert np.all([recorder.positive[row] == radius[row] for row in range(5)])
+    assert max(recorder.probes.values()) <= most
+
+
+def test_a_guess_that_is_far_off():
+    recorder = Recorder(lambda rows, radius: np.where(radius < ROOT[rows], 1.0, -np.inf))
+    radius = largest_radius(recorder, np.ones(5), np.zeros(5), np.full(5, np.inf), ROOT / 1e3)
+    assert np.all((radius <= ROOT) & (radius >= ROOT * 0.9989))
+
+
+def test_what_is_known_stays():
+    recorder = Recorder(lambda rows, radius: 1.0 - radius)
+    known = np.array([0.0, 0.5, 2.0, 0.9999])
+    radius = largest_radius(recorder, np.ones(4), known, np.ones(4), np.ones(4) / 9.0)
+    assert np.all(radius >= known) and radius[2] == 2.0 and recorder.probes[2] == 1
+    assert np.all(radius[:2] >= 0.9989) and np.all(radius[:2] <= 1.0)
+
+
+def test_nothing_is_searched_where_nothing_can_be_found():
+    def never(rows, radius):
+        raise AssertionError
+
+    margin = np.array([0.0, -1.0, np.nan, np.inf])
+    assert not largest_radius(never, margin, np.zeros(4), np.ones(4), np.ones(4)).any()
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.nan, -1.0])
+def test_nothing_proved(value):
+    recorder = Recorder(lambda rows, radius: np.full(len(rows), value))
+    assert largest_radius(recorder, np.ones(1), np.zeros(1), np.ones(1), np.ones(1) / 2) == 0.0
+
+
+def test_a_margin_that_never_changes():
+    recorder = Recorder(lambda rows, radius: np.ones(len(rows)))
+    radius = largest_radius(recorder, np.ones(1), np.zeros(1), np.ones(1), np.ones(1) / 2)
+    assert radius[0] > 1e60 and recorder.probes[0] < 20

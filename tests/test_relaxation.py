@@ -1,0 +1,216 @@
+"""No activation leaves its two lines, down to the last digits; and no lines are much closer."""
+
+import mpmath
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_curv.activations import ACTIVATIONS, Activation
+from keras_curv.errors import InputError
+from keras_curv.relaxation import POINTS, relaxation
+
+mpmath.mp.dps = 50
+EXACT = {
+    "softplus": lambda z: mpmath.log1p(mpmath.exp(z)),
+    "sigmoid": lambda z: 1 / (1 + mpmath.exp(-z)),
+    "tanh": mpmath.tanh,
+    "relu": lambda z: max(z, mpmath.mpf(0)),
+    "elu": lambda z: z if z > 0 else mpmath.expm1(z),
+    "softsign": lambda z: z / (1 + abs(z)),
+    "silu": lambda z: z / (1 + mpmath.exp(-z)),
+}
+
+
+def _silu_second(z):
+    s = tf.sigmoid(z)
+    return s * (1.0 - s) * (2.0 + z * (1.0 - 2.0 * s))
+
+
+# What the table may not have yet, with the ranges widened a little.
+OTHERS = {
+    "relu": Activation(
+        "relu",
+        tf.nn.relu,
+        lambda z: tf.cast(z > 0.0, z.dtype),
+        tf.zeros_like,
+        (0.0, 1.0),
+        (0.0, np.inf),
+        (),
+        (),
+    ),
+    "elu": Activation(
+        "elu",
+        lambda z: tf.where(z > 0.0, z, tf.math.expm1(tf.minimum(z, 0.0))),  # tf.nn.elu cancels
+        lambda z: tf.exp(tf.minimum(z, 0.0)),
+        lambda z: tf.where(z > 0.0, tf.zeros_like(z), tf.exp(tf.minimum(z, 0.0))),
+        (0.0, 1.0),
+        (0.0, 1.0),
+        (),
+        (0.0,),
+    ),
+    "softsign": Activation(
+        "softsign",
+        tf.nn.softsign,
+        lambda z: 1.0 / tf.square(1.0 + tf.abs(z)),
+        lambda z: -2.0 * tf.sign(z) / (1.0 + tf.abs(z)) ** 3,
+        (0.0, 1.0),
+        (-2.0, 2.0),
+        (0.0,),
+        (-1e-300, 1e-300),
+    ),
+    "silu": Activation(
+        "silu",
+        lambda z: z * tf.sigmoid(z),
+        lambda z: tf.sigmoid(z) * (1.0 + z * tf.sigmoid(-z)),
+        _silu_second,
+        (-0.0998393202, 1.0998393202),
+        (-0.0369143733, 0.5),
+        (-2.3993572805, 2.3993572805),
+        (-3.4358409935, 0.0, 3.4358409935),
+    ),
+}
+ENTRIES = {**OTHERS, **{name: ACTIVATIONS[name] for name in EXACT if name in ACTIVATIONS}}
+NAMES = list(EXACT)
+
+
+def _value(entry, z):
+    return entry.value(tf.constant(z, tf.float64)).numpy()
+
+
+def _intervals(rng, count=400):
+    centre = rng.standard_normal(count) * 10.0 ** rng.uniform(-3, 2, count)
+    half = 10.0 ** rng.uniform(-17, 2, count)
+    half[::10] = 0.0
+    centre[1::10] = half[1::10]  # one end at 0
+    centre[2::10] = -half[2::10]
+    return centre - half, centre + half
+
+
+def _gaps(entry, lines, z):
+    """How far σ is inside of its lines at the points z, `(intervals, points)`."""
+    value = _value(entry, z)
+    s, c, t, d = (part[:, None] for part in lines)
+    return value - (s * z + c), (t * z + d) - value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tightest_points_are_inside_in_exact_arithmetic(name, rng):
+    entry = ENTRIES[name]
+    low, high = _intervals(rng)
+    where = rng.uniform(size=low.shape)
+    for at in (None, low + where * (high - low)):
+        lines = relaxation(entry, low, high, at)
+        z = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, 1501)
+        z = np.clip(np.concatenate([z, high[:, None]], axis=1), low[:, None], high[:, None])
+        below, above = _gaps(entry, lines, z)
+        for gap, slope, intercept, sign in (
+            (below, lines.lower_slope, lines.lower_intercept, 1),
+            (above, lines.upper_slope, lines.upper_intercept, -1),
+        ):
+            size = 1.0 + np.abs(z).max(axis=1)
+            assert np.all(gap.min(axis=1) >= -1e-12 * size)
+            for row in range(0, len(low), 3):
+                point = mpmath.mpf(float(z[row, gap[row].argmin()]))
+                line = mpmath.mpf(float(slope[row])) * point + mpmath.mpf(float(intercept[row]))
+                assert sign * (EXACT[name](point) - line) >= 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_are_close(name, rng):
+    """At the chosen point, hardly worse than the best line there, which a fine hull shows."""
+    entry = ENTRIES[name]
+    centre, half = rng.uniform(-4.0, 4.0, 60), rng.uniform(0.05, 4.0, 60)
+    low, high = centre - half, centre + half
+    z = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, 401)
+    value = _value(entry, z)
+    for share in (0.5, 0.1, 0.83):
+        at = low + share * (high - low)
+        lines = relaxation(entry, low, high, None if share == 0.5 else at)
+        middle = int(round(share * 400))
+        left, right = np.arange(middle), np.arange(middle + 1, 401)
+        i, j = np.meshgrid(left, right, indexing="ij")
+        weight = (j - middle) / (j - i)
+        chords = value[:, i] * weight + value[:, j] * (1.0 - weight)
+        top = np.maximum(chords.max(axis=(1, 2)), value[:, middle])
+        bottom = np.minimum(chords.min(axis=(1, 2)), value[:, middle])
+        # Linear interpolation between POINTS points: the worst loss is (width/31)² sup|σ″|/8,
+        # as much again for the slope.
+        loss = 2.0 * ((high - low) / (POINTS - 1)) ** 2 / 8.0
+        bend = np.minimum(entry.bend, 2.0)
+        if name == "relu":
+            loss = 0.0 * loss
+            bottom = np.where(at > 0.0, np.minimum(at, bottom), np.minimum(0.0, bottom))
+        ours = lines.upper_slope * at + lines.upper_intercept
+        assert np.all(ours <= top + loss * bend + 1e-12)
+        ours = lines.lower_slope * at + lines.lower_intercept
+        assert np.all(ours >= bottom - loss * bend - 1e-12)
+
+
+def test_chord_and_tangent_of_softplus():
+    low, high = np.array([-1.0, 2.0]), np.array([3.0, 2.5])
+    lines = relaxation(ACTIVATIONS["softplus"], low, high)
+    ends = np.logaddexp(0.0, low), np.logaddexp(0.0, high)
+    chord = (ends[1] - ends[0]) / (high - low)
+    np.testing.assert_allclose(lines.upper_slope, chord, rtol=1e-13)
+    np.testing.assert_allclose(lines.upper_intercept, ends[0] - chord * low, rtol=1e-12)
+    middle = (low + high) / 2.0
+    np.testing.assert_allclose(lines.lower_slope, 1.0 / (1.0 + np.exp(-middle)), atol=1e-3)
+
+
+def test_relu_by_hand():
+    low, high = np.array([-1.0, -3.0, -3.0, 0.5, 0.0]), np.array([3.0, 1.0, -1.0, 2.0, 0.0])
+    lines = relaxation(ENTRIES["relu"], low, high)
+    np.testing.assert_array_equal(lines.lower_slope[:4], [1.0, 0.0, 0.0, 1.0])
+    np.testing.assert_array_equal(lines.lower_intercept, 0.0)
+    np.testing.assert_allclose(lines.upper_slope[:4], [0.75, 0.25, 0.0, 1.0])
+    np.testing.assert_allclose(lines.upper_intercept, [0.75, 0.75, 0.0, 0.0, 0.0], rtol=1e-14)
+    assert relaxation(ENTRIES["relu"], -1.0, 3.0, -0.5).lower_slope == 0.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unbounded_and_huge_intervals(name):
+    entry = ENTRIES[name]
+    ends = [-np.inf, -1e308, -1e200, -5.0, 0.0, 5.0, 1e200, 1e308, np.inf]
+    low, high = np.array([(a, b) for i, a in enumerate(ends) for b in ends[i:]]).T
+    lines = relaxation(entry, low, high)
+    assert np.all(np.isfinite(lines.lower_slope) & np.isfinite(lines.upper_slope))
+    assert not any(np.isnan(part).any() for part in lines)
+    z = np.concatenate([[-1e300, -1e150, 1e150, 1e300], np.linspace(-40.0, 40.0, 801)])
+    for row, (a, b) in enumerate(zip(low, high, strict=True)):
+        inside = z[(z >= a) & (z <= b)]
+        row_lines = type(lines)(*(part[row : row + 1] for part in lines))
+        below, above = _gaps(entry, row_lines, inside[None])
+        slack = 1e-12 * np.abs(inside)
+        assert np.all(below >= -slack) and np.all(above >= -slack)
+    line = relaxation(entry, -np.inf, np.inf)
+    if name in ("sigmoid", "tanh"):
+        assert line.upper_intercept == pytest.approx(1.0, abs=1e-13)
+    if name in ("softplus", "sigmoid", "relu"):
+        assert line.lower_intercept == pytest.approx(0.0, abs=1e-300)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    ends=st.tuples(st.floats(-60.0, 60.0), st.floats(-60.0, 60.0)),
+    at=st.floats(-60.0, 60.0),
+    share=st.floats(0.0, 1.0),
+)
+def test_any_interval_any_point(name, ends, at, share):
+    low, high = min(ends), max(ends)
+    lines = relaxation(ENTRIES[name], low, high, at)
+    z = mpmath.mpf(min(max(low + share * (high - low), low), high))
+    value = EXACT[name](z)
+    slope, intercept, upper_slope, upper_intercept = (mpmath.mpf(float(part)) for part in lines)
+    assert slope * z + intercept <= value <= upper_slope * z + upper_intercept
+
+
+def test_what_is_refused():
+    jump = Activation("step", tf.sign, None, None, (0.0, np.inf), (-np.inf, np.inf), (), ())
+    with pytest.raises(InputError, match="'step'"):
+        relaxation(jump, 0.0, 1.0)
+    for low, high in ((1.0, 0.0), (np.nan, 1.0), (0.0, np.nan)):
+        with pytest.raises(InputError, match="low ≤ high"):
+            relaxation(ACTIVATIONS["tanh"], low, high)
