@@ -34,6 +34,10 @@ _AFFINE = (
     _layers.Normalization,
     _layers.BatchNormalization,
     _layers.Permute,
+    _layers.Conv2D,
+    _layers.DepthwiseConv2D,
+    _layers.AveragePooling2D,
+    _layers.GlobalAveragePooling2D,
 )
 _HALF = ("float16", "bfloat16")
 
@@ -94,6 +98,9 @@ def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tf.Tensor:
     if isinstance(layer, _layers.Dense):
         rows = tf.tensordot(rows, _float32(layer.kernel), 1)
         shift = 0.0 if layer.bias is None else _float32(layer.bias)
+    elif isinstance(layer, (_layers.Conv2D, _layers.DepthwiseConv2D)):
+        rows = _convolved(layer, rows)
+        shift = 0.0 if layer.bias is None else _float32(layer.bias)
     elif isinstance(layer, _layers.Rescaling):
         rows, shift = rows * _float32(layer.scale), _float32(layer.offset)
     elif isinstance(layer, _layers.Normalization):
@@ -112,6 +119,14 @@ def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tf.Tensor:
     else:
         return layer.call(rows)
     return tf.concat([rows[:1] + shift, rows[1:]], axis=0)
+
+
+def _convolved(layer: keras.layers.Layer, images: tf.Tensor) -> tf.Tensor:
+    kernel, padding = _float32(layer.kernel), layer.padding.upper()
+    if isinstance(layer, _layers.Conv2D):
+        return tf.nn.conv2d(images, kernel, layer.strides, padding, dilations=layer.dilation_rate)
+    strides = (1, *layer.strides, 1)
+    return tf.nn.depthwise_conv2d(images, kernel, strides, padding, dilations=layer.dilation_rate)
 
 
 def _float32(value) -> tf.Tensor:
@@ -224,7 +239,8 @@ def _activation(layer: keras.layers.Layer) -> Activation | None:
     """What the layer ends with; None where it is affine. Refuses what has no rule."""
     known = (*_KEEPS_ENTRIES, *_AFFINE, _layers.Activation)
     # A subclass may do anything in its call.
-    if type(layer) not in known or getattr(layer, "data_format", None) == "channels_first":
+    foreign = type(layer) not in known or getattr(layer, "groups", 1) != 1
+    if foreign or getattr(layer, "data_format", None) == "channels_first":
         names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
         raise InputError(
             f"base has the layer {layer.name!r} ({type(layer).__name__}), which curvature "
