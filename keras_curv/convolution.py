@@ -72,7 +72,9 @@ def matrix(
     def placed(weights):
         weights = np.broadcast_to(weights[ky, kx, channel, filter_][:, None, None], inside.shape)
         entries = weights[inside], (source[inside], target[inside])
-        return scipy.sparse.csr_array(entries, shape=(np.prod(image), height * width * filters))
+        array = scipy.sparse.csr_array(entries, shape=(np.prod(image), height * width * filters))
+        array.eliminate_zeros()
+        return array
 
     return Ball(placed(kernel.value), placed(kernel.error)), (height, width, filters)
 
