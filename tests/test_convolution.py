@@ -241,6 +241,36 @@ def test_live_gradients_are_those_of_the_definition(seed, read):
         assert abs(got - expected) <= 2e-3 * scale + 1e-7  # third derivatives, float32
 
 
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_convolving_is_multiplying_by_the_matrix(seed, read):
+    """Products, their transposes, and the second derivatives that training takes of them."""
+    model, _, served = read(seed)
+    rng = np.random.default_rng(seed)
+    tape = tf.GradientTape(persistent=True)
+    with tape:
+        live = LiveNetwork(model).now()
+        pairs = zip(live.products(tf.float32), live.weights(tf.float32)[0], strict=False)
+        cases = []
+        for product, kernel in pairs:
+            a = tf.constant(rng.standard_normal((2, 3, kernel.shape[0])), tf.float32)
+            t = tf.constant(rng.standard_normal((2, 3, kernel.shape[1])), tf.float32)
+            cases += [
+                (product.forward(a), tf.einsum("nri,io->nro", a, kernel)),
+                (product.backward(t), tf.einsum("nro,io->nri", t, kernel)),
+            ]
+        sums = [[tf.reduce_sum(tf.sin(part)) for part in case] for case in cases]
+    assert len(cases) == 2 * (served.network.depth - 1)
+    for case, (ours, theirs) in zip(cases, sums, strict=True):
+        # float32: about ten roundings of sums of up to a hundred terms.
+        np.testing.assert_allclose(*case, rtol=1e-5, atol=1e-5)
+        for variable in model.trainable_variables:
+            gradients = [
+                tape.gradient(total, variable, unconnected_gradients="zero")
+                for total in (ours, theirs)
+            ]
+            np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_hessian_leaves_the_curvature_bounds(seed, read):
     _, x, served = read(seed)
