@@ -8,10 +8,11 @@ from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
 from keras_curv.errors import InputError
 from keras_curv.network import Network
-from keras_curv.recipe import Recipe, train
+from keras_curv.recipe import Recipe
 from keras_curv.run import certify_examples
 from keras_curv.saved_model import ServedModel, read
 from keras_curv.training import CRTModel, CurvatureRegularizer
+from keras_curv.training_run import train
 from keras_curv.version import __version__
 
 __all__ = [

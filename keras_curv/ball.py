@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy.sparse
 
 from keras_curv.rounding import TINY, UNIT, gamma, norm_bound
 
@@ -22,8 +23,8 @@ class Ball:
     """Real numbers `r` with `|r − value| ≤ error`, entrywise.
 
     Attributes:
-        value: array, float64.
-        error: array of the same shape, float64, non-negative.
+        value: array, float64; a sparse one can be multiplied by from the left, and no more.
+        error: array of the same shape, float64, non-negative; sparse if the value is.
 
     Example:
         >>> (Ball.exact([0.1]) + Ball.exact([0.2])).error <= 2.0**-54
@@ -36,8 +37,16 @@ class Ball:
     @classmethod
     def exact(cls, value) -> Ball:
         """Numbers that are what they are."""
+        if scipy.sparse.issparse(value):
+            return cls(value, scipy.sparse.csr_array(value.shape))
         value = np.asarray(value, np.float64)
         return cls(value, np.zeros_like(value))
+
+    def dense(self) -> Ball:
+        """The same, if it was sparse."""
+        if not scipy.sparse.issparse(self.value):
+            return self
+        return Ball(self.value.toarray(), self.error.toarray())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,9 +100,9 @@ class Ball:
 
     def __matmul__(self, other: Ball) -> Ball:
         terms = self.shape[-1]
-        size, other_size = np.abs(self.value), np.abs(other.value)
+        size, other_size = np.abs(self.value), abs(other.value)
         error = gamma(terms + 2) * (size @ other_size) + 8.0 * terms * TINY
-        if np.any(other.error):
+        if other.error.max() != 0.0:
             error = error + size @ other.error
         if np.any(self.error):
             error = error + self.error @ (other_size + other.error)

@@ -163,7 +163,9 @@ def _congruence_bound(affine: Affine, diagonal: np.ndarray) -> float:
     """`λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error."""
     if not np.isfinite(diagonal).all():
         return np.inf
-    value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=affine.gram)
+    # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
+    gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
+    value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram)
     if not affine.kernel_error:
         return value
     return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)

@@ -85,12 +85,13 @@ class Flow:
         )
 
     def times(self, kernel: Ball) -> Flow:
-        """The product with a matrix `(size, out)`."""
+        """The product with a matrix `(size, out)`, dense or sparse."""
         scale = self.scale.reshape((-1, 1))
         if self.kernel is not None:
             product = self.kernel @ kernel
         else:
-            rows = kernel * scale if not self.scale.equals(1.0) else kernel
+            rows = kernel.dense()
+            rows = rows * scale if not self.scale.equals(1.0) else rows
             product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
             product.value[self.order] = rows.value
             product.error[self.order] = rows.error

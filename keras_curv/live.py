@@ -8,6 +8,7 @@ is read layer by layer, and what is not on the lists below is refused by name.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.errors import InputError
-from keras_curv.network import FeedForward
+from keras_curv.network import FeedForward, Product
 
 _layers = keras.layers
 _KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they come
@@ -28,12 +29,15 @@ _KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they c
     _layers.GaussianNoise,
     _layers.ActivityRegularization,
 )
+_LOCAL = (_layers.Conv2D, _layers.DepthwiseConv2D, _layers.AveragePooling2D)
 _AFFINE = (
+    *_LOCAL,
     _layers.Dense,
     _layers.Rescaling,
     _layers.Normalization,
     _layers.BatchNormalization,
     _layers.Permute,
+    _layers.GlobalAveragePooling2D,
 )
 _HALF = ("float16", "bfloat16")
 
@@ -41,9 +45,10 @@ _HALF = ("float16", "bfloat16")
 class _Snapshot(FeedForward):
     """A network of given tensors."""
 
-    def __init__(self, sizes, activations, kernels, biases):
+    def __init__(self, sizes, activations, maps: Sequence[_AffineLayers]):
         self.sizes, self.activations = sizes, activations
-        self._kernels, self._biases = kernels, biases
+        self._maps = maps
+        self._kernels, self._biases = zip(*(part.weights() for part in maps), strict=True)
 
     def weights(self, dtype):
         """See `FeedForward`."""
@@ -51,6 +56,15 @@ class _Snapshot(FeedForward):
             [tf.cast(kernel, dtype) for kernel in self._kernels],
             [tf.cast(bias, dtype) for bias in self._biases],
         )
+
+    def products(self, dtype):
+        """See `FeedForward`; in float32, convolutions convolve instead of being matrices."""
+        return [
+            Product(part.product, part.transposed_product)
+            if part.convolves and dtype == tf.float32
+            else matrices
+            for part, matrices in zip(self._maps, super().products(dtype), strict=False)
+        ]
 
 
 class _AffineLayers:
@@ -80,38 +94,67 @@ class _AffineLayers:
         rows = np.concatenate([np.zeros((1, self.fan_in)), np.eye(self.fan_in)])
         rows = tf.constant(rows.reshape(-1, *self.input_shape), tf.float32)
         for layer in self.layers:
-            rows = _applied(layer, rows)
+            rows, shift = _applied(layer, rows)
+            rows = tf.concat([rows[:1] + shift, rows[1:]], axis=0)
         rows = tf.reshape(rows, (-1, self.fan_out))
         return rows[1:], rows[0]
 
+    @property
+    def convolves(self) -> bool:
+        """Whether the layers are quicker than their matrix."""
+        return any(isinstance(layer, _LOCAL) for layer in self.layers)
 
-def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tf.Tensor:
-    """The layer at inference, on a point, `rows[:1]`, and on directions, `rows[1:]`.
+    def product(self, array: tf.Tensor) -> tf.Tensor:
+        """`(…, fan_in)` times the kernel, layer by layer."""
+        rows = tf.reshape(array, (-1, *self.input_shape))
+        for layer in self.layers:
+            rows, _ = _applied(layer, rows)
+        return tf.reshape(rows, tf.concat([tf.shape(array)[:-1], [self.fan_out]], axis=0))
+
+    def transposed_product(self, array: tf.Tensor) -> tf.Tensor:
+        """`(…, fan_out)` times the transposed kernel: what a gradient is, of a linear map."""
+        anywhere = tf.zeros(tf.concat([tf.shape(array)[:-1], [self.fan_in]], axis=0))
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(anywhere)
+            product = self.product(anywhere)
+        return tape.gradient(product, anywhere, output_gradients=array)
+
+
+def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | float]:
+    """The layer at inference, on directions, and what it adds to a point besides.
 
     In float32 whatever the layer computes in, and without taking differences of its values:
     beside a shift, the digits of the kernel would be lost.
     """
     if isinstance(layer, _layers.Dense):
-        rows = tf.tensordot(rows, _float32(layer.kernel), 1)
-        shift = 0.0 if layer.bias is None else _float32(layer.bias)
-    elif isinstance(layer, _layers.Rescaling):
-        rows, shift = rows * _float32(layer.scale), _float32(layer.offset)
-    elif isinstance(layer, _layers.Normalization):
+        bias = 0.0 if layer.bias is None else _float32(layer.bias)
+        return tf.tensordot(rows, _float32(layer.kernel), 1), bias
+    if isinstance(layer, (_layers.Conv2D, _layers.DepthwiseConv2D)):
+        bias = 0.0 if layer.bias is None else _float32(layer.bias)
+        return _convolved(layer, rows), bias
+    if isinstance(layer, _layers.Rescaling):
+        return rows * _float32(layer.scale), _float32(layer.offset)
+    if isinstance(layer, _layers.Normalization):
         mean, spread = _float32(layer.mean), tf.sqrt(_float32(layer.variance))
         spread = tf.maximum(spread, keras.config.epsilon())
-        rows = rows * spread if layer.invert else rows / spread
-        shift = mean if layer.invert else -mean / spread
-    elif isinstance(layer, _layers.BatchNormalization):
+        return (rows * spread, mean) if layer.invert else (rows / spread, -mean / spread)
+    if isinstance(layer, _layers.BatchNormalization):
         shape = [1] * rows.shape.rank
         shape[layer.axis] = -1
         factor = tf.math.rsqrt(_float32(layer.moving_variance) + layer.epsilon)
         factor = factor * _float32(layer.gamma) if layer.scale else factor
         shift = -_float32(layer.moving_mean) * factor
         shift = shift + _float32(layer.beta) if layer.center else shift
-        rows, shift = rows * tf.reshape(factor, shape), tf.reshape(shift, shape)
-    else:
-        return layer.call(rows)
-    return tf.concat([rows[:1] + shift, rows[1:]], axis=0)
+        return rows * tf.reshape(factor, shape), tf.reshape(shift, shape)
+    return layer.call(rows), 0.0
+
+
+def _convolved(layer: keras.layers.Layer, images: tf.Tensor) -> tf.Tensor:
+    kernel, padding = _float32(layer.kernel), layer.padding.upper()
+    if isinstance(layer, _layers.Conv2D):
+        return tf.nn.conv2d(images, kernel, layer.strides, padding, dilations=layer.dilation_rate)
+    strides = (1, *layer.strides, 1)
+    return tf.nn.depthwise_conv2d(images, kernel, strides, padding, dilations=layer.dilation_rate)
 
 
 def _float32(value) -> tf.Tensor:
@@ -188,8 +231,7 @@ class LiveNetwork:
 
     def now(self) -> FeedForward:
         """The network with the weights of this moment, differentiable in the variables."""
-        kernels, biases = zip(*(part.weights() for part in self._maps), strict=True)
-        return _Snapshot(self.sizes, self.activations, kernels, biases)
+        return _Snapshot(self.sizes, self.activations, self._maps)
 
     def _check(self, model: keras.Model) -> None:
         """A chain of layers says nothing of how they are wired; two inputs do."""
@@ -224,7 +266,8 @@ def _activation(layer: keras.layers.Layer) -> Activation | None:
     """What the layer ends with; None where it is affine. Refuses what has no rule."""
     known = (*_KEEPS_ENTRIES, *_AFFINE, _layers.Activation)
     # A subclass may do anything in its call.
-    if type(layer) not in known or getattr(layer, "data_format", None) == "channels_first":
+    foreign = type(layer) not in known or getattr(layer, "groups", 1) != 1
+    if foreign or getattr(layer, "data_format", None) == "channels_first":
         names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
         raise InputError(
             f"base has the layer {layer.name!r} ({type(layer).__name__}), which curvature "

@@ -8,7 +8,8 @@ gradients, so nothing here needs a gradient tape.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,13 @@ class Evaluation(NamedTuple):
     cotangents: list[tf.Tensor]
 
 
+class Product(NamedTuple):
+    """A product with a matrix and with its transpose, on the last axis of arrays of any rank."""
+
+    forward: Callable[[tf.Tensor], tf.Tensor]
+    backward: Callable[[tf.Tensor], tf.Tensor]
+
+
 class FeedForward(abc.ABC):
     """`z_1 = x W_1 + b_1, a_1 = σ_1(z_1), …, z_L = a_{L−1} W_L + b_L`; the logits are z_L.
 
@@ -50,6 +58,16 @@ class FeedForward(abc.ABC):
     @abc.abstractmethod
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Kernels `(in, out)` and biases `(out,)`, L of each."""
+
+    def products(self, dtype: tf.DType) -> list[Product]:
+        """`a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; a network may know quicker ones."""
+        return [
+            Product(
+                functools.partial(_last_axis_product, matrix=kernel),
+                functools.partial(_last_axis_product, matrix=tf.transpose(kernel)),
+            )
+            for kernel in self.weights(dtype)[0][:-1]
+        ]
 
     @property
     def depth(self) -> int:
@@ -68,10 +86,12 @@ class FeedForward(abc.ABC):
 
     def _forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """`[z_1, …, z_{L−1}]` and `[a_0, …, a_{L−1}]`."""
-        kernels, biases = self.weights(x.dtype)
         pre, post = [], [x]
-        for kernel, bias, activation in zip(kernels, biases, self.activations, strict=False):
-            pre.append(tf.matmul(post[-1], kernel) + bias)
+        _, biases = self.weights(x.dtype)
+        for product, bias, activation in zip(
+            self.products(x.dtype), biases, self.activations, strict=False
+        ):
+            pre.append(product.forward(post[-1]) + bias)
             post.append(activation.value(pre[-1]))
         return pre, post
 
@@ -100,11 +120,10 @@ class FeedForward(abc.ABC):
         c = tf.gather(biases[-1], label)[:, None] - tf.gather(biases[-1], rivals)
         margin = tf.einsum("nrk,nk->nr", w, post[-1]) + c
         cotangents = [w]
-        for kernel, z, activation in reversed(
-            list(zip(kernels[:-1], pre, self.activations, strict=True))
+        for product, z, activation in reversed(
+            list(zip(self.products(x.dtype), pre, self.activations, strict=True))
         ):
-            through = activation.first(z)[:, None, :] * cotangents[-1]
-            cotangents.append(_last_axis_product(through, tf.transpose(kernel)))
+            cotangents.append(product.backward(activation.first(z)[:, None, :] * cotangents[-1]))
         return Evaluation(margin, cotangents[-1], post, cotangents)
 
     def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:

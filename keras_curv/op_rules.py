@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from keras_curv import convolution
 from keras_curv.ball import Ball
 from keras_curv.flow import Flow
 
@@ -84,7 +85,7 @@ _WHY_NOT = {
     "LeakyRelu": f"leaky ReLU {_KINK}",
     "Selu": f"SELU {_KINK}",
     "MaxPool": f"max pooling {_KINK}",
-    "Conv2D": "convolutions are not supported yet; use dense layers",
+    "SpaceToBatchND": "a dilated convolution is not supported; use dilation_rate=1",
 }
 
 
@@ -211,6 +212,20 @@ def _matmul(node, a, b):
             "(features,) with (features, units) is supported: put a Flatten before"
         )
     return a.times(kernel)
+
+
+_rule("Conv2D", "DepthwiseConv2dNative")(convolution.convolved)
+_rule("AvgPool")(convolution.average_pooled)
+_rule("Mean")(convolution.mean)
+
+
+@_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+def _batch_normalized(node, value, scale, offset, mean, variance):
+    if node.attr["is_training"].b or node.attr["data_format"].s not in (b"", b"NHWC"):
+        raise Unreadable("only supported at inference, with channels last")
+    epsilon = Ball.exact(np.float64(node.attr["epsilon"].f))
+    factor = _need_constant(scale) * (_need_constant(variance) + epsilon).rsqrt()
+    return _add(node, _mul(node, value, factor), _need_constant(offset) - mean * factor)
 
 
 @_rule("Softplus", "Sigmoid", "Tanh")

@@ -1,31 +1,21 @@
-"""From a recipe to a trained, exported and certified model: `bin/train` in one call."""
+"""What is trained and how: architecture, loss, optimizer, schedule."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
-import pathlib
-import shutil
-from collections.abc import Sequence
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from keras_curv import data, report
+from keras_curv import data
 from keras_curv.activations import ACTIVATIONS
-from keras_curv.callbacks import CertifiedAccuracy, has_tensorboard
-from keras_curv.crc import CurvatureCertificate
-from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_at_least, require_positive
-from keras_curv.run import DEFAULT_RADII, certify_examples
 from keras_curv.training import LOSSES, CRTModel, CurvatureRegularizer
 
 OBJECTIVES = (*LOSSES, "penalty")
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
-_LEAST = {"layers": 2, "width": 1, "attack_steps": 1, "epochs": 1, "batch_size": 1, "seed": 0}
+_CONVOLUTION = {"kernel_size": 4, "strides": 2}
+_LEAST = {"width": 1, "attack_steps": 1, "epochs": 1, "batch_size": 1, "seed": 0}
 _MOST = {"ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
 
 
@@ -35,8 +25,10 @@ class Recipe:
 
     Attributes:
         dataset: one of `data.DATASETS`; pixels in [0, 1].
-        layers: L ≥ 2, hidden ones and the last.
-        width: units of each hidden layer.
+        layers: of dense ones, hidden ones and the last: at least 2, or 1 behind convolutions.
+        width: units of each hidden dense layer.
+        filters: of convolutions before the dense layers, each with padding "same"; none by default.
+        kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
         activation: a name in `activations.ACTIVATIONS`.
         loss: "certified", "crt" (see `CRTModel`), or "penalty": no attack, curvature penalty
             alone (`CurvatureRegularizer`).
@@ -64,6 +56,9 @@ class Recipe:
     dataset: str = "digits"
     layers: int = 2
     width: int = 256
+    filters: tuple[int, ...] | None = None
+    kernel_size: int | None = None
+    strides: int | None = None
     activation: str = "softplus"
     loss: str = "certified"
     radius: float | None = None
@@ -93,8 +88,10 @@ class Recipe:
         }
         for name, names in known.items():
             self._require(name, getattr(self, name) in names, f"one of {', '.join(names)}")
+        self._settle_convolutions()
         for name, least in _LEAST.items():
             require_at_least(getattr(self, name), least, name)
+        require_at_least(self.layers, 1 if self.filters else 2, "layers")
         for name in ("learning_rate", "muon_rate", "initial_scale"):
             require_positive(getattr(self, name), name)
         for name, most in _MOST.items():
@@ -106,12 +103,46 @@ class Recipe:
         if self.loss != "penalty" and self.radius is None:
             object.__setattr__(self, "radius", _DEFAULT_RADIUS)
 
+    def _settle_convolutions(self) -> None:
+        for name, default in _CONVOLUTION.items():
+            value = getattr(self, name)
+            if self.filters is None and value is not None:
+                raise InputError(f"{name} is for convolutions: give filters. Received: {value!r}")
+            if self.filters is not None:
+                object.__setattr__(self, name, default if value is None else value)
+                require_at_least(getattr(self, name), 1, name)
+        if self.filters is not None:
+            listed = isinstance(self.filters, (tuple, list)) and self.filters
+            good = listed and all(isinstance(n, int) and n >= 1 for n in self.filters)
+            self._require("filters", good, "positive integers, at least one")
+            object.__setattr__(self, "filters", tuple(self.filters))
+
     def _require(self, name: str, good: bool, what: str) -> None:
         if not good:
             raise InputError(f"{name} must be {what}. Received: {getattr(self, name)!r}")
 
+    @property
+    def architecture(self) -> str:
+        """In words."""
+        dense = f"{self.layers} × {self.width}" if self.layers > 1 else "logits"
+        if not self.filters:
+            return f"{dense} {self.activation}"
+        filters, size = " and ".join(map(str, self.filters)), self.kernel_size
+        return f"{filters} filters {size} × {size} / {self.strides}, {dense}, {self.activation}"
+
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-        """The base model: flatten, hidden layers, logits."""
+        """The base model: convolutions if any, flatten, hidden layers, logits."""
+        convolutions = [
+            keras.layers.Conv2D(
+                count,
+                self.kernel_size,
+                self.strides,
+                padding="same",
+                activation=self.activation,
+                name=f"convolution_{i + 1}",
+            )
+            for i, count in enumerate(self.filters or ())
+        ]
         dense = [
             keras.layers.Dense(self.width, activation=self.activation, name=f"hidden_{i + 1}")
             for i in range(self.layers - 1)
@@ -119,13 +150,15 @@ class Recipe:
         base = keras.Sequential(
             [
                 keras.Input(input_shape),
+                *convolutions,
                 keras.layers.Flatten(),
                 *dense,
                 keras.layers.Dense(classes, name="logits"),
             ],
             name=self.dataset,
         )
-        dense[0].kernel.assign(self.initial_scale * dense[0].kernel)
+        first = [*convolutions, *dense][0]
+        first.kernel.assign(self.initial_scale * first.kernel)
         return base
 
     def model(self, base: keras.Model, steps_per_epoch: int) -> keras.Model:
@@ -166,241 +199,3 @@ class Recipe:
         start = self.muon_rate if self.optimizer == "muon" else self.learning_rate
         past = max(0.0, epoch / self.epochs - self.flat) / max(1.0 - self.flat, 1e-9)
         return start * 2.0 ** (-self.halvings * past)
-
-
-def train(
-    recipe: Recipe,
-    output: str,
-    *,
-    resume: bool = False,
-    data_dir: str | None = None,
-    command: str | None = None,
-    radii: Sequence[float] = DEFAULT_RADII,
-    certify_every: int = 0,
-    progress: bool = False,
-) -> dict:
-    """Trains by a recipe, exports the base as a SavedModel, certifies it, and writes its card.
-
-    `output` becomes a SavedModel directory, with beside it `CARD.md`, `recipe.json`,
-    `history.csv` (an epoch a line), `certified.json` (the summary) and, if TensorBoard is
-    installed, `logs`.
-    There is a checkpoint after every epoch until the model is there; order, shifts and
-    checkpoints are such that a resumed run ends with the weights of an uninterrupted one.
-
-    Args:
-        recipe: what to train, and how.
-        output: directory; must not hold anything yet, unless `resume`.
-        resume: go on where an interrupted run of the same recipe stopped.
-        data_dir: of tfds.
-        command: for the card.
-        radii: for the card.
-        certify_every: epochs between certifications of 500 held-out examples; 0: none.
-        progress: show bars.
-
-    Returns:
-        The summary of the certification; see `report.Tally.summary`.
-
-    Raises:
-        InputError: what cannot be used; before anything is written where that can be known.
-    """
-    if certify_every and not recipe.held_out:
-        raise InputError("certifying while training needs held_out examples to certify")
-    examples = data.load(recipe.dataset, "train", data_dir=data_dir)
-    evaluated = data.load(recipe.dataset, "test", data_dir=data_dir)
-    x, y = examples.arrays()
-    held = None
-    if recipe.held_out:
-        x, y, evaluated = _split(x, y, recipe, examples.name)
-        held = evaluated.arrays()
-    keras.utils.set_random_seed(recipe.seed)
-    base = recipe.build(x.shape[1:], int(y.max()) + 1)
-    model = recipe.model(base, recipe.steps(len(x)))
-    directory = _prepare(pathlib.Path(output), recipe, resume)
-    if not (directory / "saved_model.pb").exists():
-        checkpoints = _Checkpoints(model, directory)
-        callbacks = _callbacks(recipe, directory, held, radii, certify_every)
-        _fit(recipe, model, x, y, held, [*callbacks, checkpoints], progress)
-        base.export(str(directory), verbose=False)
-        checkpoints.remove()
-    summary = certify_examples(
-        str(directory),
-        evaluated,
-        method=CurvatureCertificate.name,
-        radii=radii,
-        summary=str(directory / "certified.json"),
-        progress=progress,
-    )
-    (directory / "CARD.md").write_text(_card(recipe, directory.name, summary, command))
-    return summary
-
-
-def _fit(recipe: Recipe, model, x, y, held, callbacks, progress: bool) -> None:
-    """Trains what is left of the epochs."""
-    first = callbacks[-1].restore()
-    model.fit(
-        _batches(x, y, recipe, first),
-        initial_epoch=first,
-        epochs=recipe.epochs,
-        steps_per_epoch=recipe.steps(len(x)),
-        validation_data=held and tf.data.Dataset.from_tensor_slices(held).batch(1000),
-        callbacks=callbacks,
-        verbose=1 if progress else 2,
-        shuffle=False,
-    )
-
-
-def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.Path:
-    """The output directory with the recipe in it."""
-    file, text = directory / "recipe.json", json.dumps(dataclasses.asdict(recipe), indent=2)
-    try:
-        if resume and not file.is_file():
-            raise InputError(f"{directory} has no recipe.json: there is no run to resume")
-        if resume:
-            then = json.loads(file.read_text())
-            now = json.loads(text)
-            other = [key for key in now if now[key] != then.get(key)]
-            if other:
-                raise InputError(
-                    f"{directory} was begun with another recipe; they differ in "
-                    + ", ".join(f"{key} ({then.get(key)}, now {now[key]})" for key in other)
-                )
-            if (directory / "CARD.md").is_file():
-                raise InputError(f"{directory} is finished; there is nothing to resume")
-            return directory
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
-        directory.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-    except (OSError, json.JSONDecodeError) as error:
-        raise InputError(f"{directory} cannot be used for output: {error}") from error
-    return directory
-
-
-def _split(x, y, recipe: Recipe, name: str):
-    """Training arrays, and the held-out part as examples; a permutation of the seed 0."""
-    order = np.random.default_rng(0).permutation(len(x))
-    count = round(recipe.held_out * len(x))
-    if not 0 < count < len(x):
-        raise InputError(f"held_out leaves {count} of {len(x)} examples; use another fraction")
-    out, kept = order[:count], order[count:]
-    held = Examples.from_arrays(f"{name}, held-out part", x[out], y[out], reshapable=True)
-    return x[kept], y[kept], held
-
-
-def _batches(x, y, recipe: Recipe, first_epoch: int) -> tf.data.Dataset:
-    """Shuffled batches from an epoch on; a function of recipe and epoch alone."""
-    images, labels = tf.constant(x), tf.constant(y, tf.int32)
-
-    def epoch(number):
-        order = tf.random.experimental.stateless_shuffle(
-            tf.range(len(x), dtype=tf.int64), seed=tf.stack([recipe.seed, number])
-        )
-        rows = tf.data.Dataset.from_tensor_slices(order).batch(recipe.batch_size)
-        return tf.data.Dataset.zip(rows, tf.data.Dataset.counter(), rows.map(lambda _: number))
-
-    def batch(rows, step, number):
-        chosen = tf.gather(images, rows)
-        if recipe.shift:
-            seed = tf.stack([number, step]) + recipe.seed * 1_000_003
-            chosen = _shifted(chosen, recipe.shift, seed)
-        return chosen, tf.gather(labels, rows)
-
-    epochs = tf.data.Dataset.range(first_epoch, recipe.epochs)
-    return epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2)
-
-
-def _shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
-    """Images `(n, h, w, c)`, some moved by −1, 0 or 1 pixels along each axis, zeros moved in."""
-    count, height, width = tf.shape(images)[0], images.shape[1], images.shape[2]
-    by = tf.random.stateless_uniform((count, 2), seed, -1, 2, tf.int32)
-    moves = tf.random.stateless_uniform((count, 1), seed + 1) < probability
-    by = tf.where(moves, by, 0)
-    padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
-    rows = by[:, :1] + tf.range(1, height + 1)
-    columns = by[:, 1:] + tf.range(1, width + 1)
-    padded = tf.gather(padded, rows, axis=1, batch_dims=1)
-    return tf.gather(padded, tf.repeat(columns[:, None], height, 1), axis=2, batch_dims=2)
-
-
-class _Checkpoints(keras.callbacks.Callback):
-    """Model, optimizer and the number of epochs done, saved after each; the history with them."""
-
-    def __init__(self, model: keras.Model, directory: pathlib.Path):
-        super().__init__()
-        model.optimizer.build(model.trainable_variables)
-        self.done = tf.Variable(0, dtype=tf.int64)
-        # By variable: Checkpoint would not find those that Keras keeps in lists.
-        state = [variable.value for variable in [*model.variables, *model.optimizer.variables]]
-        self.checkpoint = tf.train.Checkpoint(epoch=self.done, state=state)
-        self.folder, self.history = directory / "checkpoints", directory / "history.csv"
-        self.manager = tf.train.CheckpointManager(self.checkpoint, str(self.folder), max_to_keep=2)
-
-    def restore(self) -> int:
-        """Goes back to the newest checkpoint, if there is one; returns the epochs it has done."""
-        if self.manager.latest_checkpoint:
-            self.checkpoint.restore(self.manager.latest_checkpoint).assert_consumed()
-        _forget_from(self.history, int(self.done))
-        return int(self.done)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.done.assign(epoch + 1)
-        self.manager.save(epoch + 1)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder)
-
-
-def _callbacks(recipe, directory, held, radii, certify_every):
-    logs = str(directory / "logs") if has_tensorboard() else None
-    callbacks = [
-        keras.callbacks.LearningRateScheduler(recipe.rate),
-        keras.callbacks.TerminateOnNaN(),
-    ]
-    if certify_every:
-        callbacks.append(
-            CertifiedAccuracy(*held, radius=list(radii), every=certify_every, log_dir=logs)
-        )
-    if logs:
-        callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
-    return [*callbacks, keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)]
-
-
-def _forget_from(history: pathlib.Path, epoch: int) -> None:
-    """Drops lines of epochs that were written down but not checkpointed."""
-    if not history.is_file():
-        return
-    with open(history, newline="") as file:
-        header, *lines = list(csv.reader(file)) or [[]]
-    with open(history, "w", newline="") as file:
-        kept = [line for line in lines if line and int(line[0]) < epoch]
-        csv.writer(file).writerows([header, *kept] if kept else [])
-
-
-def _card(recipe: Recipe, name: str, summary: dict, command: str | None) -> str:
-    """What a reader must know of the model: how it was made, and what it is worth."""
-    how = {
-        "certified": f"certified loss at radius {recipe.radius}, γ = {recipe.gamma:g}",
-        "crt": f"curvature-based robust training at radius {recipe.radius}, γ = {recipe.gamma:g}",
-        "penalty": f"curvature penalty γ = {recipe.gamma:g}, no attack",
-    }[recipe.loss]
-    rows = "\n".join(
-        f"| {radius} | {report.percent(fraction)} |"
-        for radius, fraction in summary["certified_accuracy"].items()
-    )
-    trained = f"\n    {command}\n" if command else "\n    " + json.dumps(dataclasses.asdict(recipe))
-    return f"""# {name}
-
-{recipe.dataset}, {recipe.layers} × {recipe.width} {recipe.activation}; {how}; {recipe.epochs}
-epochs, seed {recipe.seed}.
-
-All of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
-`{summary["guarantee"]}`, all rivals, l2 on pixels in [0, 1]:
-
-| radius | certified accuracy |
-| ---: | ---: |
-| 0 (clean) | {report.percent(summary["clean_accuracy"])} |
-{rows}
-
-Mean radius over the correct ones {report.number(summary["mean_radius"])}, by the curvature
-certificate alone. Trained by
-{trained}"""

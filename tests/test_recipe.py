@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import InputError, data, recipe, saved_model
+from keras_curv import InputError, data, saved_model, training_run
 from keras_curv.recipe import Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -41,7 +41,7 @@ def kill_after(monkeypatch, epochs):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     output = tmp_path_factory.mktemp("run") / "model"
-    summary = recipe.train(SMALL, str(output), certify_every=2, command="bin/train --it")
+    summary = training_run.train(SMALL, str(output), certify_every=2, command="bin/train --it")
     return output, summary
 
 
@@ -67,12 +67,12 @@ def test_what_is_written(finished):
 @pytest.mark.parametrize("loss", ["certified", "penalty"])
 def test_a_killed_run_resumes_to_the_same_weights(loss, tmp_path, monkeypatch):
     chosen = dataclasses.replace(SMALL, loss=loss, radius=0.3 if loss == "certified" else None)
-    recipe.train(chosen, str(tmp_path / "whole"))
+    training_run.train(chosen, str(tmp_path / "whole"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 2)
-        recipe.train(chosen, str(tmp_path / "parts"))
+        training_run.train(chosen, str(tmp_path / "parts"))
     assert not (tmp_path / "parts" / "saved_model.pb").exists()
-    recipe.train(chosen, str(tmp_path / "parts"), resume=True)
+    training_run.train(chosen, str(tmp_path / "parts"), resume=True)
     whole, parts = (saved_model.read(tmp_path / name).network for name in ("whole", "parts"))
     for one, other in zip(whole.affines, parts.affines, strict=True):
         np.testing.assert_array_equal(one.kernel, other.kernel)
@@ -86,17 +86,36 @@ def test_a_run_killed_while_certifying_need_not_train_again(finished, tmp_path, 
     output, summary = finished
     (output / "CARD.md").unlink()
     monkeypatch.setattr(keras.Model, "fit", None)
-    again = recipe.train(SMALL, str(output), resume=True)
+    again = training_run.train(SMALL, str(output), resume=True)
     assert again | {"seconds": 0} == summary | {"seconds": 0}
     assert (output / "CARD.md").is_file()
+
+
+def test_convolutions(tmp_path):
+    chosen = dataclasses.replace(SMALL, filters=(3, 5), kernel_size=3, epochs=1)
+    assert (chosen.kernel_size, chosen.strides) == (3, 2)
+    training_run.train(chosen, str(tmp_path / "model"))
+    assert saved_model.read(tmp_path / "model").network.sizes == (64, 48, 20, 16, 10)
+    assert "3 and 5 filters 3 × 3 / 2, 2 × 16, softplus" in (
+        tmp_path / "model" / "CARD.md"
+    ).read_text().replace("\n", " ")
+    assert Recipe(**json.loads((tmp_path / "model" / "recipe.json").read_text())) == chosen
+
+
+def test_a_convolution_and_the_logits_are_two_layers():
+    base = Recipe(filters=(3,), layers=1, strides=1, initial_scale=1e-9).build((8, 8, 1), 10)
+    assert [type(layer).__name__ for layer in base.layers] == ["Conv2D", "Flatten", "Dense"]
+    assert base.layers[0].output.shape == (None, 8, 8, 3)
+    largest = [np.abs(base.layers[i].kernel).max() for i in (0, -1)]
+    assert 0.0 < largest[0] < 1e-8 < largest[1]
 
 
 def test_lines_that_were_not_checkpointed_are_dropped(tmp_path):
     history = tmp_path / "history.csv"
     history.write_text("epoch,loss\n0,1.0\n1,0.5\n2,0.2\n")
-    recipe._forget_from(history, 2)
+    training_run._forget_from(history, 2)
     assert history.read_text().split() == ["epoch,loss", "0,1.0", "1,0.5"]
-    recipe._forget_from(history, 0)
+    training_run._forget_from(history, 0)
     assert history.read_text() == ""
 
 
@@ -104,19 +123,19 @@ def test_every_epoch_sees_every_example_once_in_an_order_of_its_own():
     x = np.arange(50, dtype=np.float32).reshape(50, 1, 1, 1)
     y = np.arange(50)
     small = dataclasses.replace(SMALL, batch_size=16, epochs=3, shift=0.0)
-    batches = list(recipe._batches(x, y, small, 0).as_numpy_iterator())
+    batches = list(training_run._batches(x, y, small, 0).as_numpy_iterator())
     assert [len(label) for _, label in batches] == [16, 16, 16, 2] * 3
     orders = [np.concatenate([label for _, label in batches[i : i + 4]]) for i in (0, 4, 8)]
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert not np.array_equal(orders[0], orders[1])
     assert all(np.array_equal(image[:, 0, 0, 0], label) for image, label in batches)
-    later = list(recipe._batches(x, y, small, 2).as_numpy_iterator())
+    later = list(training_run._batches(x, y, small, 2).as_numpy_iterator())
     np.testing.assert_array_equal(np.concatenate([label for _, label in later]), orders[2])
 
 
 def test_shifts_move_by_at_most_one_pixel(rng):
     images = rng.random((400, 5, 6, 2)).astype(np.float32)
-    moved = recipe._shifted(tf.constant(images), 0.5, tf.constant([3, 4], tf.int64)).numpy()
+    moved = training_run._shifted(tf.constant(images), 0.5, tf.constant([3, 4], tf.int64)).numpy()
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     shifts = [(i, j) for i in range(3) for j in range(3)]
     candidates = np.stack([padded[:, i : i + 5, j : j + 6] for i, j in shifts])
@@ -138,6 +157,23 @@ BAD = {
     "loss": ({"loss": "trades"}, "certified, crt, penalty. Received: 'trades'"),
     "optimizer": ({"optimizer": "sgd"}, "muon, adam"),
     "layers": ({"layers": 1}, "layers must be an integer, at least 2. Received: 1"),
+    "layers behind convolutions": (
+        {"layers": 0, "filters": (3,)},
+        "layers must be an integer, at least 1. Received: 0",
+    ),
+    "no filters": ({"filters": ()}, "filters must be positive integers, at least one"),
+    "filters of nothing": ({"filters": (4, 0)}, r"filters must be positive .* Received: (4, 0\)"),
+    "filters that are no numbers": ({"filters": ["4", "x"]}, "filters must be positive integers"),
+    "kernel without filters": (
+        {"kernel_size": 3},
+        "kernel_size is for convolutions: give filters. Received: 3",
+    ),
+    "strides without filters": ({"strides": 1}, "strides is for convolutions: give filters"),
+    "kernel size": (
+        {"filters": (4,), "kernel_size": 0},
+        "kernel_size must be an integer, at least 1",
+    ),
+    "strides": ({"filters": (4,), "strides": -1}, "strides must be an integer, at least 1"),
     "width": ({"width": 0}, "width must be an integer, at least 1"),
     "epochs": ({"epochs": 0}, "epochs must be an integer, at least 1"),
     "seed": ({"seed": -1}, "seed must be an integer, at least 0"),
@@ -167,34 +203,34 @@ def test_bad_recipes_are_refused_by_name(name):
 )
 def test_what_the_model_refuses_leaves_nothing_behind(changes, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        recipe.train(dataclasses.replace(SMALL, **changes), str(tmp_path / "model"))
+        training_run.train(dataclasses.replace(SMALL, **changes), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
 
 
 def test_output_that_cannot_be_used(finished, tmp_path):
     output, _ = finished
     with pytest.raises(InputError, match="not an empty directory; give a new one, or resume"):
-        recipe.train(SMALL, str(output))
+        training_run.train(SMALL, str(output))
     with pytest.raises(InputError, match="no run to resume"):
-        recipe.train(SMALL, str(tmp_path / "none"), resume=True)
+        training_run.train(SMALL, str(tmp_path / "none"), resume=True)
     other = dataclasses.replace(SMALL, width=17, seed=1)
     with pytest.raises(InputError, match=r"differ in width \(16, now 17\), seed \(0, now 1\)"):
-        recipe.train(other, str(output), resume=True)
+        training_run.train(other, str(output), resume=True)
     with pytest.raises(InputError, match="is finished"):
-        recipe.train(SMALL, str(output), resume=True)
+        training_run.train(SMALL, str(output), resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="not an empty directory"):
-        recipe.train(SMALL, str(tmp_path / "file"))
+        training_run.train(SMALL, str(tmp_path / "file"))
 
 
 def test_certifying_while_training_needs_held_out_examples(tmp_path):
     with pytest.raises(InputError, match="needs held_out"):
-        recipe.train(dataclasses.replace(SMALL, held_out=0.0), str(tmp_path), certify_every=1)
+        training_run.train(dataclasses.replace(SMALL, held_out=0.0), str(tmp_path), certify_every=1)
 
 
 def test_held_out_examples_are_not_trained_on():
     x, y = data.load_all("digits", "train")
-    kept_x, kept_y, held = recipe._split(x, y, SMALL, "digits train")
+    kept_x, kept_y, held = training_run._split(x, y, SMALL, "digits train")
     held_x, _ = held.arrays()
     together = np.concatenate([kept_x, held_x]).reshape(len(x), -1)
     assert len(kept_x) == len(kept_y) == len(x) - len(held_x)
@@ -215,16 +251,13 @@ def train(*arguments):
 
 def test_the_command(tmp_path):
     output = tmp_path / "model"
-    flags = ["--width", 8, "--epochs", 1, "--loss", "crt", "--gamma", 0.01, "--reported", 0.3]
-    result = train(*flags, "--output", output)
+    flags = "--filters 2,3 --nojit --width 8 --epochs 1 --loss crt --gamma 0.01 --reported 0.3"
+    result = train(*flags.split(), "--output", output)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert "certified accuracy" in result.stdout and "0.3" in result.stdout
     assert "digits test" in result.stdout
-    command = (
-        f"bin/train --width 8 --epochs 1 --loss crt --gamma 0.01 --reported 0.3 --output {output}"
-    )
-    assert command in (output / "CARD.md").read_text()
+    assert f"bin/train {flags} --output {output}" in (output / "CARD.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -232,6 +265,8 @@ def test_the_command(tmp_path):
     [
         ([], "--output is required"),
         (["--loss", "crt", "--rivals", 3], "rivals are for loss 'certified'"),
+        (["--filters", "8,x"], "filters must be positive integers, at least one"),
+        (["--kernel_size", 3], "kernel_size is for convolutions"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path):

@@ -303,11 +303,14 @@ UNREADABLE = {
         lambda x, n: tf.reshape(tf.nn.max_pool2d(_image(x), 2, 1, "SAME"), (-1, 4)) @ n.w,
         ["MaxPool", "differentiable"],
     ),
-    "convolution": (
+    "transposed convolution": (
         lambda x, n: (
-            tf.reshape(tf.nn.conv2d(_image(x), tf.ones((1, 1, 1, 1)), 1, "SAME"), (-1, 4)) @ n.w
+            tf.reshape(
+                tf.nn.conv2d_transpose(_image(x), tf.ones((1, 1, 1, 1)), (1, 2, 2, 1), 1), (-1, 4)
+            )
+            @ n.w
         ),
-        ["Conv2D"],
+        ["Conv2DBackpropInput"],
     ),
     "residual": (lambda x, n: x + tf.tanh(x @ n.square), ["Add", "depend on the input"]),
     "branch": (lambda x, n: _hidden(x, n) @ n.v - x @ n.w @ n.v, ["Sub"]),
@@ -427,7 +430,6 @@ KERAS = {
     "leaky relu": (_stack(lambda: L.Dense(5), L.LeakyReLU), "LeakyRelu"),
     "elu": (_stack(lambda: L.Dense(5, "elu")), "Elu"),
     "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
-    "convolution": (_stack(lambda: L.Conv2D(2, 3), L.Flatten, shape=(4, 4, 1)), "Conv2D"),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
     "mixed bfloat16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_bfloat16")), "bfloat16"),
     "lstm": (_stack(lambda: L.LSTM(5), shape=(3, 4)), ""),

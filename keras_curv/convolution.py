@@ -1,0 +1,192 @@
+"""Convolutions and average pooling as the matrices that they are.
+
+Each entry of such a matrix is one weight of the kernel, copied: lowering rounds nothing. A shift
+before a zero-padded convolution becomes a bias that differs between positions, as it must: the
+padding is not shifted.
+
+Images are `(height, width, channels)`, flattened in that order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.ball import Ball
+from keras_curv.errors import InputError
+from keras_curv.flow import Flow
+
+LARGEST = 2**27  # entries of a matrix: a GiB
+_PADDINGS = ("SAME", "VALID")
+
+
+def matrix(
+    kernel: Ball,
+    image: tuple[int, int, int],
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: str = "VALID",
+    dilations: tuple[int, int] = (1, 1),
+) -> tuple[Ball, tuple[int, int, int]]:
+    """The matrix `(in, out)` of a convolution in TensorFlow's sense, a cross-correlation.
+
+    Args:
+        kernel: `(height, width, channels, filters)`.
+        image: the shape of what is convolved.
+        strides, dilations: of the two axes.
+        padding: "SAME" (with zeros, the odd one at the end) or "VALID".
+
+    Returns:
+        The matrix, sparse, and the shape of the convolved image.
+
+    Raises:
+        InputError: the kernel does not fit the image, or the matrix would be too large.
+
+    Example:
+        >>> moving_sum, shape = matrix(Ball.exact(np.ones((1, 2, 1, 1))), (1, 3, 1))
+        >>> moving_sum.dense().value.T, shape
+        (array([[1., 1., 0.],
+               [0., 1., 1.]]), (1, 2, 1))
+    """
+    if len(image) != 3 or kernel.shape[2] != image[2]:
+        raise InputError(f"a kernel {kernel.shape} does not fit images {image}, channels last")
+    if padding not in _PADDINGS:
+        raise InputError(f"padding {padding} is not supported; use 'same' or 'valid'")
+    axes = [
+        _axis(*sizes, padding)
+        for sizes in zip(image[:2], kernel.shape[:2], strides, dilations, strict=True)
+    ]
+    (down, down_inside), (across, across_inside) = axes
+    height, width, filters = down.shape[1], across.shape[1], kernel.shape[3]
+    # One line for each weight of the kernel, a plane of one entry for each position of the output.
+    ky, kx, channel, filter_ = np.nonzero((kernel.value != 0.0) | (kernel.error != 0.0))
+    _refuse_large(len(ky), height * width)
+    source = (down[ky][:, :, None] * image[1] + across[kx][:, None]) * image[2]
+    source = source + channel[:, None, None]
+    position = np.arange(height * width).reshape(height, width)
+    target = position * filters + filter_[:, None, None]
+    inside = down_inside[ky][:, :, None] & across_inside[kx][:, None]
+
+    def placed(weights):
+        weights = np.broadcast_to(weights[ky, kx, channel, filter_][:, None, None], inside.shape)
+        entries = weights[inside], (source[inside], target[inside])
+        array = scipy.sparse.csr_array(entries, shape=(np.prod(image), height * width * filters))
+        array.eliminate_zeros()
+        return array
+
+    return Ball(placed(kernel.value), placed(kernel.error)), (height, width, filters)
+
+
+def _axis(size: int, window: int, stride: int, dilation: int, padding: str):
+    """Where each cell of the window lies at each output, `(window, outputs)`, and whether inside.
+
+    Reference: the formulas of `tf.nn.convolution`.
+    """
+    span = (window - 1) * dilation + 1
+    outputs = -(-size // stride) if padding == "SAME" else (size - span) // stride + 1
+    if outputs < 1 or min(stride, dilation) < 1:
+        raise InputError(f"a window that spans {span} entries does not fit an axis of {size}")
+    before = max((outputs - 1) * stride + span - size, 0) // 2 if padding == "SAME" else 0
+    place = np.arange(window)[:, None] * dilation + np.arange(outputs) * stride - before
+    return place, (place >= 0) & (place < size)
+
+
+def _refuse_large(rows: int, columns: int) -> None:
+    if rows * columns > LARGEST:
+        raise InputError(
+            f"a matrix of {rows} × {columns} entries is too large (at most {LARGEST}); use larger "
+            "strides, fewer filters, or a smaller image"
+        )
+
+
+def convolved(node, flow: Flow, kernel: Ball) -> Flow:
+    """`Conv2D` and `DepthwiseConv2dNative`."""
+    image = _image(node, flow)
+    if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
+        raise InputError("the kernel must be a constant (height, width, channels, filters)")
+    if node.op == "DepthwiseConv2dNative":
+        kernel = _depthwise(kernel)
+    lowered, shape = matrix(
+        kernel,
+        image,
+        strides=_two_axes(node, "strides"),
+        dilations=_two_axes(node, "dilations"),
+        padding=node.attr["padding"].s.decode(),
+    )
+    return _times(flow, lowered, shape)
+
+
+def average_pooled(node, flow: Flow) -> Flow:
+    """`AvgPool`: the mean of the entries of the window that are not padding."""
+    image = _image(node, flow)
+    window = np.ones((*_two_axes(node, "ksize"), 1, 1)) * np.eye(image[2])
+    sums, shape = matrix(
+        Ball.exact(window),
+        image,
+        strides=_two_axes(node, "strides"),
+        padding=node.attr["padding"].s.decode(),
+    )
+    return _averaged(flow, sums, shape)
+
+
+def mean(node, flow: Flow, axes: np.ndarray) -> Flow:
+    """`Mean` over axes of each example."""
+    _require_float(node)
+    rank = len(flow.shape) + 1 if isinstance(flow, Flow) else 0
+    axes = [int(axis) for axis in np.ravel(axes)]
+    if not axes or not all(-rank < axis < rank and axis for axis in axes):
+        raise InputError(f"a mean over the axes {axes} is not one over each example's own")
+    axes = {axis % rank - 1 for axis in axes}
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(flow.shape))
+    target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
+    entries = np.ones(len(target)), (np.arange(len(target)), target)
+    sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
+    if not node.attr["keep_dims"].b:
+        kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in axes)
+    return _averaged(flow, sums, kept)
+
+
+def _averaged(flow: Flow, sums: Ball, shape: tuple[int, ...]) -> Flow:
+    counts = Ball.exact(sums.value.sum(axis=0))
+    return _times(flow, sums, shape).scaled(counts.reciprocal())
+
+
+def _times(flow: Flow, lowered: Ball, shape: tuple[int, ...]) -> Flow:
+    _refuse_large(flow.base, lowered.shape[1])
+    return dataclasses.replace(flow.times(lowered), shape=shape)
+
+
+def _depthwise(kernel: Ball) -> Ball:
+    """`(height, width, channels, multiplier)` as the kernel of an ordinary convolution."""
+    height, width, channels, multiplier = kernel.shape
+    own = np.eye(channels)[:, :, None]
+
+    def spread(weights):
+        weights = weights[:, :, :, None, :] * own
+        return weights.reshape(height, width, channels, channels * multiplier)
+
+    return Ball(spread(kernel.value), spread(kernel.error))
+
+
+def _image(node, flow) -> tuple[int, int, int]:
+    _require_float(node)
+    if not isinstance(flow, Flow) or len(flow.shape) != 3:
+        raise InputError("only images (batch, height, width, channels) are supported")
+    if node.attr["data_format"].s not in (b"", b"NHWC"):
+        raise InputError("only channels_last is supported")
+    return flow.shape
+
+
+def _require_float(node) -> None:
+    if node.attr["T"].type not in (1, 2):  # DT_FLOAT, DT_DOUBLE
+        raise InputError("only float32 and float64 are supported")
+
+
+def _two_axes(node, name: str) -> tuple[int, int]:
+    """An attribute with a number for each axis, those of batch and channels being 1."""
+    batch, down, across, channels = list(node.attr[name].list.i) or [1, 1, 1, 1]
+    if (batch, channels) != (1, 1):
+        raise InputError(f"{name} must be 1 along the batch and the channels")
+    return down, across
