@@ -1,15 +1,16 @@
-"""The table of smooth activations: σ, σ′, σ″ in closed form, with exact ranges.
+"""The table of activations: σ, σ′, σ″ in closed form, with exact ranges.
 
 Everything else asks this table what an activation does; an activation that is not in it
 cannot be certified. To add one, state its three functions, where σ′ and σ″ have their
-interior extrema, and the ranges on the whole line.
+interior extrema, and the ranges on the whole line. Curvature needs σ′ without jumps (σ″ may
+jump); an activation that is only Lipschitz, as ReLU is, has an unbounded range of σ″.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,8 @@ from keras_curv.errors import InputError
 # Closed forms are evaluated in float64; this many units in the last place, relative to the
 # supremum, covers the rounding of evaluation and of the locations of the extrema.
 _OUTWARD = 64 * 2.0**-53
+_JUMP = 1e-300  # a point next to 0, for one-sided limits there
+_FAR = 1e300  # as good as infinite
 
 
 def _outward(low: float, high: float) -> tuple[float, float]:
@@ -32,7 +35,7 @@ def _outward(low: float, high: float) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """One smooth activation, applied entrywise.
+    """One activation, applied entrywise.
 
     Attributes:
         name: the Keras name.
@@ -41,6 +44,7 @@ class Activation:
         second: σ″.
         first_range: `(min, max)` of σ′ on ℝ (infimum and supremum), rounded outward.
         second_range: the same for σ″; contains 0, as σ″ of a function with bounded slope must.
+            An end is infinite where σ′ jumps.
         first_extrema: points at which σ′ has its interior extrema.
         second_extrema: points at which σ″ has its interior extrema.
 
@@ -57,6 +61,11 @@ class Activation:
     second_range: tuple[float, float]
     first_extrema: tuple[float, ...]
     second_extrema: tuple[float, ...]
+
+    @property
+    def smooth(self) -> bool:
+        """Whether σ′ is Lipschitz, so that there is curvature to speak of."""
+        return math.isfinite(self.bend)
 
     @property
     def slope(self) -> float:
@@ -80,7 +89,12 @@ class Activation:
         return _range_on(self.first, self.first_extrema, self.first_range, low, high)
 
     def second_range_on(self, low, high) -> tuple[np.ndarray, np.ndarray]:
-        """Exact range of σ″ on each interval `[low, high]`; see `first_range_on`."""
+        """Exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
+
+        Raises:
+            InputError: σ″ is unbounded.
+        """
+        require_smooth([self])
         return _range_on(self.second, self.second_extrema, self.second_range, low, high)
 
 
@@ -90,8 +104,10 @@ def _range_on(function, extrema, whole, low, high) -> tuple[np.ndarray, np.ndarr
         raise InputError("an interval needs low ≤ high and no NaN")
     # Between its interior extrema the function is monotone, so its extremes on an interval
     # are at the ends or at those extrema that the interval contains.
+    # Ends just outside take both limits along, where there is a jump at an end.
+    low, high = np.maximum(low - _JUMP, -_FAR), np.minimum(high + _JUMP, _FAR)
     points = np.stack([low, high, *(np.clip(point, low, high) for point in extrema)])
-    values = function(tf.constant(np.clip(points, -1e4, 1e4), tf.float64)).numpy()
+    values = function(tf.constant(points, tf.float64)).numpy()
     slack = _OUTWARD * max(abs(end) for end in whole)
     return (
         np.maximum(values.min(axis=0) - slack, whole[0]),
@@ -153,7 +169,20 @@ _TANH = Activation(
     second_extrema=(-_SIGMOID_SECOND_AT / 2.0, _SIGMOID_SECOND_AT / 2.0),
 )
 
-ACTIVATIONS = {entry.name: entry for entry in (_SOFTPLUS, _SIGMOID, _TANH)}
+# σ″ is 0 but for the jump of σ′ at 0, which is infinite curvature.
+_RELU = Activation(
+    name="relu",
+    value=tf.nn.relu,
+    first=lambda z: tf.cast(z > 0.0, z.dtype),
+    second=tf.zeros_like,
+    first_range=(0.0, 1.0),
+    second_range=(0.0, math.inf),
+    first_extrema=(),
+    second_extrema=(),
+)
+
+ACTIVATIONS = {entry.name: entry for entry in (_SOFTPLUS, _SIGMOID, _TANH, _RELU)}
+SMOOTH = {name: entry for name, entry in ACTIVATIONS.items() if entry.smooth}
 
 
 def get(name: str) -> Activation:
@@ -166,5 +195,19 @@ def get(name: str) -> Activation:
         return ACTIVATIONS[name]
     except KeyError:
         raise InputError(
-            f"no curvature bounds for activation {name!r}; supported: {', '.join(ACTIVATIONS)}"
+            f"no bounds for activation {name!r}; supported: {', '.join(ACTIVATIONS)}"
         ) from None
+
+
+def require_smooth(activations: Iterable[Activation]) -> None:
+    """Refuses what has no curvature bound.
+
+    Raises:
+        InputError: names the first activation whose σ″ is unbounded.
+    """
+    for activation in activations:
+        if not activation.smooth:
+            raise InputError(
+                f"activation {activation.name!r} is not differentiable, so it has no curvature "
+                f"bound; CROWN can certify it, and these have one: {', '.join(SMOOTH)}"
+            )

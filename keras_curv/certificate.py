@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual, rounding
+from keras_curv.activations import require_smooth
 from keras_curv.curvature import CurvatureBounds, curvature_bounds
 from keras_curv.network import Evaluation, Network
 from keras_curv.screening import PRIMAL_EQUALS_DUAL, Screening
@@ -117,6 +118,9 @@ class CurvatureCertificate:
         max_steps: gradients after which a search stops in any case; any number is sound.
         curvature: bounds that hold for this network, if they are known already.
 
+    Raises:
+        InputError: an activation is not differentiable; it is named.
+
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
         >>> certificate = CurvatureCertificate(network)
@@ -137,6 +141,7 @@ class CurvatureCertificate:
             raise ValueError(f"tolerance must be between 0 and 1. Received: {tolerance}")
         if max_steps < 0:
             raise ValueError(f"max_steps must not be negative. Received: {max_steps}")
+        require_smooth(network.activations)
         self.network = network
         self.tolerance = tolerance
         self.max_steps = max_steps

@@ -79,7 +79,6 @@ def _constant(array: np.ndarray):
 
 _KINK = "is not differentiable, so it has no curvature bound; use softplus, sigmoid or tanh"
 _WHY_NOT = {
-    "Relu": f"ReLU {_KINK}",
     "Relu6": f"ReLU6 {_KINK}",
     "LeakyRelu": f"leaky ReLU {_KINK}",
     "Selu": f"SELU {_KINK}",
@@ -213,7 +212,7 @@ def _matmul(node, a, b):
     return a.times(kernel)
 
 
-@_rule("Softplus", "Sigmoid", "Tanh")
+@_rule("Softplus", "Sigmoid", "Tanh", "Relu")
 def _activation(node, value):
     if not isinstance(value, Flow):
         raise Unreadable("an activation of a constant")

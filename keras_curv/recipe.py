@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import data, report
-from keras_curv.activations import ACTIVATIONS
+from keras_curv.activations import SMOOTH
 from keras_curv.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_at_least, require_positive
@@ -36,7 +36,7 @@ class Recipe:
         dataset: one of `data.DATASETS`; pixels in [0, 1].
         layers: L ≥ 2, hidden ones and the last.
         width: units of each hidden layer.
-        activation: a name in `activations.ACTIVATIONS`.
+        activation: a name in `activations.SMOOTH`.
         loss: "certified", "crt" (see `CRTModel`), or "penalty": no attack, curvature penalty
             alone (`CurvatureRegularizer`).
         radius: of the attack; None: 0.5, or none with the penalty alone.
@@ -86,7 +86,7 @@ class Recipe:
     def __post_init__(self):
         known = {
             "dataset": data.DATASETS,
-            "activation": tuple(ACTIVATIONS),
+            "activation": tuple(SMOOTH),
             "loss": OBJECTIVES,
             "optimizer": OPTIMIZERS,
         }

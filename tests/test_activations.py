@@ -37,7 +37,7 @@ EXACT = {
         lambda z: -2 * mpmath.tanh(z) * mpmath.sech(z) ** 2,
     ),
 }
-NAMES = list(activations.ACTIVATIONS)
+NAMES = list(activations.SMOOTH)
 
 
 def _grid():
@@ -166,5 +166,22 @@ def test_an_empty_interval_is_refused(ends):
 
 
 def test_an_unknown_activation_is_refused_by_name():
-    with pytest.raises(InputError, match="'relu'.*softplus"):
-        activations.get("relu")
+    with pytest.raises(InputError, match="'selu'.*softplus"):
+        activations.get("selu")
+
+
+def test_relu_is_lipschitz_but_not_smooth():
+    relu = activations.get("relu")
+    z = tf.constant([-np.inf, -2.0, -1e-300, 0.0, 1e-300, 3.0, np.inf], tf.float64)
+    assert np.array_equal(relu.value(z), [0.0, 0.0, 0.0, 0.0, 1e-300, 3.0, np.inf])
+    assert np.array_equal(relu.first(z), [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    assert relu.slope == 1.0 and not relu.smooth and "relu" not in activations.SMOOTH
+    # Both one-sided slopes at an end that is the kink itself.
+    low, high = relu.first_range_on([-2.0, -1.0, 0.0, 0.0, 0.5], [-1.0, 0.0, 0.0, 1.0, np.inf])
+    assert low == pytest.approx([0.0, 0.0, 0.0, 0.0, 1.0], abs=1e-13)
+    assert high == pytest.approx([0.0, 1.0, 1.0, 1.0, 1.0], abs=1e-13)
+    with pytest.raises(InputError, match="'relu' is not differentiable"):
+        relu.second_range_on([1.0], [2.0])
+    activations.require_smooth([activations.get("tanh")])
+    with pytest.raises(InputError, match="'relu' is not differentiable"):
+        activations.require_smooth([activations.get("tanh"), relu])
