@@ -206,24 +206,35 @@ class QuadraticCertificate:
     def _search(self, x, label, rivals, known, gradients) -> np.ndarray:
         """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, `(n,)`.
 
-        Wherever r is continuous its crossing with ρ lies between any ρ and r(ρ), which brackets
-        it from both sides. At ρ = 0, Q is the tangent of f.
+        Any ρ and its r(ρ) bracket a crossing of the two, if r falls; at ρ = 0, Q is the tangent
+        of f. Tried are, in turns, the middle of the bracket and where the secant of r crosses.
         """
         count = len(x)
-        rho, best = np.zeros(count), np.zeros(count)
-        low, high = np.zeros(count), np.full(count, np.inf)
-        for _ in range(_SEARCH):
+        rho, best, low, high = np.zeros((4, count)) + [[0.0], [0.0], [0.0], [np.inf]]
+        z = x @ self._first.kernel + self._first.bias
+        # By here every unit has met its kink; not to be overstepped in one go.
+        limit = np.max(np.abs(z) / self._rows, axis=1, initial=0.0, where=self._rows > 0.0)
+        limit = np.where(limit > 0.0, limit, 1.0)
+        before = None
+        for step in range(_SEARCH):
             radius = np.full(rivals.shape, np.inf)
             rows, columns = np.nonzero((known < rho[:, None]) | (rho[:, None] == 0.0))
             quadratic = self.quadratics(x[rows], label[rows], rivals[rows, columns], rho[rows])
             krylov = _krylov(lambda v, q=quadratic: self._product(q, v), quadratic.linear)
             radius[rows, columns] = _best_multiplier(quadratic, *_tridiagonal(krylov)).radius
             np.add.at(gradients, rows, _dimension(quadratic.linear))
-            radius = radius.min(axis=1)
-            best = np.maximum(best, np.minimum(radius, rho))
-            low = np.maximum(low, np.minimum(radius, rho))
-            high = np.minimum(high, np.maximum(radius, rho))
-            rho = np.where(np.isfinite(high), (low + high) / 2.0, 4.0 * rho + 1.0)
+
+            least = radius.min(axis=1)
+            best = np.maximum(best, np.minimum(least, rho))
+            low = np.maximum(low, np.minimum(least, rho))
+            high = np.minimum(high, np.maximum(least, rho))
+            following = (low + high) / 2.0
+            if step % 2:
+                then, there = before
+                crossing = (then * least - there * rho) / (then - there - rho + least)
+                following = np.where(crossing > low, np.minimum(crossing, high), following)
+            before = rho, least
+            rho = np.minimum(following, np.maximum(limit, 4.0 * rho))
         return best
 
     def _prove(self, x, label, rivals, best, rho, shared, gradients) -> np.ndarray:
