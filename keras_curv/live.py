@@ -234,7 +234,7 @@ def _activation(layer: keras.layers.Layer) -> Activation | None:
     if function is None or function is keras.activations.linear:
         return None
     for name, activation in SMOOTH.items():
-        if function is getattr(keras.activations, name):
+        if function is getattr(keras.activations, name, None):
             return activation
     name = getattr(function, "__name__", str(function))
     hint = (

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from keras_curv import patterns
 from keras_curv.ball import Ball
 from keras_curv.flow import Flow
 
@@ -107,9 +108,9 @@ def _need_constant(value) -> Ball:
     return value
 
 
-@_rule("Identity", "StopGradient", "PreventGradient")
-def _identity(node, value):
-    return value
+@_rule("Identity", "StopGradient", "PreventGradient", "IdentityN")
+def _identity(node, value, *others):
+    return value  # of several outputs, `graph.py` reads the first only
 
 
 @_rule("Cast")
@@ -212,7 +213,7 @@ def _matmul(node, a, b):
     return a.times(kernel)
 
 
-@_rule("Softplus", "Sigmoid", "Tanh", "Relu")
+@_rule("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", *patterns.NAMES)
 def _activation(node, value):
     if not isinstance(value, Flow):
         raise Unreadable("an activation of a constant")

@@ -75,7 +75,7 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("name", list(SMOOTH))
+@pytest.mark.parametrize("name", list(SECOND))
 def test_theorem3_by_hand(name, rng, random_network):
     network = random_network(rng, (4, 9, 3), name)
     bounds = curvature.theorem3(network)
