@@ -25,11 +25,11 @@ _FAR = 1e300  # as good as infinite
 
 
 def _outward(low: float, high: float) -> tuple[float, float]:
-    """The range with its ends moved outward by two units in the last place, exact ones kept."""
-    exact = (0.0, 0.25, 1.0)
+    """The range with its ends moved outward by a few roundings at 1, exact ones kept."""
+    exact, slack = (0.0, 0.25, 0.5, 1.0), 8.0 * 2.0**-53
     return (
-        low if abs(low) in exact else math.nextafter(math.nextafter(low, -math.inf), -math.inf),
-        high if abs(high) in exact else math.nextafter(math.nextafter(high, math.inf), math.inf),
+        low if abs(low) in exact else low - slack,
+        high if abs(high) in exact else high + slack,
     )
 
 
@@ -195,7 +195,7 @@ _SILU = Activation(
     first=_silu_first,
     second=_silu_second,
     first_range=_outward(0.5 - _SILU_FIRST_AT / 4.0, 0.5 + _SILU_FIRST_AT / 4.0),
-    second_range=(_outward(-0.036914373199893186, 0.0)[0], 0.5),
+    second_range=_outward(-0.036914373199893186, 0.5),
     first_extrema=(-_SILU_FIRST_AT, _SILU_FIRST_AT),
     second_extrema=(-_SILU_SECOND_AT, 0.0, _SILU_SECOND_AT),
 )

@@ -301,7 +301,7 @@ def test_there_are_no_other_extrema(name, jet, far):
     for gelu: less than 1e-14, which the outward rounding of ranges covers.
     """
     entry = activations.get(name)
-    width = 1.0 / 256.0
+    width = 1.0 / 4096.0
     low = np.arange(-far, far, width)
     zero, one = np.zeros_like(low), np.ones_like(low)
     z = Jet((low, low + width), (one, one), *[(zero, zero)] * 3)

@@ -293,7 +293,6 @@ UNREADABLE = {
     "relu6": (lambda x, n: tf.nn.relu6(x @ n.w) @ n.v, ["Relu6", "not differentiable"]),
     "leaky relu": (lambda x, n: tf.nn.leaky_relu(x @ n.w) @ n.v, ["LeakyRelu", "differentiable"]),
     "selu": (lambda x, n: tf.nn.selu(x @ n.w) @ n.v, ["Selu", "not differentiable"]),
-    "elu": (lambda x, n: tf.nn.elu(x @ n.w) @ n.v, ["Elu"]),
     "exp": (lambda x, n: tf.exp(x @ n.w) @ n.v, ["Exp"]),
     "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
     "absolute": (lambda x, n: tf.abs(x @ n.w) @ n.v, ["Abs"]),
@@ -433,7 +432,7 @@ def _stack(*layers, shape=(4,)):
 
 KERAS = {
     "leaky relu": (_stack(lambda: L.Dense(5), L.LeakyReLU), "LeakyRelu"),
-    "elu": (_stack(lambda: L.Dense(5, "elu")), "Elu"),
+    "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
     "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
     "convolution": (_stack(lambda: L.Conv2D(2, 3), L.Flatten, shape=(4, 4, 1)), "Conv2D"),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
