@@ -167,7 +167,8 @@ def certify(
     """Proves, for each input, an l2 radius within which the prediction cannot change.
 
     For every δ with `‖δ‖₂ < radius[i]`, the class with the largest logit at `x[i] + δ` is
-    `prediction[i]`; see `certificate.py` for what is proved and what is not. Radii are in the model's own input units.
+    `prediction[i]`; see `certificate.py` for what is proved and what is not. Radii are in the
+    model's own input units.
 
     Args:
         model: a SavedModel directory, or a built Keras model.

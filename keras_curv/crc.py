@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual, rounding
+from keras_curv.activations import require_smooth
 from keras_curv.curvature import CurvatureBounds, curvature_bounds
 from keras_curv.methods import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Evaluation, Network
@@ -31,6 +32,9 @@ class CurvatureCertificate(Method):
         tolerance: relative gap between the radius and its bracket at which a search stops.
         max_steps: gradients after which a search stops in any case; any number is sound.
         curvature: bounds that hold for this network, if they are known already.
+
+    Raises:
+        InputError: an activation is not differentiable; it is named.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -55,6 +59,7 @@ class CurvatureCertificate(Method):
             raise ValueError(f"tolerance must be between 0 and 1. Received: {tolerance}")
         if max_steps < 0:
             raise ValueError(f"max_steps must not be negative. Received: {max_steps}")
+        require_smooth(network.activations)
         self.network = network
         self.served_error = served_error
         self.tolerance = tolerance

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.activations import require_smooth
 from keras_curv.linear import Affine
 from keras_curv.network import Network
 from keras_curv.rounding import UNIT, gamma, norm_bound, up
@@ -40,7 +41,11 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
 
     An affine network has none (zeros). Theorem 4 and the signed bound hold at any depth; for
     two layers the signed bound *is* theorem 3.
+
+    Raises:
+        InputError: an activation is not differentiable; it is named.
     """
+    require_smooth(network.activations)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
         magnitude = theorem4(network)
         signed = signed_bound(network)

@@ -1,7 +1,8 @@
 """A frozen TensorFlow graph, read op by op into affine maps and activations.
 
-Each op has a rule (`op_rules.py`); one without a rule is refused by name and node. What is affine
-between two activations is folded (`flow.py`).
+Each op has a rule (`op_rules.py`); one without a rule is refused by name and node. Activations of
+several ops are contracted to one before (`patterns.py`), and what is affine between two
+activations is folded (`flow.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from keras_curv import patterns
 from keras_curv.errors import InputError
 from keras_curv.flow import Flow
 from keras_curv.linear import Affine
@@ -51,7 +53,7 @@ def read_network(
     Raises:
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
-    nodes = {node.name: node for node in definition.node}
+    nodes = patterns.contracted({node.name: node for node in definition.node})
     values: dict[str, object] = {input_node: Flow.input(input_shape)}
     for name in _in_order(nodes, output.split(":")[0]):
         node = nodes[name]

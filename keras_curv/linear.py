@@ -101,4 +101,5 @@ class Affine:
             bias_error=self.bias_error,
             slope=activation.slope if activation else 1.0,
             bend=activation.bend if activation else 0.0,
+            floor=activation.value_floor if activation else 0.0,
         )

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.activations import ACTIVATIONS, Activation
+from keras_curv.activations import SMOOTH, Activation
 from keras_curv.errors import InputError
 from keras_curv.network import FeedForward, Product
 
@@ -276,14 +276,14 @@ def _activation(layer: keras.layers.Layer) -> Activation | None:
     function = getattr(layer, "activation", None)
     if function is None or function is keras.activations.linear:
         return None
-    for name, activation in ACTIVATIONS.items():
-        if function is getattr(keras.activations, name):
+    for name, activation in SMOOTH.items():
+        if function is getattr(keras.activations, name, None):
             return activation
     name = getattr(function, "__name__", str(function))
     hint = (
         "base must return logits: leave the softmax away"
         if name in ("softmax", "log_softmax")
-        else f"supported: {', '.join(ACTIVATIONS)}"
+        else f"supported: {', '.join(SMOOTH)}"
     )
     raise InputError(
         f"base has the activation {name!r} in layer {layer.name!r}, which has no curvature "

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from keras_curv import convolution
+from keras_curv import convolution, patterns
 from keras_curv.ball import Ball
 from keras_curv.flow import Flow
 
@@ -80,7 +80,6 @@ def _constant(array: np.ndarray):
 
 _KINK = "is not differentiable, so it has no curvature bound; use softplus, sigmoid or tanh"
 _WHY_NOT = {
-    "Relu": f"ReLU {_KINK}",
     "Relu6": f"ReLU6 {_KINK}",
     "LeakyRelu": f"leaky ReLU {_KINK}",
     "Selu": f"SELU {_KINK}",
@@ -109,9 +108,9 @@ def _need_constant(value) -> Ball:
     return value
 
 
-@_rule("Identity", "StopGradient", "PreventGradient")
-def _identity(node, value):
-    return value
+@_rule("Identity", "StopGradient", "PreventGradient", "IdentityN")
+def _identity(node, value, *others):
+    return value  # of several outputs, `graph.py` reads the first only
 
 
 @_rule("Cast")
@@ -228,7 +227,7 @@ def _batch_normalized(node, value, scale, offset, mean, variance):
     return _add(node, _mul(node, value, factor), _need_constant(offset) - mean * factor)
 
 
-@_rule("Softplus", "Sigmoid", "Tanh")
+@_rule("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", *patterns.NAMES)
 def _activation(node, value):
     if not isinstance(value, Flow):
         raise Unreadable("an activation of a constant")

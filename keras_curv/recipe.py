@@ -7,7 +7,7 @@ import dataclasses
 import keras
 
 from keras_curv import data
-from keras_curv.activations import ACTIVATIONS
+from keras_curv.activations import SMOOTH
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.training import LOSSES, CRTModel, CurvatureRegularizer
 
@@ -29,7 +29,7 @@ class Recipe:
         width: units of each hidden dense layer.
         filters: of convolutions before the dense layers, each with padding "same"; none by default.
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
-        activation: a name in `activations.ACTIVATIONS`.
+        activation: a name in `activations.SMOOTH`.
         loss: "certified", "crt" (see `CRTModel`), or "penalty": no attack, curvature penalty
             alone (`CurvatureRegularizer`).
         radius: of the attack; None: 0.5, or none with the penalty alone.
@@ -82,7 +82,7 @@ class Recipe:
     def __post_init__(self):
         known = {
             "dataset": data.DATASETS,
-            "activation": tuple(ACTIVATIONS),
+            "activation": tuple(SMOOTH),
             "loss": OBJECTIVES,
             "optimizer": OPTIMIZERS,
         }

@@ -8,8 +8,9 @@ shrink.
 Model of arithmetic: IEEE double, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
 `|δ| ≤ u = 2⁻⁵³`, `|η| ≤ τ = 2⁻¹⁰²²` (results below τ may be flushed to zero); dot products
 in any order, with or without fused multiply-add; activations within
-`ACTIVATION_ULPS · u` of their value, relative to it for σ and to sup|σ′| for σ′ (the tests
-measure both).
+`ACTIVATION_ULPS · u` of their value, relative to `|σ(z)| + φ` for σ and to sup|σ′| for σ′ (the
+tests measure both). φ, the activation's `value_floor`, is 0 but for those whose value cancels, or
+has tails that magnify the rounding of its argument.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), lemma 3.1 and
 section 3.1; the recursion is a running error analysis of the forward and the backward pass.
@@ -17,6 +18,7 @@ section 3.1; the recursion is a running error analysis of the forward and the ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -64,6 +66,7 @@ class LayerNorms(NamedTuple):
         bias_error: bound of ‖b − stored b‖.
         slope: sup |σ′| of the activation behind the map (1 for the last map).
         bend: sup |σ″| of that activation (0 for the last map).
+        floor: φ of that activation.
     """
 
     fan_in: int
@@ -75,6 +78,7 @@ class LayerNorms(NamedTuple):
     bias_error: float
     slope: float
     bend: float
+    floor: float = 0.0
 
 
 class Charge(NamedTuple):
@@ -98,7 +102,7 @@ def margin_charge(
     With `ε` the error of an activation and `ζ` that of a pre-activation (norms),
 
         ζ_I = ‖W_I‖ ε_{I−1} + γ_{n+1} (‖|W_I|‖ ‖â_{I−1}‖ + ‖b_I‖) + folding + underflow
-        ε_I = g_I ζ_I + ω u ‖â_I‖
+        ε_I = g_I ζ_I + ω u (‖â_I‖ + √N_I φ_I)
 
     and backwards, `v_{L−1} = w`, `t_I = σ′(z_I) ∘ v_I`, `v_{I−1} = W_I t_I`,
 
@@ -135,6 +139,7 @@ def margin_charge(
         pre_errors.append(pre_error)
         if not last:
             out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
+            out += math.sqrt(layer.fan_out) * layer.floor
             error = layer.slope * pre_error + 2.0 * omega * UNIT * out + layer.fan_out * TINY
 
     # Of w = W_y − W_t itself:

@@ -122,5 +122,5 @@ def test_a_model_that_cannot_be_certified_is_named():
     model = keras.Sequential(
         [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, "relu")]
     )
-    with pytest.raises(InputError, match="Relu"):
+    with pytest.raises(InputError, match="relu of an affine map"):
         fit(model, CertifiedAccuracy(X[:10], Y[:10], radius=1.0))

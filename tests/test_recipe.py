@@ -153,7 +153,7 @@ def test_the_rate_is_flat_and_then_halved():
 
 BAD = {
     "data set": ({"dataset": "imagenet"}, "dataset must be one of digits"),
-    "activation": ({"activation": "relu"}, "softplus, sigmoid, tanh. Received: 'relu'"),
+    "activation": ({"activation": "relu"}, "softplus, sigmoid, tanh, silu.*Received: 'relu'"),
     "loss": ({"loss": "trades"}, "certified, crt, penalty. Received: 'trades'"),
     "optimizer": ({"optimizer": "sgd"}, "muon, adam"),
     "layers": ({"layers": 1}, "layers must be an integer, at least 2. Received: 1"),

@@ -13,6 +13,8 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 
 from keras_curv import allow_list, saved_model
+from keras_curv.certificate import CurvatureCertificate
+from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
 
 L = keras.layers
@@ -288,14 +290,9 @@ def _loop(x, net):
 
 
 UNREADABLE = {
-    "relu": (
-        lambda x, n: tf.nn.relu(x @ n.w, name="kinked") @ n.v,
-        ["ReLU", "not differentiable", "kinked"],
-    ),
     "relu6": (lambda x, n: tf.nn.relu6(x @ n.w) @ n.v, ["Relu6", "not differentiable"]),
     "leaky relu": (lambda x, n: tf.nn.leaky_relu(x @ n.w) @ n.v, ["LeakyRelu", "differentiable"]),
     "selu": (lambda x, n: tf.nn.selu(x @ n.w) @ n.v, ["Selu", "not differentiable"]),
-    "elu": (lambda x, n: tf.nn.elu(x @ n.w) @ n.v, ["Elu"]),
     "exp": (lambda x, n: tf.exp(x @ n.w) @ n.v, ["Exp"]),
     "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
     "absolute": (lambda x, n: tf.abs(x @ n.w) @ n.v, ["Abs"]),
@@ -384,6 +381,17 @@ def test_graphs_without_a_rule_are_refused_by_name(case, tmp_path):
     assert_refused(export(tmp_path / "model", body), *words)
 
 
+def test_relu_is_read_but_has_no_curvature(tmp_path):
+    path = export(tmp_path / "model", lambda x, n: tf.nn.relu(x @ n.w) @ n.v)
+    network = saved_model.read(path).network
+    assert [activation.name for activation in network.activations] == ["relu"]
+    for refuses in (CurvatureCertificate, curvature_bounds):
+        with pytest.raises(
+            InputError, match="'relu' is not differentiable.*CROWN can certify it.*softplus"
+        ):
+            refuses(network)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["w", "v"])
 def test_weights_that_are_not_finite_are_refused(bad, name, tmp_path):
@@ -426,9 +434,8 @@ def _stack(*layers, shape=(4,)):
 
 
 KERAS = {
-    "relu": (_stack(lambda: L.Dense(5, "relu")), "Relu"),
     "leaky relu": (_stack(lambda: L.Dense(5), L.LeakyReLU), "LeakyRelu"),
-    "elu": (_stack(lambda: L.Dense(5, "elu")), "Elu"),
+    "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
     "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
     "mixed bfloat16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_bfloat16")), "bfloat16"),

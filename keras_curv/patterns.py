@@ -1,0 +1,111 @@
+"""Activations that a graph spells out in several ops, recognised exactly.
+
+TensorFlow has no op for silu, gelu or mish: Keras writes them as small graphs, in which several
+paths lead from one tensor to one result. A pattern is such a graph with `Z` for the tensor. The
+ops must be these, in this order (but for the operands of sums and products), and the constants
+these numbers, so that what is recognised *is* the function of `activations.py`, in real
+arithmetic. What differs in anything is not recognised, and is then read op by op, or refused.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from keras_curv.activations import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
+
+Z = object()
+_CUBE = ("Mul", GELU_TANH_CUBE, ("Pow", Z, 3.0))
+_GATE = ("Tanh", ("Mul", GELU_TANH_SCALE, ("AddV2", Z, _CUBE)))
+_NEGATIVE_PART = ("RealDiv", ("Minimum", Z, 0.0), 1.0)
+_HINGE = ("SelectV2", ("Less", Z, 1.0), ("Mul", 0.25, ("Pow", ("AddV2", Z, 1.0), 2.0)), Z)
+
+# Activations, as Keras 3 and TensorFlow write them; the constants of gelu are those of float32.
+PATTERNS = (
+    ("silu", ("Mul", Z, ("Sigmoid", Z))),
+    ("silu", ("Mul", Z, ("Sigmoid", ("Mul", 1.0, Z)))),
+    ("gelu", ("Mul", ("Mul", 0.5, Z), ("Erfc", ("Mul", ("Neg", Z), GELU_SCALE)))),
+    ("gelu_tanh", ("Mul", ("Mul", 0.5, Z), ("AddV2", 1.0, _GATE))),
+    ("mish", ("Mul", Z, ("Tanh", ("Softplus", Z)))),
+    ("celu", ("AddV2", ("Maximum", Z, 0.0), ("Mul", 1.0, ("Expm1", _NEGATIVE_PART)))),
+    ("log_sigmoid", ("Neg", ("Softplus", ("Neg", Z)))),
+    ("tanh_shrink", ("Sub", Z, ("Tanh", Z))),
+    ("squareplus", ("RealDiv", ("AddV2", Z, ("Sqrt", ("AddV2", ("Square", Z), 4.0))), 2.0)),
+    ("sparse_plus", ("SelectV2", ("LessEqual", Z, -1.0), ("ZerosLike", Z), _HINGE)),
+)
+NAMES = frozenset(name for name, _ in PATTERNS)
+_COMMUTE = ("Mul", "AddV2", "Maximum", "Minimum")
+_HANDS_ON = ("Identity", "IdentityN", "StopGradient", "PreventGradient")
+
+
+def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
+    """The graph with a single node, of the activation's name for an op, where a pattern ends.
+
+    Args:
+        nodes: of a flat graph, by name.
+
+    Example:
+        >>> graph = tf.function(lambda z: z * tf.sigmoid(z)).get_concrete_function(tf.ones(1)).graph
+        >>> nodes = contracted({node.name: node for node in graph.as_graph_def().node})
+        >>> nodes["mul"].op, nodes["mul"].input
+        ('silu', ['z'])
+    """
+    return {name: _contracted(nodes, node) for name, node in nodes.items()}
+
+
+def _contracted(nodes: dict[str, NodeDef], node: NodeDef) -> NodeDef:
+    for activation, pattern in PATTERNS:
+        if node.op == pattern[0]:
+            for argument in _matches(nodes, node.name, pattern, None):
+                return NodeDef(name=node.name, op=activation, input=[argument])
+    return node
+
+
+def _matches(nodes, tensor: str, pattern, argument: str | None):
+    """All nodes that may be `Z` in a match of `tensor`, given that it is `argument` if known."""
+    node = _source(nodes, tensor)
+    if pattern is Z:
+        if node is not None and argument in (None, node.name):
+            yield node.name
+    elif node is None:
+        return
+    elif isinstance(pattern, float):
+        if node.op == "Const" and _is_number(node, pattern):
+            yield argument
+    elif node.op == pattern[0]:
+        inputs = [i for i in node.input if not i.startswith("^")]
+        orders = [inputs, inputs[::-1]] if node.op in _COMMUTE else [inputs]
+        for order in orders:
+            yield from _all_match(nodes, order, pattern[1:], argument)
+
+
+def _all_match(nodes, tensors, patterns, argument):
+    if len(tensors) != len(patterns):
+        return
+    if not tensors:
+        yield argument
+        return
+    for found in _matches(nodes, tensors[0], patterns[0], argument):
+        yield from _all_match(nodes, tensors[1:], patterns[1:], found)
+
+
+def _source(nodes, tensor: str) -> NodeDef | None:
+    """The node behind a tensor, past ops that hand it on; None if it is not a first output."""
+    while True:
+        name, _, index = tensor.partition(":")
+        node = nodes[name]
+        if node.op == "IdentityN":
+            tensor = node.input[int(index or 0)]
+        elif index not in ("", "0"):
+            return None
+        elif node.op in _HANDS_ON:
+            tensor = node.input[0]
+        else:
+            return node
+
+
+def _is_number(node: NodeDef, number: float) -> bool:
+    tensor = node.attr["value"].tensor
+    if tensor.tensor_shape.dim or tensor.dtype not in (tf.float32, tf.float64):
+        return False
+    return float(tf.make_ndarray(tensor)) == number
