@@ -6,7 +6,7 @@ With `rivals="all"` the prediction therefore cannot change. This is a statement 
 arithmetic on the stored weights (guarantee level `real`): the rounding of our own float64
 computation is charged, the rounding of a server that runs the model in float32 is not.
 
-**How.** `screening.py` searches, one gradient at a time, and `_prove` below turns each gradient
+**How.** `screening.py` searches, one gradient at a time, and `proved_radius` turns each gradient
 into a radius: float64 throughout, so that every gradient of the search is a proof as well. A search
 in float32 needs one more gradient, in float64, to close each rival, and measured no faster for a
 quarter more gradients (2 × 1024 softplus, MNIST, all rivals).
@@ -17,6 +17,7 @@ Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies on
 from __future__ import annotations
 
 import enum
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -144,12 +145,7 @@ class CurvatureCertificate:
         # κ = 0 says that the margin is constant; all others get a floor against underflow.
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
         self._kappa = np.where(_constant_margins(network), 0.0, kappa)
-        self._layers = [
-            affine.norms(activation)
-            for affine, activation in zip(
-                network.affines, (*network.activations, None), strict=True
-            )
-        ]
+        self._prove = functools.partial(proved_radius, layer_norms(network))
         self._logits = tf.function(
             network.logits, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]
         )
@@ -266,40 +262,58 @@ class CurvatureCertificate:
         evaluation = self.network.evaluate(point, label, rival[:, None])
         return self._prove(evaluation, point - x0, kappa[:, None])[:, 0]
 
-    def _prove(
-        self, evaluation: Evaluation, displacement: tf.Tensor, curvature: tf.Tensor
-    ) -> tf.Tensor:
-        """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
 
-        A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
-        """
-        charge = rounding.margin_charge(self._layers, evaluation.activations, evaluation.cotangents)
-        rivals = tf.shape(curvature)[1]
-        margin = tf.reshape(evaluation.margin, [-1])
-        gradient = tf.reshape(evaluation.gradient, (-1, self.network.dim))
-        kappa = tf.reshape(curvature, [-1])
-        margin_error = tf.reshape(charge.margin, [-1])
-        gradient_error = tf.reshape(charge.gradient, [-1])
-        displacement = tf.repeat(displacement, rivals, axis=0)
+def layer_norms(network: Network) -> list[rounding.LayerNorms]:
+    """What the rounding charge needs of every affine map of the network."""
+    activations = (*network.activations, None)
+    return [a.norms(s) for a, s in zip(network.affines, activations, strict=True)]
 
-        bound = dual.minorant(margin, gradient, displacement, kappa)
-        distance = tf.norm(displacement, axis=-1)
-        steepness = tf.norm(gradient, axis=-1)
-        unit = rounding.gamma(self.network.dim + 10)
-        intercept_error = (
-            margin_error
-            + gradient_error * distance
-            + unit * (tf.abs(margin) + steepness * distance + kappa * distance * distance)
-        ) * (1.0 + 1e-9)
-        slope_error = gradient_error + unit * (steepness + kappa * distance)
-        slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
-        charged = dual.Minorant(
-            bound.intercept - intercept_error,
-            (bound.slope + slope_error) * (1.0 + rounding.gamma(8)),
-            bound.curvature,
-        )
-        radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
-        return tf.reshape(radius, (-1, rivals))
+
+def proved_radius(
+    layers: list[rounding.LayerNorms],
+    evaluation: Evaluation,
+    displacement: tf.Tensor,
+    curvature: tf.Tensor,
+) -> tf.Tensor:
+    """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
+
+    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
+
+    A curvature that holds in `B(x0, R)` only needs `‖displacement‖ ≤ R`, and proves min(r, R).
+
+    Args:
+        layers: `layer_norms` of the network.
+        evaluation: at `x0 + displacement`, n points against as many rivals.
+        displacement: `(n, dim)`.
+        curvature: κ, `(n, rivals)`.
+    """
+    charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
+    rivals = tf.shape(curvature)[1]
+    margin = tf.reshape(evaluation.margin, [-1])
+    gradient = tf.reshape(evaluation.gradient, (-1, layers[0].fan_in))
+    kappa = tf.reshape(curvature, [-1])
+    margin_error = tf.reshape(charge.margin, [-1])
+    gradient_error = tf.reshape(charge.gradient, [-1])
+    displacement = tf.repeat(displacement, rivals, axis=0)
+
+    bound = dual.minorant(margin, gradient, displacement, kappa)
+    distance = tf.norm(displacement, axis=-1)
+    steepness = tf.norm(gradient, axis=-1)
+    unit = rounding.gamma(layers[0].fan_in + 10)
+    intercept_error = (
+        margin_error
+        + gradient_error * distance
+        + unit * (tf.abs(margin) + steepness * distance + kappa * distance * distance)
+    ) * (1.0 + 1e-9)
+    slope_error = gradient_error + unit * (steepness + kappa * distance)
+    slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
+    charged = dual.Minorant(
+        bound.intercept - intercept_error,
+        (bound.slope + slope_error) * (1.0 + rounding.gamma(8)),
+        bound.curvature,
+    )
+    radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
+    return tf.reshape(radius, (-1, rivals))
 
 
 def _constant_margins(network: Network) -> np.ndarray:
