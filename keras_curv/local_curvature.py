@@ -53,6 +53,7 @@ from keras_curv.rounding import (
 from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
 
 _LANCZOS_STEPS = 14
+_PERRON_STEPS = 12
 _ESTIMATE_MARGIN = 1.01  # what a Lanczos estimate is raised by: then it is above, as a rule
 
 
@@ -69,6 +70,8 @@ class Anchor(NamedTuple):
         pre_norm: bound of ‖B_I‖ anchored, `(n,)`.
         post_norm: bound of ‖J_I‖ anchored, `(n,)`; not of the last hidden layer.
         carry: bound of ‖W_I diag(slope)‖, `(n,)`; of layers between the first and the last.
+        square: entrywise bound of `(B_I B_Iᵀ) ∘ (B_I B_Iᵀ)`, `(n, N_I, N_I)`; of the first layer
+            `(N_1, N_1)`; not of the last hidden layer.
     """
 
     pre: list[np.ndarray]
@@ -80,12 +83,15 @@ class Anchor(NamedTuple):
     pre_norm: list[np.ndarray]
     post_norm: list[np.ndarray]
     carry: list[np.ndarray]
+    square: list[np.ndarray]
 
     def take(self, rows: np.ndarray) -> Anchor:
         """Those of these inputs only."""
-        shared = self.jacobian[0]
-        taken = [[part[rows] for part in field] for field in self._replace(jacobian=[])]
-        return Anchor(*taken)._replace(jacobian=[shared, *(j[rows] for j in self.jacobian[1:])])
+        taken = {name: [part[rows] for part in field] for name, field in self._asdict().items()}
+        for name in ("jacobian", "square"):  # the first layer's are shared
+            field = getattr(self, name)
+            taken[name] = [*field[:1], *(part[rows] for part in field[1:])]
+        return Anchor(**taken)
 
 
 class Region(NamedTuple):
@@ -97,6 +103,7 @@ class Region(NamedTuple):
         move: bound of ‖z_I(x) − ẑ_I‖, `(n,)`.
         lipschitz: bound of ‖J_{I−1}‖, `(n,)`: 1 for the first layer.
         drift: δ_{I−1}, bound of the distance of J_{I−1} to the anchored one, `(n,)`.
+        quartic: bound of ‖|σ″| ∘ (B_I u) ∘ (B_I v)‖ for unit u, v, `(n,)`; not of the last.
     """
 
     slopes: list[tuple[np.ndarray, np.ndarray]]
@@ -105,6 +112,7 @@ class Region(NamedTuple):
     move: list[np.ndarray]
     lipschitz: list[np.ndarray]
     drift: list[np.ndarray]
+    quartic: list[np.ndarray]
 
 
 class LocalCurvature:
@@ -131,6 +139,10 @@ class LocalCurvature:
             up(norm_bound(affine.kernel, axis=0) + affine.kernel_error) for affine in self._hidden
         ]
         self._first, self._first_error = _fewer_rows(self._hidden[0].kernel)
+        gram = np.ldexp(self._hidden[0].gram.matrix, 2 * self._hidden[0].gram.power)
+        self._square = _square_bound(
+            gram, self._column_norms[0], self._hidden[0].kernel_error, self._hidden[0].fan_in
+        )
         self._first_error = up(self._first_error + self._hidden[0].kernel_error)
 
     @property
@@ -141,7 +153,8 @@ class LocalCurvature:
     def anchor_size(self) -> int:
         """Numbers that the anchor of one input holds, at most."""
         widths = [affine.fan_out for affine in self._hidden]
-        return (2 + len(self._first)) * sum(widths[1:]) + 4 * sum(widths)
+        inner = sum(width**2 for width in widths[1:-1])
+        return (2 + len(self._first)) * sum(widths[1:]) + 4 * sum(widths) + inner
 
     def anchor(self, x: np.ndarray) -> Anchor:
         """What the bounds need of the inputs x, `(n, dim)`, float64."""
@@ -154,11 +167,11 @@ class LocalCurvature:
         errors = [error.numpy() for error in pre_activation_errors(self._layers[:-1], post[:-1])]
         # The last of them counts twice: as if it were a difference of two logits.
         count, first = len(x), self._hidden[0]
-        anchor = Anchor([z.numpy() for z in pre], errors, slope, [], [], [], [], [], [])
+        anchor = Anchor([z.numpy() for z in pre], errors, slope, *([] for _ in range(7)))
         jacobian, error = self._first, np.full(count, self._first_error)
         pre_norm = np.full(count, first.norm)
         rows = np.broadcast_to(self._column_norms[0], (count, first.fan_out))
-        carry = np.zeros(count)
+        carry, square = np.zeros(count), self._square
         for index in range(len(self._hidden)):
             anchor.jacobian.append(jacobian)
             anchor.jacobian_error.append(error)
@@ -168,6 +181,7 @@ class LocalCurvature:
             if index == len(self._hidden) - 1:
                 break
             inner = index + 1 < len(self._hidden) - 1
+            anchor.square.append(square)
             affine = self._hidden[index + 1]
             through = jacobian * slope[index][:, None, :]  # J_I
             size = _frobenius(through)
@@ -177,9 +191,10 @@ class LocalCurvature:
             error = up(affine.norm * error + rounding * size, 8)
             jacobian = through @ affine.kernel
             rows = up(norm_bound(jacobian, axis=1) + error[:, None])
-            # The last layer's norms are not needed: no Jacobian is made of it.
-            pre_norm = up(_spectral_norms(jacobian) + error) if inner else np.full(count, np.inf)
+            pre_norm = up(_spectral_norms(jacobian) + error)
             if inner:
+                gram = jacobian.transpose(0, 2, 1) @ jacobian
+                square = _square_bound(gram, rows, error[:, None, None], jacobian.shape[1])
                 carry = np.array([
                     up(np.sqrt(congruence_bound(affine, up(row**2)))) for row in slope[index + 1]
                 ])  # fmt: skip
@@ -189,7 +204,7 @@ class LocalCurvature:
         """What holds in the balls of these radii, `(n,)`, around the anchor's inputs."""
         lipschitz, drift = np.ones_like(radius), np.zeros_like(radius)
         spread = None  # of a_{I−1} around a_{I−1}(x0), entrywise
-        region = Region([], [], [], [], [], [])
+        region = Region(*([] for _ in Region._fields))
         for index, (affine, activation) in enumerate(
             zip(self._hidden, self.network.activations, strict=True)
         ):
@@ -220,7 +235,20 @@ class LocalCurvature:
                 break
             steepest = np.maximum(np.abs(slopes[0]), np.abs(slopes[1]))
             spread = up(steepest * reach)
-            drift = up(region.change[-1].max(axis=1) * steepness + anchor.carry[index] * drift, 8)
+            bend = np.maximum(*np.abs(region.bends[-1]))
+            moved = affine.norm * drift
+            crossing = 2.0 * (bend * anchor.rows[index]).max(axis=1)
+            crossing += (bend * columns).max(axis=1) * drift
+            quartic = up(_perron_bound(anchor.square[index], bend) + crossing * moved, 16)
+            quartic = np.minimum(quartic, up((bend * rows).max(axis=1) * steepness))
+            region.quartic.append(quartic)
+            # σ′ moves by at most σ″ times the movement of z, besides what was off at x0.
+            off = bend.max(axis=1) * anchor.pre_error[index]
+            off += 4.0 * ACTIVATION_ULPS * UNIT * activation.slope
+            turn = np.minimum(
+                region.change[-1].max(axis=1) * steepness, radius * quartic + off * steepness
+            )
+            drift = up(turn + anchor.carry[index] * drift, 16)
             lipschitz = np.minimum.reduce([
                 np.full_like(radius, self._lipschitz[index]),
                 up(steepest.max(axis=1) * steepness),
@@ -246,62 +274,49 @@ class LocalCurvature:
 
     def _kappa(self, anchor, radius, of, label, rival, prove) -> np.ndarray:
         region = self.region(anchor, np.asarray(radius, np.float64))
-        diagonals = [  # d_lo
-            low - 4.0 * UNIT * np.abs(low)
-            for low, _ in (
-                interval_product((found.low, found.high), [end[of] for end in bends])
-                for found, bends in zip(
-                    self._sensitivities(anchor, region, of, np.asarray(label), np.asarray(rival)),
-                    region.bends,
-                    strict=True,
-                )
-            )
+        shape = len(of), len(self._first)
+        found = self._sensitivities(anchor, region, of, np.asarray(label), np.asarray(rival))
+        bends = [tuple(end[of] for end in ends) for ends in region.bends]
+        entrywise = [
+            _below(interval_product((f.low, f.high), ends)[0])
+            for (f, _, _), ends in zip(found, bends, strict=True)
         ]
-        constant = np.zeros(len(of))
-        used = []
-        kept = self._product(anchor, of, diagonals)
-        _, worst = (
-            _lanczos(kept, (len(of), len(self._first)), _LANCZOS_STEPS)
-            if len(diagonals) > 1
-            else (0, None)
-        )
-        parts = self._parts(anchor, of, worst) if worst is not None else None
-        for index, (affine, lowest) in enumerate(zip(self._hidden, diagonals, strict=True)):
-            drift, lipschitz = region.drift[index][of], region.lipschitz[index][of]
-            error = anchor.jacobian_error[index][of]
+        _, worst = _lanczos(self._product(anchor, of, entrywise), shape)
+        squares = [part**2 for part in self._parts(anchor, of, worst)]
+        constant, diagonals = np.zeros(len(of)), []
+        for index, lowest in enumerate(entrywise):
+            if index < len(self._hidden) - 1:
+                _, centre, away = found[index]
+                together = _below(interval_product((centre, centre), bends[index])[0])
+                cost = away * region.quartic[index][of]
+                better = np.sum((together - lowest) * squares[index], axis=1) > cost
+                lowest = np.where(better[:, None], together, lowest)
+                constant += np.where(better, cost, 0.0)
             size = np.abs(lowest)
-            anchored = np.ones(len(of), bool)
+            loss = np.sqrt(size.max(axis=1)) * anchor.jacobian_error[index][of]
+            stays = np.ones(len(of), bool)
             if index:
-                anchored = drift < lipschitz
-                weight = np.where(anchored[:, None], size, np.maximum(-lowest, 0.0))
-                omega = self._weighted_norms(affine, weight, prove)
-                e = omega * drift
-            else:
-                omega = e = np.zeros(len(of))
-            e = up(e + np.sqrt(size.max(axis=1)) * error, 8)
-            q = (
-                np.sqrt(np.sum(size * parts[index] ** 2, axis=1))
-                if parts
-                else np.sqrt(size.max(axis=1)) * affine.norm
-            )
-            t = np.clip(np.divide(e, q, out=np.ones_like(e), where=q > 0.0), 2.0**-50, 2.0**10)
-            constant += np.where(anchored, (1.0 + 1.0 / t) * e**2, (omega * lipschitz) ** 2)
-            coefficient = lowest - up((t[:, None] + 4.0 * UNIT) * size)
-            used.append(np.where(anchored[:, None], coefficient, 0.0))
-        value, _ = _lanczos(
-            self._product(anchor, of, used), (len(of), len(self._first)), _LANCZOS_STEPS
-        )
-        guess = np.maximum(value, 0.0) * _ESTIMATE_MARGIN
+                drift, lipschitz = region.drift[index][of], region.lipschitz[index][of]
+                stays = drift < lipschitz
+                weight = np.where(stays[:, None], size, np.maximum(-lowest, 0.0))
+                omega = self._weighted_norms(self._hidden[index], weight, prove)
+                loss = loss + omega * drift
+                constant += np.where(stays, 0.0, (omega * lipschitz) ** 2)
+            loss = up(loss, 8)
+            length = np.sqrt(np.sum(size * squares[index], axis=1))
+            t = np.divide(loss, length, out=np.ones_like(loss), where=length > 0.0)
+            t = np.clip(t, 2.0**-50, 4.0)
+            constant += np.where(stays, (1.0 + 1.0 / t) * loss**2, 0.0)
+            tilted = lowest - up((t[:, None] + 4.0 * UNIT) * size)
+            diagonals.append(np.where(stays[:, None], tilted, 0.0))
+        guess = np.maximum(_lanczos(self._product(anchor, of, diagonals), shape)[0], 0.0)
+        guess *= _ESTIMATE_MARGIN
         if prove:
-            guess = np.array(
-                [
-                    self._proved(anchor, example, [used_[row] for used_ in used], guess[row])
-                    for row, example in enumerate(of)
-                ]
-            )
-        return up(guess + constant, 16)
+            rows = zip(of, guess, *diagonals, strict=True)
+            guess = np.array([self._proved(anchor, *row) for row in rows])
+        return np.nan_to_num(up(guess + constant, 32), nan=np.inf)
 
-    def _proved(self, anchor: Anchor, example: int, diagonals, guess: float) -> float:
+    def _proved(self, anchor: Anchor, example: int, guess: float, *diagonals) -> float:
         parts = [anchor.jacobian[0], *(jacobian[example] for jacobian in anchor.jacobian[1:])]
         diagonal = np.concatenate(diagonals)
         if not np.isfinite(diagonal).all():
@@ -315,7 +330,6 @@ class LocalCurvature:
         value, _ = _lanczos(
             lambda v: ((v @ affine.kernel) * weight) @ affine.kernel.T,
             (len(weight), affine.fan_in),
-            _LANCZOS_STEPS,
         )
         guess = np.maximum(value, 0.0) * _ESTIMATE_MARGIN
         if prove:
@@ -348,42 +362,47 @@ class LocalCurvature:
 
         return product
 
-    def _sensitivities(self, anchor, region, of, label, rival) -> list[Sensitivity]:
-        """F_1 … F_{L−1} on the ball; see `_anchored` for what they are intersected with."""
-        found = [output_sensitivity(self.network, label, rival)]
-        centre = 0.5 * (found[0].low + found[0].high)
-        away = norm_bound(found[0].high - found[0].low, axis=1)  # twice what it must be
+    def _sensitivities(self, anchor, region, of, label, rival):
+        """F_1 … F_{L−1} on the ball, each with a centre `(P, N_I)` and the distance from it `(P,)`.
+
+        The interval of the signed bound, intersected with the movement around the centre.
+        """
+        behind = output_sensitivity(self.network, label, rival)
+        centre = 0.5 * (behind.low + behind.high)
+        away = norm_bound(behind.high - behind.low, axis=1)  # twice what it must be
+        found = [(behind, centre, away)]
         for index in reversed(range(1, len(self._hidden))):
-            affine, behind = self._hidden[index], found[-1]
+            affine = self._hidden[index]
             slopes = tuple(end[of] for end in region.slopes[index])
             general = sensitivity_before(affine, slopes, behind)
-            # ‖(σ′(z(x)) − σ′) ∘ F(x)‖, twice, and ‖σ′ ∘ (F(x) − F)‖
+            # (σ′(z(x)) − σ′) ∘ F(x), by the range of each entry or by the movement of z(x) …
             size = np.maximum(np.abs(behind.low), np.abs(behind.high))
-            entrywise = norm_bound(region.change[index][of] * size, axis=1)
-            bend = np.maximum(*(np.abs(end[of]) for end in region.bends[index]))
-            activation = self.network.activations[index]
-            together = up((bend * size).max(axis=1) * region.move[index][of]) + (
-                4.0 * ACTIVATION_ULPS * UNIT * activation.slope * behind.norm
-            )
-            slope = anchor.slope[index][of]
-            away = up(np.minimum(entrywise, together) + np.abs(slope).max(axis=1) * away, 8)
-            through = slope * centre
-            length = norm_bound(through, axis=1)
-            centre = through @ affine.kernel.T
-            lost = (
-                affine.kernel_error + gamma(affine.fan_out + 8) * norm_bound(affine.kernel)
-            ) * length
+            change = region.change[index][of] * size
+            bend = np.maximum(*(np.abs(end[of]) for end in region.bends[index])) * size
+            move, slope = region.move[index][of], anchor.slope[index][of]
+            off = 4.0 * ACTIVATION_ULPS * UNIT * self.network.activations[index].slope
+            off = off * behind.norm
+            turn = np.minimum(norm_bound(change, axis=1), up(bend.max(axis=1) * move) + off)
+            # … and σ′ ∘ (F(x) − F)
+            carried = np.abs(slope).max(axis=1) * away
             rows = norm_bound(affine.kernel, axis=1) + affine.kernel_error
-            reach = up(np.multiply.outer(away, rows) + lost[:, None], 8)
+            weighted = np.sqrt(bend**2 @ (affine.magnitude.T) ** 2) * move[:, None]
+            weighted = up(weighted, affine.fan_out + 16) + np.multiply.outer(off, rows)
+            weighted = np.minimum(weighted, np.multiply.outer(turn, rows))
+            through = slope * centre
+            lost = affine.kernel_error + gamma(affine.fan_out + 8) * norm_bound(affine.kernel)
+            lost = up(lost * norm_bound(through, axis=1))
+            centre = through @ affine.kernel.T
+            reach = up(weighted + np.multiply.outer(carried, rows) + lost[:, None], 16)
             low, high = _around(centre, reach)
-            away = up(affine.norm * away + lost, 8)
-            found.append(
-                Sensitivity(
-                    np.maximum(general.low, low),
-                    np.minimum(general.high, high),
-                    np.minimum(general.norm, up(norm_bound(centre, axis=1) + away)),
-                )
+            away = up(affine.norm * (turn + carried) + lost, 16)
+            away = np.minimum(away, norm_bound(reach, axis=1))
+            behind = Sensitivity(
+                np.maximum(general.low, low),
+                np.minimum(general.high, high),
+                np.minimum(general.norm, up(norm_bound(centre, axis=1) + away)),
             )
+            found.append((behind, centre, away))
         return found[::-1]
 
 
@@ -391,6 +410,37 @@ def _around(centre: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """`[centre − reach, centre + reach]`, rounded outward."""
     reach = up(reach + 2.0 * UNIT * np.abs(centre))
     return centre - reach, centre + reach
+
+
+def _below(product: np.ndarray) -> np.ndarray:
+    return product - 4.0 * UNIT * np.abs(product)
+
+
+def _square_bound(gram: np.ndarray, rows: np.ndarray, error, terms: int) -> np.ndarray:
+    """Entrywise bound of (BBᵀ) ∘ (BBᵀ), from the computed BBᵀ, B's row norms and B's error."""
+    rounding = gamma(terms + 8) * rows[..., :, None] * rows[..., None, :]
+    moved = error * (rows[..., :, None] + rows[..., None, :] + error)
+    return up((np.abs(gram) + 4.0 * (rounding + moved)) ** 2, 16)
+
+
+def _perron_bound(matrix: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """`√λ_max(diag(w) M diag(w))` from above, `(n,)`, for symmetric M ≥ 0 and w ≥ 0 `(n, N)`.
+
+    For M = (BBᵀ) ∘ (BBᵀ), the Gram matrix of the b_i ⊗ b_i, this bounds ‖w ∘ (Bu) ∘ (Bv)‖, as
+    ‖u ⊗ v‖ = 1. Every u > 0 gives a bound, max_i (Mu)_i / u_i (Collatz–Wielandt).
+
+    Args:
+        matrix: `(N, N)` or `(n, N, N)`.
+    """
+
+    def product(u):
+        return weight * ((weight * u)[:, None, :] @ matrix)[:, 0]
+
+    u = np.ones_like(weight)
+    for _ in range(_PERRON_STEPS):
+        u = product(u)
+        u = np.maximum(u / np.maximum(u.max(axis=1, keepdims=True), 1e-300), 1e-6)
+    return np.sqrt(up((product(u) / u).max(axis=1), weight.shape[1] + 16))
 
 
 def _frobenius(stack: np.ndarray) -> np.ndarray:
@@ -419,15 +469,14 @@ def _fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
     return (smaller, float(error)) if np.isfinite(error) else (kernel, 0.0)
 
 
-def _lanczos(product, shape: tuple[int, int], steps: int) -> tuple[np.ndarray, np.ndarray]:
+def _lanczos(product, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Largest eigenvalues, from below, and about their vectors, of as many matrices as rows.
 
     Args:
         product: `(P, side)` → `(P, side)`, each row by a symmetric matrix of its own.
         shape: `(P, side)`.
-        steps: products.
     """
-    steps = min(steps, shape[1])
+    steps = min(_LANCZOS_STEPS, shape[1])
     v = np.random.default_rng(0).standard_normal(shape)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     basis = np.empty((steps, *shape))
