@@ -91,6 +91,7 @@ class LocalCurvatureCertificate:
             for start in range(0, len(x) if self._curvature.finite else 0, batch):
                 rows = np.arange(start, min(start + batch, len(x)))
                 start_radius, usable = self._scale(x[rows], label[rows], rivals[rows])
+                usable &= np.isfinite(radius[rows].min(axis=1))
                 rows = rows[usable]
                 if not len(rows):
                     continue

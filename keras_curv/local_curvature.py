@@ -52,9 +52,9 @@ from keras_curv.rounding import (
 )
 from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
 
-_LANCZOS_STEPS = 14
+_LANCZOS_STEPS = 10
 _PERRON_STEPS = 12
-_ESTIMATE_MARGIN = 1.01  # what a Lanczos estimate is raised by: then it is above, as a rule
+_ESTIMATE_MARGIN = 1.001  # what a Lanczos estimate is raised by: then it is above, as a rule
 
 
 class Anchor(NamedTuple):
@@ -87,10 +87,10 @@ class Anchor(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Anchor:
         """Those of these inputs only."""
-        taken = {name: [part[rows] for part in field] for name, field in self._asdict().items()}
-        for name in ("jacobian", "square"):  # the first layer's are shared
-            field = getattr(self, name)
-            taken[name] = [*field[:1], *(part[rows] for part in field[1:])]
+        taken = {}
+        for name, field in self._asdict().items():
+            shared = 1 if name in ("jacobian", "square") else 0  # the first layer's
+            taken[name] = [*field[:shared], *(part[rows] for part in field[shared:])]
         return Anchor(**taken)
 
 
@@ -464,7 +464,7 @@ def _fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
         return kernel, 0.0
     smaller = np.linalg.qr(kernel, mode="r")
     difference = kernel.T @ kernel - smaller.T @ smaller
-    rounding = gamma(rows + 8) * (norm_bound(kernel) ** 2 + norm_bound(smaller) ** 2)
+    rounding = gamma(rows + 8) * np.sum(np.square([norm_bound(kernel), norm_bound(smaller)]))
     error = up(np.sqrt(norm_bound(difference) + rounding), 16)
     return (smaller, float(error)) if np.isfinite(error) else (kernel, 0.0)
 
