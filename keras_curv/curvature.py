@@ -73,7 +73,7 @@ def theorem3(network: Network) -> CurvatureBounds:
     return signed_bound(network)
 
 
-def signed_bound(network: Network) -> CurvatureBounds:
+def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> CurvatureBounds:
     """Curvature at any depth, with the sign and the weight of every unit kept.
 
     Lemma 1 sums `B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I` over the layers. An interval for F_I = ∂f/∂a_I
@@ -85,12 +85,15 @@ def signed_bound(network: Network) -> CurvatureBounds:
         m = −Σ_I λ_max(W_I diag((−d_lo)⁺) W_Iᵀ) Lip(a_{I−1})².
 
     Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
-    `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`, and Lip is bounded by `lipschitz_bounds`.
+    `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`.
+
+    Args:
+        lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}); `lipschitz_bounds` if None.
     """
     classes = network.classes
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
-    outer = [1.0, *lipschitz_bounds(network)]
+    outer = [1.0, *(lipschitz_bounds(network) if lipschitz is None else lipschitz)]
     lower = np.zeros((classes, classes))
     symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
     # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
@@ -107,6 +110,14 @@ def signed_bound(network: Network) -> CurvatureBounds:
         lower += lower.T
     lower = up(lower, network.depth)
     return CurvatureBounds(lower, -lower.T)
+
+
+def lipschitz_products(network: Network) -> list[float]:
+    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}: products of norms and slopes."""
+    found: list[float] = []
+    for affine, activation in zip(network.affines[:-1], network.activations, strict=True):
+        found.append(up(activation.slope * affine.norm * (found[-1] if found else 1.0)))
+    return found
 
 
 def lipschitz_bounds(network: Network) -> list[float]:
@@ -255,19 +266,16 @@ def theorem4(network: Network) -> np.ndarray:
     total = np.zeros((classes, classes))
     if network.depth == 1:
         return total
-    lipschitz = []  # r_I
-    for index, affine in enumerate(network.affines[:-1]):
-        before = lipschitz[-1] * network.activations[index - 1].slope if index else 1.0
-        lipschitz.append(up(affine.norm * before))
-
+    outer = [1.0, *lipschitz_products(network)]
     last = network.affines[-1]
     columns = last.kernel.T
     reach = np.abs(columns[:, None] - columns[None, :]) + 2.0 * last.kernel_error  # S, (C, C, N)
     for index in reversed(range(network.depth - 1)):
         activation = network.activations[index]
         largest = up(reach.max(axis=-1), 8)
-        total += up((np.sqrt(activation.bend * largest) * lipschitz[index]) ** 2, 16)
         affine = network.affines[index]
+        steepness = up(affine.norm * outer[index])  # r_I
+        total += up((np.sqrt(activation.bend * largest) * steepness) ** 2, 16)
         reach = up(activation.slope * (reach @ affine.magnitude.T), affine.fan_out + 8)
     np.fill_diagonal(total, 0.0)
     return up(total, network.depth + 4)
