@@ -88,7 +88,7 @@ class LocalCurvatureCertificate:
         gradients = np.zeros(len(x), np.int64)
         batch = max(1, _NUMBERS_AT_ONCE // self._curvature.anchor_size())
         with np.errstate(all="ignore"):
-            for start in range(0, len(x) if self._curvature.finite else 0, batch):
+            for start in range(0, len(x) if self._curvature.in_range else 0, batch):
                 rows = np.arange(start, min(start + batch, len(x)))
                 start_radius, usable = self._scale(x[rows], label[rows], rivals[rows])
                 usable &= np.isfinite(radius[rows].min(axis=1))

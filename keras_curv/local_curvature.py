@@ -44,6 +44,7 @@ from keras_curv.curvature import (
 from keras_curv.network import Network
 from keras_curv.rounding import (
     ACTIVATION_ULPS,
+    SLOPE_FLOOR,
     UNIT,
     gamma,
     norm_bound,
@@ -146,9 +147,9 @@ class LocalCurvature:
         self._first_error = up(self._first_error + self._hidden[0].kernel_error)
 
     @property
-    def finite(self) -> bool:
-        """Whether the norms of the weights stay in the range of float64; no bound else."""
-        return bool(np.all(np.isfinite(np.square(self._lipschitz) * 1e9)))
+    def in_range(self) -> bool:
+        """Whether all norms are within 1e±30; beyond, squares may over- or underflow."""
+        return all(1e-30 <= affine.norm <= 1e30 for affine in self.network.affines)
 
     def anchor_size(self) -> int:
         """Numbers that the anchor of one input holds, at most."""
@@ -185,7 +186,8 @@ class LocalCurvature:
             affine = self._hidden[index + 1]
             through = jacobian * slope[index][:, None, :]  # J_I
             size = _frobenius(through)
-            error = up(slope[index].max(axis=1, initial=0.0) * error + 2.0 * UNIT * size, 8)
+            steepest = np.abs(slope[index]).max(axis=1)
+            error = up(steepest * error + 2.0 * UNIT * size, 8)
             anchor.post_norm.append(up(_spectral_norms(through) + error))
             rounding = gamma(affine.fan_in + 8) * norm_bound(affine.kernel) + affine.kernel_error
             error = up(affine.norm * error + rounding * size, 8)
@@ -241,14 +243,14 @@ class LocalCurvature:
             crossing += (bend * columns).max(axis=1) * drift
             quartic = up(_perron_bound(anchor.square[index], bend) + crossing * moved, 16)
             quartic = np.minimum(quartic, up((bend * rows).max(axis=1) * steepness))
-            region.quartic.append(quartic)
+            region.quartic.append(quartic + SLOPE_FLOOR)
             # σ′ moves by at most σ″ times the movement of z, besides what was off at x0.
             off = bend.max(axis=1) * anchor.pre_error[index]
             off += 4.0 * ACTIVATION_ULPS * UNIT * activation.slope
             turn = np.minimum(
                 region.change[-1].max(axis=1) * steepness, radius * quartic + off * steepness
             )
-            drift = up(turn + anchor.carry[index] * drift, 16)
+            drift = up(turn + anchor.carry[index] * drift, 16) + SLOPE_FLOOR
             lipschitz = np.minimum.reduce([
                 np.full_like(radius, self._lipschitz[index]),
                 up(steepest.max(axis=1) * steepness),
@@ -314,7 +316,7 @@ class LocalCurvature:
         if prove:
             rows = zip(of, guess, *diagonals, strict=True)
             guess = np.array([self._proved(anchor, *row) for row in rows])
-        return np.nan_to_num(up(guess + constant, 32), nan=np.inf)
+        return np.nan_to_num(up(guess + constant, 32), nan=np.inf, posinf=np.inf)
 
     def _proved(self, anchor: Anchor, example: int, guess: float, *diagonals) -> float:
         parts = [anchor.jacobian[0], *(jacobian[example] for jacobian in anchor.jacobian[1:])]
@@ -339,7 +341,7 @@ class LocalCurvature:
                     for row, at in zip(weight, guess, strict=True)
                 ]
             )
-        return up(np.sqrt(guess))
+        return up(np.sqrt(guess)) + SLOPE_FLOOR
 
     def _parts(self, anchor: Anchor, of, v):
         """B_I(x0) v for each layer."""
@@ -396,7 +398,7 @@ class LocalCurvature:
             reach = up(weighted + np.multiply.outer(carried, rows) + lost[:, None], 16)
             low, high = _around(centre, reach)
             away = up(affine.norm * (turn + carried) + lost, 16)
-            away = np.minimum(away, norm_bound(reach, axis=1))
+            away = np.minimum(away, norm_bound(reach, axis=1)) + SLOPE_FLOOR
             behind = Sensitivity(
                 np.maximum(general.low, low),
                 np.minimum(general.high, high),
