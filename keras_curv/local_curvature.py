@@ -397,7 +397,10 @@ class LocalCurvature:
             centre = through @ affine.kernel.T
             reach = up(weighted + np.multiply.outer(carried, rows) + lost[:, None], 16)
             low, high = _around(centre, reach)
-            away = up(affine.norm * (turn + carried) + lost, 16)
+            carried = affine.norm * carried
+            if index < len(self._hidden) - 1:
+                carried = np.minimum(carried, anchor.carry[index][of] * away)
+            away = up(affine.norm * turn + carried + lost, 16)
             away = np.minimum(away, norm_bound(reach, axis=1)) + SLOPE_FLOOR
             behind = Sensitivity(
                 np.maximum(general.low, low),
