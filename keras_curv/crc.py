@@ -1,6 +1,6 @@
 """CRC, the curvature-based robustness certificate.
 
-`screening.py` searches, one gradient at a time, and `_prove` below turns each gradient into a
+`screening.py` searches, one gradient at a time, and `proved_radius` turns each gradient into a
 radius: float64 throughout, so that every gradient of the search is a proof as well. A search
 in float32 needs one more gradient, in float64, to close each rival, and measured no faster for a
 quarter more gradients (2 × 1024 softplus, MNIST, all rivals).
@@ -9,6 +9,8 @@ Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies on
 """
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -68,12 +70,7 @@ class CurvatureCertificate(Method):
         # κ = 0 says that the margin is constant; all others get a floor against underflow.
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
         self._kappa = np.where(_constant_margins(network), 0.0, kappa)
-        self._layers = [
-            affine.norms(activation)
-            for affine, activation in zip(
-                network.affines, (*network.activations, None), strict=True
-            )
-        ]
+        self._prove = functools.partial(proved_radius, layer_norms(network))
         screening = Screening(network, self._prove, tolerance=tolerance, max_steps=max_steps)
         self._search = tf.function(
             screening.__call__,
@@ -141,52 +138,63 @@ class CurvatureCertificate(Method):
         none = tf.zeros_like(evaluation.margin)
         return self._prove(evaluation, point - x0, kappa[:, None], none)[:, 0]
 
-    def _prove(
-        self,
-        evaluation: Evaluation,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        taken_off: tf.Tensor,
-    ) -> tf.Tensor:
-        """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
 
-        `taken_off`, `(n, rivals)`, is what serving may take off the margin.
+def layer_norms(network: Network) -> list[rounding.LayerNorms]:
+    """What the rounding charge needs of every affine map of the network."""
+    activations = (*network.activations, None)
+    return [a.norms(s) for a, s in zip(network.affines, activations, strict=True)]
 
-        A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
-        """
-        charge = rounding.margin_charge(self._layers, evaluation.activations, evaluation.cotangents)
-        rivals = tf.shape(curvature)[1]
-        margin = tf.reshape(evaluation.margin - taken_off, [-1])
-        gradient = tf.reshape(evaluation.gradient, (-1, self.network.dim))
-        kappa = tf.reshape(curvature, [-1])
-        margin_error = tf.reshape(charge.margin, [-1])
-        gradient_error = tf.reshape(charge.gradient, [-1])
-        displacement = tf.repeat(displacement, rivals, axis=0)
 
-        bound = dual.minorant(margin, gradient, displacement, kappa)
-        distance = tf.norm(displacement, axis=-1)
-        steepness = tf.norm(gradient, axis=-1)
-        unit = rounding.gamma(self.network.dim + 10)
-        intercept_error = (
-            margin_error
-            + gradient_error * distance
-            + unit
-            * (
-                tf.abs(tf.reshape(evaluation.margin, [-1]))
-                + tf.reshape(taken_off, [-1])
-                + steepness * distance
-                + kappa * distance * distance
-            )
-        ) * (1.0 + 1e-9)
-        slope_error = gradient_error + unit * (steepness + kappa * distance)
-        slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
-        charged = dual.Minorant(
-            bound.intercept - intercept_error,
-            (bound.slope + slope_error) * (1.0 + rounding.gamma(8)),
-            bound.curvature,
-        )
-        radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
-        return tf.reshape(radius, (-1, rivals))
+def proved_radius(
+    layers: list[rounding.LayerNorms],
+    evaluation: Evaluation,
+    displacement: tf.Tensor,
+    curvature: tf.Tensor,
+    taken_off: tf.Tensor,
+) -> tf.Tensor:
+    """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
+
+    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
+
+    where A is that of f − E. A curvature that holds in `B(x0, R)` only needs `‖displacement‖ ≤ R`,
+    and proves min(r, R).
+
+    Args:
+        layers: `layer_norms` of the network.
+        evaluation: at `x0 + displacement`, n points against as many rivals.
+        displacement: `(n, dim)`.
+        curvature: κ, `(n, rivals)`.
+        taken_off: E, what serving may take off each margin, `(n, rivals)`.
+    """
+    charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
+    rivals = tf.shape(curvature)[1]
+    taken_off = tf.reshape(taken_off, [-1])
+    size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
+    margin = tf.reshape(evaluation.margin, [-1]) - taken_off
+    gradient = tf.reshape(evaluation.gradient, (-1, layers[0].fan_in))
+    kappa = tf.reshape(curvature, [-1])
+    margin_error = tf.reshape(charge.margin, [-1])
+    gradient_error = tf.reshape(charge.gradient, [-1])
+    displacement = tf.repeat(displacement, rivals, axis=0)
+
+    bound = dual.minorant(margin, gradient, displacement, kappa)
+    distance = tf.norm(displacement, axis=-1)
+    steepness = tf.norm(gradient, axis=-1)
+    unit = rounding.gamma(layers[0].fan_in + 10)
+    intercept_error = (
+        margin_error
+        + gradient_error * distance
+        + unit * (size + steepness * distance + kappa * distance * distance)
+    ) * (1.0 + 1e-9)
+    slope_error = gradient_error + unit * (steepness + kappa * distance)
+    slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
+    charged = dual.Minorant(
+        bound.intercept - intercept_error,
+        (bound.slope + slope_error) * (1.0 + rounding.gamma(8)),
+        bound.curvature,
+    )
+    radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
+    return tf.reshape(radius, (-1, rivals))
 
 
 def _constant_margins(network: Network) -> np.ndarray:

@@ -8,6 +8,7 @@ bounds of the stored network, rounding included.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ def theorem3(network: Network) -> CurvatureBounds:
     return signed_bound(network)
 
 
-def signed_bound(network: Network) -> CurvatureBounds:
+def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> CurvatureBounds:
     """Curvature at any depth, with the sign and the weight of every unit kept.
 
     Lemma 1 sums `B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I` over the layers. An interval for F_I = ∂f/∂a_I
@@ -89,30 +90,39 @@ def signed_bound(network: Network) -> CurvatureBounds:
         m = −Σ_I λ_max(W_I diag((−d_lo)⁺) W_Iᵀ) Lip(a_{I−1})².
 
     Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
-    `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`, and Lip is bounded by `lipschitz_bounds`.
+    `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`.
+
+    Args:
+        lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}); `lipschitz_bounds` if None.
     """
     classes = network.classes
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
-    outer = [1.0, *lipschitz_bounds(network)]
+    outer = [1.0, *(lipschitz_bounds(network) if lipschitz is None else lipschitz)]
     lower = np.zeros((classes, classes))
     symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
-    for y in range(classes):
-        # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
-        for t in range(y + 1 if symmetric and network.depth == 2 else 0, classes):
-            if y == t:
-                continue
-            for index, (low, high) in enumerate(_output_sensitivity(network, y, t)):
-                bends = network.activations[index].second_range
-                smallest = np.min([bend * end for bend in bends for end in (low, high)], axis=0)
-                affine = network.affines[index]
-                value = _congruence_bound(affine, up(np.maximum(-smallest, 0.0)))
-                # Lip² alone could underflow where the product does not.
-                lower[y, t] -= up((np.sqrt(value) * outer[index]) ** 2, 8)
-    if symmetric and network.depth == 2:
+    # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
+    once = symmetric and network.depth == 2
+    pairs = [(y, t) for y in range(classes) for t in range(y + 1 if once else 0, classes) if y != t]
+    for index, sensitivity in enumerate(_sensitivities(network, *np.transpose(pairs))):
+        affine, bends = network.affines[index], network.activations[index].second_range
+        smallest, _ = interval_product(bends, (sensitivity.low, sensitivity.high))
+        for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
+            value = congruence_bound(affine, negative)
+            # Lip² alone could underflow where the product does not.
+            lower[y, t] -= up((np.sqrt(value) * outer[index]) ** 2, 8)
+    if once:
         lower += lower.T
     lower = up(lower, network.depth)
     return CurvatureBounds(lower, -lower.T)
+
+
+def lipschitz_products(network: Network) -> list[float]:
+    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}: products of norms and slopes."""
+    found: list[float] = []
+    for affine, activation in zip(network.affines[:-1], network.activations, strict=True):
+        found.append(up(activation.slope * affine.norm * (found[-1] if found else 1.0)))
+    return found
 
 
 def lipschitz_bounds(network: Network) -> list[float]:
@@ -164,42 +174,87 @@ def _product(affine: Affine, product: np.ndarray, error: float) -> tuple[np.ndar
     return affine.kernel @ product, up(rounding + carried, 8)
 
 
-def _congruence_bound(affine: Affine, diagonal: np.ndarray) -> float:
+def congruence_bound(affine: Affine, diagonal: np.ndarray, *, guess: float | None = None) -> float:
     """`λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error."""
     if not np.isfinite(diagonal).all():
         return np.inf
     # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
     gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
-    value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram)
+    value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram, guess=guess)
     if not affine.kernel_error:
         return value
     return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)
 
 
-def _output_sensitivity(network: Network, y: int, t: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Intervals, entry by entry, that hold `F_I = ∂(z_y − z_t)/∂a_I` at every x, I = 1 … L−1."""
+class Sensitivity(NamedTuple):
+    """An interval, entry by entry, that holds `F_I = ∂(z_y − z_t)/∂a_I`, for each of P pairs.
+
+    Attributes:
+        low, high: `(P, N_I)`.
+        norm: bound of ‖F_I‖, `(P,)`.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    norm: np.ndarray
+
+
+def output_sensitivity(network: Network, label: np.ndarray, rival: np.ndarray) -> Sensitivity:
+    """That of the last hidden layer, `F_{L−1} = W_L[:, y] − W_L[:, t]`.
+
+    Args:
+        label, rival: `(P,)`.
+    """
     last = network.affines[-1]
-    w = last.kernel[:, y] - last.kernel[:, t]
-    # The difference rounds once, and a folded kernel is known to within kernel_error.
-    slack = up(2.0 * last.kernel_error + UNIT * np.abs(w))
-    low, high = w - slack, w + slack
-    norm = up(norm_bound(w) + norm_bound(slack))
-    intervals = [(low, high)]
+    w = last.kernel.T[label] - last.kernel.T[rival]
+    # The difference rounds, and a folded kernel is known to within kernel_error.
+    slack = up(2.0 * last.kernel_error + 2.0 * UNIT * np.abs(w))
+    return Sensitivity(w - slack, w + slack, up(norm_bound(w, 1) + norm_bound(slack, 1)))
+
+
+def sensitivity_before(
+    affine: Affine, slopes: tuple[np.ndarray, np.ndarray], behind: Sensitivity
+) -> Sensitivity:
+    """F_{I−1} = W_I (σ′(z_I) ∘ F_I), from the range of σ′(z_I) and that of F_I.
+
+    Positive and negative parts of the weights count apart, as `W mid ± |W| radius`; each entry
+    is also at most `‖W_I[j, :]‖ g ‖F_I‖`.
+
+    Args:
+        affine: z_I.
+        slopes: least and largest σ′(z_I), each broadcasts to `(P, N_I)`.
+        behind: F_I.
+    """
+    p, q = interval_product(slopes, (behind.low, behind.high))
+    steepest = np.maximum(np.abs(slopes[0]), np.abs(slopes[1]))
+    through = up(np.max(steepest, axis=-1) * behind.norm)  # ‖σ′ ∘ F‖
+    size = np.maximum(np.abs(p), np.abs(q))
+    terms = affine.fan_out + 16
+    spread = up((0.5 * (q - p) + 2.0 * gamma(terms) * size) @ np.abs(affine.kernel).T, terms)
+    spread += up(affine.kernel_error * through)[:, None]
+    row_norms = norm_bound(affine.kernel, axis=1) + affine.kernel_error
+    reach = up(np.multiply.outer(through, row_norms), 8)
+    middle = (0.5 * (p + q)) @ affine.kernel.T
+    return Sensitivity(
+        np.maximum(middle - spread, -reach),
+        np.minimum(middle + spread, reach),
+        up(affine.norm * through, 8),
+    )
+
+
+def interval_product(a, b) -> tuple[np.ndarray, np.ndarray]:
+    """Least and largest product of a number in `[a[0], a[1]]` and one in `[b[0], b[1]]`."""
+    products = [left * right for left in a for right in b]
+    return functools.reduce(np.minimum, products), functools.reduce(np.maximum, products)
+
+
+def _sensitivities(network: Network, label, rival) -> list[Sensitivity]:
+    """F_1 … F_{L−1} at every x whatever."""
+    found = [output_sensitivity(network, label, rival)]
     for index in reversed(range(1, network.depth - 1)):
-        affine, activation = network.affines[index], network.activations[index]
-        products = [slope * end for slope in activation.first_range for end in (low, high)]
-        p, q = np.min(products, axis=0), np.max(products, axis=0)
-        positive, negative = np.maximum(affine.kernel, 0.0), np.minimum(affine.kernel, 0.0)
-        slack = gamma(affine.fan_out + 8) * (np.abs(affine.kernel) @ np.maximum(-p, q))
-        slack = up(slack, affine.fan_out + 8)
-        slack += up(affine.kernel_error * activation.slope * norm)
-        row_norms = norm_bound(affine.kernel, axis=1)
-        reach = up((row_norms + affine.kernel_error) * activation.slope * norm, 8)
-        low = np.maximum(positive @ p + negative @ q - slack, -reach)
-        high = np.minimum(positive @ q + negative @ p + slack, reach)
-        norm = up(affine.norm * activation.slope * norm, 8)
-        intervals.append((low, high))
-    return intervals[::-1]
+        slopes = network.activations[index].first_range
+        found.append(sensitivity_before(network.affines[index], slopes, found[-1]))
+    return found[::-1]
 
 
 def theorem4(network: Network) -> np.ndarray:
@@ -218,19 +273,16 @@ def theorem4(network: Network) -> np.ndarray:
     total = np.zeros((classes, classes))
     if network.depth == 1:
         return total
-    lipschitz = []  # r_I
-    for index, affine in enumerate(network.affines[:-1]):
-        before = lipschitz[-1] * network.activations[index - 1].slope if index else 1.0
-        lipschitz.append(up(affine.norm * before))
-
+    outer = [1.0, *lipschitz_products(network)]
     last = network.affines[-1]
     columns = last.kernel.T
     reach = np.abs(columns[:, None] - columns[None, :]) + 2.0 * last.kernel_error  # S, (C, C, N)
     for index in reversed(range(network.depth - 1)):
         activation = network.activations[index]
         largest = up(reach.max(axis=-1), 8)
-        total += up((np.sqrt(activation.bend * largest) * lipschitz[index]) ** 2, 16)
         affine = network.affines[index]
+        steepness = up(affine.norm * outer[index])  # r_I
+        total += up((np.sqrt(activation.bend * largest) * steepness) ** 2, 16)
         reach = up(activation.slope * (reach @ affine.magnitude.T), affine.fan_out + 8)
     np.fill_diagonal(total, 0.0)
     return up(total, network.depth + 4)

@@ -41,7 +41,7 @@ from keras_curv.activations import Activation
 from keras_curv.bracket import largest_radius
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import ServedError, no_error
+from keras_curv.methods import Method, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.relaxation import POINTS, Relaxation, relaxation, require_relaxation
 from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
@@ -96,7 +96,7 @@ def pre_activation_bounds(
     ]
 
 
-class LinearBoundCertificate:
+class LinearBoundCertificate(Method):
     """The largest ball on which CROWN's lower bounds of the margins are positive.
 
     Args:

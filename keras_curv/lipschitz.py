@@ -29,7 +29,7 @@ import tensorflow as tf
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import ServedError, no_error
+from keras_curv.methods import Method, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import SLOPE_FLOOR, UNIT, gamma, margin_charge, norm_bound, up
 
@@ -91,7 +91,7 @@ def _column_distances(product: np.ndarray, error: np.ndarray) -> np.ndarray:
     return up(apart + error[:, None] + error[None, :])
 
 
-class LipschitzCertificate:
+class LipschitzCertificate(Method):
     """Radius `(f(x) − rounding − served error) / Lip(f)`, for every rival in one evaluation.
 
     Args:

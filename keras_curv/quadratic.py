@@ -36,7 +36,7 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.errors import InputError
-from keras_curv.methods import ServedError, no_error
+from keras_curv.methods import Method, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import CURVATURE_FLOOR, SLOPE_FLOOR, UNIT, gamma, norm_bound, up
 from keras_curv.spectral import smallest_eigenvalue_bound
@@ -93,7 +93,7 @@ def parabolas(low: np.ndarray, high: np.ndarray, below: np.ndarray) -> np.ndarra
     return np.stack([square, slope, constant])
 
 
-class QuadraticCertificate:
+class QuadraticCertificate(Method):
     """Radii of a two-layer ReLU network from quadratic bounds; see the module docstring.
 
     Args:

@@ -92,6 +92,33 @@ def _norm(vector: tf.Tensor) -> tf.Tensor:
     return tf.norm(vector, axis=-1) + SLOPE_FLOOR
 
 
+def pre_activation_errors(
+    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Bounds of ‖ẑ_I − z_I‖, `(n,)` each: ζ_I in `margin_charge`, the last one doubled as there."""
+    error = tf.zeros_like(activations[0][:, 0])
+    pre_errors = []
+    for index, layer in enumerate(layers):
+        size = _norm(activations[index]) * (1.0 + gamma(layer.fan_in + 4))
+        last = index == len(layers) - 1
+        twice = 2.0 if last else 1.0
+        underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size + layer.magnitude)
+        pre_error = twice * (
+            layer.norm * error
+            + gamma(layer.fan_in + 4) * (layer.magnitude * size + layer.bias)
+            + layer.kernel_error * size
+            + layer.bias_error
+            + underflow
+        )
+        pre_errors.append(pre_error)
+        if not last:
+            out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
+            out += math.sqrt(layer.fan_out) * layer.floor
+            ulps = 2.0 * ACTIVATION_ULPS * UNIT
+            error = layer.slope * pre_error + ulps * out + layer.fan_out * TINY
+    return pre_errors
+
+
 def margin_charge(
     layers: Sequence[LayerNorms],
     activations: Sequence[tf.Tensor],
@@ -122,25 +149,7 @@ def margin_charge(
         `Charge(margin, gradient)`, each `(n, rivals)`, float64.
     """
     omega = ACTIVATION_ULPS
-    error = tf.zeros_like(activations[0][:, 0])
-    pre_errors = []
-    for index, layer in enumerate(layers):
-        size = _norm(activations[index]) * (1.0 + gamma(layer.fan_in + 4))
-        last = index == len(layers) - 1
-        twice = 2.0 if last else 1.0
-        underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size + layer.magnitude)
-        pre_error = twice * (
-            layer.norm * error
-            + gamma(layer.fan_in + 4) * (layer.magnitude * size + layer.bias)
-            + layer.kernel_error * size
-            + layer.bias_error
-            + underflow
-        )
-        pre_errors.append(pre_error)
-        if not last:
-            out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
-            out += math.sqrt(layer.fan_out) * layer.floor
-            error = layer.slope * pre_error + 2.0 * omega * UNIT * out + layer.fan_out * TINY
+    pre_errors = pre_activation_errors(layers, activations)
 
     # Of w = W_y − W_t itself:
     gradient_error = 2.0 * layers[-1].kernel_error + 2.0 * UNIT * _norm(cotangents[0])

@@ -18,6 +18,7 @@ Reference: Rump, "Verification of positive definiteness", BIT 46 (2006), 433–4
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -105,7 +106,11 @@ class Gram:
 
 
 def largest_eigenvalue_bound(
-    kernel: np.ndarray, diagonal: np.ndarray, *, gram: Gram | None = None
+    kernel: np.ndarray,
+    diagonal: np.ndarray,
+    *,
+    gram: Gram | None = None,
+    guess: float | None = None,
 ) -> float:
     """A proved upper bound of `max(0, λ_max(W diag(d) Wᵀ))`.
 
@@ -115,6 +120,7 @@ def largest_eigenvalue_bound(
             what is not.
         gram: `Gram(kernel)`, where it is at hand and d ≥ 0: then `√d WᵀW √d`, whose nonzero
             eigenvalues are the same, is only scaled, not multiplied out.
+        guess: a value to try first; if it is an upper bound, one factorisation proves it.
 
     Returns:
         The bound; `inf` if it overflows.
@@ -147,7 +153,9 @@ def largest_eigenvalue_bound(
             matrix, terms = (scaled * np.sign(diagonal)) @ scaled.T, scaled.shape[1]
     formed = gamma(terms + 8) * up(float(size), kernel.size)
     underflow = kernel.size * (terms + 4.0) * 2.0**-1020
-    bound = up(_symmetric_bound(matrix) + formed + underflow)
+    if guess is not None:
+        guess = math.ldexp(guess, -2 * kernel_power - diagonal_power)
+    bound = up(_symmetric_bound(matrix, guess) + formed + underflow)
     try:
         return math.nextafter(math.ldexp(bound, 2 * kernel_power + diagonal_power), math.inf)
     except OverflowError:
@@ -159,10 +167,11 @@ def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float
     return -largest_eigenvalue_bound(kernel, -np.asarray(diagonal, np.float64))
 
 
-def _symmetric_bound(matrix: np.ndarray) -> float:
+def _symmetric_bound(matrix: np.ndarray, guess: float | None = None) -> float:
     """A proved upper bound of `max(0, λ_max)` of a symmetric matrix as it is stored."""
     side = len(matrix)
-    for value in _guesses(matrix):
+    first = [] if guess is None else [guess]
+    for value in itertools.chain(first, _guesses(matrix)):
         value = max(value, 0.0)
         scale = max(value, float(np.abs(np.diag(matrix)).max()), 2.0**-1000)
         for slack in (1e-13, 1e-12, 1e-11):
