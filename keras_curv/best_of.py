@@ -9,10 +9,20 @@ import numpy as np
 from keras_curv.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.crc import CurvatureCertificate
 from keras_curv.errors import InputError, require_one_of
+from keras_curv.linear_bounds import LinearBoundCertificate
+from keras_curv.lipschitz import LipschitzCertificate
+from keras_curv.local import LocalCurvatureCertificate
 from keras_curv.methods import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
+from keras_curv.quadratic import QuadraticCertificate
 
-_FROM_CHEAP_TO_DEAR = (CurvatureCertificate,)
+_FROM_CHEAP_TO_DEAR = (
+    LipschitzCertificate,
+    CurvatureCertificate,
+    QuadraticCertificate,
+    LinearBoundCertificate,
+    LocalCurvatureCertificate,
+)
 
 
 class BestOf(Method):

@@ -41,7 +41,7 @@ from keras_curv.activations import Activation
 from keras_curv.bracket import largest_radius
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import Method, ServedError, no_error
+from keras_curv.methods import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.relaxation import POINTS, Relaxation, relaxation, require_relaxation
 from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
@@ -110,7 +110,7 @@ class LinearBoundCertificate(Method):
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
         >>> certificate = LinearBoundCertificate(network)
         >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> radius, _ = certificate.radii(x, label, rivals, np.zeros((1, 1)))
+        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
         >>> float(radius[0, 0]) <= 2.0**0.5 <= 1.001 * float(radius[0, 0])
         True
     """
@@ -128,23 +128,11 @@ class LinearBoundCertificate(Method):
         sizes = [np.sqrt(np.sum(affine.kernel**2)) for affine in network.affines]
         self._steepest = np.prod([*sizes, *(a.slope for a in network.activations)])  # an estimate
 
-    def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Proved radii, none below `known`, and gradients used.
+    def radii(self, x, label, rivals, known) -> PairCertificates:
+        """See `Method`.
 
-        For every δ with `‖δ‖₂ < r`: `z_label(x+δ) > z_rival(x+δ) + served error`. One radius is
-        searched per example, against the rivals that are not known to be farther, so rivals of
-        one example share it unless they are known to be farther.
-
-        Args:
-            x: `(n, dim)`, float64.
-            label: `(n,)`, integers.
-            rivals: `(n, k)`, integers, none equal to its label.
-            known: radii proved already, `(n, k)`, not negative.
-
-        Returns:
-            `(n, k)`, float64; and backward passes of one margin, or the work of as many, `(n,)`.
+        One radius is searched for each example, against the rivals that are not known to be
+        farther.
         """
         x = np.asarray(x, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
@@ -155,7 +143,7 @@ class LinearBoundCertificate(Method):
                 args = x[rows], label[rows], rivals[rows], radius[rows]
                 proved, gradients[rows] = self._search(*args)
                 radius[rows] = np.maximum(radius[rows], proved[:, None])
-        return radius, gradients
+        return PairCertificates(radius, gradients)
 
     def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""

@@ -29,7 +29,7 @@ import tensorflow as tf
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import Method, ServedError, no_error
+from keras_curv.methods import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import SLOPE_FLOOR, UNIT, gamma, margin_charge, norm_bound, up
 
@@ -104,7 +104,7 @@ class LipschitzCertificate(Method):
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
         >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> LipschitzCertificate(network).radii(x, label, rivals, np.zeros((1, 1)))[0].round(6)
+        >>> LipschitzCertificate(network).radii(x, label, rivals, np.zeros((1, 1))).radius.round(6)
         array([[1.414214]])
     """
 
@@ -121,23 +121,11 @@ class LipschitzCertificate(Method):
             )
         ]
 
-    def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Proved radii, none below `known`, and gradients used.
+    def radii(self, x, label, rivals, known) -> PairCertificates:
+        """See `Method`.
 
-        For every δ with `‖δ‖₂ < r`: `z_label(x+δ) > z_rival(x+δ) + E`. The served error E does not
-        fall with the radius, so its value at `r_0 = f/L` may be taken for all smaller ones:
-        `r = (f − E(r_0))/L`.
-
-        Args:
-            x: `(n, dim)`, float64.
-            label: `(n,)`, integers.
-            rivals: `(n, k)`, integers, none equal to its label.
-            known: radii proved already, `(n, k)`, not negative.
-
-        Returns:
-            `(n, k)`, float64; and the gradients that came with the evaluation, `(n,)`.
+        The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken
+        for all smaller ones: `r = (f − E(r_0))/L`.
         """
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
@@ -153,7 +141,7 @@ class LipschitzCertificate(Method):
             radius = np.minimum(left / lipschitz, np.finfo(np.float64).max) * (1.0 - gamma(8))
             proved = (left > 0.0) & np.isfinite(left) & ~np.isnan(radius)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
-        return np.maximum(known, np.where(proved, radius, 0.0)), gradients
+        return PairCertificates(np.maximum(known, np.where(proved, radius, 0.0)), gradients)
 
 
 def _require_rules(network: Network) -> None:

@@ -36,7 +36,7 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.errors import InputError
-from keras_curv.methods import Method, ServedError, no_error
+from keras_curv.methods import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import CURVATURE_FLOOR, SLOPE_FLOOR, UNIT, gamma, norm_bound, up
 from keras_curv.spectral import smallest_eigenvalue_bound
@@ -107,7 +107,7 @@ class QuadraticCertificate(Method):
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "relu")
         >>> certificate = QuadraticCertificate(network)
         >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> radius, gradients = certificate.radii(x, label, rivals, np.zeros((1, 1)))
+        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
         >>> 1.36 < radius.item() < 2**0.5                 # the boundary is at √2
         True
     """
@@ -126,23 +126,8 @@ class QuadraticCertificate(Method):
         self._first, self._last = network.affines
         self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
 
-    def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Proved radii, none below `known`, and gradients used.
-
-        One ρ is chosen for each example; rivals with `known` (almost) ρ are left as they are.
-
-        Args:
-            x: `(n, dim)`, float64.
-            label: `(n,)`, integers.
-            rivals: `(n, k)`, integers, none equal to its label.
-            known: `(n, k)`, at least 0: radii that are proved already.
-
-        Returns:
-            Radii `(n, k)`: for `‖δ‖₂ < r`, `z_label(x+δ) > z_rival(x+δ) + served error`. And
-            products with P, each at the price of a gradient, `(n,)`, int64.
-        """
+    def radii(self, x, label, rivals, known) -> PairCertificates:
+        """See `Method`. One ρ is chosen for each example."""
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
         gradients = np.zeros(len(x), np.int64)
         with np.errstate(all="ignore"):  # what overflows proves nothing
@@ -154,7 +139,7 @@ class QuadraticCertificate(Method):
                     rho = np.where(reached < _ENOUGH * rho, (reached + rho) / 2.0, 0.0)
                 proved = self._prove(x, label, rivals, best, rho, shared, gradients)
                 best = np.maximum(best, proved)
-        return best, gradients
+        return PairCertificates(best, gradients)
 
     def quadratics(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, rho: np.ndarray

@@ -207,7 +207,9 @@ def test_affine_networks_are_exact(rng):
     got = network.evaluate(tf.constant(x), label, rivals)
     margin, slope = got.margin.numpy(), np.linalg.norm(got.gradient.numpy(), axis=-1)
     exact = (margin / slope).min(axis=1)
-    radius, gradients = LinearBoundCertificate(network).radii(x, label, rivals, np.zeros((5, 2)))
+    radius, gradients, *_ = LinearBoundCertificate(network).radii(
+        x, label, rivals, np.zeros((5, 2))
+    )
     assert np.all(radius <= exact[:, None]) and np.all(radius >= 0.999 * exact[:, None])
     assert np.all(gradients >= 2)
 
@@ -218,7 +220,7 @@ def test_radii_survive_attack_and_are_the_largest(name, depth, rng):
     x = 0.7 * rng.standard_normal((8, network.dim))
     label, rivals = _labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    radius, _ = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
+    radius, *_ = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
     assert np.all(radius > 0.0) and np.all(radius == radius[:, :1])
     inside = radius[:, 0] * (1.0 - 1e-9)
     assert np.all(certificate.margin_bounds(x, label, rivals, radius[:, 0]) > 0.0)
@@ -234,9 +236,9 @@ def test_known_radii(rng):
     x = rng.standard_normal((9, 4))
     label, rivals = _labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    free, gradients = certificate.radii(x, label, rivals, np.zeros((9, 2)))
+    free, gradients, *_ = certificate.radii(x, label, rivals, np.zeros((9, 2)))
     known = free * np.array([[9.0, 9.0], [0.3, 0.5], [9.0, 0.5]] * 3)
-    radius, fewer = certificate.radii(x, label, rivals, known)
+    radius, fewer, *_ = certificate.radii(x, label, rivals, known)
     assert np.all(radius >= known)
     np.testing.assert_array_equal(radius[::3], known[::3])  # nothing left to gain
     assert np.all(fewer[::3] < gradients[::3])
@@ -248,7 +250,7 @@ def test_known_radii(rng):
     weakest = certificate.margin_bounds(x, label, rivals, free[:, 0] * 1.01).argmin(axis=1)
     known = np.zeros((9, 2))
     known[np.arange(9), weakest] = 100.0
-    radius, _ = certificate.radii(x, label, rivals, known)
+    radius, *_ = certificate.radii(x, label, rivals, known)
     assert np.all(radius[np.arange(9), 1 - weakest] > free[:, 0])
     assert np.all(radius[np.arange(9), weakest] == 100.0)
 
@@ -264,11 +266,11 @@ def test_served_error_is_taken_off(rng):
         return 0.05 + 0.1 * radius
 
     certificate = LinearBoundCertificate(network, grows)
-    radius, _ = certificate.radii(x, label, rivals, known)
+    radius, *_ = certificate.radii(x, label, rivals, known)
     left = certificate.margin_bounds(x, label, rivals, radius[:, 0]) - 0.05 - 0.1 * radius
     positive = radius[:, 0] > 0.0
     assert positive.any() and np.all(left[positive] > 0.0)
-    plain, _ = LinearBoundCertificate(network).radii(x, label, rivals, known)
+    plain, *_ = LinearBoundCertificate(network).radii(x, label, rivals, known)
     assert np.all(radius[positive] < plain[positive])
     endless = LinearBoundCertificate(network, lambda x, y, t, r: np.full(t.shape, np.nan))
     assert not endless.radii(x, label, rivals, known)[0].any()
@@ -281,12 +283,12 @@ def test_nothing_is_proved_of_wrong_tied_or_overflowing_inputs(rng):
     x[0], x[1] = np.nan, 1e308
     rivals = _rivals(network, label)
     known = rng.uniform(size=rivals.shape)
-    radius, _ = LinearBoundCertificate(network).radii(x, label, rivals, known)
+    radius, *_ = LinearBoundCertificate(network).radii(x, label, rivals, known)
     np.testing.assert_array_equal(radius, known)
     kernels = [np.eye(2), np.ones((2, 2))]
     tied = Network.from_weights(kernels, [np.zeros(2), np.zeros(2)], "tanh")
     one = np.array([[1]])
-    radius, _ = LinearBoundCertificate(tied).radii(
+    radius, *_ = LinearBoundCertificate(tied).radii(
         np.ones((1, 2)), np.array([0]), one, np.zeros((1, 1))
     )
     assert radius == 0.0
@@ -302,7 +304,7 @@ def test_extreme_weights(name, power, rng):
         network = Network([scaled, *network.affines[1:]], network.activations)
         x = rng.standard_normal((4, 4))
         label, rivals = _labelled(network, x)
-        radius, _ = LinearBoundCertificate(network).radii(x, label, rivals, np.zeros((4, 2)))
+        radius, *_ = LinearBoundCertificate(network).radii(x, label, rivals, np.zeros((4, 2)))
         assert not np.isnan(radius).any() and np.all(radius >= 0.0)
         usable = (radius[:, 0] > 0.0) & (radius[:, 0] < 1e90)
         if power == 20:
@@ -433,7 +435,7 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
 def test_an_empty_batch(rng):
     network = _network(rng, SIZES[3], "tanh")
     empty = np.zeros((0, 4)), np.zeros(0, int), np.zeros((0, 2), int), np.zeros((0, 2))
-    radius, gradients = LinearBoundCertificate(network).radii(*empty)
+    radius, gradients, *_ = LinearBoundCertificate(network).radii(*empty)
     assert radius.shape == (0, 2) and gradients.shape == (0,)
     assert [low.shape for low, _ in pre_activation_bounds(network, empty[0], 1.0)] == [
         (0, 9),

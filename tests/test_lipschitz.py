@@ -91,7 +91,7 @@ def test_a_linear_regime_attains_the_bound():
     kernels = [np.array([[3.0]]), np.array([[2.0]]), np.array([[5.0, 0.0]])]
     network = Network.from_weights(kernels, [np.zeros(1), np.zeros(1), np.zeros(2)], "softplus")
     assert margin_lipschitz_bounds(network)[0, 1] == pytest.approx(30.0, rel=1e-12)
-    radius, _ = LipschitzCertificate(network).radii(
+    radius, *_ = LipschitzCertificate(network).radii(
         np.array([[100.0]]), np.array([0]), np.array([[1]]), np.zeros((1, 1))
     )
     assert radius[0, 0] == pytest.approx(100.0, rel=1e-12)
@@ -102,7 +102,7 @@ def test_nothing_inside_the_radius_changes_the_margin(name, rng):
     network = _network(rng, SIZES[3], name)
     x = rng.standard_normal((40, network.dim))
     _, label, rivals = _against_all(network, x)
-    radius, gradients = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((40, 2)))
+    radius, gradients, *_ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((40, 2)))
     assert np.all(radius > 0.0) and np.all(gradients == 2)
     for k in range(2):
         gradient = network.evaluate(tf.constant(x), label, rivals[:, k : k + 1]).gradient.numpy()
@@ -121,17 +121,17 @@ def test_served_error_is_taken_off(rng):
     network = _network(rng, SIZES[3], "tanh")
     x = rng.standard_normal((6, network.dim))
     _, label, rivals = _against_all(network, x)
-    plain, _ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((6, 2)))
+    plain, *_ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((6, 2)))
 
     def grows(x, label, rivals, radius):
         assert radius.shape == rivals.shape
         return 0.01 + 0.1 * radius
 
-    charged, _ = LipschitzCertificate(network, grows).radii(x, label, rivals, np.zeros((6, 2)))
+    charged, *_ = LipschitzCertificate(network, grows).radii(x, label, rivals, np.zeros((6, 2)))
     lipschitz = margin_lipschitz_bounds(network)[label[:, None], rivals]
     expected = plain - (0.01 + 0.1 * plain) / lipschitz
     np.testing.assert_allclose(charged, np.maximum(expected, 0.0), rtol=1e-9)
-    endless, _ = LipschitzCertificate(network, lambda *a: np.full((6, 2), np.inf)).radii(
+    endless, *_ = LipschitzCertificate(network, lambda *a: np.full((6, 2), np.inf)).radii(
         x, label, rivals, np.zeros((6, 2))
     )
     assert not endless.any()
@@ -180,7 +180,7 @@ def test_known_radii_stay_and_nothing_is_proved_of_wrong_or_overflowing_inputs(r
     rivals = np.array([[t for t in range(3) if t != y] for y in label])
     known = rng.uniform(size=(4, 2))
     x[0], x[1] = np.nan, 1e308
-    radius, _ = LipschitzCertificate(network).radii(x, label, rivals, known)
+    radius, *_ = LipschitzCertificate(network).radii(x, label, rivals, known)
     np.testing.assert_array_equal(radius, known)
 
 
@@ -194,7 +194,7 @@ def test_extreme_weights(power, rng):
     assert np.all(bound[off] > 0.0) and not np.isnan(bound).any()
     x = rng.standard_normal((5, 4))
     _, label, rivals = _against_all(network, x)
-    radius, _ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((5, 2)))
+    radius, *_ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((5, 2)))
     assert np.all(np.isfinite(radius)) and np.all(radius >= 0.0)
 
 

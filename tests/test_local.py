@@ -257,7 +257,7 @@ def _predicted(network, rng, count=12):
 def test_no_margin_vanishes_within_the_radius(network, rng):
     x, label, rivals = _predicted(network, rng)
     known = np.zeros(rivals.shape)
-    radius, gradients = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    radius, gradients, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     assert radius.shape == rivals.shape and gradients.dtype == np.int64 and np.all(gradients > 0)
     smallest = radius.min(axis=1)
     assert np.all(smallest > 0.0) and np.isfinite(radius).all()
@@ -269,7 +269,7 @@ def test_no_margin_vanishes_within_the_radius(network, rng):
 def test_larger_than_the_global_certificate(network, rng):
     x, label, rivals = _predicted(network, rng)
     known = CurvatureCertificate(network).certify_pairs(x, label, rivals).radius
-    radius, _ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    radius, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     assert np.all(radius >= known)
     assert radius.min(axis=1).mean() > 1.01 * known.min(axis=1).mean()
 
@@ -283,8 +283,8 @@ def test_served_error_is_taken_off(rng, random_network):
         return 0.2 + 0.5 * radius
 
     known = np.zeros(rivals.shape)
-    radius, _ = LocalCurvatureCertificate(network, served).radii(x, label, rivals, known)
-    free, _ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    radius, *_ = LocalCurvatureCertificate(network, served).radii(x, label, rivals, known)
+    free, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     assert np.all(radius.min(axis=1) <= free.min(axis=1) * 1.02)  # where a bisection stops
     assert radius.min(axis=1).mean() < 0.99 * free.min(axis=1).mean()
     of = np.repeat(np.arange(len(x)), 2)
@@ -297,9 +297,9 @@ def test_examples_do_not_depend_on_their_batch(rng, random_network, monkeypatch)
     network = random_network(rng, (9, 5, 7, 3), "tanh", 1.5)
     x, label, rivals = _predicted(network, rng, 5)
     known = np.zeros(rivals.shape)
-    together, _ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    together, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     monkeypatch.setattr("keras_curv.local._NUMBERS_AT_ONCE", 1)
-    alone, _ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    alone, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     np.testing.assert_allclose(alone, together, rtol=1e-3)  # Lanczos starts differ
 
 
@@ -310,15 +310,15 @@ def test_nothing_to_prove(rng, random_network):
     label[0], rivals[0] = rivals[0, 0], [label[0], 3 - label[0] - rivals[0, 0]]  # misclassified
     x[1, 0], x[2, 0] = np.nan, np.inf
     known = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.0], [0.1, 1e6]])
-    radius, gradients = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    radius, gradients, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     np.testing.assert_array_equal(radius[:3], known[:3])
     np.testing.assert_array_equal(gradients[:3], 0)
     assert radius[3, 0] > 0.1 and radius[3, 1] == 1e6
     for everything in (np.full((4, 2), 1e9), np.full((4, 2), np.inf)):  # nothing left to improve
-        radius, _ = LocalCurvatureCertificate(network).radii(x, label, rivals, everything)
+        radius, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, everything)
         np.testing.assert_array_equal(radius, everything)
     empty = np.zeros((0, 2))
-    radius, _ = LocalCurvatureCertificate(network).radii(
+    radius, *_ = LocalCurvatureCertificate(network).radii(
         np.zeros((0, 4)), np.zeros(0, int), empty.astype(int), empty
     )
     assert radius.shape == (0, 2)
@@ -329,7 +329,7 @@ def test_nothing_to_prove(rng, random_network):
 def test_extreme_weights(sizes, scale, rng, random_network):
     network = random_network(rng, sizes, "softplus", scale)
     x, label, rivals = _predicted(network, rng, 4)
-    radius, _ = LocalCurvatureCertificate(network).radii(x, label, rivals, np.zeros(rivals.shape))
+    radius, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, np.zeros(rivals.shape))
     assert not np.isnan(radius).any() and np.all(radius >= 0.0)
     of = np.repeat(np.arange(4), 2)
     reach = np.minimum(radius.ravel(), 1e6)
