@@ -336,6 +336,16 @@ def test_unknown_weights_stay_unknown_wherever_they_are_copied():
     np.testing.assert_array_equal(matrix.dense().error, [[0, 0], [0.25, 0], [0, 0.25]])
 
 
+def test_a_product_with_a_sparse_matrix_is_that_with_the_dense_one(rng):
+    kernel = Ball(rng.standard_normal((2, 2, 1, 2)), rng.random((2, 2, 1, 2)))
+    matrix, _ = convolution.matrix(kernel, (3, 3, 1), padding="SAME")
+    left = Ball(rng.standard_normal((4, 9)), rng.random((4, 9)))
+    for factor in (left, left[0], Ball.exact(left.value)):
+        ours, theirs = factor @ matrix, factor @ matrix.dense()
+        np.testing.assert_allclose(ours.value, theirs.value, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(ours.error, theirs.error, rtol=1e-12)
+
+
 def test_a_shift_before_padding_is_a_bias_that_differs_between_positions(rng):
     model = keras.Sequential(
         [
