@@ -26,7 +26,7 @@ from keras_curv.network import Network
 from keras_curv.rounding import CURVATURE_FLOOR, gamma, up
 
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
-_BISECTIONS = 8
+_BISECTIONS = 9
 _GAP = 1.01  # a bracket this narrow is not bisected any more
 _STEPS = 5  # gradients toward each x̂
 
@@ -103,11 +103,12 @@ class LocalCurvatureCertificate(Method):
         low = known.min(axis=1)
         high = 2.0 * np.maximum(scale, low)
         low = np.maximum(low, high / 4096.0)
-        for _ in range(_BISECTIONS):
+        for attempt in range(_BISECTIONS):
             rows = np.flatnonzero(high > _GAP * low)
             if not len(rows):
                 break
-            radius = np.sqrt(low[rows] * high[rows])
+            # First just beyond what is known: few rivals are in reach, and often it ends there.
+            radius = np.sqrt(low[rows] * high[rows]) if attempt else _GAP * low[rows]
             proved, used, *_ = self._at(
                 anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
             )

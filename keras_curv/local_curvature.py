@@ -51,7 +51,7 @@ from keras_curv.rounding import (
     pre_activation_errors,
     up,
 )
-from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
+from keras_curv.spectral import largest_eigenvalue_bound
 
 _LANCZOS_STEPS = 10
 _PERRON_STEPS = 12
@@ -197,9 +197,7 @@ class LocalCurvature:
             if inner:
                 gram = jacobian.transpose(0, 2, 1) @ jacobian
                 square = _square_bound(gram, rows, error[:, None, None], jacobian.shape[1])
-                carry = np.array([
-                    up(np.sqrt(congruence_bound(affine, up(row**2)))) for row in slope[index + 1]
-                ])  # fmt: skip
+                carry = self._weighted_norms(affine, up(slope[index + 1] ** 2), prove=True)
         return anchor
 
     def region(self, anchor: Anchor, radius: np.ndarray) -> Region:
@@ -454,7 +452,13 @@ def _frobenius(stack: np.ndarray) -> np.ndarray:
 
 
 def _spectral_norms(stack: np.ndarray) -> np.ndarray:
-    return np.array([spectral_norm_bound(matrix) for matrix in stack])
+    """Spectral norms, from above, of `(n, rows, columns)`."""
+    value, _ = _lanczos(
+        lambda v: ((v[:, None, :] @ stack) @ stack.transpose(0, 2, 1))[:, 0], stack.shape[:2]
+    )
+    ones, guess = np.ones(stack.shape[2]), np.maximum(value, 0.0) * _ESTIMATE_MARGIN
+    pairs = zip(stack, guess, strict=True)
+    return up(np.sqrt([largest_eigenvalue_bound(matrix, ones, guess=at) for matrix, at in pairs]))
 
 
 def _fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
