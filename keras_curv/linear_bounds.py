@@ -13,8 +13,8 @@ way, layer after layer, all the way back to the input; those of the first layer 
 **Second pass.** With the intervals given, the best lines are not those close to σ at the midpoints
 but those close to it where the bound takes its minimum: a saddle point. So a margin is bounded
 twice, and the better bound kept: with lines close at the midpoints, then with lines close at the
-pre-activations of `x − R Λ/‖Λ‖`, the worst point of the first pass. On random networks that won
-99 % of what further passes could.
+pre-activations of `x − R Λ/‖Λ‖`, the worst point of the first pass. On random networks further
+passes added less than a sixth of what the second one won.
 
 **Rounding.** Computed Λ̃ and c̃ stand for themselves; what a step computes may differ from what it
 should have, and that is charged. Let `A_k ≥ |a_k|` and `Q_k = |W_k|ᵀ A_{k−1} + |b_k| ≥ |z_k|`,
@@ -125,8 +125,9 @@ class LinearBoundCertificate(Method):
         hidden = zip(network.sizes[2:-1], products[:-1], strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
         self._passes = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
-        sizes = [np.sqrt(np.sum(affine.kernel**2)) for affine in network.affines]
-        self._steepest = np.prod([*sizes, *(a.slope for a in network.activations)])  # an estimate
+        sizes = [norm_bound(affine.kernel) for affine in network.affines]
+        with np.errstate(over="ignore"):  # only where the search looks depends on it
+            self._steepest = np.prod([*sizes, *(a.slope for a in network.activations)])
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`.
@@ -158,10 +159,11 @@ class LinearBoundCertificate(Method):
             order = np.argsort(known[rows], axis=1, kind="stable")[:, :most]
             passes[rows] += self._passes + most
             args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)
+            asked = np.take_along_axis(asked, order, axis=1)
             served = self.served_error(*args, np.repeat(radius[:, None], most, axis=1))
-            value = self.margin_bounds(*args, radius) - served
+            value = self._margin_bounds(*args, radius, asked) - served
             value = np.where(np.isnan(value), -np.inf, value)
-            return np.where(np.take_along_axis(asked, order, axis=1), value, np.inf).min(axis=1)
+            return np.where(asked, value, np.inf).min(axis=1)
 
         nearest = margin.min(axis=1)
         guess = (margin / steepness).min(axis=1)
@@ -171,7 +173,7 @@ class LinearBoundCertificate(Method):
     def margin_bounds(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`.
+        """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
 
         All n examples at once: for batches that fit into memory.
 
@@ -184,9 +186,9 @@ class LinearBoundCertificate(Method):
             its second pass.
         """
         with np.errstate(all="ignore"):
-            return self._margin_bounds(x, label, rivals, radius)
+            return self._margin_bounds(x, label, rivals, radius, np.ones(rivals.shape, bool))
 
-    def _margin_bounds(self, x, label, rivals, radius) -> np.ndarray:
+    def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
         balls = _Balls(self.network, x, radius)
         balls.bound_layers()
         last = self.network.affines[-1]
@@ -195,6 +197,7 @@ class LinearBoundCertificate(Method):
         rounding = 2.0 * UNIT * (_row_norms(rows) * balls.size[:, None] + np.abs(constants))
         error = rounding + 2.0 * balls.folding(last)
         value, direction = balls.minimum(rows, constants, error)
+        value = np.where(asked, value, np.inf)
         # A rival's second pass can wait until it is the one that counts.
         waiting = np.ones(value.shape, bool)
         while True:
