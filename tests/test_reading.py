@@ -17,7 +17,6 @@ import tensorflow as tf
 import tf_keras
 
 from keras_curv import saved_model
-from keras_curv.certifier import Certifier
 from keras_curv.crc import CurvatureCertificate
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
