@@ -18,7 +18,7 @@ import tf_keras
 from keras_curv import convolution, saved_model
 from keras_curv.attacks import pgd_attack
 from keras_curv.ball import Ball
-from keras_curv.certificate import CurvatureCertificate
+from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
 from keras_curv.live import LiveNetwork

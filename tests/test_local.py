@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import local_curvature
-from keras_curv.certificate import CurvatureCertificate, choose_rivals
+from keras_curv.certificate import choose_rivals
+from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine

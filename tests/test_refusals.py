@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 
 from keras_curv import allow_list, saved_model
-from keras_curv.certificate import CurvatureCertificate
+from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
 
