@@ -7,8 +7,9 @@ a method can ask for that much of the margin to remain.
 Model of arithmetic: IEEE single, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
 `|δ| ≤ u = 2⁻²⁴` and `|η| ≤ τ = 2⁻¹²⁶`, subnormals kept or flushed to zero; dot products of float32
 numbers in any order, with or without fused multiply-add, and no faster algorithm (no Winograd, no
-FFT, no TF32, no bfloat16); activations within `ω u |σ|` and an absolute `τ_σ`, ω = 16 (measured on
-TensorFlow's CPU kernels: 8.2 at most, `tests/test_float32.py`). The input is taken as the float32
+FFT, no TF32, no bfloat16); activations within `ω u (|σ| + φ)`, φ their `value_floor`, and an
+absolute `τ_σ` (ω = 16; measured on TensorFlow's CPU kernels: 8.2 at most for softplus, sigmoid and
+tanh, `tests/test_float32.py`). The input is taken as the float32
 vector that the server receives.
 
 Entry by entry, with `‖δ‖ ≤ R` the distance from x0, `a_I` the activations in real arithmetic, n the
@@ -17,7 +18,7 @@ kernel's column and `ℓ_I` a Lipschitz constant of x ↦ a_I,
 
     |a_I| ≤ |a_I(x0)| + R ℓ_I-part:   |W|ᵀ|a_I| ≤ |W|ᵀ|a_I(x0)| + R c ℓ_I
     ζ_I = P(ε_{I−1}) + γ_n (|W|ᵀ|a_{I−1}| + |b| + P(ε_{I−1})),    P(ε) = min(|W|ᵀε, c ‖ε‖)
-    ε_I = g ζ_I + ω u (|a_I| + g ζ_I) + τ_σ
+    ε_I = g ζ_I + ω u (|a_I| + φ + g ζ_I) + τ_σ
 
 All of it is linear in R, so the error at the logits is `fixed + rate · R`, computed once for an
 example. The last map counts with both of its columns.
@@ -40,7 +41,7 @@ from keras_curv.rounding import norm_bound, up
 UNIT = 2.0**-24
 TINY = 2.0**-126
 ACTIVATION_ULPS = 16.0
-ACTIVATION_TINY = 2.0**-120
+ACTIVATION_TINY = 2.0**-100
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
 _MORE = 8.0  # roundings beside those of the products: bias, casts
 _OURS = 1.0 + 1e-6  # covers the float64 roundings of the bound itself
@@ -127,7 +128,8 @@ class Float32Error(ServedError):
             activation = self.network.activations[index]
             slope, omega = activation.slope, ACTIVATION_ULPS * UNIT
             before, before_rate = passed + rounded, passed_rate + rounded_rate
-            error = slope * before * (1.0 + omega) + omega * sizes[index + 1] + ACTIVATION_TINY
+            own = omega * (sizes[index + 1] + activation.value_floor) + ACTIVATION_TINY
+            error = slope * before * (1.0 + omega) + own
             error_rate = slope * (before_rate * (1.0 + omega) + omega * reach_rate)
         # The margin is the real difference of two served logits: w = W_y − W_t carries what came
         # in, and both logits round.

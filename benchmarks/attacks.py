@@ -1,0 +1,129 @@
+"""Every method's certificates under attack: nothing may break inside a radius.
+
+    pip install -e '.[attacks]'
+    python benchmarks/attacks.py --saved_model DIR --dataset mnist --limit 1000
+    python benchmarks/attacks.py --plain relu --width 256
+
+Certifies the same examples by each method in turn, and attacks just inside each radius, at
+`--inside` of it: by targeted projected gradient descent (ours), and by the Fast Minimum-Norm attack
+of Foolbox (Pintor et al. 2021; Rauber et al. 2020), which looks for the closest adversarial point
+without being told the radius. Prints how many fell (none may), and how near the attacks came: the
+distance of FMN's point over the radius, at least and in the median, and what PGD breaks at 1.05 of
+the radius, which says whether the attacks are worth their name. Exit status 3 if anything fell.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+from rich.console import Console
+from rich.table import Table
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import plain
+
+from keras_curv import Certifier, InputError, pgd_attack
+from keras_curv.best_of import METHODS
+
+_METHODS = flags.DEFINE_multi_enum("method", list(METHODS), METHODS, "Repeatable; default: all.")
+_INSIDE = flags.DEFINE_float("inside", 0.9999, "Of the radius.")
+_STEPS = flags.DEFINE_integer("steps", 200, "Of each attack.")
+_BATCH = 250
+_FREE = 100.0  # a box so wide that Foolbox, which wants one, never meets it
+
+
+def pgd_margins(network, x, label, radius):
+    """The lowest margin that PGD met in each ball."""
+    lowest = []
+    for start in range(0, len(x), _BATCH):
+        part = slice(start, start + _BATCH)
+        args = tf.constant(x[part]), tf.constant(label[part])
+        margin, point = pgd_attack(
+            network, *args, radius=tf.constant(radius[part]), steps=_STEPS.value, restarts=4
+        )
+        assert np.all(np.linalg.norm(point - x[part], axis=1) <= radius[part] * (1.0 + 1e-9))
+        lowest.append(margin.numpy())
+    return np.concatenate(lowest)
+
+
+def fmn_distances(network, x, label):
+    """How far the closest adversarial point lies that FMN found; inf where it found none."""
+    import eagerpy
+    import foolbox
+
+    model = foolbox.TensorFlowModel(
+        lambda inputs: network.logits(inputs), bounds=(-_FREE, _FREE), device="cpu"
+    )
+    attack = foolbox.attacks.L2FMNAttack(steps=_STEPS.value)
+    found = []
+    for start in range(0, len(x), _BATCH):
+        inputs = tf.constant(x[start : start + _BATCH], tf.float32)
+        labels = tf.constant(label[start : start + _BATCH])
+        _, points, success = attack(model, inputs, labels, epsilons=None)
+        points, success = (eagerpy.astensor(a).numpy() for a in (points, success))
+        # Decided in float64, the arithmetic of the certificate.
+        points = points.astype(np.float64)
+        wrong = network.logits(tf.constant(points)).numpy().argmax(axis=1) != labels.numpy()
+        distance = np.linalg.norm(points - x[start : start + _BATCH], axis=1)
+        found.append(np.where(success & wrong, distance, np.inf))
+    return np.concatenate(found)
+
+
+def main(argv):
+    del argv
+    model, name, examples = plain.model_and_examples()
+    x, y = examples.arrays()
+    table = Table(title=f"{name}, {len(x)} examples of {examples.name}")
+    for column in (
+        "method",
+        "certified",
+        "mean radius",
+        "PGD inside",
+        "FMN inside",
+        "FMN / radius",
+        "median",
+        "PGD at 1.05",
+    ):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    broken, attacked = 0, None
+    for method in _METHODS.value:
+        try:
+            certifier = Certifier(model, method=method)
+        except InputError:
+            table.add_row(method, "no theory")
+            continue
+        network, size = certifier.served.network, certifier.batch_size()
+        radius = np.concatenate(
+            [
+                certifier.certify(x[i : i + size], y[i : i + size]).radius
+                for i in range(0, len(x), size)
+            ]
+        )
+        if attacked is None:  # FMN does not know the radius: once for all methods
+            flat = x.reshape(len(x), -1).astype(np.float64)
+            attacked = fmn_distances(network, flat, y)
+        rows = np.flatnonzero((radius > 0.0) & np.isfinite(radius))
+        margin = pgd_margins(network, flat[rows], y[rows], _INSIDE.value * radius[rows])
+        beyond = pgd_margins(network, flat[rows], y[rows], 1.05 * radius[rows])
+        ratio = attacked[rows] / radius[rows]
+        fallen = int(np.sum(margin <= 0.0)), int(np.sum(ratio <= _INSIDE.value))
+        broken += sum(fallen)
+        table.add_row(
+            method,
+            f"{len(rows):,}",
+            f"{radius[rows].mean():.4f}",
+            *map(str, fallen),
+            f"{ratio.min():.4f}",
+            f"{np.median(ratio):.3f}",
+            f"{100 * np.mean(beyond <= 0.0):.1f} %",
+        )
+    Console(width=120).print(table)
+    return 3 if broken else 0
+
+
+if __name__ == "__main__":
+    app.run(main)

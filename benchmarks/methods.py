@@ -1,0 +1,92 @@
+"""All methods of certification side by side, and what each adds to the best of them.
+
+    python benchmarks/methods.py --saved_model DIR --dataset mnist --limit 100
+    python benchmarks/methods.py --plain relu --dataset mnist --limit 30 --rivals least
+
+The same model and examples, one process. Prints for each method the mean radius of the correct
+examples, certified accuracy at each `--radius`, seconds for each example, gradients, and of the
+radii of "auto" how many the method proved. `auto` runs last, so that it is not charged for tracing;
+its time is also given over that of its parts.
+"""
+
+import pathlib
+import sys
+import time
+
+import numpy as np
+from absl import app, flags
+from rich.console import Console
+from rich.table import Table
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import plain
+
+from keras_curv import Certifier, InputError
+from keras_curv.best_of import METHODS
+from keras_curv.certificate import GUARANTEES, RIVALS
+
+_RIVALS = flags.DEFINE_enum("rivals", "all", RIVALS, "As for bin/certify.")
+_GUARANTEE = flags.DEFINE_enum("guarantee", "real", GUARANTEES, "As for bin/certify.")
+_RADII = flags.DEFINE_multi_float("radius", [0.1, 0.5, 1.58], "Repeatable.")
+
+
+def certified(certifier, x, y):
+    """Radii, methods, gradients and seconds; a first small batch is not counted."""
+    size = min(certifier.batch_size(_RIVALS.value), max(1, len(x) // 2))
+    certifier.certify(x[: min(2, len(x))], y[: min(2, len(x))], rivals=_RIVALS.value)
+    started = time.perf_counter()
+    parts = [
+        certifier.certify(x[i : i + size], y[i : i + size], rivals=_RIVALS.value, first_index=i)
+        for i in range(0, len(x), size)
+    ]
+    seconds = time.perf_counter() - started
+    fields = ("radius", "method", "gradient_evaluations", "prediction")
+    return *(np.concatenate([getattr(part, f) for part in parts]) for f in fields), seconds
+
+
+def main(argv):
+    del argv
+    model, name, examples = plain.model_and_examples()
+    x, y = examples.arrays()
+    found, skipped = {}, []
+    for method in (*METHODS[1:], METHODS[0]):
+        try:
+            certifier = Certifier(model, method=method, guarantee=_GUARANTEE.value)
+        except InputError:
+            skipped.append(method)
+            continue
+        found[method] = certified(certifier, x, y)
+    winners = found["auto"][1]
+    title = f"{name}, {len(x)} examples of {examples.name}, rivals {_RIVALS.value}"
+    table = Table(title=f"{title}, guarantee {_GUARANTEE.value}")
+    radii = [f"at {radius:g}" for radius in _RADII.value]
+    for column in ("method", "mean radius", *radii, "s / example", "gradients", "wins"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for method, (radius, _, gradients, prediction, seconds) in found.items():
+        correct = prediction == y
+        table.add_row(
+            method,
+            f"{radius[correct].mean():.4f}",
+            *(f"{100 * np.mean(radius > r):.1f} %" for r in _RADII.value),
+            f"{seconds / len(x):.4f}",
+            f"{gradients[correct].mean():.0f}",
+            "" if method == "auto" else f"{100 * np.mean(winners[correct] == method):.1f} %",
+        )
+    console = Console(width=120)
+    console.print(table)
+    best, _, _, _, seconds = found.pop("auto")
+    parts = sum(other[-1] for other in found.values())
+    console.print(f"auto: {seconds / parts:.2f} × the time of its parts, each on its own")
+    for method, (radius, *_) in found.items():
+        some = radius > 0.0
+        console.print(
+            f"least auto / {method}: {np.min(best[some] / radius[some], initial=9.0):.4f}"
+        )
+    if skipped:
+        console.print(f"no theory: {', '.join(skipped)}")
+
+
+if __name__ == "__main__":
+    app.run(main)

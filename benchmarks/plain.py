@@ -1,0 +1,41 @@
+"""The model that a benchmark looks at: a SavedModel, or a net trained plainly here and now.
+
+`--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`: Keras, Adam
+at 1e-3, batches of 64, seed 0, no defence.
+"""
+
+import pathlib
+
+import keras
+from absl import flags
+
+from keras_curv import data
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+_MODEL = flags.DEFINE_string("saved_model", str(ROOT / "saved_models" / "digits"), "SavedModel.")
+_DATASET = flags.DEFINE_string("dataset", "digits", "As for bin/certify.")
+_SPLIT = flags.DEFINE_string("split", "test", "Of the data set.")
+_LIMIT = flags.DEFINE_integer("limit", 1000, "Examples, the first of the split.")
+_PLAIN = flags.DEFINE_string("plain", None, "Activation of a net to train plainly instead.")
+_LAYERS = flags.DEFINE_integer("layers", 2, "Of the plain net.")
+_WIDTH = flags.DEFINE_integer("width", 1024, "Of the plain net.")
+_EPOCHS = flags.DEFINE_integer("epochs", 3, "Of the plain net.")
+
+
+def model_and_examples():
+    """What to certify (a directory, or a Keras model), its name, and the examples."""
+    examples = data.load(_DATASET.value, _SPLIT.value).limited(_LIMIT.value)
+    if _PLAIN.value is None:
+        return _MODEL.value, _MODEL.value, examples
+    x, y = data.load(_DATASET.value, "train").arrays()
+    keras.utils.set_random_seed(0)
+    hidden = [keras.layers.Dense(_WIDTH.value, _PLAIN.value) for _ in range(_LAYERS.value - 1)]
+    model = keras.Sequential(
+        [keras.Input(x.shape[1:]), keras.layers.Flatten(), *hidden, keras.layers.Dense(10)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss)
+    model.fit(x, y, batch_size=64, epochs=_EPOCHS.value, verbose=0)
+    name = f"plain {_LAYERS.value} × {_WIDTH.value} {_PLAIN.value}, {_EPOCHS.value} epochs"
+    return model, name, examples
