@@ -1,9 +1,17 @@
-"""Numbers with a bound of their error: what folding a served graph into affine maps needs.
+"""Numbers with bounds of their errors: what folding a served graph into affine maps needs.
 
 A `Ball` is a float64 array and, entry by entry, a bound of its distance to the real numbers
 it stands for. Reading a SavedModel multiplies normalisations into kernels and adds constants;
 done with balls, the folded weights come out together with a proof of how far they can be
 from real arithmetic on the stored ones.
+
+The server does the same operations in float32, and not folded. What it rounds is carried along in
+`served`, as a backward error: a sum or product that comes out as v (1 + δ), |δ| ≤ 2⁻²⁴, is what
+exact arithmetic makes of weights that are off by that much, and a dot product of n terms in any
+order is exact for weights that are each off by a factor of at most 1 + γ_n. So for every input,
+what is served is an affine map with the weights of the folded one, up to `served`.
+
+Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
 """
 
 from __future__ import annotations
@@ -13,9 +21,11 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
+from keras_curv import float32_unit
 from keras_curv.rounding import TINY, UNIT, gamma, norm_bound
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
+_SINGLE = float32_unit.UNIT * (1.0 + 1e-6)  # and those of one of `served`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,6 +35,7 @@ class Ball:
     Attributes:
         value: array, float64; a sparse one can be multiplied by from the left, and no more.
         error: array of the same shape, float64, non-negative; sparse if the value is.
+        served: the same for what a server in float32 has in the place of r; None: exactly r.
 
     Example:
         >>> (Ball.exact([0.1]) + Ball.exact([0.2])).error <= 2.0**-54
@@ -33,6 +44,13 @@ class Ball:
 
     value: np.ndarray
     error: np.ndarray
+    served: np.ndarray | None = None
+
+    def __post_init__(self):
+        if self.served is None:
+            sparse = scipy.sparse.issparse(self.value)
+            zeros = scipy.sparse.csr_array(self.shape) if sparse else np.zeros(self.shape)
+            object.__setattr__(self, "served", zeros)
 
     @classmethod
     def exact(cls, value) -> Ball:
@@ -46,7 +64,11 @@ class Ball:
         """The same, if it was sparse."""
         if not scipy.sparse.issparse(self.value):
             return self
-        return Ball(self.value.toarray(), self.error.toarray())
+        return self.each(lambda array: array.toarray())
+
+    def each(self, change) -> Ball:
+        """With a change of place, of shape or of storage made to all three arrays."""
+        return Ball(change(self.value), change(self.error), change(self.served))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,31 +77,33 @@ class Ball:
 
     def equals(self, number: float) -> bool:
         """Whether every entry is exactly that number."""
-        return bool(np.all(self.value == number) and not np.any(self.error))
+        exact = not np.any(self.error) and not np.any(self.served)
+        return bool(exact and np.all(self.value == number))
 
     def reshape(self, shape) -> Ball:
         """The same entries in another shape."""
-        return Ball(self.value.reshape(shape), self.error.reshape(shape))
+        return self.each(lambda array: array.reshape(shape))
 
     def broadcast_to(self, shape) -> Ball:
         """As NumPy does; ValueError where the shapes do not fit."""
-        return Ball(np.broadcast_to(self.value, shape), np.broadcast_to(self.error, shape))
+        return self.each(lambda array: np.broadcast_to(array, shape))
 
     def transpose(self, axes=None) -> Ball:
         """Axes permuted; reversed without `axes`."""
-        return Ball(self.value.transpose(axes), self.error.transpose(axes))
+        return self.each(lambda array: array.transpose(axes))
 
     def __getitem__(self, key) -> Ball:
-        return Ball(self.value[key], self.error[key])
+        return self.each(lambda array: array[key])
 
     def __neg__(self) -> Ball:
-        return Ball(-self.value, self.error)
+        return Ball(-self.value, self.error, self.served)
 
     def __add__(self, other: Ball) -> Ball:
         total = self.value + other.value
         virtual = total - self.value  # Knuth's TwoSum: what the sum rounded away, exactly
         lost = np.abs((self.value - (total - virtual)) + (other.value - virtual))
-        return Ball(total, (self.error + other.error + lost) * _GROW)
+        error = (self.error + other.error + lost) * _GROW
+        return Ball(total, error, self.served + other.served).rounded()
 
     def __sub__(self, other: Ball) -> Ball:
         return self + (-other)
@@ -93,7 +117,10 @@ class Ball:
             + np.abs(other.value) * self.error
             + self.error * other.error
         )
-        return Ball(product, (spread + UNIT * np.abs(product)) * _GROW + 8.0 * TINY)
+        error = (spread + UNIT * np.abs(product)) * _GROW + 8.0 * TINY
+        size, other_size = self._size(), other._size()
+        served = size * other.served + other_size * self.served + self.served * other.served
+        return Ball(product, error, served).rounded()
 
     def __truediv__(self, other: Ball) -> Ball:
         return self * other.reciprocal()
@@ -106,7 +133,12 @@ class Ball:
             error = error + size @ other.error
         if np.any(self.error):
             error = error + self.error @ (other_size + other.error)
-        return Ball(self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4)))
+        product, error = self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4))
+        # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_n.
+        weights = other_size + other.error
+        away = other.served + float32_unit.gamma(terms) * (weights + other.served)
+        served = self._size() @ away + self.served @ (weights + away)
+        return Ball(product, error, served * (1.0 + 1e-6) + 8.0 * terms * float32_unit.TINY)
 
     def reciprocal(self) -> Ball:
         """1/r; infinite error where 0 is in the ball."""
@@ -115,7 +147,10 @@ class Ball:
             nearest = np.abs(self.value) - 2.0 * self.error
             spread = 1.01 * self.error / nearest / nearest  # |1/r|′ = 1/r²; in this order in range
             error = np.where(nearest > 0.0, spread, np.inf) + 4.0 * UNIT * np.abs(value)
-        return Ball(value, (error + 8.0 * TINY) * _GROW)
+            nearest = np.abs(self.value) - self.error - self.served
+            served = 1.01 * self.served / nearest / (np.abs(self.value) - self.error)
+            served = np.where(nearest > 0.0, served, np.inf)
+        return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
 
     def sqrt(self) -> Ball:
         """√r; infinite error, or NaN, where r may be negative."""
@@ -124,7 +159,10 @@ class Ball:
             spread = 0.51 * self.error / np.sqrt(self.value - 2.0 * self.error)
             spread = np.where(self.value > 2.0 * self.error, spread, np.inf)
             error = np.where(self.error > 0.0, spread, 0.0) + 4.0 * UNIT * value
-        return Ball(value, (error + 8.0 * TINY) * _GROW)
+            nearest = self.value - self.error - self.served
+            served = np.where(nearest > 0.0, 0.51 * self.served / np.sqrt(nearest), np.inf)
+            served = np.where(self.served > 0.0, served, 0.0)
+        return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
 
     def rsqrt(self) -> Ball:
         """1/√r."""
@@ -136,7 +174,20 @@ class Ball:
 
     def maximum(self, other: Ball) -> Ball:
         """The larger of two, entrywise."""
-        return Ball(np.maximum(self.value, other.value), np.maximum(self.error, other.error))
+        return Ball(
+            np.maximum(self.value, other.value),
+            np.maximum(self.error, other.error),
+            np.maximum(self.served, other.served),
+        )
+
+    def rounded(self, times: int = 1) -> Ball:
+        """The same, after the server has rounded it."""
+        away = times * (_SINGLE * (self._size() + self.served) + 4.0 * float32_unit.TINY)
+        return dataclasses.replace(self, served=(self.served + away) * (1.0 + 1e-9))
+
+    def _size(self) -> np.ndarray:
+        """A bound of the real numbers' absolute values."""
+        return np.abs(self.value) + self.error
 
     def norm_of_error(self) -> float:
         """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""

@@ -61,7 +61,7 @@ def matrix(
     (down, down_inside), (across, across_inside) = axes
     height, width, filters = down.shape[1], across.shape[1], kernel.shape[3]
     # One line for each weight of the kernel, a plane of one entry for each position of the output.
-    ky, kx, channel, filter_ = np.nonzero((kernel.value != 0.0) | (kernel.error != 0.0))
+    ky, kx, channel, filter_ = np.nonzero(kernel.value**2 + kernel.error + kernel.served)
     _refuse_large(len(ky), height * width)
     source = (down[ky][:, :, None] * image[1] + across[kx][:, None]) * image[2]
     source = source + channel[:, None, None]
@@ -76,7 +76,7 @@ def matrix(
         array.eliminate_zeros()
         return array
 
-    return Ball(placed(kernel.value), placed(kernel.error)), (height, width, filters)
+    return kernel.each(placed), (height, width, filters)
 
 
 def _axis(size: int, window: int, stride: int, dilation: int, padding: str):
@@ -167,7 +167,7 @@ def _depthwise(kernel: Ball) -> Ball:
         weights = weights[:, :, :, None, :] * own
         return weights.reshape(height, width, channels, channels * multiplier)
 
-    return Ball(spread(kernel.value), spread(kernel.error))
+    return kernel.each(spread)
 
 
 def _image(node, flow) -> tuple[int, int, int]:

@@ -12,12 +12,13 @@ absolute `τ_σ` (ω = 16; measured on TensorFlow's CPU kernels: 8.2 at most for
 tanh, `tests/test_float32.py`). The input is taken as the float32
 vector that the server receives.
 
-Entry by entry, with `‖δ‖ ≤ R` the distance from x0, `a_I` the activations in real arithmetic, n the
-number of roundings in an entry of an affine map, `γ_n = n u / (1 − n u)`, `c_j` the norm of a
-kernel's column and `ℓ_I` a Lipschitz constant of x ↦ a_I,
+An affine map is served as it is stored, or with scalings, shifts and products between that reading
+folds; either way what is served is an affine map whose weights are off by ΔW and Δb, bounded entry
+by entry (`ball.py`). With `‖δ‖ ≤ R` the distance from x0, `a_I` the activations in real arithmetic,
+ℓ_I a Lipschitz constant of x ↦ a_I, c(·) norms of columns and `P_W(ε) = min(|W|ᵀε, c(W) ‖ε‖)`,
 
-    |a_I| ≤ |a_I(x0)| + R ℓ_I-part:   |W|ᵀ|a_I| ≤ |W|ᵀ|a_I(x0)| + R c ℓ_I
-    ζ_I = P(ε_{I−1}) + γ_n (|W|ᵀ|a_{I−1}| + |b| + P(ε_{I−1})),    P(ε) = min(|W|ᵀε, c ‖ε‖)
+    |W|ᵀ|a_I| ≤ |W|ᵀ|a_I(x0)| + R c(W) ℓ_I
+    ζ_I = P_W(ε_{I−1}) + ΔWᵀ|a_{I−1}| + P_ΔW(ε_{I−1}) + Δb + underflow
     ε_I = g ζ_I + ω u (|a_I| + φ + g ζ_I) + τ_σ
 
 All of it is linear in R, so the error at the logits is `fixed + rate · R`, computed once for an
@@ -34,34 +35,26 @@ import tensorflow as tf
 
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
+from keras_curv.float32_unit import TINY, UNIT
 from keras_curv.methods import ServedError
 from keras_curv.network import Network
 from keras_curv.rounding import norm_bound, up
 
-UNIT = 2.0**-24
-TINY = 2.0**-126
 ACTIVATION_ULPS = 16.0
 ACTIVATION_TINY = 2.0**-100
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
-_MORE = 8.0  # roundings beside those of the products: bias, casts
 _OURS = 1.0 + 1e-6  # covers the float64 roundings of the bound itself
-
-
-def gamma(operations: float) -> float:
-    """γ_n of float32."""
-    return operations * UNIT / (1.0 - operations * UNIT)
 
 
 class Float32Error(ServedError):
     """Bounds of |served margin − real margin| of one network.
 
     Args:
-        network: as it was read; each of its affine maps must be served as it is stored.
+        network: as it was read.
         head: what the served output applies to the logits; see `graph.HEADS`.
 
     Raises:
-        InputError: an affine map is the product of several served operations, or the head
-            cannot be answered for.
+        InputError: the head cannot be answered for.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -72,12 +65,6 @@ class Float32Error(ServedError):
     """
 
     def __init__(self, network: Network, head: str = "logits"):
-        if any(affine.kernel_error or affine.bias_error for affine in network.affines):
-            raise InputError(
-                "the float32 guarantee needs affine maps that are served as they are stored, but "
-                "this model scales, shifts or normalises between them; fold that into the kernels, "
-                "or ask for the guarantee 'real'"
-            )
         self._head = _head_error(head, network.classes)
         if self._head is None:
             raise InputError(
@@ -86,8 +73,11 @@ class Float32Error(ServedError):
             )
         self.network = network
         self._kernels = [np.abs(affine.kernel) for affine in network.affines]
-        self._biases = [np.abs(affine.bias) for affine in network.affines]
-        self._columns = [up(norm_bound(affine.kernel, axis=0), 4) for affine in network.affines]
+        self._columns = [
+            up(norm_bound(affine.kernel, axis=0) + affine.kernel_error)
+            for affine in network.affines
+        ]
+        self._away = [norm_bound(affine.served_kernel_error, axis=0) for affine in network.affines]
         self._lipschitz = [1.0, *lipschitz_bounds(network)]
         self._hidden = tf.function(
             network.hidden, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]
@@ -108,21 +98,26 @@ class Float32Error(ServedError):
         sizes = [np.abs(a.numpy()) * _OURS for a in self._hidden(tf.constant(x))]
         error, error_rate = np.zeros_like(sizes[0]), np.zeros(sizes[0].shape[1])
         largest, largest_rate = sizes[0].max(axis=1, initial=0.0), 1.0
-        for index, (kernel, bias, columns, lipschitz) in enumerate(
-            zip(self._kernels, self._biases, self._columns, self._lipschitz, strict=True)
-        ):
-            size, last = sizes[index], index == len(self._kernels) - 1
-            grow = gamma(len(kernel) + _MORE)
+        for index, affine in enumerate(self.network.affines):
+            kernel, columns, steepest, lipschitz = (
+                part[index] for part in (self._kernels, self._columns, self._away, self._lipschitz)
+            )
+            size, last = sizes[index], index == len(self.network.affines) - 1
             passed = _through(kernel, columns, error)
             passed_rate = _through(kernel, columns, error_rate)
-            reach, reach_rate = size @ kernel + bias, columns * lipschitz
+            reach, reach_rate = size @ kernel + np.abs(affine.bias), columns * lipschitz
+            away = affine.served_kernel_error
+            rounded = size @ away + affine.served_bias_error + _through(away, steepest, error)
+            rounded += affine.kernel_error * norm_bound(size, axis=1)[:, None] + affine.bias_error
+            rounded_rate = (steepest + affine.kernel_error) * lipschitz
+            rounded_rate += _through(away, steepest, error_rate)
             terms = (size + error).sum(axis=1, keepdims=True)
             underflow = TINY * (4.0 * len(kernel) + 4.0 + kernel.sum(axis=0) + terms)
-            rounded = grow * (reach + passed) + underflow
-            rounded_rate = grow * (reach_rate + passed_rate)
+            rounded += underflow
             rounded_rate += TINY * (len(kernel) * lipschitz + error_rate.sum())
-            largest = np.maximum(largest, 2.0 * (reach + passed).max(axis=1))
-            largest_rate = max(largest_rate, float(2.0 * (reach_rate + passed_rate).max()))
+            peak = 2.0 * affine.served_gain
+            largest = np.maximum(largest, peak * (1.0 + (size + error).max(axis=1)))
+            largest_rate = max(largest_rate, peak * (lipschitz + error_rate.max()))
             if last:
                 break
             activation = self.network.activations[index]

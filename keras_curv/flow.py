@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_curv import activations
 from keras_curv.ball import Ball
-from keras_curv.linear import Affine
+from keras_curv.linear import Affine, gain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Flow:
         order: `(size,)`, where there is no kernel.
         scale, shift: `(size,)`; scale is 1 where there is a kernel.
         head: what has been applied to the logits, "logits" while nothing has.
+        served_gain: the largest `gain` of what it has been on the way.
     """
 
     shape: tuple[int, ...]
@@ -40,6 +41,7 @@ class Flow:
     scale: Ball
     shift: Ball
     head: str = "logits"
+    served_gain: float = 1.0
 
     @classmethod
     def input(cls, shape: tuple[int, ...], layers: tuple = ()) -> Flow:
@@ -65,12 +67,28 @@ class Flow:
         """Each entry times its factor, `(size,)`."""
         shift = self.shift if self.shift.equals(0.0) else self.shift * factor
         if self.kernel is None:
-            return dataclasses.replace(self, scale=factor * self.scale, shift=shift)
-        return dataclasses.replace(self, kernel=self.kernel * factor, shift=shift)
+            return self._become(scale=factor * self.scale, shift=shift)
+        return self._become(kernel=self.kernel * factor, shift=shift)
 
     def shifted(self, offset: Ball) -> Flow:
         """Each entry plus its offset, `(size,)`."""
-        return dataclasses.replace(self, shift=self.shift + offset)
+        return self._rounded()._become(shift=self.shift + offset)
+
+    def rounded(self) -> Flow:
+        """The same, after the server has rounded it."""
+        return dataclasses.replace(self._rounded(), shift=self.shift.rounded())
+
+    def _become(self, **parts) -> Flow:
+        """With other parts, after an op; how large a server's numbers may get is written down."""
+        flow = dataclasses.replace(self, **parts)
+        kernel = flow.scale.value[None] if flow.kernel is None else flow.kernel.value
+        largest = max(self.served_gain, gain(kernel, flow.shift.value))
+        return dataclasses.replace(flow, served_gain=largest)
+
+    def _rounded(self) -> Flow:
+        if self.kernel is None:
+            return dataclasses.replace(self, scale=self.scale.rounded())
+        return dataclasses.replace(self, kernel=self.kernel.rounded())
 
     def rearranged(self, positions: np.ndarray) -> Flow:
         """Entry j becomes the former entry `positions[j]`; the shape is that of `positions`."""
@@ -90,16 +108,16 @@ class Flow:
         if self.kernel is not None:
             product = self.kernel @ kernel
         else:
-            rows = kernel.dense()
+            rows = kernel.dense().rounded(kernel.shape[0] + 1)  # the terms of a sum
             rows = rows * scale if not self.scale.equals(1.0) else rows
             product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
             product.value[self.order] = rows.value
             product.error[self.order] = rows.error
+            product.served[self.order] = rows.served
         shift = Ball.exact(np.zeros(kernel.shape[1]))
         if not self.shift.equals(0.0):
             shift = self.shift @ kernel
-        return dataclasses.replace(
-            self,
+        return self._become(
             shape=(kernel.shape[1],),
             kernel=product,
             scale=Ball.exact(np.ones(kernel.shape[1])),
@@ -116,6 +134,9 @@ class Flow:
             flow.shift.value,
             flow.kernel.norm_of_error(),
             flow.shift.norm_of_error(),
+            flow.kernel.served,
+            flow.shift.served,
+            flow.served_gain,
         )
 
     def activated(self, name: str) -> Flow:

@@ -102,6 +102,9 @@ def _finish(flow: Flow) -> tuple[Network, str]:
             np.concatenate([np.zeros_like(last.bias), last.bias]),
             last.kernel_error,
             last.bias_error,
+            np.concatenate([np.zeros_like(last.kernel), last.served_kernel_error], axis=1),
+            np.concatenate([np.zeros_like(last.bias), last.served_bias_error]),
+            last.served_gain,
         )
         return Network([*affines[:-1], two], sigmas[:-1]), "binary_sigmoid"
     if flow.shape == (1,):

@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 
+from keras_curv import float32_unit
 from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.rounding import LayerNorms, norm_bound, up
@@ -26,6 +27,12 @@ class Affine:
         bias: `(out,)`, float64.
         kernel_error: bound of the spectral norm of what folding rounded away.
         bias_error: the same for the bias, in l2.
+        served_kernel_error: entry by entry, how far the kernel is from one with which exact
+            arithmetic would give what a server computes in float32; None: as one matrix product
+            with a bias has it.
+        served_bias_error: the same for the bias.
+        served_gain: no number on the way through a served map is larger than this times one more
+            than the largest entry of a.
 
     Raises:
         InputError: shapes do not fit, or a weight is NaN or infinite.
@@ -35,6 +42,9 @@ class Affine:
     bias: np.ndarray
     kernel_error: float = 0.0
     bias_error: float = 0.0
+    served_kernel_error: np.ndarray | None = None
+    served_bias_error: np.ndarray | None = None
+    served_gain: float | None = None
 
     def __post_init__(self):
         kernel = np.array(self.kernel, np.float64)  # copies: bounds must not outlive weights
@@ -49,6 +59,13 @@ class Affine:
             np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()
         ):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
+        if self.served_kernel_error is None:
+            roundings = float32_unit.gamma(len(kernel) + 1)
+            object.__setattr__(self, "served_kernel_error", roundings * np.abs(kernel))
+        if self.served_bias_error is None:
+            object.__setattr__(self, "served_bias_error", float32_unit.UNIT * np.abs(bias))
+        if self.served_gain is None:
+            object.__setattr__(self, "served_gain", gain(kernel, bias))
         kernel.setflags(write=False)
         bias.setflags(write=False)
         object.__setattr__(self, "kernel", kernel)
@@ -103,3 +120,8 @@ class Affine:
             bend=activation.bend if activation else 0.0,
             floor=activation.value_floor if activation else 0.0,
         )
+
+
+def gain(kernel: np.ndarray, shift: np.ndarray) -> float:
+    """The most that `|a| |W| + |shift|` has, in any entry, of one more than the largest |a|."""
+    return float(max(1.0, np.abs(kernel).sum(axis=0).max(), np.abs(shift).max()))

@@ -119,7 +119,7 @@ def _cast(node, value):
     if target in (tf.float32, tf.float64):
         if isinstance(value, np.ndarray):
             raise Unreadable("a float made from integers may depend on the batch size")
-        return value  # a change of format, not of value, in real arithmetic
+        return value.rounded()  # in real arithmetic it keeps its value
     if isinstance(value, np.ndarray) and target in (tf.int32, tf.int64):
         return value  # a shape, or part of one
     raise Unreadable(f"a cast to {target.name} rounds; use float32 or float64 throughout")

@@ -90,7 +90,7 @@ _RIVALS_TEXT = {
 
 _GUARANTEE_TEXT = {
     "real": "real arithmetic on the stored weights",
-    "float32": "float32 in serving, IEEE single, any order of summation, no TF32, bfloat16 or Winograd",
+    "float32": "as served in IEEE single, in any order of sums; no TF32, bfloat16, Winograd",
 }
 
 
