@@ -51,7 +51,7 @@ class LocalCurvatureCertificate(Method):
         >>> certificate = LocalCurvatureCertificate(network)
         >>> x, label, rivals = np.array([[1.0, -1.0]]), np.array([0]), np.array([[1]])
         >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
-        >>> 1.3 < radius[0, 0] < 2**0.5  # the boundary is √2 away
+        >>> 1.3 < radius.item() < 2**0.5  # the boundary is √2 away
         True
 
     Reference: Singla & Feizi (2020), appendix "Computing certificate using local curvature bounds".

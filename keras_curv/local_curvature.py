@@ -128,7 +128,7 @@ class LocalCurvature:
         >>> anchor = local.anchor(np.array([[2.0, 0.0]]))
         >>> narrow, wide = (local.bound(anchor, np.array([r]), [0], [0], [1]) for r in (0.1, 9.0))
         >>> narrow.round(3), wide.round(3)  # of all ℝ²: 1/(6√3) = 0.096
-        (array([0.081]), array([0.096]))
+        (array([0.084]), array([0.096]))
     """
 
     def __init__(self, network: Network):

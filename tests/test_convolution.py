@@ -499,10 +499,10 @@ REFUSED = {
         "op Conv2DBackpropInput",
         r"\(Conv2DTranspose\)",
     ),
-    "relu": (
-        stack((4, 4, 1), lambda: L.Conv2D(2, 3, activation="relu"), L.Flatten),
-        "op Relu",
-        "'relu'",
+    "leaky relu": (
+        stack((4, 4, 1), lambda: L.Conv2D(2, 3, activation="leaky_relu"), L.Flatten),
+        "op LeakyRelu",
+        "'leaky_relu'",
     ),
     "max over positions": (
         stack((4, 4, 1), lambda: L.Conv2D(2, 3), L.GlobalMaxPooling2D),
