@@ -21,9 +21,10 @@ from rich.table import Table
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from keras_curv import CRTModel, CurvatureRegularizer, training
+from keras_curv import CRTModel, CurvatureRegularizer
 from keras_curv.attacks import AttackResult, project
-from keras_curv.reference_solvers import algorithm2
+from keras_curv.methods.reference_solvers import algorithm2
+from keras_curv.training import models as training
 
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Examples in a step.")
 _WIDTH = flags.DEFINE_integer("width", 1024, "Of the hidden layers.")

@@ -1,18 +1,18 @@
 """Keras classifiers whose l2 robustness can be proved: training, attacks and certificates."""
 
 from keras_curv.attacks import AttackResult, curvature_attack, pgd_attack
-from keras_curv.callbacks import CertifiedAccuracy
 from keras_curv.certificate import Certificates, Status
 from keras_curv.certifier import Certifier, certify, success_rates
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
 from keras_curv.errors import InputError
+from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.network import Network
-from keras_curv.recipe import Recipe
+from keras_curv.reading.saved_model import ServedModel, read
 from keras_curv.run import certify_examples
-from keras_curv.saved_model import ServedModel, read
-from keras_curv.training import CRTModel, CurvatureRegularizer
-from keras_curv.training_run import train
+from keras_curv.training.callbacks import CertifiedAccuracy
+from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.recipe import Recipe
+from keras_curv.training.run import train
 from keras_curv.version import __version__
 
 __all__ = [

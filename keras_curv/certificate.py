@@ -4,7 +4,7 @@ If the certificate says `r`, then for every δ in ℝᵈ with `‖δ‖₂ < r` 
 for, `z_ŷ(x0+δ) > z_t(x0+δ)`, where ŷ is the predicted class of x0. With `rivals="all"` the
 prediction therefore cannot change. Two guarantee levels say what z is: in `real`, real arithmetic
 on the stored weights (the rounding of our own float64 computation is charged, that of a server is
-not); in `float32`, what a server computes in float32 (see `float32.py`).
+not); in `float32`, what a server computes in float32 (see `methods/float32.py`).
 """
 
 from __future__ import annotations

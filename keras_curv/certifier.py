@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from keras_curv import saved_model
 from keras_curv.attacks import curvature_attack
-from keras_curv.best_of import METHODS, choose_method
 from keras_curv.certificate import GUARANTEES, RIVALS, Certificates, around, choose_rivals
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.errors import InputError, require_at_least, require_one_of
-from keras_curv.float32 import Float32Error
-from keras_curv.methods import no_error
+from keras_curv.methods.best_of import METHODS, choose_method
+from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.methods.float32 import Float32Error
+from keras_curv.methods.method import no_error
+from keras_curv.reading import saved_model
 from keras_curv.rounding import norm_bound
 
 _CHECKED = 32  # examples on which the read network is held against the signature

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_curv import report, saved_model
+from keras_curv import report
 from keras_curv.certificate import RIVALS
 from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
+from keras_curv.reading import saved_model
 from keras_curv.rows import Row, RowFile, settings_path
 from keras_curv.version import __version__
 

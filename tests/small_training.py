@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_curv.training import CRTModel, CurvatureRegularizer
+from keras_curv.training.models import CRTModel, CurvatureRegularizer
 
 L = keras.layers
 KINDS = ("penalty", "certified", "crt")

@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from keras_curv.ball import Ball
+from keras_curv.reading.ball import Ball
 
 mpmath.mp.dps = 60
 

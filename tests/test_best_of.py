@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from keras_curv.best_of import METHODS, BestOf, choose_method
 from keras_curv.certificate import Status
 from keras_curv.errors import InputError
-from keras_curv.methods import Method, PairCertificates
+from keras_curv.methods.best_of import METHODS, BestOf, choose_method
+from keras_curv.methods.method import Method, PairCertificates
 from keras_curv.network import Network
 
 X = np.array([[3.0, 1.0, 0.0], [1.0, 2.5, 0.0], [0.0, 0.0, 4.0], [1.0, 1.0, 0.0]])

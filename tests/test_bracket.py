@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_curv.bracket import largest_radius
+from keras_curv.methods.bracket import largest_radius
 
 
 class Recorder:

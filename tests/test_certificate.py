@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.certificate import Status, choose_rivals
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import CurvatureBounds
+from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.network import Network
 
 PLANE = [

@@ -15,14 +15,14 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from keras_curv import convolution, saved_model
 from keras_curv.attacks import pgd_attack
-from keras_curv.ball import Ball
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
-from keras_curv.live import LiveNetwork
-from keras_curv.training import CRTModel
+from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.reading import convolution, saved_model
+from keras_curv.reading.ball import Ball
+from keras_curv.training.live import LiveNetwork
+from keras_curv.training.models import CRTModel
 
 L = keras.layers
 SIGMA = {

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_curv
-from keras_curv import data, float32
+from keras_curv import data
 from keras_curv.activations import ACTIVATIONS
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.errors import InputError
-from keras_curv.float32 import Float32Error
+from keras_curv.methods import float32
+from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.methods.float32 import Float32Error
 from keras_curv.network import Network
 
 ARCHITECTURES = [

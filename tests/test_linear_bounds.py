@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import linear_bounds
 from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.linear_bounds import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.methods import linear_bounds
+from keras_curv.methods.linear_bounds import LinearBoundCertificate, pre_activation_bounds
 from keras_curv.network import Network
 
 RELU = ACTIVATIONS.get("relu") or Activation(

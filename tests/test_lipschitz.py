@@ -8,7 +8,7 @@ from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
+from keras_curv.methods.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
 from keras_curv.network import Network
 
 RELU = ACTIVATIONS.get("relu") or Activation(

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import saved_model
 from keras_curv.errors import InputError
-from keras_curv.live import LiveNetwork
+from keras_curv.reading import saved_model
+from keras_curv.training.live import LiveNetwork
 
 L = keras.layers
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import local_curvature
 from keras_curv.certificate import choose_rivals
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.local import LocalCurvatureCertificate
-from keras_curv.local_curvature import LocalCurvature
+from keras_curv.methods import local_curvature
+from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.methods.local import LocalCurvatureCertificate
+from keras_curv.methods.local_curvature import LocalCurvature
 from keras_curv.network import Network
 
 # Narrow first layers (fewer rows than inputs) and wide ones, no two sizes alike.

@@ -16,11 +16,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from keras_curv import saved_model
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
+from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.network import Network
+from keras_curv.reading import saved_model
 
 # Float32 execution of nets this small: about 20 roundings of numbers up to 10.
 SERVED_TOLERANCE = 2e-5

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import InputError, data, saved_model, training_run
-from keras_curv.recipe import Recipe
+from keras_curv import InputError, data
+from keras_curv.reading import saved_model
+from keras_curv.training import run as training_run
+from keras_curv.training.recipe import Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SMALL = Recipe(width=16, epochs=3, batch_size=128, radius=0.3, held_out=0.2, shift=0.5, jit=False)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_curv import CurvatureCertificate, curvature_attack
 from keras_curv.certificate import choose_rivals
-from keras_curv.reference_solvers import algorithm1, algorithm2
+from keras_curv.methods.reference_solvers import algorithm1, algorithm2
 
 
 @pytest.fixture(params=["softplus", "sigmoid", "tanh"])

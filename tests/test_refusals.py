@@ -12,10 +12,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 
-from keras_curv import allow_list, saved_model
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
+from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.reading import allow_list, saved_model
 
 L = keras.layers
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.errors import InputError
-from keras_curv.relaxation import POINTS, relaxation
+from keras_curv.methods.relaxation import POINTS, relaxation
 
 mpmath.mp.dps = 50
 EXACT = {

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import activations
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.linear import Affine
+from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.network import Network
 from keras_curv.rounding import ACTIVATION_ULPS, UNIT, gamma, margin_charge, up
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from keras_curv import curvature
 from keras_curv.attacks import curvature_attack
+from keras_curv.methods.reference_solvers import algorithm2
 from keras_curv.network import Network
-from keras_curv.reference_solvers import algorithm2
-from keras_curv.training import CRTModel, CurvatureRegularizer
+from keras_curv.training.models import CRTModel, CurvatureRegularizer
 
 L = keras.layers
 SIGMA = {"tanh": np.tanh, "softplus": lambda z: np.logaddexp(0.0, z)}

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.training import CRTModel, CurvatureRegularizer
+from keras_curv.training.models import CRTModel, CurvatureRegularizer
 
 L = keras.layers
 BUILD = {

@@ -38,12 +38,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.activations import Activation
-from keras_curv.bracket import largest_radius
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.bracket import largest_radius
+from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.relaxation import POINTS, Relaxation, relaxation, require_relaxation
 from keras_curv.network import Network
-from keras_curv.relaxation import POINTS, Relaxation, relaxation, require_relaxation
 from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 
 __all__ = ["LinearBoundCertificate", "pre_activation_bounds", "relaxation"]

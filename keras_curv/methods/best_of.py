@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_curv.certificate import PRIMAL_EQUALS_DUAL
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.errors import InputError, require_one_of
-from keras_curv.linear_bounds import LinearBoundCertificate
-from keras_curv.lipschitz import LipschitzCertificate
-from keras_curv.local import LocalCurvatureCertificate
-from keras_curv.methods import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.methods.linear_bounds import LinearBoundCertificate
+from keras_curv.methods.lipschitz import LipschitzCertificate
+from keras_curv.methods.local import LocalCurvatureCertificate
+from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.quadratic import QuadraticCertificate
 from keras_curv.network import Network
-from keras_curv.quadratic import QuadraticCertificate
 
 _FROM_CHEAP_TO_DEAR = (
     LipschitzCertificate,

@@ -11,8 +11,8 @@ import dataclasses
 import numpy as np
 
 from keras_curv import activations
-from keras_curv.ball import Ball
 from keras_curv.linear import Affine, gain
+from keras_curv.reading.ball import Ball
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.crc import layer_norms, proved_radius
 from keras_curv.errors import InputError
-from keras_curv.local_curvature import Anchor, LocalCurvature
-from keras_curv.methods import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.crc import layer_norms, proved_radius
+from keras_curv.methods.local_curvature import Anchor, LocalCurvature
+from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import CURVATURE_FLOOR, gamma, up
 

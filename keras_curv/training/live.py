@@ -1,6 +1,6 @@
 """A Keras model whose weights still move, read as a network: to train with, never to certify.
 
-Certificates read the frozen graph, op by op (`saved_model.py`). Training needs the same affine
+Certificates read the frozen graph, op by op (`reading/`). Training needs the same affine
 maps and activations as functions of the variables, to differentiate through; so here the model
 is read layer by layer, and what is not on the lists below is refused by name.
 """

@@ -13,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from keras_curv import patterns
 from keras_curv.errors import InputError
-from keras_curv.flow import Flow
 from keras_curv.linear import Affine
 from keras_curv.network import Network
-from keras_curv.op_rules import Unreadable, apply
+from keras_curv.reading import patterns
+from keras_curv.reading.flow import Flow
+from keras_curv.reading.op_rules import Unreadable, apply
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {

@@ -29,7 +29,7 @@ import tensorflow as tf
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import SLOPE_FLOOR, UNIT, gamma, margin_charge, norm_bound, up
 

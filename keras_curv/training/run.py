@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import data, report
-from keras_curv.callbacks import CertifiedAccuracy, has_tensorboard
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
-from keras_curv.recipe import Recipe
+from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.run import DEFAULT_RADII, certify_examples
+from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
+from keras_curv.training.recipe import Recipe
 
 
 def train(

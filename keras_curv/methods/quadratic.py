@@ -36,7 +36,7 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.errors import InputError
-from keras_curv.methods import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import CURVATURE_FLOOR, SLOPE_FLOOR, UNIT, gamma, norm_bound, up
 from keras_curv.spectral import smallest_eigenvalue_bound

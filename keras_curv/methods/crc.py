@@ -18,9 +18,9 @@ import tensorflow as tf
 from keras_curv import dual, rounding
 from keras_curv.activations import require_smooth
 from keras_curv.curvature import CurvatureBounds, curvature_bounds
-from keras_curv.methods import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.screening import Screening
 from keras_curv.network import Evaluation, Network
-from keras_curv.screening import Screening
 
 _REACH = 8.0  # times the radius that one gradient proves
 

@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from keras_curv import convolution, patterns
-from keras_curv.ball import Ball
-from keras_curv.flow import Flow
+from keras_curv.reading import convolution, patterns
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.flow import Flow
 
 
 class Unreadable(Exception):

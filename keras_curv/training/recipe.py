@@ -9,7 +9,7 @@ import keras
 from keras_curv import data
 from keras_curv.activations import SMOOTH
 from keras_curv.errors import InputError, require_at_least, require_positive
-from keras_curv.training import LOSSES, CRTModel, CurvatureRegularizer
+from keras_curv.training.models import LOSSES, CRTModel, CurvatureRegularizer
 
 OBJECTIVES = (*LOSSES, "penalty")
 OPTIMIZERS = ("muon", "adam")

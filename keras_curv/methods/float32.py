@@ -36,7 +36,7 @@ import tensorflow as tf
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.float32_unit import TINY, UNIT
-from keras_curv.methods import ServedError
+from keras_curv.methods.method import ServedError
 from keras_curv.network import Network
 from keras_curv.rounding import norm_bound, up
 

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certifier import Certifier
-from keras_curv.crc import CurvatureCertificate
 from keras_curv.curvature import theorem4
 from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.methods.crc import CurvatureCertificate
 
 _CURVE_POINTS = 64
 

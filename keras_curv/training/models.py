@@ -27,10 +27,10 @@ import keras
 import tensorflow as tf
 
 from keras_curv.attacks import curvature_attack
-from keras_curv.curvature_estimate import CurvatureEstimate
 from keras_curv.errors import InputError, require_at_least, require_positive
-from keras_curv.live import LiveNetwork
 from keras_curv.network import likeliest_rivals
+from keras_curv.training.curvature_estimate import CurvatureEstimate
+from keras_curv.training.live import LiveNetwork
 
 LOSSES = ("certified", "crt")
 RIVALS = 4  # of the certified loss, by default

@@ -28,9 +28,9 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from keras_curv import allow_list, graph
 from keras_curv.errors import InputError
 from keras_curv.network import Network
+from keras_curv.reading import allow_list, graph
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)

@@ -14,9 +14,9 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
-from keras_curv.ball import Ball
 from keras_curv.errors import InputError
-from keras_curv.flow import Flow
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.flow import Flow
 
 LARGEST = 2**27  # entries of a matrix: a GiB
 _PADDINGS = ("SAME", "VALID")

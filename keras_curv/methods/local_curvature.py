@@ -32,7 +32,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.crc import layer_norms
 from keras_curv.curvature import (
     Sensitivity,
     congruence_bound,
@@ -41,6 +40,7 @@ from keras_curv.curvature import (
     output_sensitivity,
     sensitivity_before,
 )
+from keras_curv.methods.crc import layer_norms
 from keras_curv.network import Network
 from keras_curv.rounding import (
     ACTIVATION_ULPS,

@@ -1,0 +1,1 @@
+"""Ways to prove radii, and the best of them."""

@@ -1,0 +1,1 @@
+"""Models, callbacks and recipes that train for certified robustness."""
