@@ -77,3 +77,26 @@ def test_auto_is_at_least_each_method(rng, random_network, sizes, activation):
 def test_unknown_methods_are_refused(network):
     with pytest.raises(InputError, match="auto, .*crc.* Received: 'crx'"):
         choose_method("crx", network)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ((4, 6, 3), {"lipschitz", "quadratic", "crown"}),
+        ((4, 6, 5, 3), {"lipschitz", "crown"}),
+        ((4, 6, 5, 5, 3), {"lipschitz", "crown"}),
+    ],
+)
+def test_relu_is_certified_by_what_has_a_theory_for_it(rng, random_network, sizes, names):
+    network = random_network(rng, sizes, ("relu",) * (len(sizes) - 2))
+    best = choose_method("auto", network)
+    assert {method.name for method in best.methods} == names
+    result = best.certify(rng.standard_normal((10, 4)))
+    assert np.mean(result.radius > 0.0) > 0.8
+    with pytest.raises(InputError, match="'relu' is not differentiable"):
+        choose_method("crc", network)
+
+
+def test_an_affine_network_has_exact_radii(network):
+    result = choose_method("auto", network).certify(X[:3])
+    np.testing.assert_allclose(result.radius, np.array([2.0, 1.5, 4.0]) / 2.0**0.5, rtol=1e-6)

@@ -120,6 +120,33 @@ def test_resume_after_a_kill_gives_the_same_rows(run, tmp_path):
     assert target.read_bytes() == whole
 
 
+def test_methods_and_guarantee(script, capfd, tmp_path):
+    found = {}
+    for method in ("auto", "crc", "crown"):
+        file = tmp_path / f"{method}.csv"
+        arguments = ("--method", method, "--limit", 20, "--output", file)
+        code, out, _ = call(script, capfd, *arguments, "--guarantee", "float32")
+        assert code == 0 and "float32: as served" in out and "proved by" in out
+        rows = read_rows(file)
+        found[method] = np.array([float(row["radius"]) for row in rows])
+        assert {row["method"] for row in rows} <= {"", "crc", "crown", "crc_local", "lipschitz"}
+    assert np.all(found["auto"] >= 0.998 * np.maximum(found["crc"], found["crown"]))
+    assert found["crc"].mean() > found["crown"].mean() > 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--method", "crx"), "method must be one of auto, "),
+        (("--guarantee", "none"), "guarantee must be one of real, float32"),
+        (("--method", "quadratic"), "relu"),
+    ],
+)
+def test_methods_that_do_not_apply(script, capfd, arguments, message):
+    code, out, err = call(script, capfd, *arguments)
+    assert code == 2 and out == "" and message in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize("required, code, word", [(0.5, 0, "passed"), (0.99, 3, "FAILED")])
 def test_the_gate(script, capfd, required, code, word):
     arguments = ("--radius", 0.25, "--require_certified_accuracy", required, "--limit", 50)

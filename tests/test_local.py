@@ -299,7 +299,7 @@ def test_examples_do_not_depend_on_their_batch(rng, random_network, monkeypatch)
     x, label, rivals = _predicted(network, rng, 5)
     known = np.zeros(rivals.shape)
     together, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
-    monkeypatch.setattr("keras_curv.local._NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("keras_curv.methods.local._NUMBERS_AT_ONCE", 1)
     alone, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     np.testing.assert_allclose(alone, together, rtol=1e-3)  # Lanczos starts differ
 

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.activations import require_smooth
 from keras_curv.errors import InputError
 from keras_curv.methods.crc import layer_norms, proved_radius
 from keras_curv.methods.local_curvature import Anchor, LocalCurvature
@@ -43,7 +44,8 @@ class LocalCurvatureCertificate(Method):
         served_error: see `methods.ServedError`.
 
     Raises:
-        InputError: the network is affine; it has no curvature.
+        InputError: the network is affine, which has no curvature; or an activation is not
+            differentiable.
 
     Example:
         >>> kernels = [np.eye(2), 4.0 * np.eye(2)]
@@ -62,6 +64,7 @@ class LocalCurvatureCertificate(Method):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         if network.depth < 2:
             raise InputError("local curvature needs a hidden layer. Received: an affine network")
+        require_smooth(network.activations)
         self.network = network
         self._served_error = served_error
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
