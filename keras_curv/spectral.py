@@ -173,11 +173,13 @@ def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float
 def _symmetric_bound(matrix: np.ndarray, guess: float | None = None) -> float:
     """A proved upper bound of `max(0, λ_max)` of a symmetric matrix as it is stored."""
     side = len(matrix)
-    first = [] if guess is None else [guess]
-    for value in itertools.chain(first, _guesses(matrix)):
+    # A guess from outside is above or it is not: more slack would not help it.
+    attempts = [] if guess is None else [(guess, (1e-13,))]
+    computed = ((value, (1e-13, 1e-12, 1e-11)) for value in _guesses(matrix))
+    for value, slacks in itertools.chain(attempts, computed):
         value = max(value, 0.0)
         scale = max(value, float(np.abs(np.diag(matrix)).max()), 2.0**-1000)
-        for slack in (1e-13, 1e-12, 1e-11):
+        for slack in slacks:
             guess = value + slack * scale * math.sqrt(side)
             shifted = -matrix
             shifted[np.diag_indices(side)] += guess
