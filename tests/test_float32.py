@@ -128,7 +128,7 @@ def test_a_prediction_that_only_float32_flips_is_not_certified():
 
 
 @given(seed=st.integers(0, 2**31), scale=st.sampled_from([0.1, 1.0, 5.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_float32_never_proves_more_than_real(seed, scale):
     rng = np.random.default_rng(seed)
     network = float32_network(rng, (4, 7, 3), ("sigmoid",), scale)

@@ -118,6 +118,7 @@ class Ball:
             + self.error * other.error
         )
         error = (spread + UNIT * np.abs(product)) * _GROW + 8.0 * TINY
+        error = np.where((other.value == 1.0) & (other.error == 0.0), self.error, error)
         size, other_size = self._size(), other._size()
         served = size * other.served + other_size * self.served + self.served * other.served
         return Ball(product, error, served).rounded()
