@@ -43,12 +43,18 @@ _HALF = ("float16", "bfloat16")
 
 
 class _Snapshot(FeedForward):
-    """A network of given tensors."""
+    """A network of given tensors; a tensor that comes again is not passed forward again."""
 
     def __init__(self, sizes, activations, maps: Sequence[_AffineLayers]):
         self.sizes, self.activations = sizes, activations
         self._maps = maps
         self._kernels, self._biases = zip(*(part.weights() for part in maps), strict=True)
+        self._passed = {}
+
+    def _forward(self, x):
+        if x.ref() not in self._passed:
+            self._passed[x.ref()] = super()._forward(x)
+        return self._passed[x.ref()]
 
     def weights(self, dtype):
         """See `FeedForward`."""
