@@ -40,13 +40,15 @@ _FREE = 100.0  # a box so wide that Foolbox, which wants one, never meets it
 
 def pgd_margins(network, x, label, radius):
     """The lowest margin that PGD met in each ball."""
+
+    @tf.function(reduce_retracing=True)
+    def attack(x, label, radius):
+        return pgd_attack(network, x, label, radius=radius, steps=_STEPS.value, restarts=4)
+
     lowest = []
     for start in range(0, len(x), _BATCH):
         part = slice(start, start + _BATCH)
-        args = tf.constant(x[part]), tf.constant(label[part])
-        margin, point = pgd_attack(
-            network, *args, radius=tf.constant(radius[part]), steps=_STEPS.value, restarts=4
-        )
+        margin, point = attack(*map(tf.constant, (x[part], label[part], radius[part])))
         assert np.all(np.linalg.norm(point - x[part], axis=1) <= radius[part] * (1.0 + 1e-9))
         lowest.append(margin.numpy())
     return np.concatenate(lowest)
