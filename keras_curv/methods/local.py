@@ -28,7 +28,7 @@ from keras_curv.rounding import CURVATURE_FLOOR, gamma, up
 
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _BISECTIONS = 9
-_GAP = 1.01  # a bracket this narrow is not bisected any more
+_GAP = 1.002  # a bracket this narrow is not bisected any more
 _STEPS = 5  # gradients toward each x̂
 
 

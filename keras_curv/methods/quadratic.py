@@ -43,7 +43,7 @@ from keras_curv.spectral import smallest_eigenvalue_bound
 
 _KRYLOV = 20  # dimension of the spaces
 _SEARCH = 8  # radii ρ that are tried, with estimates
-_ENOUGH = 0.99  # of ρ: what is proved of a rival beyond that is not worth another proof
+_ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof
 _BISECTIONS = 60
 
 
