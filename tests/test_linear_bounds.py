@@ -14,27 +14,6 @@ from keras_curv.methods import linear_bounds
 from keras_curv.methods.linear_bounds import LinearBoundCertificate, pre_activation_bounds
 from keras_curv.network import Network
 
-RELU = ACTIVATIONS.get("relu") or Activation(
-    "relu",
-    tf.nn.relu,
-    lambda z: tf.cast(z > 0.0, z.dtype),
-    tf.zeros_like,
-    (0.0, 1.0),
-    (0.0, np.inf),
-    (),
-    (),
-)
-SOFTSIGN = ACTIVATIONS.get("softsign") or Activation(
-    "softsign",
-    tf.nn.softsign,
-    lambda z: 1.0 / tf.square(1.0 + tf.abs(z)),
-    lambda z: -2.0 * tf.sign(z) / (1.0 + tf.abs(z)) ** 3,
-    (0.0, 1.0),
-    (-2.0, 2.0),
-    (0.0,),
-    (-1e-300, 1e-300),
-)
-ENTRIES = {**ACTIVATIONS, "relu": RELU, "softsign": SOFTSIGN}
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3), 6: (3, 8, 6, 7, 5, 9, 4)}
 CASES = [
     (name, depth)
@@ -45,7 +24,7 @@ CASES = [
 
 def _build(kernels, biases, name):
     maps = [Affine(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
-    return Network(maps, [ENTRIES[name]] * (len(maps) - 1))
+    return Network(maps, [ACTIVATIONS[name]] * (len(maps) - 1))
 
 
 def _network(rng, sizes, name, scale=1.5):

@@ -15,8 +15,9 @@ is lowest at a given point extends that edge of the concave hull which passes th
 it is also the one with the least area under it. Starting from the two points on either side, the
 point highest above the present line replaces the one on its side, a few times.
 
-**Rounding.** `|σ̂ − σ| ≤ ω u |σ̂| + τ` (`rounding.ACTIVATION_ULPS`), at z_i that are float64 numbers
-themselves, plus three roundings for φ: `(2ω + 16) u (max|σ̂| + |k| max(|l|, |u|)) + 4τ` covers it.
+**Rounding.** `|σ̂ − σ| ≤ ω u (|σ̂| + c) + τ` (`rounding.ACTIVATION_ULPS`, c the `value_floor`), at
+z_i that are float64 numbers themselves, plus three roundings for φ: `(2ω + 16) u (max|σ̂| + c + |k|
+max(|l|, |u|)) + 4τ` covers it.
 
 Where σ does not fall, the constants σ(l) and σ(u) are bounds too; they are taken where they are
 better at that point, or where a line overflows, as on unbounded intervals.
@@ -107,23 +108,24 @@ def _smooth(activation: Activation, low: np.ndarray, high: np.ndarray, at) -> Re
     beyond = np.floor(np.nan_to_num((at - low) / width) * (POINTS - 1)) + 1.0
     beyond = np.clip(beyond, 1, POINTS - 1).astype(np.intp)
 
-    slope, top = _line_above(points, values, least, most, beyond)
+    floor = activation.value_floor
+    slope, top = _line_above(points, values, least, most, beyond, floor)
     upper = slope, top + up(sag * np.maximum(-bend_low, 0.0), 8)
-    slope, top = _line_above(points, -values, -most, -least, beyond)
+    slope, top = _line_above(points, -values, -most, -least, beyond, floor)
     lower = -slope, -(top + up(sag * np.maximum(bend_high, 0.0), 8))
 
     bottom, top = np.full(low.shape, -np.inf), np.full(low.shape, np.inf)
     if activation.first_range[0] >= 0.0:
         bottom, top = values[..., 0], values[..., -1]
-        bottom = bottom - _RELATIVE * np.abs(bottom) - 4.0 * TINY
-        top = top + _RELATIVE * np.abs(top) + 4.0 * TINY
+        bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - 4.0 * TINY
+        top = top + _RELATIVE * (np.abs(top) + floor) + 4.0 * TINY
     return Relaxation(
         *_better(*lower, np.where(np.isnan(bottom), -np.inf, bottom), at, np.less),
         *_better(*upper, np.where(np.isnan(top), np.inf, top), at, np.greater),
     )
 
 
-def _line_above(points, values, least, most, beyond) -> tuple[np.ndarray, np.ndarray]:
+def _line_above(points, values, least, most, beyond, floor) -> tuple[np.ndarray, np.ndarray]:
     """Slope within `[least, most]`, and intercept of a line that is above at all points.
 
     It is meant to be the lowest such line between the points before and at index `beyond`.
@@ -138,7 +140,7 @@ def _line_above(points, values, least, most, beyond) -> tuple[np.ndarray, np.nda
         before = highest < beyond
         left, right = np.where(before, highest, left), np.where(before, right, highest)
     size = np.maximum(np.abs(points[..., 0]), np.abs(points[..., -1]))
-    charge = _RELATIVE * (np.abs(values).max(axis=-1) + np.abs(slope) * size) + 4.0 * TINY
+    charge = _RELATIVE * (np.abs(values).max(axis=-1) + floor + np.abs(slope) * size) + 4.0 * TINY
     return slope, _pick(over, highest) + charge
 
 
