@@ -7,10 +7,9 @@ import functools
 
 import numpy as np
 
-from keras_curv import float32_unit
 from keras_curv.activations import Activation
 from keras_curv.errors import InputError
-from keras_curv.rounding import LayerNorms, norm_bound, up
+from keras_curv.rounding import FLOAT32_UNIT, LayerNorms, gamma, norm_bound, up
 from keras_curv.spectral import Gram, spectral_norm_bound
 
 
@@ -60,10 +59,14 @@ class Affine:
         ):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
         if self.served_kernel_error is None:
-            roundings = float32_unit.gamma(len(kernel) + 1)
-            object.__setattr__(self, "served_kernel_error", roundings * np.abs(kernel))
+            roundings = gamma(len(kernel) + 1, FLOAT32_UNIT)
+            object.__setattr__(
+                self, "served_kernel_error", roundings * (np.abs(kernel) + self.kernel_error)
+            )
         if self.served_bias_error is None:
-            object.__setattr__(self, "served_bias_error", float32_unit.UNIT * np.abs(bias))
+            object.__setattr__(
+                self, "served_bias_error", FLOAT32_UNIT * (np.abs(bias) + self.bias_error)
+            )
         if self.served_gain is None:
             object.__setattr__(self, "served_gain", gain(kernel, bias))
         kernel.setflags(write=False)

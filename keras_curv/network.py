@@ -19,6 +19,7 @@ from keras_curv import activations as activation_table
 from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
+from keras_curv.rounding import LayerNorms
 
 
 class Evaluation(NamedTuple):
@@ -229,6 +230,12 @@ class Network(FeedForward):
             [Affine(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)],
             [activation_table.get(name) for name in names],
         )
+
+    @functools.cached_property
+    def layer_norms(self) -> list[LayerNorms]:
+        """What the rounding charge needs of every affine map."""
+        activations = (*self.activations, None)
+        return [a.norms(s) for a, s in zip(self.affines, activations, strict=True)]
 
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """See `FeedForward`; one constant for each dtype."""

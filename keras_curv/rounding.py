@@ -27,15 +27,17 @@ import tensorflow as tf
 
 UNIT = 2.0**-53
 TINY = 2.0**-1022
+FLOAT32_UNIT = 2.0**-24
+FLOAT32_TINY = 2.0**-126
 # Added to computed slopes and norms, these cover whatever underflow took from their squares.
 SLOPE_FLOOR = 1e-150
 CURVATURE_FLOOR = 1e-200
 ACTIVATION_ULPS = 32.0
 
 
-def gamma(operations: float) -> float:
+def gamma(operations: float, unit: float = UNIT) -> float:
     """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row."""
-    return operations * UNIT / (1.0 - operations * UNIT)
+    return operations * unit / (1.0 - operations * unit)
 
 
 def up(value, operations: float = 4.0):

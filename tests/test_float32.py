@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 import keras_curv
 from keras_curv import data
-from keras_curv.activations import ACTIVATIONS
+from keras_curv.activations import ACTIVATIONS, SMOOTH
 from keras_curv.errors import InputError
+from keras_curv.linear import Affine
 from keras_curv.methods import float32
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.methods.float32 import Float32Error
 from keras_curv.network import Network
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.flow import Flow
+from keras_curv.rounding import gamma
 
 ARCHITECTURES = [
     ((5, 3), ()),
@@ -139,18 +143,54 @@ def test_float32_never_proves_more_than_real(seed, scale):
     assert np.mean(served.radius) > 0.95 * np.mean(real.radius)
 
 
+SERVED_AS = {name: getattr(keras.activations, name) for name in ACTIVATIONS if name != "gelu_tanh"}
+SERVED_AS["gelu"] = lambda z: keras.activations.gelu(z, approximate=False)
+SERVED_AS["gelu_tanh"] = lambda z: keras.activations.gelu(z, approximate=True)
+
+
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_the_assumption_about_activations(name):
-    """Of TensorFlow's kernels on this machine, over a part of all float32 numbers."""
+    """Of TensorFlow's kernels on this machine, as Keras serves them, over many float32 numbers."""
     bits = np.arange(0, 2**32, 8191, dtype=np.uint64).astype(np.uint32)
-    z = bits.view(np.float32)
-    z = z[np.isfinite(z)]
-    activation = ACTIVATIONS[name]
-    served = activation.value(tf.constant(z)).numpy().astype(float)
-    real = activation.value(tf.constant(z, tf.float64)).numpy()
-    relative = float32.ACTIVATION_ULPS * float32.UNIT * (np.abs(real) + activation.value_floor)
-    worst = np.argmax(np.abs(served - real) / (relative + float32.ACTIVATION_TINY))
-    assert abs(served[worst] - real[worst]) <= relative[worst] + float32.ACTIVATION_TINY, z[worst]
+    near = np.linspace(-30.0, 30.0, 100_001, dtype=np.float32)
+    z = np.concatenate([bits.view(np.float32), near])
+    one_op = name in float32.ONE_OP
+    z = z[np.isfinite(z) & (one_op | (np.abs(z) < 2.0**40))]
+    served = tf.function(SERVED_AS[name])(tf.constant(z)).numpy().astype(float)
+    exact = z.astype(float)
+    real = ACTIVATIONS[name].value(tf.constant(exact)).numpy()
+    size = np.abs(real) + (0.0 if one_op else 1.0 + np.abs(exact))
+    allowed = float32.ACTIVATION_ULPS * float32.UNIT * size + float32.ACTIVATION_TINY
+    worst = np.argmax(np.abs(served - real) / allowed)
+    assert abs(served[worst] - real[worst]) <= allowed[worst], z[worst]
+
+
+@pytest.mark.parametrize("name", sorted(set(SMOOTH) - {"gelu_tanh"}))
+def test_served_activations_are_charged(rng, name):
+    """Inputs far out on the left, where what is spelled out in several ops cancels."""
+    keras.utils.set_random_seed(3)
+    dense = keras.layers.Dense
+    model = keras.Sequential([keras.Input((3,)), dense(40, name), dense(3)])
+    model.layers[0].bias.assign(rng.uniform(-12.0, 0.0, 40))
+    served = keras_curv.read(model)
+    x = np.float32(rng.standard_normal((200, 3)))
+    real = served.network.logits(tf.constant(x.astype(float))).numpy()
+    label = real.argmax(axis=1)
+    rivals = rivals_of(label, 3)
+    charge = Float32Error(served.network)(x, label, rivals, np.zeros(rivals.shape))
+    found = margins(model(x).numpy().astype(float), label, rivals)
+    assert np.all(np.abs(found - margins(real, label, rivals)) <= charge)
+
+
+def test_long_sums_are_charged_in_full():
+    """Beyond 4,096 terms, n u is less than what n roundings may do."""
+    terms = 9000
+    flow = Flow.input((terms,)).times(Ball.exact(np.ones((terms, 1))))
+    assert np.all(flow.affine().served_kernel_error >= gamma(terms, float32.UNIT))
+    assert np.all(
+        Affine(np.ones((terms, 1)), np.zeros(1)).served_kernel_error >= gamma(terms, float32.UNIT)
+    )
+    assert gamma(terms, float32.UNIT) > (terms + 1) * float32.UNIT
 
 
 def test_through_a_served_model():

@@ -70,7 +70,7 @@ class CurvatureCertificate(Method):
         # κ = 0 says that the margin is constant; all others get a floor against underflow.
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
         self._kappa = np.where(_constant_margins(network), 0.0, kappa)
-        self._prove = functools.partial(proved_radius, layer_norms(network))
+        self._prove = functools.partial(proved_radius, network.layer_norms)
         screening = Screening(network, self._prove, tolerance=tolerance, max_steps=max_steps)
         self._search = tf.function(
             screening.__call__,
@@ -139,12 +139,6 @@ class CurvatureCertificate(Method):
         return self._prove(evaluation, point - x0, kappa[:, None], none)[:, 0]
 
 
-def layer_norms(network: Network) -> list[rounding.LayerNorms]:
-    """What the rounding charge needs of every affine map of the network."""
-    activations = (*network.activations, None)
-    return [a.norms(s) for a, s in zip(network.affines, activations, strict=True)]
-
-
 def proved_radius(
     layers: list[rounding.LayerNorms],
     evaluation: Evaluation,
@@ -160,7 +154,7 @@ def proved_radius(
     and proves min(r, R).
 
     Args:
-        layers: `layer_norms` of the network.
+        layers: `network.layer_norms`.
         evaluation: at `x0 + displacement`, n points against as many rivals.
         displacement: `(n, dim)`.
         curvature: κ, `(n, rivals)`.

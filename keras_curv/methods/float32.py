@@ -7,10 +7,10 @@ a method can ask for that much of the margin to remain.
 Model of arithmetic: IEEE single, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
 `|δ| ≤ u = 2⁻²⁴` and `|η| ≤ τ = 2⁻¹²⁶`, subnormals kept or flushed to zero; dot products of float32
 numbers in any order, with or without fused multiply-add, and no faster algorithm (no Winograd, no
-FFT, no TF32, no bfloat16); activations within `ω u (|σ| + φ)`, φ their `value_floor`, and an
-absolute `τ_σ` (ω = 16; measured on TensorFlow's CPU kernels: 8.2 at most for softplus, sigmoid and
-tanh, `tests/test_float32.py`). The input is taken as the float32
-vector that the server receives.
+FFT, no TF32, no bfloat16); activations within `ω u (|σ| + φ)` and an absolute
+`τ_σ`, where φ is 0 for those that are one op and 1 + |z| for others (ω = 16; measured on
+TensorFlow's CPU kernels, `tests/test_float32.py`: 8.2 at most for softplus, sigmoid and tanh). The
+input is taken as the float32 vector that the server receives.
 
 An affine map is served as it is stored, or with scalings, shifts and products between that reading
 folds; either way what is served is an affine map whose weights are off by ΔW and Δb, bounded entry
@@ -35,14 +35,19 @@ import tensorflow as tf
 
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
-from keras_curv.float32_unit import TINY, UNIT
 from keras_curv.methods.method import ServedError
 from keras_curv.network import Network
-from keras_curv.rounding import norm_bound, up
+from keras_curv.rounding import FLOAT32_TINY as TINY
+from keras_curv.rounding import FLOAT32_UNIT as UNIT
+from keras_curv.rounding import norm_bound, pre_activation_errors, up
 
 ACTIVATION_ULPS = 16.0
 ACTIVATION_TINY = 2.0**-100
+# Activations that are one op in a served graph. Others are spelled out in several, or cancel near 0
+# as TensorFlow's elu does, and are exact relative to |σ| + 1 + |z| only.
+ONE_OP = ("softplus", "sigmoid", "tanh", "relu", "softsign")
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
+_LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
 _OURS = 1.0 + 1e-6  # covers the float64 roundings of the bound itself
 
 
@@ -72,7 +77,9 @@ class Float32Error(ServedError):
                 "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
             )
         self.network = network
-        self._kernels = [np.abs(affine.kernel) for affine in network.affines]
+        plain = all(activation.name in ONE_OP for activation in network.activations)
+        self._limit = _LARGEST if plain else _LARGEST_CUBED
+        self._kernels = [affine.magnitude for affine in network.affines]
         self._columns = [
             up(norm_bound(affine.kernel, axis=0) + affine.kernel_error)
             for affine in network.affines
@@ -89,13 +96,13 @@ class Float32Error(ServedError):
         with np.errstate(over="ignore", invalid="ignore"):
             fixed, rate, largest = self._linear(np.asarray(x, np.float64), label, rivals)
             error = (fixed + rate * radius) * _OURS
-            fits = largest[0][:, None] + largest[1] * radius < _LARGEST
+            fits = largest[0][:, None] + largest[1] * radius < self._limit
         return np.where(fits & np.isfinite(error), error, np.inf)
 
     def _linear(self, x, label, rivals):
         """`fixed`, `rate`, `(n, k)`, and the same two of the largest number on the way."""
         # Every quantity is a pair: its part at x0, (n, width), and its part per unit of R.
-        sizes = [np.abs(a.numpy()) * _OURS for a in self._hidden(tf.constant(x))]
+        sizes = self._sizes(x)
         error, error_rate = np.zeros_like(sizes[0]), np.zeros(sizes[0].shape[1])
         largest, largest_rate = sizes[0].max(axis=1, initial=0.0), 1.0
         for index, affine in enumerate(self.network.affines):
@@ -123,13 +130,18 @@ class Float32Error(ServedError):
             activation = self.network.activations[index]
             slope, omega = activation.slope, ACTIVATION_ULPS * UNIT
             before, before_rate = passed + rounded, passed_rate + rounded_rate
-            own = omega * (sizes[index + 1] + activation.value_floor) + ACTIVATION_TINY
+            own = omega * sizes[index + 1] + ACTIVATION_TINY
+            own_rate = omega * slope * reach_rate
+            if activation.name not in ONE_OP:
+                own = own + omega * (1.0 + reach + before)
+                own_rate = own_rate + omega * (reach_rate + before_rate)
             error = slope * before * (1.0 + omega) + own
-            error_rate = slope * (before_rate * (1.0 + omega) + omega * reach_rate)
+            error_rate = slope * before_rate * (1.0 + omega) + own_rate
         # The margin is the real difference of two served logits: w = W_y − W_t carries what came
         # in, and both logits round.
-        kernel = self.network.affines[-1].kernel
-        w = np.abs(kernel.T[label][:, None] - kernel.T[rivals]) * _OURS  # (n, k, width)
+        columns = self.network.affines[-1].kernel.T
+        w = np.abs(columns[label][:, None] - columns[rivals]) * _OURS  # (n, k, width)
+        w += 2.0 * self.network.affines[-1].kernel_error
         norms = norm_bound(w, axis=2)
         carried = np.minimum(
             np.einsum("nkj,nj->nk", w, error), norms * norm_bound(error, axis=1)[:, None]
@@ -142,6 +154,19 @@ class Float32Error(ServedError):
         either = np.broadcast_to(reach_rate + passed_rate, rounded.shape)
         rate += relative * _both(either, label, rivals)
         return fixed, rate, (largest, largest_rate)
+
+    def _sizes(self, x: np.ndarray) -> list[np.ndarray]:
+        """Bounds of |a_0|, …, |a_{L−1}| at x0, in real arithmetic, each `(n, width)`."""
+        computed = self._hidden(tf.constant(x))
+        norms = self.network.layer_norms
+        errors = pre_activation_errors(norms[:-1], computed)
+        sizes = [np.abs(computed[0].numpy())]
+        for activation, a, error in zip(
+            self.network.activations, computed[1:], errors, strict=True
+        ):
+            off = activation.slope * error.numpy()[:, None] + 1e-12 * activation.value_floor
+            sizes.append((np.abs(a.numpy()) + off) * _OURS + TINY)
+        return sizes
 
 
 def _head_error(head: str, classes: int) -> tuple[float, float] | None:

@@ -58,7 +58,7 @@ def pre_activation_bounds(
     """Intervals that hold `z_1, …, z_{L−1}` wherever `‖δ‖₂ ≤ radius`, in real arithmetic.
 
     Args:
-        network: dense; see `LinearBoundCertificate` for its activations.
+        network: see `LinearBoundCertificate` for its activations.
         x: centres of the balls, `(n, dim)`.
         radius: `(n,)`, or one number; not negative.
 
@@ -66,7 +66,7 @@ def pre_activation_bounds(
         For each hidden layer `(low, high)`, each `(n, N_k)`; infinite where anything overflows.
 
     Raises:
-        InputError: the network has a map or an activation without a rule, a wrong shape, or a
+        InputError: the network has an activation without a rule, a wrong shape, or a
             radius that is negative or not a number.
 
     Example:
@@ -100,11 +100,11 @@ class LinearBoundCertificate(Method):
     """The largest ball on which CROWN's lower bounds of the margins are positive.
 
     Args:
-        network: dense; relu, or activations with a bounded second derivative.
+        network: relu, or activations with a bounded second derivative.
         served_error: what serving may take off a margin.
 
     Raises:
-        InputError: the network has a map or an activation without a rule; it is named.
+        InputError: the network has an activation without a rule; it is named.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -383,8 +383,5 @@ def _chunks(network: Network, x: np.ndarray, rivals: int):
 
 
 def _require_rules(network: Network) -> None:
-    for affine in network.affines:
-        if not isinstance(affine, Affine):
-            raise InputError(f"linear bounds need dense maps. Received: {type(affine).__name__}")
     for activation in network.activations:
         require_relaxation(activation)

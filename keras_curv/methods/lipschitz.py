@@ -41,7 +41,7 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
         `(classes, classes)`, symmetric, zero on the diagonal; infinite where it overflows.
 
     Raises:
-        InputError: a map is not dense, or an activation's slope is unbounded.
+        InputError: an activation's slope is unbounded.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -95,11 +95,11 @@ class LipschitzCertificate(Method):
     """Radius `(f(x) − rounding − served error) / Lip(f)`, for every rival in one evaluation.
 
     Args:
-        network: dense, any activations of bounded slope.
+        network: any activations of bounded slope.
         served_error: what serving may take off a margin.
 
     Raises:
-        InputError: a map is not dense, or an activation's slope is unbounded.
+        InputError: an activation's slope is unbounded.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -114,12 +114,6 @@ class LipschitzCertificate(Method):
         self.network = network
         self.served_error = served_error
         self._lipschitz = margin_lipschitz_bounds(network)
-        self._layers = [
-            affine.norms(activation)
-            for affine, activation in zip(
-                network.affines, (*network.activations, None), strict=True
-            )
-        ]
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`.
@@ -130,7 +124,9 @@ class LipschitzCertificate(Method):
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
-        charge = margin_charge(self._layers, evaluation.activations, evaluation.cotangents).margin
+        charge = margin_charge(
+            self.network.layer_norms, evaluation.activations, evaluation.cotangents
+        ).margin
         lipschitz = self._lipschitz[label[:, None], rivals]
         with np.errstate(all="ignore"):  # what is not finite proves nothing
             margin = evaluation.margin.numpy()
@@ -145,9 +141,6 @@ class LipschitzCertificate(Method):
 
 
 def _require_rules(network: Network) -> None:
-    for affine in network.affines:
-        if not isinstance(affine, Affine):
-            raise InputError(f"Lipschitz bounds need dense maps. Received: {type(affine).__name__}")
     for activation in network.activations:
         if not math.isfinite(activation.slope):
             raise InputError(

@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.activations import require_smooth
 from keras_curv.errors import InputError
-from keras_curv.methods.crc import layer_norms, proved_radius
+from keras_curv.methods.crc import proved_radius
 from keras_curv.methods.local_curvature import Anchor, LocalCurvature
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
@@ -69,7 +69,6 @@ class LocalCurvatureCertificate(Method):
         self._served_error = served_error
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
             self._curvature = LocalCurvature(network)
-        self._layers = layer_norms(network)
         self._step = tf.function(self._step, reduce_retracing=True)
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
@@ -169,7 +168,7 @@ class LocalCurvatureCertificate(Method):
         evaluation = self.network.evaluate(iterate.point, label, rival[:, None])
         kappa += CURVATURE_FLOOR
         proved = proved_radius(
-            self._layers, evaluation, displacement, kappa[:, None], error[:, None]
+            self.network.layer_norms, evaluation, displacement, kappa[:, None], error[:, None]
         )[:, 0]
         inside = tf.norm(displacement, axis=1) * (1.0 + gamma(self.network.dim + 8)) <= radius
         multiplier = dual.attack_multiplier(radius)

@@ -40,7 +40,6 @@ from keras_curv.curvature import (
     output_sensitivity,
     sensitivity_before,
 )
-from keras_curv.methods.crc import layer_norms
 from keras_curv.network import Network
 from keras_curv.rounding import (
     ACTIVATION_ULPS,
@@ -135,7 +134,6 @@ class LocalCurvature:
         self.network = network
         self._hidden = network.affines[:-1]
         self._lipschitz = lipschitz_bounds(network)
-        self._layers = layer_norms(network)
         self._column_norms = [
             up(norm_bound(affine.kernel, axis=0) + affine.kernel_error) for affine in self._hidden
         ]
@@ -165,7 +163,10 @@ class LocalCurvature:
             pre.append(tf.matmul(post[-1], affine.kernel) + affine.bias)
             post.append(activation.value(pre[-1]))
             slope.append(activation.first(pre[-1]).numpy())
-        errors = [error.numpy() for error in pre_activation_errors(self._layers[:-1], post[:-1])]
+        errors = [
+            error.numpy()
+            for error in pre_activation_errors(self.network.layer_norms[:-1], post[:-1])
+        ]
         # The last of them counts twice: as if it were a difference of two logits.
         count, first = len(x), self._hidden[0]
         anchor = Anchor([z.numpy() for z in pre], errors, slope, *([] for _ in range(7)))

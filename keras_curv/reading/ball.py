@@ -21,11 +21,10 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
-from keras_curv import float32_unit
-from keras_curv.rounding import TINY, UNIT, gamma, norm_bound
+from keras_curv.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT, gamma, norm_bound
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
-_SINGLE = float32_unit.UNIT * (1.0 + 1e-6)  # and those of one of `served`
+_OURS = 1.0 + 1e-6  # and those of one of `served`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -137,9 +136,9 @@ class Ball:
         product, error = self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4))
         # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_n.
         weights = other_size + other.error
-        away = other.served + float32_unit.gamma(terms) * (weights + other.served)
+        away = other.served + gamma(terms, FLOAT32_UNIT) * (weights + other.served)
         served = self._size() @ away + self.served @ (weights + away)
-        return Ball(product, error, served * (1.0 + 1e-6) + 8.0 * terms * float32_unit.TINY)
+        return Ball(product, error, served * _OURS + 8.0 * terms * FLOAT32_TINY)
 
     def reciprocal(self) -> Ball:
         """1/r; infinite error where 0 is in the ball."""
@@ -183,8 +182,9 @@ class Ball:
 
     def rounded(self, times: int = 1) -> Ball:
         """The same, after the server has rounded it."""
-        away = times * (_SINGLE * (self._size() + self.served) + 4.0 * float32_unit.TINY)
-        return dataclasses.replace(self, served=(self.served + away) * (1.0 + 1e-9))
+        away = gamma(times, FLOAT32_UNIT) * (self._size() + self.served)
+        served = (self.served + away) * _OURS + 4.0 * times * FLOAT32_TINY
+        return dataclasses.replace(self, served=served)
 
     def _size(self) -> np.ndarray:
         """A bound of the real numbers' absolute values."""
