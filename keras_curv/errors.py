@@ -19,6 +19,13 @@ def require_positive(value: float, name: str) -> float:
     return float(value)
 
 
+def require_non_negative(value: float, name: str) -> float:
+    """The number; InputError unless it is finite and at least 0."""
+    if not (math.isfinite(value) and value >= 0.0):
+        raise InputError(f"{name} must be a number, at least 0. Received: {value}")
+    return float(value)
+
+
 def require_at_least(value: float, least: int, name: str) -> int:
     """The number as an integer; InputError unless it is one, and at least `least`."""
     if not (math.isfinite(value) and value >= least and value == int(value)):

@@ -8,7 +8,7 @@ is read layer by layer, and what is not on the lists below is refused by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -43,18 +43,12 @@ _HALF = ("float16", "bfloat16")
 
 
 class _Snapshot(FeedForward):
-    """A network of given tensors; a tensor that comes again is not passed forward again."""
+    """A network whose weights are given tensors."""
 
     def __init__(self, sizes, activations, maps: Sequence[_AffineLayers]):
         self.sizes, self.activations = sizes, activations
         self._maps = maps
         self._kernels, self._biases = zip(*(part.weights() for part in maps), strict=True)
-        self._passed = {}
-
-    def _forward(self, x):
-        if x.ref() not in self._passed:
-            self._passed[x.ref()] = super()._forward(x)
-        return self._passed[x.ref()]
 
     def weights(self, dtype):
         """See `FeedForward`."""
@@ -173,6 +167,7 @@ class LiveNetwork:
     Args:
         model: built, with one input, one output of logits `(batch, classes)`, and layers in a
             plain chain.
+        activations: those that it may have, by name; all smooth ones by default.
 
     Raises:
         InputError: the model is not built, or has a layer, an activation or an output for
@@ -185,7 +180,7 @@ class LiveNetwork:
         (4, 8, 3)
     """
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, model: keras.Model, activations: Mapping[str, Activation] = SMOOTH):
         inputs = getattr(model, "inputs", None)
         if not isinstance(model, keras.Model) or not inputs:
             raise InputError(
@@ -211,7 +206,7 @@ class LiveNetwork:
         self._activations: list[Activation] = []
         shape, pending = self.input_shape, []
         for layer in _chain(model):
-            activation = _activation(layer)
+            activation = _activation(layer, activations)
             if not isinstance(layer, _layers.Activation):
                 pending.append(layer)
             if activation is not None:
@@ -268,7 +263,7 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer]:
     return layers
 
 
-def _activation(layer: keras.layers.Layer) -> Activation | None:
+def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
     """What the layer ends with; None where it is affine. Refuses what has no rule."""
     known = (*_KEEPS_ENTRIES, *_AFFINE, _layers.Activation)
     # A subclass may do anything in its call.
@@ -276,20 +271,20 @@ def _activation(layer: keras.layers.Layer) -> Activation | None:
     if foreign or getattr(layer, "data_format", None) == "channels_first":
         names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
         raise InputError(
-            f"base has the layer {layer.name!r} ({type(layer).__name__}), which curvature "
-            f"training cannot read; supported: {names}"
+            f"base has the layer {layer.name!r} ({type(layer).__name__}), which training "
+            f"cannot read; supported: {names}"
         )
     function = getattr(layer, "activation", None)
     if function is None or function is keras.activations.linear:
         return None
-    for name, activation in SMOOTH.items():
+    for name, activation in table.items():
         if function is getattr(keras.activations, name, None):
             return activation
     name = getattr(function, "__name__", str(function))
     hint = (
         "base must return logits: leave the softmax away"
         if name in ("softmax", "log_softmax")
-        else f"supported: {', '.join(SMOOTH)}"
+        else f"supported: {', '.join(table)}"
     )
     raise InputError(
         f"base has the activation {name!r} in layer {layer.name!r}, which has no curvature "

@@ -20,58 +20,39 @@ Reference: Singla & Feizi (2020), section 5, for curvature-based robust training
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
+from keras_curv.activations import SMOOTH
 from keras_curv.attacks import curvature_attack
-from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.errors import (
+    InputError,
+    require_at_least,
+    require_non_negative,
+    require_positive,
+)
 from keras_curv.network import likeliest_rivals
 from keras_curv.training.curvature_estimate import CurvatureEstimate
-from keras_curv.training.live import LiveNetwork
+from keras_curv.training.logits_model import LogitsModel, require_labels
 
 LOSSES = ("certified", "crt")
 RIVALS = 4  # of the certified loss, by default
 _RAMP_START = 0.05  # of the radius
 _NEVER = -1e9  # the logit of a class that takes no part
-_ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 
 
-class _CurvatureModel(keras.Model):
-    """A base model, the network read from it, and its estimated curvature."""
+class _CurvatureModel(LogitsModel):
+    """A base model, and the estimated curvature of the network read from it."""
+
+    activations = SMOOTH
 
     def __init__(self, base, gamma, **kwargs):
-        super().__init__(**kwargs)
-        self.live = LiveNetwork(base)
-        self.base = base
-        self.gamma = _non_negative(gamma, "gamma")
+        super().__init__(base, **kwargs)
+        self.gamma = require_non_negative(gamma, "gamma")
         self.curvature = CurvatureEstimate(self.live.sizes, self.live.activations)
         self.curvature_metric = keras.metrics.Mean("curvature")
-        self.built = True
-
-    def call(self, x, training=None):
-        """The logits of the base, `(n, classes)`."""
-        return self.base(x, training=training)
-
-    def compile(self, optimizer="adam", loss=None, **kwargs):
-        """As for any Keras model.
-
-        Args:
-            loss: of labels `(n,)` and logits; None: sparse categorical cross-entropy.
-
-        Raises:
-            InputError: the loss takes probabilities, or one-hot labels.
-        """
-        loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        _require_logits_loss(loss)
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
-
-    def compile_from_config(self, config):
-        """Compiles a loaded model; Keras leaves those with a `compile` of their own uncompiled."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
 
     def _minus_m(self, label, rival) -> tf.Tensor:
         """κ of each pair, of the shape of `rival`; differentiable, moves nothing."""
@@ -88,17 +69,7 @@ class _CurvatureModel(keras.Model):
 
     def get_config(self):
         """What `from_config` takes."""
-        return {
-            **super().get_config(),
-            "base": keras.saving.serialize_keras_object(self.base),
-            "gamma": self.gamma,
-        }
-
-    @classmethod
-    def from_config(cls, config):
-        """The model, with fresh weights."""
-        base = keras.saving.deserialize_keras_object(config["base"])
-        return cls(**{**config, "base": base})
+        return {**super().get_config(), "gamma": self.gamma}
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -145,7 +116,7 @@ class CurvatureRegularizer(_CurvatureModel):
 
     def _checked(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, _require_labels(y, self.live.sizes[-1]), sample_weight
+        return x, require_labels(y, self.live.sizes[-1]), sample_weight
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The compiled loss, plus the penalty."""
@@ -265,7 +236,7 @@ class CRTModel(_CurvatureModel):
         """The step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         network = self.live.now()
-        label = _require_labels(y, network.classes)
+        label = require_labels(y, network.classes)
         x = tf.cast(x, tf.float32)
         flat = tf.reshape(x, (-1, network.dim))
         logits = network.logits(flat)
@@ -350,56 +321,3 @@ def _of_pairs(matrix: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tenso
     """`matrix[label, rival]`, of the shape of `rival`, `(n,)` or `(n, k)`."""
     rows = tf.matmul(tf.one_hot(label, matrix.shape[0]), matrix)
     return tf.gather(rows, rival, batch_dims=1)
-
-
-def _require_labels(y, classes: int) -> tf.Tensor:
-    """Integer labels `(n,)`, int32.
-
-    Raises:
-        InputError: another shape or type; one-hot labels by name.
-    """
-    if y is None:
-        raise InputError("curvature training needs labels (n,). Received: none")
-    y = tf.convert_to_tensor(y)
-    if y.shape.rank == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.shape.rank == 2 and y.shape[1] == classes:
-        raise InputError(
-            f"labels of shape {tuple(y.shape)} look one-hot; pass integers (n,), as from "
-            "numpy.argmax(y, axis=1)"
-        )
-    if y.shape.rank != 1 or not y.dtype.is_integer:
-        raise InputError(f"labels must be integers (n,). Received: {y.dtype.name}, shape {y.shape}")
-    label = tf.cast(y, tf.int64)
-    message = f"labels must be from 0 to {classes - 1}"
-    with tf.control_dependencies(
-        [
-            tf.debugging.assert_non_negative(label, message),
-            tf.debugging.assert_less(label, tf.constant(classes, tf.int64), message),
-        ]
-    ):
-        # XLA drops the assertions; what stays out of range makes the loss NaN.
-        return tf.cast(tf.clip_by_value(label, -1, classes), tf.int32)
-
-
-def _require_logits_loss(loss) -> None:
-    """Raises InputError for a loss that would misread integer labels or logits."""
-    for part in map(keras.losses.get, keras.tree.flatten(loss)):
-        config = part.get_config() if isinstance(part, keras.losses.Loss) else {}
-        name = getattr(part, "name", None) or getattr(part, "__name__", "")
-        # Keras' own functions take probabilities.
-        if config.get("from_logits") is False or part is getattr(keras.losses, name, None):
-            raise InputError(
-                f"the base returns logits: compile with from_logits=True. Received: loss={name!r}"
-            )
-        if isinstance(part, _ONE_HOT_LOSSES):
-            raise InputError(
-                "labels are integers (n,): use SparseCategoricalCrossentropy(from_logits=True). "
-                f"Received: {type(part).__name__}"
-            )
-
-
-def _non_negative(value: float, name: str) -> float:
-    if not (math.isfinite(value) and value >= 0.0):
-        raise InputError(f"{name} must be a number, at least 0. Received: {value}")
-    return float(value)
