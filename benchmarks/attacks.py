@@ -100,13 +100,7 @@ def main(argv):
         except InputError:
             table.add_row(method, "no theory")
             continue
-        network, size = certifier.served.network, certifier.batch_size()
-        radius = np.concatenate(
-            [
-                certifier.certify(x[i : i + size], y[i : i + size]).radius
-                for i in range(0, len(x), size)
-            ]
-        )
+        network, radius = certifier.served.network, certifier.certify_all(x, y).radius
         if attacked is None:  # DDN does not know the radius: once for all methods
             flat = x.reshape(len(x), -1).astype(np.float64)
             attacked = ddn_distances(network, flat, y)

@@ -33,17 +33,11 @@ _RADII = flags.DEFINE_multi_float("radius", [0.1, 0.5, 1.58], "Repeatable.")
 
 
 def certified(certifier, x, y):
-    """Radii, methods, gradients and seconds; a first small batch is not counted."""
-    size = min(certifier.batch_size(_RIVALS.value), max(1, len(x) // 2))
+    """Certificates and seconds; a first small batch is not counted."""
     certifier.certify(x[: min(2, len(x))], y[: min(2, len(x))], rivals=_RIVALS.value)
     started = time.perf_counter()
-    parts = [
-        certifier.certify(x[i : i + size], y[i : i + size], rivals=_RIVALS.value, first_index=i)
-        for i in range(0, len(x), size)
-    ]
-    seconds = time.perf_counter() - started
-    fields = ("radius", "method", "gradient_evaluations", "prediction")
-    return *(np.concatenate([getattr(part, f) for part in parts]) for f in fields), seconds
+    certificates = certifier.certify_all(x, y, rivals=_RIVALS.value)
+    return certificates, time.perf_counter() - started
 
 
 def main(argv):
@@ -58,31 +52,31 @@ def main(argv):
             skipped.append(method)
             continue
         found[method] = certified(certifier, x, y)
-    winners = found["auto"][1]
+    winners = found["auto"][0].method
     title = f"{name}, {len(x)} examples of {examples.name}, rivals {_RIVALS.value}"
     table = Table(title=f"{title}, guarantee {_GUARANTEE.value}")
     radii = [f"at {radius:g}" for radius in _RADII.value]
     for column in ("method", "mean radius", *radii, "s / example", "gradients", "wins"):
         table.add_column(column, justify="left" if column == "method" else "right")
-    for method, (radius, _, gradients, prediction, seconds) in found.items():
-        correct = prediction == y
+    for method, (proved, seconds) in found.items():
+        radius, correct = proved.radius, proved.prediction == y
         table.add_row(
             method,
             f"{radius[correct].mean():.4f}",
             *(f"{100 * np.mean(radius > r):.1f} %" for r in _RADII.value),
             f"{seconds / len(x):.4f}",
-            f"{gradients[correct].mean():.0f}",
+            f"{proved.gradient_evaluations[correct].mean():.0f}",
             "" if method == "auto" else f"{100 * np.mean(winners[correct] == method):.1f} %",
         )
     console = Console(width=120)
     console.print(table)
-    best, _, _, _, seconds = found.pop("auto")
+    best, seconds = found.pop("auto")
     parts = sum(other[-1] for other in found.values())
     console.print(f"auto: {seconds / parts:.2f} × the time of its parts, each on its own")
-    for method, (radius, *_) in found.items():
-        some = radius > 0.0
+    for method, (proved, _) in found.items():
+        radius, some = proved.radius, proved.radius > 0.0
         console.print(
-            f"least auto / {method}: {np.min(best[some] / radius[some], initial=9.0):.4f}"
+            f"least auto / {method}: {np.min(best.radius[some] / radius[some], initial=9.0):.4f}"
         )
     if skipped:
         console.print(f"no theory: {', '.join(skipped)}")

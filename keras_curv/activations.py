@@ -393,7 +393,17 @@ _RELU = Activation(
     second_extrema=(),
 )
 
-_TABLE = (_SOFTPLUS, _SIGMOID, _TANH, _SILU, _GELU, _GELU_TANH, _MISH, _ELU, _CELU, _SOFTSIGN) + (
+_TABLE = (
+    _SOFTPLUS,
+    _SIGMOID,
+    _TANH,
+    _SILU,
+    _GELU,
+    _GELU_TANH,
+    _MISH,
+    _ELU,
+    _CELU,
+    _SOFTSIGN,
     _LOG_SIGMOID,
     _TANH_SHRINK,
     _SQUAREPLUS,

@@ -94,6 +94,40 @@ class Certifier:
         )
         return around(result, moved)
 
+    def certify_all(
+        self,
+        x: np.ndarray,
+        y: np.ndarray | None = None,
+        *,
+        rivals: str = "all",
+        seed: int = 0,
+        batch_size: int | None = None,
+    ) -> Certificates:
+        """Certifies any number of examples, a batch at a time; see `certify`.
+
+        Args:
+            batch_size: examples at a time; None chooses by the size of the network.
+        """
+        x = np.asarray(x)
+        if x.ndim == 0:
+            raise InputError("x must be an array of examples. Received: one number")
+        if y is not None and np.shape(y) != x.shape[:1]:
+            raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
+        if batch_size is not None:
+            require_at_least(batch_size, 1, "batch_size")
+        size = batch_size or self.batch_size(rivals)
+        parts = [
+            self.certify(
+                x[start : start + size],
+                None if y is None else np.asarray(y)[start : start + size],
+                rivals=rivals,
+                seed=seed,
+                first_index=start,
+            )
+            for start in range(0, max(len(x), 1), size)
+        ]
+        return Certificates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
     def batch_size(self, rivals: str = "all") -> int:
         """How many examples fit a batch of moderate memory."""
         network = self.served.network
@@ -198,25 +232,7 @@ def certify(
         True
     """
     certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
-    x = np.asarray(x)
-    if y is not None and x.ndim and np.shape(y) != x.shape[:1]:
-        raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
-    if x.ndim == 0:
-        raise InputError("x must be an array of examples. Received: one number")
-    if batch_size is not None:
-        require_at_least(batch_size, 1, "batch_size")
-    size = batch_size or certifier.batch_size(rivals)
-    parts = [
-        certifier.certify(
-            x[start : start + size],
-            None if y is None else np.asarray(y)[start : start + size],
-            rivals=rivals,
-            seed=seed,
-            first_index=start,
-        )
-        for start in range(0, max(len(x), 1), size)
-    ]
-    return Certificates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
 
 
 def success_rates(

@@ -103,9 +103,9 @@ class CurvatureCertificate(Method):
         """
         label, rivals = np.asarray(label), np.asarray(rivals)
         kappa = self._kappa[label[:, None], rivals]
-        reach = np.full(kappa.shape, np.inf)
+        reach, spent = np.full(kappa.shape, np.inf), 0
         if self.served_error is not no_error:
-            reach = self._reach(x, label, rivals, kappa)
+            reach, spent = self._reach(x, label, rivals, kappa), rivals.shape[1]
         radius, distance, evaluations = self._search(
             tf.convert_to_tensor(x, tf.float64),
             tf.convert_to_tensor(label, tf.int32),
@@ -114,7 +114,7 @@ class CurvatureCertificate(Method):
             tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
         )
         radius = np.minimum(radius.numpy(), reach)
-        return PairCertificates(radius, evaluations.numpy(), distance.numpy())
+        return PairCertificates(radius, spent + evaluations.numpy(), distance.numpy())
 
     def _reach(self, x, label, rivals, kappa) -> np.ndarray:
         """Radii within which a served error is worth knowing: more is hardly ever proved."""

@@ -7,6 +7,7 @@ of examples, in the same way for all of them.
 from __future__ import annotations
 
 import abc
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -83,10 +84,12 @@ class Method(abc.ABC):
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """`(n, dim)` → `(n, classes)`, float64."""
-        if not hasattr(self, "_compiled_logits"):
-            signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
-            self._compiled_logits = tf.function(self.network.logits, input_signature=signature)
         return self._compiled_logits(tf.convert_to_tensor(x, tf.float64)).numpy()
+
+    @functools.cached_property
+    def _compiled_logits(self):
+        signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
+        return tf.function(self.network.logits, input_signature=signature)
 
     def certify(
         self,

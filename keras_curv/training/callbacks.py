@@ -87,13 +87,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
     def _certify(self, epoch: int) -> dict[str, float]:
         model = getattr(self.model, "base", self.model)
         certifier = Certifier(model, method=CurvatureCertificate.name)
-        size = certifier.batch_size()
-        radii = np.concatenate(
-            [
-                certifier.certify(self.x[start : start + size], self.y[start : start + size]).radius
-                for start in range(0, len(self.x), size)
-            ]
-        )
+        radii = certifier.certify_all(self.x, self.y).radius
         if self.log_dir is not None:
             self._write(epoch, radii, certifier)
         fractions = [float(np.mean(radii > value)) for value in self.radii]
