@@ -29,7 +29,7 @@ from keras_curv.rounding import CURVATURE_FLOOR, gamma, up
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _BISECTIONS = 9
 _GAP = 1.002  # a bracket this narrow is not bisected any more
-_STEPS = 5  # gradients toward each x̂
+_STEPS = 10  # gradients toward each x̂, at most
 
 
 class LocalCurvatureCertificate(Method):
@@ -147,16 +147,23 @@ class LocalCurvatureCertificate(Method):
         y, t = label[of], rivals[of, column]
         kappa = self._curvature.estimate(anchor, radius, of, y, t)
         error = self._error(x, label, rivals, radius)[of, column]
-        best, points = tf.zeros(len(of), tf.float64), tf.constant(x[of])
-        iterate = dual.start(points)
+        best, points, used = np.zeros(len(of)), x[of], np.zeros(len(x), np.int64)
+        rows, iterate = np.arange(len(of)), dual.start(tf.constant(points))
         for _ in range(_STEPS):
-            found, following = self._step(x[of], y, t, kappa, radius[of], error, iterate)
-            points = tf.where((found > best)[:, None], iterate.point, points)
-            best, iterate = tf.maximum(best, found), following
+            args = x[of[rows]], y[rows], t[rows], kappa[rows], radius[of[rows]], error[rows]
+            found, following = self._step(*args, iterate)
+            better = found.numpy() > best[rows]
+            points[rows[better]] = iterate.point.numpy()[better]
+            best[rows] = np.fmax(best[rows], found)
+            used += np.bincount(of[rows], minlength=len(x))
+            open_ = best[rows] < radius[of[rows]]
+            if not open_.any():
+                break
+            rows, iterate = rows[open_], dual.Iterate(*(part[open_] for part in following))
         proved = np.array(known)
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
         proved = np.where(known < radius[:, None], proved, radius[:, None])
-        return proved, _STEPS * np.bincount(of, minlength=len(x)), (of, column), points
+        return proved, used, (of, column), points
 
     def _error(self, x, label, rivals, radius) -> np.ndarray:
         each = np.broadcast_to(radius[:, None], rivals.shape)
