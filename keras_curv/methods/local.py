@@ -29,6 +29,7 @@ from keras_curv.rounding import CURVATURE_FLOOR, gamma, up
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _BISECTIONS = 9
 _GAP = 1.002  # a bracket this narrow is not bisected any more
+_PROOFS = 2  # eigenvalue bounds of a rival in reach, at most
 _STEPS = 10  # gradients toward each x̂, at most
 
 
@@ -118,26 +119,38 @@ class LocalCurvatureCertificate(Method):
             reached = proved.min(axis=1)
             high[rows] = np.where(reached < radius, radius, high[rows])
             low[rows] = np.maximum(low[rows], reached)
-        proved, used, (of, column), points = self._at(anchor, x, label, rivals, known, low)
-        gradients += used + np.bincount(of, minlength=len(x))
-        y, t = label[of], rivals[of, column]
-        kappa = self._curvature.bound(anchor, low, of, y, t)
-        error = self._error(x, label, rivals, low)[of, column]
-        found, *_ = self._step(
-            x[of],
-            y,
-            t,
-            kappa,
-            low[of],
-            error,
-            dual.start(tf.constant(x[of]))._replace(point=points),
-        )
-        result = known.copy()
-        result[of, column] = np.minimum(found.numpy(), low[of])
+        result, rows = known.copy(), np.arange(len(x))
+        for _ in range(_PROOFS):
+            found, used = self._prove(
+                anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], low[rows]
+            )
+            result[rows] = np.maximum(result[rows], found)
+            gradients[rows] += used
+            # A bound above the estimate proves less than the ball: the crossing is between.
+            reached = found.min(axis=1)
+            short = _GAP * reached < low[rows]
+            low[rows] = np.sqrt(np.maximum(reached, low[rows] / 2.0) * low[rows])
+            rows = rows[short]
+            if not len(rows):
+                break
         return result, gradients
 
-    def _at(self, anchor: Anchor, x, label, rivals, known, radius):
+    def _prove(self, anchor: Anchor, x, label, rivals, known, radius):
+        """Proved radii, `(n, k)`, by bounds on the balls of these radii; gradients used."""
+        _, used, (of, column), points = self._at(anchor, x, label, rivals, known, radius, to=np.inf)
+        y, t = label[of], rivals[of, column]
+        kappa = self._curvature.bound(anchor, radius, of, y, t)
+        error = self._error(x, label, rivals, radius)[of, column]
+        iterate = dual.start(tf.constant(x[of]))._replace(point=tf.constant(points))
+        found, *_ = self._step(x[of], y, t, kappa, radius[of], error, iterate)
+        result = known.copy()
+        result[of, column] = np.minimum(found.numpy(), radius[of])
+        return result, used + np.bincount(of, minlength=len(x))
+
+    def _at(self, anchor: Anchor, x, label, rivals, known, radius, to=1.0):
         """What the balls of these radii prove if the estimated curvature holds, and where.
+
+        Points are sought until they prove `to` times the radius.
 
         Returns:
             Radii `(n, k)`; gradients used `(n,)`; the P pairs that were looked at, those with
@@ -156,10 +169,10 @@ class LocalCurvatureCertificate(Method):
             points[rows[better]] = iterate.point.numpy()[better]
             best[rows] = np.fmax(best[rows], found)
             used += np.bincount(of[rows], minlength=len(x))
-            open_ = best[rows] < radius[of[rows]]
-            if not open_.any():
+            going = best[rows] < to * radius[of[rows]]
+            if not going.any():
                 break
-            rows, iterate = rows[open_], dual.Iterate(*(part[open_] for part in following))
+            rows, iterate = rows[going], dual.Iterate(*(part[going] for part in following))
         proved = np.array(known)
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
         proved = np.where(known < radius[:, None], proved, radius[:, None])
