@@ -46,7 +46,7 @@ def main(argv):
     bounds = curvature_bounds(network)
     seconds = time.perf_counter() - started
     certificate = CurvatureCertificate(network, curvature=bounds)
-    gap = curvature_gap(network, x, y, minimum_examples=_MINIMUM.value, batch_size=4)
+    gap = curvature_gap(network, x, y, minimum_examples=_MINIMUM.value)
     found, worst = success_rates(certificate, x, y, radius=_RADIUS.value)
 
     off_diagonal = ~np.eye(network.classes, dtype=bool)

@@ -128,6 +128,14 @@ def print_table(summary: dict, console: Console | None = None) -> None:
         console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False, soft_wrap=True)
 
 
+def print_names(rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
+    """Names and what they stand for, in columns."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    (console or Console()).print(table)
+
+
 def percent(fraction: float, digits: int = 2) -> str:
     """A fraction as per cent, rounded down, as every radius is."""
     scale = 10**digits

@@ -1,0 +1,180 @@
+"""One table, run: networks trained and measured, or taken from where an earlier run left them.
+
+Everything is kept under the output folder by what decides it, so that a run that was killed goes
+on, tables share networks, and several processes started with the same folder share the work: each
+takes a network that no other holds the lock of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from keras_curv import data
+from keras_curv.data import Examples
+from keras_curv.errors import InputError
+from keras_curv.reproduce import recipes, tables, write
+from keras_curv.reproduce.measurements import COLUMNS, Subject
+from keras_curv.reproduce.tables import Row, Table
+from keras_curv.training import run as training
+from keras_curv.training.recipe import Recipe
+
+_QUICK_EXAMPLES = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A row of the table with what was measured.
+
+    Attributes:
+        row: as in the paper.
+        command: that trained the network.
+        seed: of the training.
+        figures: column → figure; a column that no process has measured yet is not there.
+        seconds: what the training took, with its certification; None: not trained yet.
+    """
+
+    row: Row
+    command: str
+    seed: int
+    figures: dict[str, float]
+    seconds: float | None
+
+
+def reproduce(
+    name: str,
+    output: str,
+    *,
+    data_dir: str | None = None,
+    seed: int = 0,
+    quick: bool = False,
+    limit: int | None = None,
+    progress: bool = False,
+    say=lambda text: None,
+) -> dict[str, pathlib.Path]:
+    """Trains and measures what a table asks for, and writes it down.
+
+    Args:
+        name: of the table, one of `tables.TABLES`.
+        output: folder; made if need be, and shared by all tables.
+        data_dir: of tfds.
+        seed: of every training.
+        quick: tiny networks and 40 examples, to see that everything runs; marked so.
+        limit: measure the first so many test examples only; marked so.
+        progress: show bars.
+        say: called with a line of text as each network is begun.
+
+    Returns:
+        "md", "csv" and "png" (where matplotlib is installed) → the files.
+
+    Raises:
+        InputError: the table is unknown, its data are not there, or the folder cannot be used.
+    """
+    table, folder = tables.get(name), pathlib.Path(output)
+    limit = min(limit or _QUICK_EXAMPLES, _QUICK_EXAMPLES) if quick else limit
+    examples = data.load(table.dataset, "test", data_dir=data_dir).limited(limit)
+    for part in ("models", "measurements"):
+        try:
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be used for output: {error}") from error
+    for row in tables.rows(name):
+        recipe = recipes.recipe(table, row, seed=seed, quick=quick)
+        model = folder / "models" / _key(dataclasses.asdict(recipe))
+        with _lock(model.with_suffix(".lock")) as ours:
+            if ours:
+                say(f"{name}: {recipe.architecture}, {row.training} {row.weight or ''}".strip())
+                _train(recipe, model, data_dir, progress)
+                _measure(folder, model, table, row, examples)
+    results = [
+        _result(folder, table, row, examples, recipes.recipe(table, row, seed=seed, quick=quick))
+        for row in tables.rows(name)
+    ]
+    return write.table(name, table, results, folder, quick=quick, limit=limit)
+
+
+def _key(settings: dict) -> str:
+    """A short name for what these settings lead to."""
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path) -> Iterator[bool]:
+    """Whether the lock is ours; it goes with the process, however that ends."""
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _train(recipe: Recipe, model: pathlib.Path, data_dir, progress: bool) -> None:
+    """Trains the network unless it is there; goes on with one that was interrupted."""
+    took = model.with_suffix(".json")
+    if took.is_file():
+        return
+    begun, earlier = (model / "recipe.json").is_file(), time.time()
+    if not (model / "CARD.md").is_file():
+        training.train(
+            recipe,
+            str(model),
+            resume=begun,
+            data_dir=data_dir,
+            command=recipes.command(recipe),
+            progress=progress,
+        )
+        tf.keras.backend.clear_session()
+    took.write_text(json.dumps({"seconds": time.time() - earlier, "resumed": begun}))
+
+
+def _measurements(
+    folder: pathlib.Path, table: Table, row: Row, examples: Examples, recipe: Recipe
+) -> pathlib.Path:
+    decisive = {
+        "recipe": dataclasses.asdict(recipe),
+        "examples": [examples.name, examples.fingerprint, examples.count],
+        "radius": table.radius,
+    }
+    return folder / "measurements" / f"{_key(decisive)}.json"
+
+
+def _measure(folder, model, table: Table, row: Row, examples: Examples) -> None:
+    """Measures what is not there yet; what is, is written down column by column."""
+    recipe = Recipe(**json.loads((model / "recipe.json").read_text()))
+    file = _measurements(folder, table, row, examples, recipe)
+    figures = json.loads(file.read_text()) if file.is_file() else {}
+    subject = Subject(str(model), row, examples, table.radius)
+    for column in table.columns:
+        if column in figures or not _applies(column, row):
+            continue
+        figures[column] = float(COLUMNS[column].measure(subject))
+        fresh = file.with_suffix(".new")
+        fresh.write_text(json.dumps(figures, indent=1))
+        fresh.replace(file)
+
+
+def _applies(column: str, row: Row) -> bool:
+    """Whether there is such a figure of such a network."""
+    if row.activation == "relu" and column.startswith("crc"):
+        return row.layers == 2
+    return True
+
+
+def _result(folder, table: Table, row: Row, examples: Examples, recipe: Recipe) -> Result:
+    file = _measurements(folder, table, row, examples, recipe)
+    known = json.loads(file.read_text()) if file.is_file() else {}
+    took = folder / "models" / (_key(dataclasses.asdict(recipe)) + ".json")
+    seconds = json.loads(took.read_text())["seconds"] if took.is_file() else None
+    figures = {column: known[column] for column in table.columns if column in known}
+    return Result(row, recipes.command(recipe), recipe.seed, figures, seconds)

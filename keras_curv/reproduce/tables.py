@@ -1,0 +1,207 @@
+"""The tables of the paper: which networks they compare, in what, and the figures printed there.
+
+The figures are in `paper/`, one file a table: a row for each network, with its number of layers
+(each hidden one of 1,024 units), activation, training, the weight that goes with the training (γ of
+the curvature, or the deviation of the noise), and what was measured; percentages and l2 radii.
+
+Reference: Singla & Feizi (2020); `source` says which table. One of its rows contradicts others: in
+table 5, 3 × 1024 with CRT has the certificates of the row above it, and 97.23 for a standard
+accuracy that tables 14 and 16 give as 98.23.
+"""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+from typing import NamedTuple
+
+from keras_curv.errors import require_one_of
+
+_FIGURES = pathlib.Path(__file__).parent / "paper"
+
+
+class Row(NamedTuple):
+    """One network of a table.
+
+    Attributes:
+        layers: affine ones.
+        activation: its Keras name.
+        training: a loss of `training.recipe.Recipe`.
+        weight: γ for "crt" and "penalty", the deviation for "noise", None for others.
+        figures: the paper's, column → figure; columns without one are not there.
+    """
+
+    layers: int
+    activation: str
+    training: str
+    weight: float | None
+    figures: dict[str, float]
+
+
+class Table(NamedTuple):
+    """What a table compares.
+
+    Attributes:
+        title: of the table.
+        source: where it is in the paper.
+        dataset: one of `data.DATASETS`.
+        radius: ρ of attack and certified accuracy, on pixels in [0, 1].
+        columns: names in `measurements.COLUMNS`, those that the paper does not have among them.
+        ours: networks that the paper does not have.
+        plot: the columns to draw, against the weight where it varies.
+    """
+
+    title: str
+    source: str
+    dataset: str
+    radius: float
+    columns: tuple[str, ...]
+    ours: tuple[Row, ...] = ()
+    plot: tuple[str, ...] = ("certified", "certified_all")
+
+
+def _certified_loss(activation: str, *depths: int) -> tuple[Row, ...]:
+    return tuple(Row(layers, activation, "certified", None, {}) for layers in depths)
+
+
+_ACCURACIES = ("clean", "certified", "certified_all")
+_CERTIFICATES = ("clean", "empirical", "certified", "certified_all", "crown", "crc")
+
+TABLES = {
+    "success": Table(
+        "How often primal = dual",
+        "tables 2 and 12",
+        "mnist",
+        0.5,
+        ("clean", "attack_success", "certificate_success"),
+        plot=("attack_success", "certificate_success"),
+    ),
+    "mnist_1.58": Table(
+        "Provable defences, MNIST, radius 1.58",
+        "tables 3 and 10",
+        "mnist",
+        1.58,
+        _ACCURACIES,
+        ours=_certified_loss("softplus", 2, 3, 4),
+    ),
+    "mnist_0.5": Table(
+        "Provable defences, MNIST, radius 0.5",
+        "table 8",
+        "mnist",
+        0.5,
+        _ACCURACIES,
+        ours=_certified_loss("softplus", 2, 3, 4),
+    ),
+    "fashion_mnist_1.58": Table(
+        "Provable defences, Fashion-MNIST, radius 1.58",
+        "table 4",
+        "fashion_mnist",
+        1.58,
+        _ACCURACIES,
+        ours=_certified_loss("softplus", 2),
+    ),
+    "fashion_mnist_0.5": Table(
+        "Provable defences, Fashion-MNIST, radius 0.5",
+        "table 9",
+        "fashion_mnist",
+        0.5,
+        _ACCURACIES,
+        ours=_certified_loss("softplus", 2),
+    ),
+    "curvature_effect": Table(
+        "Curvature regularisation and CRT",
+        "table 5",
+        "mnist",
+        0.5,
+        ("clean", "certified", "certified_all", "crown", "crc"),
+        plot=("crown", "crc"),
+    ),
+    "local": Table(
+        "Local curvature bounds",
+        "table 6",
+        "mnist",
+        0.5,
+        ("crc", "crc_local"),
+        plot=("crc", "crc_local"),
+    ),
+    "smoothing": Table(
+        "Randomized smoothing and CRT",
+        "table 11",
+        "mnist",
+        0.5,
+        ("certified", "certified_all"),
+    ),
+    "cifar10": Table(
+        "CIFAR-10, curvature regularisation alone",
+        "table 13",
+        "cifar10",
+        0.5,
+        _CERTIFICATES,
+        plot=("crown", "crc"),
+    ),
+    "adversarial": Table(
+        "PGD, TRADES and CRT",
+        "table 14",
+        "mnist",
+        0.5,
+        _CERTIFICATES,
+        plot=("certified", "empirical"),
+    ),
+    "targets": Table(
+        "CRC and CROWN by target",
+        "table 15",
+        "mnist",
+        0.5,
+        (
+            *("crown", "crc", "crown_random", "crc_random", "crown_least", "crc_least"),
+            *("crown_seconds", "crc_seconds"),
+        ),
+        plot=("crown", "crc"),
+    ),
+    "crt_gamma": Table(
+        "CRT: what γ does to accuracy and curvature",
+        "figures 1 and 2, table 16",
+        "mnist",
+        0.5,
+        (
+            *("clean", "empirical", "certified", "certified_all"),
+            *("curvature_below", "curvature_above"),
+        ),
+        plot=("curvature_below", "curvature_above"),
+    ),
+    "penalty_gamma": Table(
+        "The curvature penalty alone: what γ does",
+        "table 17",
+        "mnist",
+        0.5,
+        _CERTIFICATES,
+        plot=("certified", "empirical"),
+    ),
+}
+
+
+def get(name: str) -> Table:
+    """The table of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    return TABLES[require_one_of(name, TABLES, "table")]
+
+
+def rows(name: str) -> list[Row]:
+    """The networks of a table: the paper's, and ours behind those that are like them."""
+    with open(_FIGURES / f"{name}.csv", newline="") as file:
+        found = [_row(line) for line in csv.DictReader(file)]
+    for row in get(name).ours:
+        alike = [i for i, one in enumerate(found) if one[:2] == row[:2]]
+        found.insert(alike[-1] + 1 if alike else len(found), row)
+    return found
+
+
+def _row(line: dict[str, str]) -> Row:
+    layers, activation, training, weight = (
+        line.pop(key) for key in ("layers", "activation", "training", "weight")
+    )
+    figures = {column: float(figure) for column, figure in line.items() if figure}
+    return Row(int(layers), activation, training, float(weight) if weight else None, figures)
