@@ -115,8 +115,8 @@ def interval_bounds(
         hidden.append((middle - spread, middle + spread))
         low, high = value_range(activation, *hidden[-1])
         centre, half = (low + high) / 2.0, (high - low) / 2.0
-    spread = radius * l2_norm(rows) if half is None else _row_products(tf.abs(rows), half)
-    return IntervalBounds(hidden, _row_products(rows, centre) + constants - spread)
+    spread = radius * l2_norm(rows) if half is None else row_products(tf.abs(rows), half)
+    return IntervalBounds(hidden, row_products(rows, centre) + constants - spread)
 
 
 def margin_rows(network: FeedForward, label, rivals, dtype) -> tuple[tf.Tensor, tf.Tensor]:
@@ -134,7 +134,8 @@ def l2_norm(array: tf.Tensor, axis: int = -1) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(array * array, axis=axis) + 1e-30)
 
 
-def _row_products(rows: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+def row_products(rows: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    """`(n, k, N)` with `(n, N)`, each row with its example's vector: `(n, k)`."""
     return tf.einsum("nki,ni->nk", rows, vectors)
 
 
