@@ -1,0 +1,291 @@
+"""Interval bounds of a network on an l2 ball: to train with, and a certificate.
+
+**Bounds.** On the ball `‖δ‖ ≤ R` around x, the first pre-activation is within `R ‖w_j‖₂` of its
+value at x, w_j its column of the kernel, and reaches both ends. An activation maps an interval to
+the range of its values; an affine map the box with centre c and half-widths r to
+
+    c W + b ± r |W|,
+
+entry by entry. The last map is merged with the margin: its columns are those of label minus
+rival. Each step is exact for its own box, and forgets how the entries of the box hang together.
+
+**Rounding**, of the certificate alone. Computed in float64, with N terms a sum, `c W + b` is off by
+`γ_{N+8} ((|c| + r) |W| + |b|)`, which also covers the rounding of c, r and `r |W|`; folding may
+have rounded away `‖ΔW‖ ‖a‖ + ‖Δb‖`; activations are off as `rounding.py` says.
+
+Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably
+robust models" (2018), equations 6 and 7; Mirman, Gehr & Vechev, "Differentiable abstract
+interpretation for provably robust neural networks" (2018), for the box; the first layer by the dual
+norm as in Zhang et al., "Towards stable and efficient training of verifiably robust neural
+networks" (2020).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.activations import Activation
+from keras_curv.errors import InputError
+from keras_curv.methods.bracket import largest_radius
+from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.network import FeedForward, Network
+from keras_curv.rounding import ACTIVATION_ULPS, TINY, UNIT, gamma, norm_bound, up
+
+# Where the value has its only interior extremum, a minimum: roots of σ′ to 40 digits.
+_MINIMUM_AT = {
+    "silu": -1.2784645427610738,
+    "gelu": -0.7517915375599286,
+    "gelu_tanh": -0.7524614044087227,
+    "mish": -1.1924312145154952,
+}
+_ENTRIES = 2**23  # of one array at a time: 64 MB
+_SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
+
+
+def require_value_range(activation: Activation) -> None:
+    """InputError, naming the activation, if the range of its values has no rule."""
+    if activation.first_range[0] < 0.0 and activation.name not in _MINIMUM_AT:
+        raise InputError(
+            f"no interval bounds for activation {activation.name!r}: they need one that does "
+            f"not fall, or one of {', '.join(_MINIMUM_AT)}"
+        )
+
+
+def value_range(activation: Activation, low: tf.Tensor, high: tf.Tensor):
+    """Least and largest `σ(z)` for z in `[low, high]`, up to rounding; differentiable.
+
+    Example:
+        >>> from keras_curv import activations
+        >>> low, high = value_range(activations.get("relu"), tf.constant(-1.0), tf.constant(2.0))
+        >>> float(low), float(high)
+        (0.0, 2.0)
+    """
+    ends = activation.value(low), activation.value(high)
+    if activation.name not in _MINIMUM_AT:
+        return ends
+    at = tf.constant(_MINIMUM_AT[activation.name], low.dtype)
+    return activation.value(tf.minimum(tf.maximum(at, low), high)), tf.maximum(*ends)
+
+
+class IntervalBounds(NamedTuple):
+    """What intervals say of a network on a ball.
+
+    Attributes:
+        hidden: `(low, high)` of `z_1, …, z_{L−1}`, each `(n, N_k)`.
+        margins: lower bounds of `z_label − z_rival`, `(n, rivals)`.
+    """
+
+    hidden: list[tuple[tf.Tensor, tf.Tensor]]
+    margins: tf.Tensor
+
+
+def interval_bounds(
+    network: FeedForward, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor, radius
+) -> IntervalBounds:
+    """Interval bounds wherever `‖δ‖₂ ≤ radius`, differentiable, in the dtype of `x`.
+
+    For training: they hold up to rounding, which is not charged.
+
+    Args:
+        network: its activations must have passed `require_value_range`.
+        x: centres of the balls, `(n, dim)`.
+        label: `(n,)`, integers.
+        rivals: `(n, k)`, integers.
+        radius: one number, not negative.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
+        >>> x, label, rivals = tf.ones((1, 2)), tf.constant([0]), tf.constant([[1]])
+        >>> interval_bounds(network, x, label, rivals, 0.5).margins.numpy()
+        array([[-1.]], dtype=float32)
+    """
+    kernels, biases = network.weights(x.dtype)
+    rows, constants = margin_rows(network, label, rivals, x.dtype)
+    centre, half, hidden = x, None, []
+    for kernel, bias, activation in zip(
+        kernels[:-1], biases[:-1], network.activations, strict=True
+    ):
+        middle = tf.matmul(centre, kernel) + bias
+        spread = (
+            radius * l2_norm(kernel, axis=0) if half is None else tf.matmul(half, tf.abs(kernel))
+        )
+        hidden.append((middle - spread, middle + spread))
+        low, high = value_range(activation, *hidden[-1])
+        centre, half = (low + high) / 2.0, (high - low) / 2.0
+    spread = radius * l2_norm(rows) if half is None else row_products(tf.abs(rows), half)
+    return IntervalBounds(hidden, row_products(rows, centre) + constants - spread)
+
+
+def margin_rows(network: FeedForward, label, rivals, dtype) -> tuple[tf.Tensor, tf.Tensor]:
+    """What the margins are of the last activations: `(n, k, N)`, and `(n, k)` besides."""
+    kernels, biases = network.weights(dtype)
+    # Products with one-hot rows instead of gathers: their gradients are dense.
+    sign = tf.one_hot(label, network.classes, dtype=dtype)[:, None]
+    sign -= tf.one_hot(rivals, network.classes, dtype=dtype)
+    rows = tf.tensordot(sign, tf.transpose(kernels[-1]), 1)
+    return rows, tf.tensordot(sign, biases[-1], 1)
+
+
+def l2_norm(array: tf.Tensor, axis: int = -1) -> tf.Tensor:
+    """‖·‖₂ over one axis, with a gradient at 0."""
+    return tf.sqrt(tf.reduce_sum(array * array, axis=axis) + 1e-30)
+
+
+def row_products(rows: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    """`(n, k, N)` with `(n, N)`, each row with its example's vector: `(n, k)`."""
+    return tf.einsum("nki,ni->nk", rows, vectors)
+
+
+class IntervalCertificate(Method):
+    """The largest ball on which the interval bounds of the margins are positive.
+
+    Args:
+        network: its activations do not fall, or are silu, gelu, gelu_tanh or mish.
+        served_error: what serving may take off a margin.
+
+    Raises:
+        InputError: the network has an activation without a rule; it is named.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "relu")
+        >>> certificate = IntervalCertificate(network)
+        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
+        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> float(radius[0, 0]) <= 2.0**0.5 <= 1.001 * float(radius[0, 0])
+        True
+    """
+
+    name = "interval"
+
+    def __init__(self, network: Network, served_error: ServedError = no_error):
+        for activation in network.activations:
+            require_value_range(activation)
+        self.network = network
+        self.served_error = served_error
+        # As far as an interval of each z_L grows with the radius, at most.
+        steepest = norm_bound(network.affines[0].kernel, axis=0)
+        with np.errstate(over="ignore"):  # only where the search looks depends on it
+            for activation, affine in zip(network.activations, network.affines[1:], strict=True):
+                steepest = activation.slope * steepest @ np.abs(affine.kernel)
+            self._steepest = 2.0 * steepest.max()
+
+    def radii(self, x, label, rivals, known) -> PairCertificates:
+        """See `Method`.
+
+        One radius is searched for each example, against the rivals that are not known to be
+        farther. A pair of passes, with W and with |W|, counts as a gradient of each rival.
+        """
+        x = np.asarray(x, np.float64)
+        label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
+        radius = np.array(known, np.float64)
+        probes = np.zeros(len(x), np.int64)
+        step = max(1, _ENTRIES // (max(self.network.sizes) * max(1, rivals.shape[1])))
+        with np.errstate(all="ignore"):  # what overflows proves nothing
+            for start in range(0, len(x), step):
+                rows = slice(start, start + step)
+                args = x[rows], label[rows], rivals[rows], radius[rows]
+                proved, probes[rows] = self._search(*args)
+                radius[rows] = np.maximum(radius[rows], proved[:, None])
+        return PairCertificates(radius, probes * rivals.shape[1])
+
+    def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
+        """Radii `(n,)` against all rivals that are not known to be farther; bounds tried."""
+        logits = self.logits(x)
+        margin = np.take_along_axis(logits, label[:, None], axis=1)
+        margin = (margin - np.take_along_axis(logits, rivals, axis=1)).min(axis=1)
+        probes = np.ones(len(x), np.int64)
+
+        def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
+            probes[rows] += 1
+            args = x[rows], label[rows], rivals[rows]
+            served = self.served_error(*args, np.broadcast_to(radius[:, None], args[2].shape))
+            value = self.margin_bounds(*args, radius) - served
+            value = np.where(np.isnan(value), -np.inf, value)
+            return np.where(known[rows] < radius[:, None], value, np.inf).min(axis=1)
+
+        floor = margin / self._steepest
+        return largest_radius(bound, margin, known.min(axis=1), 4.0 * floor, floor), probes
+
+    def margin_bounds(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
+
+        Args:
+            x, label, rivals: as in `radii`.
+            radius: `(n,)`, not negative.
+
+        Returns:
+            −∞ where anything overflows.
+        """
+        with np.errstate(all="ignore"):
+            return self._margin_bounds(x, label, rivals, radius)
+
+    def _margin_bounds(self, x, label, rivals, radius) -> np.ndarray:
+        *maps, last = self.network.affines
+        box = _Box(x, None, radius[:, None])
+        for affine, activation in zip(maps, self.network.activations, strict=True):
+            folding = affine.kernel_error, affine.bias_error
+            box = box.activated(activation, *box.image(affine.kernel, affine.bias, *folding))
+        columns, bias = last.kernel.T, last.bias
+        rows = columns[label][:, None] - columns[rivals]
+        constants = bias[label][:, None] - bias[rivals]
+        folding = 2.0 * last.kernel_error, 2.0 * last.bias_error
+        low, _ = box.image(np.swapaxes(rows, 1, 2), constants, *folding)
+        return low
+
+
+class _Box(NamedTuple):
+    """Where the entries of a layer are, for n examples: `centre ± half`, or the ball at first.
+
+    Attributes:
+        centre: `(n, N)`.
+        half: `(n, N)`; None: the ball.
+        radius: of the ball, `(n, 1)`.
+    """
+
+    centre: np.ndarray
+    half: np.ndarray | None
+    radius: np.ndarray
+
+    def image(self, matrix, constants, kernel_error, bias_error) -> tuple[np.ndarray, np.ndarray]:
+        """Least and largest `a W + b`, from outside, `(n, m)`.
+
+        Args:
+            matrix, constants: W and b, `(N, m)` and `(m,)`, or with an axis of examples before.
+            kernel_error, bias_error: as of `Affine`.
+        """
+        if self.half is None:
+            spread = self.radius * norm_bound(matrix, axis=-2)
+            norm = norm_bound(self.centre, axis=1) + self.radius[:, 0]
+        else:
+            spread = _product(self.half, np.abs(matrix))
+            norm = norm_bound(np.abs(self.centre) + self.half, axis=1)
+        middle = _product(self.centre, matrix) + constants
+        size = _product(np.abs(self.centre), np.abs(matrix)) + spread + np.abs(constants)
+        terms = matrix.shape[-2]
+        error = gamma(terms + 16) * size + (kernel_error * norm + bias_error)[:, None]
+        spread = spread + (error + 8.0 * TINY * terms) * _SLACK
+        low, high = middle - spread, middle + spread
+        return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+
+    def activated(self, activation: Activation, low, high) -> _Box:
+        """The box of `σ(z)`, z in `[low, high]`, from outside."""
+        ends = value_range(activation, tf.constant(low), tf.constant(high))
+        low, high = (end.numpy() for end in ends)
+        relative, floor = 2.0 * ACTIVATION_ULPS * UNIT, activation.value_floor
+        low = low - relative * (np.abs(low) + floor) - 4.0 * TINY
+        high = high + relative * (np.abs(high) + floor) + 4.0 * TINY
+        centre = low / 2.0 + high / 2.0
+        half = up(np.maximum(high - centre, centre - low)) + 4.0 * TINY
+        return _Box(centre, half, self.radius)
+
+
+def _product(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """`(n, N)` with `(N, m)`, or with `(n, N, m)`, each row with its example's: `(n, m)`."""
+    if matrix.ndim == 2:
+        return vectors @ matrix
+    return np.matmul(vectors[:, None], matrix)[:, 0]
