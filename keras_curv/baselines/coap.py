@@ -113,9 +113,7 @@ class COAPModel(LogitsModel):
         return self.radius * tf.minimum(_RAMP_START + (1.0 - _RAMP_START) * done, 1.0)
 
     def _seed_of(self, training):
-        if self.projections is None:
-            return None
-        drawn = self.seed_generator.next() if training else (self.seed, 0)
+        drawn = self.seed_generator.next() if training and self.projections else (self.seed, 0)
         return tf.cast(drawn, tf.int32)
 
     def get_config(self):

@@ -78,7 +78,7 @@ class _Source(NamedTuple):
 
 
 def hidden_layers(
-    network: FeedForward, x: tf.Tensor, radius, *, projections: int | None = None, seed=None
+    network: FeedForward, x: tf.Tensor, radius, *, projections: int | None = None, seed=(0, 0)
 ) -> list[Layer]:
     """Bounds of the hidden layers wherever `‖δ‖₂ ≤ radius`; estimates if there are projections.
 
@@ -111,7 +111,7 @@ def hidden_layers(
             spread += source.spread(source.rows)
         layers.append(_bounded(centre, spread))
         if index < len(products) - 1:
-            own_seed = None if seed is None else tf.random.fold_in(seed, index)
+            own_seed = tf.random.fold_in(seed, index)
             source = _source(network.sizes[index], radius, before, projections, own_seed)
             sources.append(source.through(product))
     return layers
@@ -124,7 +124,7 @@ def margin_bounds(
     radius,
     *,
     projections: int | None = None,
-    seed=None,
+    seed=(0, 0),
 ) -> tf.Tensor:
     """Lower bounds of `z_label − z_t` wherever `‖δ‖₂ ≤ radius`, for every class t, `(n, classes)`.
 
