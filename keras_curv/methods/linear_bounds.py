@@ -99,6 +99,10 @@ def pre_activation_bounds(
 class LinearBoundCertificate(Method):
     """The largest ball on which CROWN's lower bounds of the margins are positive.
 
+    Attributes:
+        relaxation: the lines around an activation; a subclass may take others that are sound.
+        adaptive: whether these lines follow `at`; if not, there is no second pass.
+
     Args:
         network: relu, or activations with a bounded second derivative.
         served_error: what serving may take off a margin.
@@ -116,6 +120,8 @@ class LinearBoundCertificate(Method):
     """
 
     name = "crown"
+    relaxation = staticmethod(relaxation)
+    adaptive = True
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         _require_rules(network)
@@ -189,7 +195,7 @@ class LinearBoundCertificate(Method):
             return self._margin_bounds(x, label, rivals, radius, np.ones(rivals.shape, bool))
 
     def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
-        balls = _Balls(self.network, x, radius)
+        balls = _Balls(self.network, x, radius, self.relaxation)
         balls.bound_layers()
         last = self.network.affines[-1]
         rows = last.kernel.T[label][:, None] - last.kernel.T[rivals]
@@ -199,7 +205,7 @@ class LinearBoundCertificate(Method):
         value, direction = balls.minimum(rows, constants, error)
         value = np.where(asked, value, np.inf)
         # A rival's second pass can wait until it is the one that counts.
-        waiting = np.ones(value.shape, bool)
+        waiting = np.full(value.shape, self.adaptive)
         while True:
             worst = value.argmin(axis=1)
             some = np.flatnonzero(np.take_along_axis(waiting, worst[:, None], axis=1)[:, 0])
@@ -239,10 +245,11 @@ class _Balls:
         size: bound of ‖a_k‖, `(n,)`.
     """
 
-    def __init__(self, network: Network, x: np.ndarray, radius: np.ndarray):
+    def __init__(self, network: Network, x: np.ndarray, radius: np.ndarray, relax=relaxation):
         self.network = network
         self.x = x
         self.radius = radius
+        self.relax = relax
         self.layers: list[_Layer] = []
         self.reach = up(np.abs(x) + radius[:, None])
         self.size = up(norm_bound(x, axis=1) + radius)
@@ -258,7 +265,7 @@ class _Balls:
                 _Layer(
                     low,
                     high,
-                    relaxation(activation, low, high),
+                    self.relax(activation, low, high),
                     pre=norm_bound(pre, axis=1),
                     folding=self.folding(affine),
                     underflow=16.0 * TINY * affine.fan_out * total,
@@ -270,7 +277,7 @@ class _Balls:
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> _Balls:
         """These examples, with lines close to σ at the point of the ball against `direction`."""
         length = np.linalg.norm(direction, axis=1)
-        balls = _Balls(self.network, self.x[some], self.radius[some])
+        balls = _Balls(self.network, self.x[some], self.radius[some], self.relax)
         a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
         parts = zip(self.network.affines, self.network.activations, self.layers, strict=False)
         for affine, activation, layer in parts:
@@ -279,7 +286,7 @@ class _Balls:
                 array[some]
                 for array in (layer.low, layer.high, layer.pre, layer.folding, layer.underflow)
             )
-            lines = relaxation(activation, low, high, np.clip(z, low, high))
+            lines = self.relax(activation, low, high, np.clip(z, low, high))
             balls.layers.append(_Layer(low, high, lines, pre, folding, underflow))
             a = activation.value(tf.constant(z)).numpy()
         return balls
