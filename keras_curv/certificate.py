@@ -29,6 +29,7 @@ class Status(enum.IntEnum):
     TIED = 2
     UNPROVED = 3
     NOT_FINITE = 4
+    ABSTAINED = 5
 
     @property
     def text(self) -> str:
@@ -42,6 +43,7 @@ _STATUS_TEXT = {
     Status.TIED: "two classes share the largest logit; the prediction is not defined",
     Status.UNPROVED: "correct, but no positive radius could be proved",
     Status.NOT_FINITE: "the logits overflow; nothing can be proved",
+    Status.ABSTAINED: "no class wins enough votes under noise; there is no prediction",
 }
 
 
@@ -49,7 +51,7 @@ class Certificates(NamedTuple):
     """One entry for each example, arrays of length n.
 
     Attributes:
-        prediction: int64, the class with the largest logit.
+        prediction: int64, the class with the largest logit; −1 where ABSTAINED.
         radius: float64, `‖δ‖₂ < radius` cannot change the prediction against the rivals asked
             for; in the model's input units; 0 unless `status` is CERTIFIED.
         nearest_rival: int64, the rival with the smallest radius; −1 where none was examined.
