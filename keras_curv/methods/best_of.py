@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_curv.baselines.coap import PolytopeCertificate
+from keras_curv.baselines.interval import IntervalCertificate
 from keras_curv.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.errors import InputError, require_one_of
 from keras_curv.methods.crc import CurvatureCertificate
@@ -58,7 +60,9 @@ class BestOf(Method):
         return PairCertificates(radius, gradients, distance, method)
 
 
-_CLASSES = {kind.name: kind for kind in _FROM_CHEAP_TO_DEAR}
+# Published bounds to compare with; "auto" leaves them out.
+_BASELINES = (IntervalCertificate, PolytopeCertificate)
+_CLASSES = {kind.name: kind for kind in (*_FROM_CHEAP_TO_DEAR, *_BASELINES)}
 METHODS = (BestOf.name, *_CLASSES)
 
 

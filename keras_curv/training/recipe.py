@@ -7,15 +7,45 @@ import dataclasses
 import keras
 
 from keras_curv import data
-from keras_curv.activations import SMOOTH
+from keras_curv.activations import ACTIVATIONS, SMOOTH
+from keras_curv.baselines.coap import COAPModel
+from keras_curv.baselines.crown_ibp import CROWNIBPModel
+from keras_curv.baselines.noise import NoiseModel
+from keras_curv.baselines.pgd import PGDModel
+from keras_curv.baselines.trades import TRADESModel
 from keras_curv.errors import InputError, require_at_least, require_positive
-from keras_curv.training.models import LOSSES, CRTModel, CurvatureRegularizer
+from keras_curv.training.logits_model import LogitsModel
+from keras_curv.training.models import CRTModel, CurvatureRegularizer
 
-OBJECTIVES = (*LOSSES, "penalty")
+# What is trained, in words for the card; the options of some losses alone are below.
+OBJECTIVES = {
+    "certified": "certified loss at radius {radius:g}, γ = {gamma:g}",
+    "crt": "curvature-based robust training at radius {radius:g}, γ = {gamma:g}",
+    "penalty": "curvature penalty γ = {gamma:g}, no attack",
+    "plain": "cross-entropy, no defence",
+    "pgd": "adversarial training by projected gradient descent at radius {radius:g}",
+    "trades": "TRADES at radius {radius:g}, 1/λ = {trade_off:g}",
+    "crown_ibp": "CROWN-IBP at radius {radius:g}, final β = {final_beta:g}",
+    "coap": "COAP, the convex outer polytope, at radius {radius:g}",
+    "noise": "noise of deviation {deviation:g}",
+}
+_CURVATURE = ("certified", "crt", "penalty")
+_BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a radius
+# Option → the losses that have it, and its default there.
+_OPTIONS = {
+    "radius": ((*_BALL, "noise"), None),
+    "gamma": (_CURVATURE, 0.0),
+    "rivals": (("certified",), None),
+    "attack_steps": (("certified", "crt", "pgd", "trades", "noise"), None),
+    "trade_off": (("trades",), 6.0),
+    "final_beta": (("crown_ibp",), 1.0),
+    "projections": (("coap",), 50),
+    "deviation": (("noise",), 0.25),
+}
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
 _CONVOLUTION = {"kernel_size": 4, "strides": 2}
-_LEAST = {"width": 1, "attack_steps": 1, "epochs": 1, "batch_size": 1, "seed": 0}
+_LEAST = {"width": 1, "epochs": 1, "batch_size": 1, "seed": 0}
 _MOST = {"ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
 
 
@@ -30,12 +60,17 @@ class Recipe:
         filters: of convolutions before the dense layers, each with padding "same"; none by default.
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
         activation: a name in `activations.SMOOTH`.
-        loss: "certified", "crt" (see `CRTModel`), or "penalty": no attack, curvature penalty
-            alone (`CurvatureRegularizer`).
-        radius: of the attack; None: 0.5, or none with the penalty alone.
-        gamma: γ, weight of the curvature penalty.
+        loss: "certified", "crt" (see `CRTModel`); "penalty": no attack, curvature penalty alone
+            (`CurvatureRegularizer`); "plain"; or a method to compare with, in `baselines`: "pgd",
+            "trades", "crown_ibp", "coap", "noise".
+        radius: ρ; None: 0.5 where the loss needs one.
+        gamma: γ, weight of the curvature penalty; None: 0.
         rivals: of the certified loss; None: its default.
-        attack_steps: gradients for each attack.
+        attack_steps: gradients for each attack; None: 3, and the baselines' own.
+        trade_off: 1/λ of "trades"; None: 6.
+        final_beta: β of "crown_ibp" after the ramp; None: 1.
+        projections: of "coap", from three layers; None: 50.
+        deviation: of the noise of "noise"; None: 0.25. With a radius, the noise is adversarial.
         ramp: fraction of the training over which the radius rises.
         epochs, batch_size, seed: as usual.
         optimizer: "muon" (for hidden kernels; Adam for the rest) or "adam".
@@ -62,9 +97,13 @@ class Recipe:
     activation: str = "softplus"
     loss: str = "certified"
     radius: float | None = None
-    gamma: float = 0.0
+    gamma: float | None = None
     rivals: int | None = None
-    attack_steps: int = 3
+    attack_steps: int | None = None
+    trade_off: float | None = None
+    final_beta: float | None = None
+    projections: int | None = None
+    deviation: float | None = None
     ramp: float = 0.3
     epochs: int = 40
     batch_size: int = 256
@@ -82,7 +121,7 @@ class Recipe:
     def __post_init__(self):
         known = {
             "dataset": data.DATASETS,
-            "activation": tuple(SMOOTH),
+            "activation": tuple(SMOOTH if self.loss in _CURVATURE else ACTIVATIONS),
             "loss": OBJECTIVES,
             "optimizer": OPTIMIZERS,
         }
@@ -96,11 +135,19 @@ class Recipe:
             require_positive(getattr(self, name), name)
         for name, most in _MOST.items():
             self._require(name, 0.0 <= getattr(self, name) <= most, f"from 0 to {most:g}")
-        if self.loss == "penalty" and self.radius is not None:
-            raise InputError("a radius has no use with loss 'penalty', which attacks nothing")
-        if self.loss != "certified" and self.rivals is not None:
-            raise InputError(f"rivals are for loss 'certified'. Received: loss {self.loss!r}")
-        if self.loss != "penalty" and self.radius is None:
+        self._settle_options()
+
+    def _settle_options(self) -> None:
+        for name, (losses, default) in _OPTIONS.items():
+            value = getattr(self, name)
+            if value is None and self.loss in losses:
+                object.__setattr__(self, name, default)
+            if value is not None and self.loss not in losses:
+                raise InputError(
+                    f"{name} is for the loss {' or '.join(losses)}. "
+                    f"Received: {name} {value!r} with loss {self.loss!r}"
+                )
+        if self.loss in _BALL and self.radius is None:
             object.__setattr__(self, "radius", _DEFAULT_RADIUS)
 
     def _settle_convolutions(self) -> None:
@@ -163,20 +210,41 @@ class Recipe:
 
     def model(self, base: keras.Model, steps_per_epoch: int) -> keras.Model:
         """What `fit` trains, compiled."""
-        if self.loss == "penalty":
-            model = CurvatureRegularizer(base, self.gamma)
-        else:
-            model = CRTModel(
-                base,
-                self.radius,
-                self.gamma,
-                loss=self.loss,
-                rivals=self.rivals,
-                attack_steps=self.attack_steps,
-                ramp_steps=round(self.ramp * self.epochs * steps_per_epoch),
-            )
+        model = self._wrapped(base, round(self.ramp * self.epochs * steps_per_epoch))
         model.compile(self._optimizer(), jit_compile=self.jit)
         return model
+
+    def _wrapped(self, base: keras.Model, ramp_steps: int) -> LogitsModel:
+        steps = {} if self.attack_steps is None else {"attack_steps": self.attack_steps}
+        attack = {"ramp_steps": ramp_steps, **steps}
+        ramp = {"ramp_steps": ramp_steps}
+        match self.loss:
+            case "plain":
+                return LogitsModel(base)
+            case "penalty":
+                return CurvatureRegularizer(base, self.gamma)
+            case "pgd":
+                return PGDModel(base, self.radius, **attack)
+            case "trades":
+                return TRADESModel(base, self.radius, trade_off=self.trade_off, **attack)
+            case "crown_ibp":
+                beta = (1.0, self.final_beta)
+                return CROWNIBPModel(base, self.radius, beta=beta, **ramp)
+            case "coap":
+                projections = self.projections
+                return COAPModel(base, self.radius, projections=projections, seed=self.seed, **ramp)
+            case "noise":
+                return NoiseModel(
+                    base, self.deviation, radius=self.radius, seed=self.seed, **attack
+                )
+        return CRTModel(base, self.radius, self.gamma, loss=self.loss, rivals=self.rivals, **attack)
+
+    @property
+    def method(self) -> str:
+        """In words."""
+        values = {key: value for key, value in vars(self).items() if value is not None}
+        attacked = f", attacked at {self.radius:g}" if self.loss == "noise" and self.radius else ""
+        return OBJECTIVES[self.loss].format(**values) + attacked
 
     def steps(self, count: int) -> int:
         """Steps in an epoch of so many examples."""

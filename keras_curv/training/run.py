@@ -14,12 +14,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import data, report
+from keras_curv.activations import SMOOTH
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
 from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.methods.linear_bounds import LinearBoundCertificate
 from keras_curv.run import DEFAULT_RADII, certify_examples
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.recipe import Recipe
+
+_LINEAR_BOUNDS = {2: 1000, 3: 100}  # examples, by layers: they take their time
 
 
 def train(
@@ -76,16 +80,24 @@ def train(
         _fit(recipe, model, x, y, held, [*callbacks, checkpoints], progress)
         base.export(str(directory), verbose=False)
         checkpoints.remove()
+    method, limit = _proof(recipe)
     summary = certify_examples(
         str(directory),
-        evaluated,
-        method=CurvatureCertificate.name,
+        evaluated.limited(limit),
+        method=method,
         radii=radii,
         summary=str(directory / "certified.json"),
         progress=progress,
     )
     (directory / "CARD.md").write_text(_card(recipe, directory.name, summary, command))
     return summary
+
+
+def _proof(recipe: Recipe) -> tuple[str, int | None]:
+    """The method that certifies the result, and on how many examples; None: all."""
+    if recipe.activation in SMOOTH and recipe.loss not in ("crown_ibp", "coap"):
+        return CurvatureCertificate.name, None
+    return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(recipe.layers, _LINEAR_BOUNDS[3])
 
 
 def _fit(recipe: Recipe, model, x, y, held, callbacks, progress: bool) -> None:
@@ -232,21 +244,19 @@ def _forget_from(history: pathlib.Path, epoch: int) -> None:
 
 def _card(recipe: Recipe, name: str, summary: dict, command: str | None) -> str:
     """What a reader must know of the model: how it was made, and what it is worth."""
-    how = {
-        "certified": f"certified loss at radius {recipe.radius}, γ = {recipe.gamma:g}",
-        "crt": f"curvature-based robust training at radius {recipe.radius}, γ = {recipe.gamma:g}",
-        "penalty": f"curvature penalty γ = {recipe.gamma:g}, no attack",
-    }[recipe.loss]
     rows = "\n".join(
         f"| {radius} | {report.percent(fraction)} |"
         for radius, fraction in summary["certified_accuracy"].items()
     )
+    limit = _proof(recipe)[1]
+    which = "All" if limit is None or summary["examples"] < limit else "The first"
     trained = f"\n    {command}\n" if command else "\n    " + json.dumps(dataclasses.asdict(recipe))
     return f"""# {name}
 
-{recipe.dataset}, {recipe.architecture}; {how}; {recipe.epochs} epochs, seed {recipe.seed}.
+{recipe.dataset}, {recipe.architecture}; {recipe.method};
+{recipe.epochs} epochs, seed {recipe.seed}.
 
-All of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
+{which} of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
 `{summary["guarantee"]}`, all rivals, l2 on pixels in [0, 1]:
 
 | radius | certified accuracy |
@@ -254,6 +264,6 @@ All of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
 | 0 (clean) | {report.percent(summary["clean_accuracy"])} |
 {rows}
 
-Mean radius over the correct ones {report.number(summary["mean_radius"])}, by the curvature
-certificate alone. Trained by
+Mean radius over the correct ones {report.number(summary["mean_radius"])}, by the method
+`{summary["method"]}` alone. Trained by
 {trained}"""
