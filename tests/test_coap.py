@@ -249,6 +249,28 @@ def test_projections_converge_to_the_exact_bounds(random_network):
     assert np.all(many <= 0.1)
 
 
+@pytest.mark.parametrize("projections", [2, 5, 6])
+def test_the_centre_of_each_estimate(projections):
+    """Unit matrices: every unit has an estimate of its own, and both terms are known."""
+    size, biases = 200, [np.zeros(200), *[np.full(200, 9.0)] * 2, np.zeros(200)]
+    network = Network.from_weights([np.eye(size)] * 4, biases, "relu")
+    balls, cubes = [], []
+    for seed in range(10):
+        first, second, third = hidden_layers(
+            network, tf.zeros((1, size)), 1.0, projections=projections, seed=(seed, 0)
+        )
+        np.testing.assert_allclose(first.half, 0.25)  # of [−1, 1], with slope 1/2
+        ball = (second.high - second.low) / 2.0 - 0.25
+        balls.append(ball / 0.5)
+        cubes.append(((third.high - third.low) / 2.0 - ball) / 0.25)
+    # 2,000 draws, of standard deviation 0.52 for two rows.
+    assert np.mean(balls) == pytest.approx(1.0, abs=0.05)
+    if projections == 5:  # |C| and 1/|C| have one law, so an odd number of them has median 1
+        assert np.median(cubes) == pytest.approx(1.0, abs=0.07)
+    if projections == 6:  # between the third and the fourth, whose own medians are 0.79 and 1.26
+        assert 0.97 <= np.median(cubes) <= 1.15
+
+
 def test_narrow_layers_are_exact_whatever_the_projections(random_network, rng):
     network, x, label, _ = _case(random_network, rng, 4)
     args = network, tf.constant(x), tf.constant(label), 0.3
@@ -366,14 +388,32 @@ def test_projections_are_new_in_every_step_and_the_same_in_evaluation():
 def test_compiled_by_xla():
     x, y = data(8)
     options = {"ramp_steps": 4, "projections": None}
-    plain = _model((6, 5), options=options)
-    compiled = _model((6, 5), options=options, jit_compile=True)
-    losses = [fit(model, x, y, epochs=4)["loss"] for model in (plain, compiled)]
-    np.testing.assert_allclose(*losses, rtol=1e-4)  # float32, in another order, divided by Adam
-    assert_same(plain.base, compiled.base, atol=1e-4)
-    random = _model((7, 6, 5), options={"projections": 3}, jit_compile=True)
-    losses = fit(random, x, y, epochs=3)["loss"]
-    assert np.all(np.isfinite(losses)) and len(set(losses)) == 3
+    models = [_model((6, 5), "sgd", options=options, jit_compile=jit) for jit in (False, True)]
+    losses = [fit(model, x, y, epochs=4)["loss"] for model in models]
+    np.testing.assert_allclose(*losses, rtol=1e-4)  # float32, in another order
+    assert_same(*(model.base for model in models), atol=1e-5)
+
+
+def test_projections_compile_and_have_gradients():
+    """XLA draws other numbers from the same seed: what is equal is what they estimate."""
+    x, y = data(8)
+    x, base = tf.reshape(x, (8, 4)), _base((7, 6, 5))
+    live = COAPModel(base, 0.3).live
+
+    @tf.function(jit_compile=True)
+    def step(seed, projections=3):
+        with tf.GradientTape() as tape:
+            bound = margin_bounds(live.now(), x, y, 0.3, projections=projections, seed=seed)
+            total = tf.reduce_sum(bound)
+        return total, tape.gradient(total, base.trainable_variables)
+
+    exact = tf.reduce_sum(margin_bounds(live.now(), x, y, 0.3))
+    totals, gradients = zip(*(step(tf.constant([0, seed])) for seed in range(30)), strict=True)
+    assert (
+        np.median(totals) == pytest.approx(float(exact), rel=0.1)
+        and len(set(map(float, totals))) == 30
+    )
+    assert all(np.any(part) and np.all(np.isfinite(part)) for one in gradients for part in one)
 
 
 def test_a_saved_model_goes_on_as_if_nothing_had_been(tmp_path):

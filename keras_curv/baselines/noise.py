@@ -133,9 +133,8 @@ class NoiseModel(LogitsModel):
         label = require_labels(y, network.classes)
         x = tf.cast(x, tf.float32)
         flat = tf.reshape(x, (-1, network.dim))
-        noise = self.deviation * tf.random.stateless_normal(
-            (tf.shape(flat)[0], self.samples, network.dim), (self.seed, step), alg="philox"
-        )
+        shape = tf.shape(flat)[0], self.samples, network.dim
+        noise = self.deviation * standard_normal(shape, (self.seed, step))
         point = flat
         if radius is not None:
             rivals = self._taking_part(network, flat, noise, label)
@@ -228,6 +227,18 @@ def noise_attack(
         return (project(point + _STEP_SIZE / steps * radius * direction, x, radius),)
 
     return tf.while_loop(lambda _: True, ascend, (x,), maximum_iterations=steps)[0]
+
+
+def standard_normal(shape, seed) -> tf.Tensor:
+    """Normal numbers, float32, the same whether or not compiled by XLA (TensorFlow's are not).
+
+    Args:
+        shape: any.
+        seed: two integers.
+    """
+    bits = tf.random.stateless_uniform(shape, seed, None, None, tf.uint32, alg="philox")
+    cell = tf.cast(tf.bitwise.right_shift(bits, 9), tf.float32)  # of 2²³
+    return tf.math.ndtri((cell + 0.5) * 2.0**-23)
 
 
 def _noisy_logits(network: FeedForward, x: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:

@@ -69,7 +69,8 @@ class AttackedModel(BallModel):
     Args:
         base, radius, ramp_steps: see `BallModel`.
         attack_steps, step_size: see `l2_ascent`.
-        seed: of the random starts in training; evaluation has the same at every call.
+        seed: of the random starts, which differ from step to step, and are the same at every
+            evaluation. XLA draws other ones.
     """
 
     def __init__(
@@ -79,7 +80,6 @@ class AttackedModel(BallModel):
         self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
         self.step_size = require_positive(step_size, "step_size")
         self.seed = require_at_least(seed, 0, "seed")
-        self.seeds = keras.random.SeedGenerator(self.seed)
         self.attack_metric = keras.metrics.SparseCategoricalAccuracy("attack_accuracy")
 
     def attacked(self, objective, x, training: bool, start) -> tf.Tensor:
@@ -87,11 +87,13 @@ class AttackedModel(BallModel):
 
         Args:
             objective: see `l2_ascent`.
-            start: centres, radius and seed → where to begin.
+            start: centres, radius and seed `(2,)` → where to begin.
         """
         flat = flattened(x, self.live.sizes[0])
         radius = self.current_radius(training)
-        begin = start(flat, radius, self.seeds if training else self.seed)
+        # No state of its own: what is loaded goes on with the same draws.
+        step = tf.cast(self.optimizer.iterations, tf.int32) if training else -1
+        begin = start(flat, radius, tf.stack([self.seed, step]))
         options = {"steps": self.attack_steps, "step_size": self.step_size}
         point = l2_ascent(objective, flat, begin, radius=radius, **options)
         return tf.reshape(point, (-1, *x.shape[1:]))
@@ -122,7 +124,8 @@ class PGDModel(AttackedModel):
         attack_steps: gradients for each attack.
         step_size: a step is `step_size · ρ / attack_steps` long.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        seed: of the random starts in training; evaluation has the same at every call.
+        seed: of the random starts, which differ from step to step, and are the same at every
+            evaluation. XLA draws other ones.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.
@@ -154,7 +157,8 @@ class PGDModel(AttackedModel):
 
 def _uniform(x: tf.Tensor, radius, seed) -> tf.Tensor:
     """A point of each ball, uniformly."""
-    offset = keras.random.normal(tf.shape(x), seed=seed)
-    length = keras.random.uniform(tf.shape(x[:, :1]), seed=seed)
+    one, other = tf.unstack(tf.random.split(seed))
+    offset = tf.random.stateless_normal(tf.shape(x), one)
+    length = tf.random.stateless_uniform(tf.shape(x[:, :1]), other)
     length = radius * length ** (1.0 / x.shape[-1])
     return x + length * tf.math.divide_no_nan(offset, tf.norm(offset, axis=-1, keepdims=True))

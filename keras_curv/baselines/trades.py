@@ -35,7 +35,8 @@ class TRADESModel(AttackedModel):
         attack_steps: gradients for each attack.
         step_size: a step is `step_size · ρ / attack_steps` long.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        seed: of the random starts in training; evaluation has the same at every call.
+        seed: of the random starts, which differ from step to step, and are the same at every
+            evaluation. XLA draws other ones.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.
@@ -93,4 +94,4 @@ def _divergences(clean: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 
 def _beside(x: tf.Tensor, radius, seed) -> tf.Tensor:
-    return x + _START * keras.random.normal(tf.shape(x), seed=seed)
+    return x + _START * tf.random.stateless_normal(tf.shape(x), seed)
