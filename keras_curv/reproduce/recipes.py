@@ -15,7 +15,7 @@ from keras_curv.training.recipe import Recipe
 
 _MUON = {"batch_size": 512, "learning_rate": 4e-3}
 _ADAM = {"optimizer": "adam", "batch_size": 256, "learning_rate": 1e-3, "halvings": 4.0}
-_QUICK = {"width": 32, "epochs": 1}
+_QUICK = {"width": 32, "epochs": 1, "batch_size": 1024, "jit": False}
 
 
 def recipe(table: Table, row: Row, *, seed: int = 0, quick: bool = False) -> Recipe:

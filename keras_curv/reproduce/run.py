@@ -14,7 +14,7 @@ import hashlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -23,30 +23,13 @@ from keras_curv.data import Examples
 from keras_curv.errors import InputError
 from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
+from keras_curv.reproduce.results import Result
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.training import run as training
 from keras_curv.training.recipe import Recipe
 
 _QUICK_EXAMPLES = 40
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """A row of the table with what was measured.
-
-    Attributes:
-        row: as in the paper.
-        command: that trained the network.
-        seed: of the training.
-        figures: column → figure; a column that no process has measured yet is not there.
-        seconds: what the training took, with its certification; None: not trained yet.
-    """
-
-    row: Row
-    command: str
-    seed: int
-    figures: dict[str, float]
-    seconds: float | None
+_ON_CARD = 100  # examples: the table has its own figures
 
 
 def reproduce(
@@ -57,6 +40,7 @@ def reproduce(
     seed: int = 0,
     quick: bool = False,
     limit: int | None = None,
+    layers: Sequence[int] | None = None,
     progress: bool = False,
     say=lambda text: None,
 ) -> dict[str, pathlib.Path]:
@@ -69,6 +53,7 @@ def reproduce(
         seed: of every training.
         quick: tiny networks and 40 examples, to see that everything runs; marked so.
         limit: measure the first so many test examples only; marked so.
+        layers: train and measure only networks of so many; others stay as they are.
         progress: show bars.
         say: called with a line of text as each network is begun.
 
@@ -87,6 +72,8 @@ def reproduce(
         except OSError as error:
             raise InputError(f"{folder} cannot be used for output: {error}") from error
     for row in tables.rows(name):
+        if layers is not None and row.layers not in layers:
+            continue
         recipe = recipes.recipe(table, row, seed=seed, quick=quick)
         model = folder / "models" / _key(dataclasses.asdict(recipe))
         with _lock(model.with_suffix(".lock")) as ours:
@@ -132,6 +119,7 @@ def _train(recipe: Recipe, model: pathlib.Path, data_dir, progress: bool) -> Non
             resume=begun,
             data_dir=data_dir,
             command=recipes.command(recipe),
+            limit=_ON_CARD,
             progress=progress,
         )
         tf.keras.backend.clear_session()
@@ -177,4 +165,4 @@ def _result(folder, table: Table, row: Row, examples: Examples, recipe: Recipe) 
     took = folder / "models" / (_key(dataclasses.asdict(recipe)) + ".json")
     seconds = json.loads(took.read_text())["seconds"] if took.is_file() else None
     figures = {column: known[column] for column in table.columns if column in known}
-    return Result(row, recipes.command(recipe), recipe.seed, figures, seconds)
+    return Result(row, recipe, figures, seconds)

@@ -8,7 +8,9 @@ import pathlib
 from collections.abc import Sequence
 
 from keras_curv import report
+from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
+from keras_curv.reproduce.results import Result
 from keras_curv.reproduce.tables import Row, Table
 
 _TRAININGS = {
@@ -25,7 +27,7 @@ _TRAININGS = {
 
 
 def table(
-    name: str, table: Table, results: Sequence, folder: pathlib.Path, *, quick, limit
+    name: str, table: Table, results: Sequence[Result], folder: pathlib.Path, *, quick, limit
 ) -> dict[str, pathlib.Path]:
     """Writes `name.md`, `name.csv` and, with matplotlib, `name.png`; returns where."""
     files = {"md": folder / f"{name}.md", "csv": folder / f"{name}.csv"}
@@ -37,9 +39,9 @@ def table(
     return files
 
 
-def network(row: Row) -> str:
+def network(result: Result) -> str:
     """In the paper's notation."""
-    return f"{row.layers} × [1024], {row.activation}"
+    return f"{result.row.layers} × [{result.recipe.width}], {result.row.activation}"
 
 
 def trained(row: Row) -> str:
@@ -61,7 +63,7 @@ def _markdown(name: str, table: Table, results, *, quick, limit) -> str:
     lines.append("| " + " | ".join(["network", "training", *headings]) + " |")
     lines.append("| --- | --- |" + " ---: |" * len(headings))
     for result in results:
-        cells = [network(result.row), trained(result.row)]
+        cells = [network(result), trained(result.row)]
         for column in table.columns:
             ours = _figure(column, result.figures.get(column))
             theirs = result.row.figures.get(column)
@@ -72,7 +74,9 @@ def _markdown(name: str, table: Table, results, *, quick, limit) -> str:
     lines += ["", "Commands, and seconds of training and certification on this machine:", ""]
     for result in results:
         took = "not trained" if result.seconds is None else f"{result.seconds:.0f} s"
-        lines.append(f"- {network(result.row)}, {trained(result.row)}: `{result.command}`, {took}")
+        lines.append(
+            f"- {network(result)}, {trained(result.row)}: `{recipes.command(result.recipe)}`, {took}"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -81,7 +85,7 @@ def _terms(name: str, table: Table, results, *, quick, limit) -> str:
     done = sum(all(c in r.figures for c in r.row.figures if c in table.columns) for r in results)
     parts = [
         f"Ours, and in brackets the paper's ({table.source}); ρ = {table.radius:g}, seed "
-        f"{results[0].seed}, by `bin/reproduce --table {name}`; {done} of {len(results)} networks."
+        f"{results[0].recipe.seed}, by `bin/reproduce --table {name}`; {done} of {len(results)} networks."
     ]
     if quick:
         parts.append("**--quick: nets of 32 units, one epoch. These are not results.**")
@@ -105,7 +109,7 @@ def _write_csv(path: pathlib.Path, table: Table, results, *, quick, limit) -> No
                         column,
                         result.figures.get(column),
                         result.row.figures.get(column),
-                        *(result.command, result.seed, quick, limit),
+                        *(recipes.command(result.recipe), result.recipe.seed, quick, limit),
                     ]
                 )
 
@@ -158,13 +162,13 @@ def _plot(table: Table, results, path: pathlib.Path) -> bool:
         axes.set_xscale("log")
     axes.set_yticks(
         range(len(shown)),
-        [f"{network(r.row)}\n{trained(r.row).strip('*')}" for r in shown],
+        [f"{network(r)}\n{trained(r.row).strip('*')}" for r in shown],
         fontsize=7,
     )
     axes.invert_yaxis()
     axes.set(xlabel="%" if percent else "", title=table.title)
     axes.title.set_fontsize(10)
-    axes.legend(fontsize=7, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=7, frameon=False)
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)

@@ -216,8 +216,8 @@ class Recipe:
 
     def _wrapped(self, base: keras.Model, ramp_steps: int) -> LogitsModel:
         steps = {} if self.attack_steps is None else {"attack_steps": self.attack_steps}
-        attack = {"ramp_steps": ramp_steps, **steps}
-        ramp = {"ramp_steps": ramp_steps}
+        ramp = {"ramp_steps": 0 if self.radius is None else ramp_steps}
+        attack = {**ramp, **steps}
         match self.loss:
             case "plain":
                 return LogitsModel(base)

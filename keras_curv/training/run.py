@@ -35,6 +35,7 @@ def train(
     command: str | None = None,
     radii: Sequence[float] = DEFAULT_RADII,
     certify_every: int = 0,
+    limit: int | None = None,
     progress: bool = False,
 ) -> dict:
     """Trains by a recipe, exports the base as a SavedModel, certifies it, and writes its card.
@@ -53,6 +54,7 @@ def train(
         command: for the card.
         radii: for the card.
         certify_every: epochs between certifications of 500 held-out examples; 0: none.
+        limit: certify only the first so many examples of what is evaluated.
         progress: show bars.
 
     Returns:
@@ -80,16 +82,19 @@ def train(
         _fit(recipe, model, x, y, held, [*callbacks, checkpoints], progress)
         base.export(str(directory), verbose=False)
         checkpoints.remove()
-    method, limit = _proof(recipe)
+    method, most = _proof(recipe)
+    count = evaluated.count
+    evaluated = evaluated.limited(min(limit or count, most or count, count))
     summary = certify_examples(
         str(directory),
-        evaluated.limited(limit),
+        evaluated,
         method=method,
         radii=radii,
         summary=str(directory / "certified.json"),
         progress=progress,
     )
-    (directory / "CARD.md").write_text(_card(recipe, directory.name, summary, command))
+    part = "All" if evaluated.count == count else "The first"
+    (directory / "CARD.md").write_text(_card(recipe, directory.name, part, summary, command))
     return summary
 
 
@@ -242,21 +247,19 @@ def _forget_from(history: pathlib.Path, epoch: int) -> None:
         csv.writer(file).writerows([header, *kept] if kept else [])
 
 
-def _card(recipe: Recipe, name: str, summary: dict, command: str | None) -> str:
+def _card(recipe: Recipe, name: str, part: str, summary: dict, command: str | None) -> str:
     """What a reader must know of the model: how it was made, and what it is worth."""
     rows = "\n".join(
         f"| {radius} | {report.percent(fraction)} |"
         for radius, fraction in summary["certified_accuracy"].items()
     )
-    limit = _proof(recipe)[1]
-    which = "All" if limit is None or summary["examples"] < limit else "The first"
     trained = f"\n    {command}\n" if command else "\n    " + json.dumps(dataclasses.asdict(recipe))
     return f"""# {name}
 
 {recipe.dataset}, {recipe.architecture}; {recipe.method};
 {recipe.epochs} epochs, seed {recipe.seed}.
 
-{which} of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
+{part} of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
 `{summary["guarantee"]}`, all rivals, l2 on pixels in [0, 1]:
 
 | radius | certified accuracy |
