@@ -91,6 +91,7 @@ _RIVALS_TEXT = {
 _GUARANTEE_TEXT = {
     "real": "real arithmetic on the stored weights",
     "float32": "as served in IEEE single, in any order of sums; no TF32, bfloat16, Winograd",
+    "probabilistic": "of the classifier smoothed by noise, each with probability 1 − α",
 }
 
 
@@ -116,6 +117,7 @@ def print_table(summary: dict, console: Console | None = None) -> None:
         ("units", _units(summary["input_scale"])),
         ("rivals", _RIVALS_TEXT[summary["rivals"]]),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
+        *_smoothing(summary),
         ("proved by", _shares(summary["methods"])),
         ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
         (
@@ -160,6 +162,14 @@ def _shares(methods: dict[str, int]) -> str:
     """Which methods proved which part of the radii."""
     total = sum(methods.values())
     return ", ".join(f"{name} {percent(n / total, 1)}" for name, n in methods.items()) or "none"
+
+
+def _smoothing(summary: dict) -> list[tuple[str, str]]:
+    """The terms of a vote under noise, if it was one."""
+    if "deviation" not in summary:
+        return []
+    text = "{noise}, deviation {deviation:g}; {samples:,} samples, α = {failure_probability:g}"
+    return [("noise", text.format(**summary))]
 
 
 def _units(scale: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import pathlib
 import time
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_curv import report
+from keras_curv.baselines.smoothing import SmoothedClassifier
 from keras_curv.certificate import RIVALS
 from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
@@ -21,6 +24,24 @@ from keras_curv.version import __version__
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 
 
+@dataclasses.dataclass(frozen=True)
+class Smoothing:
+    """How to certify by a vote under noise; see `SmoothedClassifier`."""
+
+    deviation: float
+    samples: int = 100_000
+    failure_probability: float = 1e-3
+    noise: str = "own"
+
+    def votes(self) -> dict:
+        """What `SmoothedClassifier.certify` takes."""
+        return {
+            "samples": self.samples,
+            "failure_probability": self.failure_probability,
+            "noise": self.noise,
+        }
+
+
 def certify_examples(
     model,
     examples: Examples,
@@ -28,6 +49,7 @@ def certify_examples(
     signature: str = saved_model.DEFAULT_SIGNATURE,
     method: str = "auto",
     guarantee: str = "real",
+    smoothing: Smoothing | None = None,
     rivals: str = "all",
     radii: Sequence[float] = DEFAULT_RADII,
     input_scale: float = 1.0,
@@ -43,6 +65,8 @@ def certify_examples(
 
     Args:
         model, signature, method, guarantee, rivals, batch_size, seed: as for `certify`.
+        smoothing: certify the model smoothed by noise, instead of by a method; then the
+            guarantee is probabilistic.
         examples: see `data.load` and `data.load_npz`.
         radii: at which to report certified accuracy.
         input_scale: examples are multiplied by this before the model sees them. Radii are in
@@ -75,7 +99,13 @@ def certify_examples(
         report.require_plottable(plot)
 
     with report.working("reading the model and bounding its norms", visible=progress):
-        certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
+        if smoothing is None:
+            certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
+            certify = certifier.certify
+        else:
+            certifier = SmoothedClassifier(model, smoothing.deviation, signature=signature)
+            certify = functools.partial(certifier.certify, **smoothing.votes())
+            method, guarantee = "smoothing", "probabilistic"
     served = certifier.served
     fit = _fitting_shape(examples, served)
     size = batch_size or certifier.batch_size(rivals)
@@ -92,6 +122,8 @@ def certify_examples(
         "seed": seed,
         "batch_size": size,
     }
+    if smoothing is not None:
+        settings |= dataclasses.asdict(smoothing)
     tally = report.Tally()
     with RowFile(output, settings, count=examples.count, resume=resume) as file:
         tally.add(file.rows)
@@ -99,7 +131,7 @@ def certify_examples(
         with report.progress_bar(examples.count, done, visible=progress) as advance:
             for x, y in examples.batches(size, done):
                 scaled = fit(x if scale == 1.0 else x * scale)
-                result = certifier.certify(scaled, y, rivals=rivals, seed=seed, first_index=done)
+                result = certify(scaled, y, rivals=rivals, seed=seed, first_index=done)
                 rows = Row.from_certificates(result, y, done, rivals)
                 file.write(rows)
                 tally.add(rows)

@@ -445,11 +445,3 @@ def test_what_is_refused(rng):
     for radius in (-1.0, np.nan):
         with pytest.raises(InputError, match="negative, nor NaN"):
             pre_activation_bounds(network, np.zeros((2, 4)), radius)
-
-    class Convolution:
-        fan_in, fan_out = 5, 5
-
-    other = Network([network.affines[0], network.affines[1]], network.activations[:1])
-    other.affines = (network.affines[0], Convolution())
-    with pytest.raises(InputError, match="Received: Convolution"):
-        LinearBoundCertificate(other)

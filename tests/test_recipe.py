@@ -187,7 +187,7 @@ BAD = {
         {"loss": "penalty", "radius": 1.0},
         "radius is for the loss certified or .* Received: radius 1.0 with loss 'penalty'",
     ),
-    "rivals of crt": ({"loss": "crt", "rivals": 3}, "rivals is for the loss certified. "),
+    "rivals of crt": ({"loss": "crt", "rivals": 3}, "rivals is for the loss certified or noise. "),
     "gamma of PGD": (
         {"loss": "pgd", "gamma": 0.1},
         "gamma is for the loss certified or crt",

@@ -33,6 +33,7 @@ from keras_curv.reading import saved_model
 
 RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
+_EXAMPLES_AT_ONCE = 16
 _CHECKED = 32  # examples on which the read network is held against the signature
 _RESOLUTION = 2.0**-16  # of float32 beside 2⁻²⁴: noise smaller than this is lost beside an input
 
@@ -76,6 +77,10 @@ class SmoothedClassifier(Certifier):
         self.served = served
         self._checked = False
         self.votes = NoiseVotes(served.network, self.deviation)
+
+    def batch_size(self, rivals: str = "all") -> int:
+        """Few: each takes all of its draws."""
+        return _EXAMPLES_AT_ONCE
 
     def certify(
         self,

@@ -100,7 +100,11 @@ def _certified(rivals: str, subject: Subject) -> float:
         count = min(SMOOTHED, len(subject.x))
         smoothed = SmoothedClassifier(subject.model, subject.row.weight)
         found = smoothed.certify(
-            subject.x[:count], subject.y[:count], rivals=rivals, samples=SAMPLES
+            subject.x[:count],
+            subject.y[:count],
+            rivals=rivals,
+            samples=SAMPLES,
+            noise="shared",
         )
         return 100.0 * np.mean(found.radius > subject.radius)
     if subject.curved:

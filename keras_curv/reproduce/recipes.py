@@ -14,7 +14,20 @@ from keras_curv.reproduce.tables import Row, Table
 from keras_curv.training.recipe import Recipe
 
 _MUON = {"batch_size": 512, "learning_rate": 4e-3}
-_ADAM = {"optimizer": "adam", "batch_size": 256, "learning_rate": 1e-3, "halvings": 4.0}
+_ADAM = {
+    "optimizer": "adam",
+    "batch_size": 256,
+    "learning_rate": 1e-3,
+    "halvings": 4.0,
+    "epochs": 15,
+}
+_CRT_EPOCHS = {2: (10, 15), 3: (8, 10), 4: (7, 10)}  # by layers, at radius 0.5 and 1.58
+_PENALTY_EPOCHS = {2: 8, 3: 6, 4: 6}
+_OF_RIVALS = {
+    "plain": {"epochs": 8},
+    "coap": {"epochs": 10, "ramp": 0.5, "halvings": 6.0},
+    "noise": {"epochs": 10, "rivals": 1, "learning_rate": 2e-3, "ramp": 0.25},
+}
 _QUICK = {"width": 32, "epochs": 1, "batch_size": 1024, "jit": False}
 
 
@@ -24,14 +37,14 @@ def recipe(table: Table, row: Row, *, seed: int = 0, quick: bool = False) -> Rec
     Args:
         quick: a net of 32 units trained for one epoch, to see that everything runs.
     """
-    attack = row.training not in ("plain", "penalty")
+    attacked = row.training not in ("plain", "penalty")
     chosen = {
         "dataset": table.dataset,
         "layers": row.layers,
         "width": 1024,
         "activation": row.activation,
         "loss": row.training,
-        "radius": table.radius if attack else None,
+        "radius": table.radius if attacked else None,
         "seed": seed,
         **_settings(table, row),
     }
@@ -50,16 +63,18 @@ def _settings(table: Table, row: Row) -> dict:
         deep = {2: {}, 3: {"muon_rate": 0.03}, 4: {"muon_rate": 0.02, "rivals": 2}}[row.layers]
         return {**_MUON, "epochs": 15, **deep}
     if row.training in ("crt", "penalty") and row.weight:
+        epochs = _PENALTY_EPOCHS[row.layers]
+        if row.training == "crt":
+            epochs = _CRT_EPOCHS[row.layers][table.radius > 1.0]
         # Above two layers, sigmoids pass too little on without a larger first kernel.
         squashed = row.activation in ("sigmoid", "tanh") and row.training == "crt"
         return {
             **_MUON,
-            "epochs": {2: 15 if table.radius > 1.0 else 10, 3: 10, 4: 8}[row.layers],
+            "epochs": epochs,
             "muon_rate": 0.02 if row.layers > 3 else 0.05,
             "initial_scale": 4.0 if squashed and row.layers > 2 else 1.0,
         }
-    epochs = {"plain": 8, "crown_ibp": 30, "coap": 15}.get(row.training, 15)
-    return {**_ADAM, "epochs": epochs}
+    return {**_ADAM, **_OF_RIVALS.get(row.training, {})}
 
 
 def command(recipe: Recipe, output: str = "DIR") -> str:

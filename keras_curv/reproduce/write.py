@@ -74,9 +74,8 @@ def _markdown(name: str, table: Table, results, *, quick, limit) -> str:
     lines += ["", "Commands, and seconds of training and certification on this machine:", ""]
     for result in results:
         took = "not trained" if result.seconds is None else f"{result.seconds:.0f} s"
-        lines.append(
-            f"- {network(result)}, {trained(result.row)}: `{recipes.command(result.recipe)}`, {took}"
-        )
+        command = recipes.command(result.recipe)
+        lines.append(f"- {network(result)}, {trained(result.row)}: `{command}`, {took}")
     return "\n".join(lines) + "\n"
 
 
@@ -85,7 +84,8 @@ def _terms(name: str, table: Table, results, *, quick, limit) -> str:
     done = sum(all(c in r.figures for c in r.row.figures if c in table.columns) for r in results)
     parts = [
         f"Ours, and in brackets the paper's ({table.source}); ρ = {table.radius:g}, seed "
-        f"{results[0].recipe.seed}, by `bin/reproduce --table {name}`; {done} of {len(results)} networks."
+        f"{results[0].recipe.seed}, by `bin/reproduce --table {name}`; {done} of {len(results)} "
+        "networks."
     ]
     if quick:
         parts.append("**--quick: nets of 32 units, one epoch. These are not results.**")

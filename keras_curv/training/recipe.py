@@ -35,7 +35,7 @@ _BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a rad
 _OPTIONS = {
     "radius": ((*_BALL, "noise"), None),
     "gamma": (_CURVATURE, 0.0),
-    "rivals": (("certified",), None),
+    "rivals": (("certified", "noise"), None),
     "attack_steps": (("certified", "crt", "pgd", "trades", "noise"), None),
     "trade_off": (("trades",), 6.0),
     "final_beta": (("crown_ibp",), 1.0),
@@ -65,7 +65,8 @@ class Recipe:
             "trades", "crown_ibp", "coap", "noise".
         radius: ρ; None: 0.5 where the loss needs one.
         gamma: γ, weight of the curvature penalty; None: 0.
-        rivals: of the certified loss; None: its default.
+        rivals: of the certified loss; None: its default. Of "noise": 1 attacks the runner-up
+            alone; None: all.
         attack_steps: gradients for each attack; None: 3, and the baselines' own.
         trade_off: 1/λ of "trades"; None: 6.
         final_beta: β of "crown_ibp" after the ramp; None: 1.
@@ -147,6 +148,8 @@ class Recipe:
                     f"{name} is for the loss {' or '.join(losses)}. "
                     f"Received: {name} {value!r} with loss {self.loss!r}"
                 )
+        if self.loss == "noise":
+            self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
         if self.loss in _BALL and self.radius is None:
             object.__setattr__(self, "radius", _DEFAULT_RADIUS)
 
