@@ -103,12 +103,15 @@ def _chord(value, first, low, high) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _above(value, first, low, high) -> tuple[tf.Tensor, tf.Tensor]:
     """A line above σ, convex up to 0 and concave from there on; see the module's docstring."""
-    left, right = tf.maximum(low, 0.0), tf.maximum(high, 0.0)
-    for _ in range(_BISECTIONS):
+
+    def halve(left, right):
         at = (left + right) / 2.0
         slope, intercept = _tangent(value, first, at)
         passes = slope * low + intercept >= value(low)
-        left, right = tf.where(passes, left, at), tf.where(passes, at, right)
+        return tf.where(passes, left, at), tf.where(passes, at, right)
+
+    ends = tf.maximum(low, 0.0), tf.maximum(high, 0.0)
+    _, right = tf.while_loop(lambda *_: True, halve, ends, maximum_iterations=_BISECTIONS)
     touching, middle = tf.stop_gradient(right), (low + high) / 2.0
     chord = _chord(value, first, low, tf.minimum(high, touching))
     tangent = _tangent(value, first, middle)
