@@ -237,9 +237,9 @@ class Recipe:
                 projections = self.projections
                 return COAPModel(base, self.radius, projections=projections, seed=self.seed, **ramp)
             case "noise":
-                return NoiseModel(
-                    base, self.deviation, radius=self.radius, seed=self.seed, **attack
-                )
+                rivals = "all" if self.rivals is None else "runner_up"
+                options = {"radius": self.radius, "rivals": rivals, "seed": self.seed}
+                return NoiseModel(base, self.deviation, **options, **attack)
         return CRTModel(base, self.radius, self.gamma, loss=self.loss, rivals=self.rivals, **attack)
 
     @property
