@@ -71,8 +71,7 @@ class Subject:
     @property
     def curved(self) -> bool:
         """Whether it is for curvature to prove its radii."""
-        smooth = all(activation.smooth for activation in self.network.activations)
-        return smooth and self.row.training not in ("crown_ibp", "coap")
+        return self.method("crc") == "crc" and self.row.training not in ("crown_ibp", "coap")
 
     @functools.cached_property
     def curvature_gap(self) -> CurvatureGap:
@@ -80,6 +79,11 @@ class Subject:
         pairs = self.y * self.network.classes + self.network.runner_up(self.logits, self.y).numpy()
         least = min(PAIR, np.bincount(pairs).max())
         return curvature_gap(self.network, self.flat, self.y, minimum_examples=least)
+
+    def method(self, name: str) -> str:
+        """As in `--method`: what the paper calls CRC is quadratic bounds for ReLU."""
+        smooth = all(activation.smooth for activation in self.network.activations)
+        return "quadratic" if name == "crc" and not smooth else name
 
     def _certificates(self, method: str, rivals: str, only: str) -> tuple[Certificates, float]:
         """Of "all" examples or of the first "correct" ones; and seconds for each."""
@@ -149,11 +153,12 @@ def _empirical(subject: Subject) -> float:
 
 
 def _mean_radius(method: str, rivals: str, subject: Subject) -> float:
+    method = subject.method(method)
     return subject.certificates(method, rivals, "correct")[0].radius.mean()
 
 
 def _seconds(method: str, subject: Subject) -> float:
-    return subject.certificates(method, "runner_up", "correct")[1]
+    return subject.certificates(subject.method(method), "runner_up", "correct")[1]
 
 
 def _success(which: int, subject: Subject) -> float:

@@ -17,9 +17,11 @@ class Result:
         recipe: by which the network was trained.
         figures: column → figure; a column that no process has measured yet is not there.
         seconds: what the training took, with its certification; None: not trained yet.
+        done: whether all figures are there that there are of such a network.
     """
 
     row: Row
     recipe: Recipe
     figures: dict[str, float]
     seconds: float | None
+    done: bool

@@ -16,7 +16,7 @@ import pathlib
 import time
 from collections.abc import Iterator, Sequence
 
-import tensorflow as tf
+import keras
 
 from keras_curv import data
 from keras_curv.data import Examples
@@ -75,27 +75,28 @@ def reproduce(
         if layers is not None and row.layers not in layers:
             continue
         recipe = recipes.recipe(table, row, seed=seed, quick=quick)
-        model = folder / "models" / _key(dataclasses.asdict(recipe))
-        with _lock(model.with_suffix(".lock")) as ours:
+        model = folder / "models" / key(recipe)
+        with lock(model.with_suffix(".lock")) as ours:
             if ours:
                 say(f"{name}: {recipe.architecture}, {row.training} {row.weight or ''}".strip())
                 _train(recipe, model, data_dir, progress)
-                _measure(folder, model, table, row, examples)
+                _measure(folder, model, table, row, recipe, examples)
     results = [
-        _result(folder, table, row, examples, recipes.recipe(table, row, seed=seed, quick=quick))
+        _result(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
         for row in tables.rows(name)
     ]
     return write.table(name, table, results, folder, quick=quick, limit=limit)
 
 
-def _key(settings: dict) -> str:
-    """A short name for what these settings lead to."""
-    text = json.dumps(settings, sort_keys=True)
+def key(*settings) -> str:
+    """A short name for what these settings decide."""
+    parts = [dataclasses.asdict(one) if isinstance(one, Recipe) else one for one in settings]
+    text = json.dumps(parts[0] if len(parts) == 1 else parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def _lock(path: pathlib.Path) -> Iterator[bool]:
+def lock(path: pathlib.Path) -> Iterator[bool]:
     """Whether the lock is ours; it goes with the process, however that ends."""
     with open(path, "w") as file:
         try:
@@ -122,25 +123,18 @@ def _train(recipe: Recipe, model: pathlib.Path, data_dir, progress: bool) -> Non
             limit=_ON_CARD,
             progress=progress,
         )
-        tf.keras.backend.clear_session()
+        keras.backend.clear_session()
     took.write_text(json.dumps({"seconds": time.time() - earlier, "resumed": begun}))
 
 
-def _measurements(
-    folder: pathlib.Path, table: Table, row: Row, examples: Examples, recipe: Recipe
-) -> pathlib.Path:
-    decisive = {
-        "recipe": dataclasses.asdict(recipe),
-        "examples": [examples.name, examples.fingerprint, examples.count],
-        "radius": table.radius,
-    }
-    return folder / "measurements" / f"{_key(decisive)}.json"
+def _measurements(folder, table: Table, recipe: Recipe, examples: Examples) -> pathlib.Path:
+    known_by = [examples.name, examples.fingerprint, examples.count, table.radius]
+    return folder / "measurements" / f"{key(recipe, known_by)}.json"
 
 
-def _measure(folder, model, table: Table, row: Row, examples: Examples) -> None:
+def _measure(folder, model, table: Table, row: Row, recipe: Recipe, examples: Examples) -> None:
     """Measures what is not there yet; what is, is written down column by column."""
-    recipe = Recipe(**json.loads((model / "recipe.json").read_text()))
-    file = _measurements(folder, table, row, examples, recipe)
+    file = _measurements(folder, table, recipe, examples)
     figures = json.loads(file.read_text()) if file.is_file() else {}
     subject = Subject(str(model), row, examples, table.radius)
     for column in table.columns:
@@ -159,10 +153,11 @@ def _applies(column: str, row: Row) -> bool:
     return True
 
 
-def _result(folder, table: Table, row: Row, examples: Examples, recipe: Recipe) -> Result:
-    file = _measurements(folder, table, row, examples, recipe)
+def _result(folder, table: Table, row: Row, recipe: Recipe, examples: Examples) -> Result:
+    file = _measurements(folder, table, recipe, examples)
     known = json.loads(file.read_text()) if file.is_file() else {}
-    took = folder / "models" / (_key(dataclasses.asdict(recipe)) + ".json")
+    took = folder / "models" / f"{key(recipe)}.json"
     seconds = json.loads(took.read_text())["seconds"] if took.is_file() else None
     figures = {column: known[column] for column in table.columns if column in known}
-    return Result(row, recipe, figures, seconds)
+    done = all(column in figures or not _applies(column, row) for column in table.columns)
+    return Result(row, recipe, figures, seconds, done)

@@ -31,7 +31,7 @@ def table(
 ) -> dict[str, pathlib.Path]:
     """Writes `name.md`, `name.csv` and, with matplotlib, `name.png`; returns where."""
     files = {"md": folder / f"{name}.md", "csv": folder / f"{name}.csv"}
-    files["md"].write_text(_markdown(name, table, results, quick=quick, limit=limit))
+    files["md"].write_text(markdown(name, table, results, quick=quick, limit=limit))
     _write_csv(files["csv"], table, results, quick=quick, limit=limit)
     picture = folder / f"{name}.png"
     if _plot(table, results, picture):
@@ -57,7 +57,10 @@ def _figure(column: str, value: float | None) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "∞"
 
 
-def _markdown(name: str, table: Table, results, *, quick, limit) -> str:
+def markdown(
+    name: str, table: Table, results: Sequence[Result], *, quick: bool, limit: int | None
+) -> str:
+    """The table, what its columns mean, and the commands behind its rows."""
     headings = [COLUMNS[column].heading for column in table.columns]
     lines = [f"# {table.title}", "", _terms(name, table, results, quick=quick, limit=limit), ""]
     lines.append("| " + " | ".join(["network", "training", *headings]) + " |")
@@ -81,7 +84,7 @@ def _markdown(name: str, table: Table, results, *, quick, limit) -> str:
 
 def _terms(name: str, table: Table, results, *, quick, limit) -> str:
     """On what terms the figures stand."""
-    done = sum(all(c in r.figures for c in r.row.figures if c in table.columns) for r in results)
+    done = sum(result.done for result in results)
     parts = [
         f"Ours, and in brackets the paper's ({table.source}); ρ = {table.radius:g}, seed "
         f"{results[0].recipe.seed}, by `bin/reproduce --table {name}`; {done} of {len(results)} "

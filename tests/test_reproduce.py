@@ -1,0 +1,221 @@
+"""Tables of the paper again: what is trained and measured, written down, resumed, shared."""
+
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from keras_curv import InputError, data
+from keras_curv.reproduce import recipes, run, tables, write
+from keras_curv.reproduce.measurements import COLUMNS, Subject
+from keras_curv.reproduce.results import Result
+from keras_curv.training import run as training_run
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NAME = "fashion_mnist_0.5"
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    """A data set of Fashion-MNIST's shape and format: noise around one image for each class."""
+    folder = tmp_path_factory.mktemp("tfds")
+    rng = np.random.default_rng(0)
+    means = rng.integers(0, 256, (10, 28, 28, 1))
+
+    def images(count):
+        labels = np.arange(count) % 10
+        noisy = means[labels] + rng.integers(-20, 21, (count, 28, 28, 1))
+        pixels = np.clip(noisy, 0, 255).astype(np.uint8)
+        return tf.data.Dataset.from_tensor_slices({"image": pixels, "label": labels})
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(28, 28, 1)),
+            "label": tfds.features.ClassLabel(num_classes=10),
+        }
+    )
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="fashion_mnist",
+        version="3.0.1",
+        features=features,
+        split_datasets={"train": images(600), "test": images(50)},
+        data_dir=str(folder),
+    )
+    return str(folder)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Two networks of the table: ours and COAP's."""
+    chosen = [row for row in tables.rows(NAME) if row.layers == 2]
+    chosen = [row for row in chosen if row.training in ("certified", "coap")]
+    monkeypatch.setattr(tables, "rows", lambda name: chosen)
+    return chosen
+
+
+def test_the_paper_is_there_in_full():
+    """Figures that a reader can look up."""
+    counts = {name: len(tables.rows(name)) for name in tables.TABLES}
+    assert counts["success"] == 14 and counts["crt_gamma"] == counts["penalty_gamma"] == 38
+    assert counts["mnist_1.58"] == 17 + 3 and counts["adversarial"] == 18
+    rows = {row[:4]: row.figures for row in tables.rows("mnist_1.58")}
+    assert rows[2, "softplus", "crt", 0.01] == {"clean": 98.68, "certified": 69.79}
+    assert rows[4, "relu", "coap", None] == {"clean": 90.17, "certified": 44.66}
+    assert rows[2, "softplus", "certified", None] == {}
+    targets = {row[:3]: row.figures for row in tables.rows("targets")}
+    assert targets[2, "relu", "plain"]["crc_least"] == 1.04883
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_every_row_has_a_recipe_and_every_column_a_measure(name):
+    table = tables.get(name)
+    assert set(table.columns) <= set(COLUMNS) and set(table.plot) <= set(table.columns)
+    for row in tables.rows(name):
+        assert set(row.figures) <= set(table.columns)
+        recipe = recipes.recipe(table, row)
+        assert (recipe.layers, recipe.activation, recipe.loss) == row[:3]
+        assert recipe.width == 1024
+        if row.training in ("crt", "penalty"):
+            assert recipe.gamma == row.weight
+        attacked = row.training not in ("plain", "penalty")
+        assert recipe.radius == (table.radius if attacked else None)
+
+
+def test_a_table(stand_in, short, tmp_path, monkeypatch):
+    """Written down; run again, nothing is trained; with a figure lost, that one is measured."""
+    files = run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, limit=20)
+    text = files["md"].read_text()
+    assert "not results" in text and "first 20 test images" in text and "2 of 2 networks" in text
+    assert text.count("bin/train --dataset fashion_mnist") == 2
+    with open(files["csv"], newline="") as file:
+        lines = list(csv.DictReader(file))
+    ours = {(line["training"], line["column"]): float(line["ours"]) for line in lines}
+    assert len(ours) == 6
+    for training in ("certified", "coap"):
+        clean = ours[training, "clean"]
+        assert clean >= ours[training, "certified"] >= ours[training, "certified_all"] >= 0.0
+    paper = [line["paper"] for line in lines if line["training"] == "coap"]
+    assert paper == ["86.0", "74.0", ""]
+    assert files["png"].stat().st_size > 5000
+
+    monkeypatch.setattr(training_run, "train", None)
+    lost = next((tmp_path / "measurements").glob("*.json"))
+    known = json.loads(lost.read_text())
+    lost.write_text(json.dumps({key: known[key] for key in known if key != "certified_all"}))
+    again = run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, limit=20)
+    assert json.loads(lost.read_text()) == known
+    assert again["md"].read_text() == text
+
+
+def test_processes_share_the_work(stand_in, short, tmp_path, monkeypatch):
+    """Who does not get the lock leaves the network alone, and says that it is not done."""
+    trained = []
+    monkeypatch.setattr(run, "_train", lambda recipe, *rest: trained.append(recipe.loss))
+    monkeypatch.setattr(run, "_measure", lambda *args: None)
+    first = recipes.recipe(tables.get(NAME), short[0], quick=True)
+    (tmp_path / "models").mkdir()
+    lock = tmp_path / "models" / f"{run.key(first)}.lock"
+    with run.lock(lock) as ours:
+        assert ours
+        files = run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True)
+    assert trained == [short[1].training]
+    text = files["md"].read_text()
+    assert "0 of 2 networks" in text and "not trained" in text and "| – " in text
+
+
+def test_layers(stand_in, short, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_train", lambda *args: pytest.fail("2 layers were not asked for"))
+    run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, layers=[3, 4])
+
+
+def test_an_interrupted_training_goes_on(stand_in, short, tmp_path, monkeypatch):
+    resumed = []
+
+    def train(recipe, output, *, resume, **options):
+        resumed.append(resume)
+        pathlib.Path(output).mkdir(exist_ok=True)
+        (pathlib.Path(output) / "recipe.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_run, "train", train)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True)
+    assert resumed == [False, True]
+
+
+def test_measures_of_a_known_network(tmp_path):
+    """The shipped digits model: the columns agree with one another and with `bin/certify`."""
+    examples = data.load("digits").limited(60)
+    row = tables.Row(2, "softplus", "certified", None, {})
+    subject = Subject(str(ROOT / "saved_models" / "digits"), row, examples, 0.5)
+    figure = {name: COLUMNS[name].measure(subject) for name in COLUMNS}
+    x, y = examples.arrays()
+    radius = subject.certifier("crc").certify_all(x, y).radius
+    assert figure["certified_all"] == 100.0 * np.mean(radius > 0.5)
+    assert figure["clean"] >= figure["empirical"] >= figure["certified_all"]
+    assert figure["certified"] >= figure["certified_all"]
+    assert figure["crc"] <= figure["crc_random"] <= figure["crc_least"]
+    assert figure["crown"] <= figure["crown_random"] <= figure["crown_least"]
+    assert figure["crc_local"] >= 0.99 * figure["crc"]
+    assert figure["curvature_below"] <= figure["curvature_above"]
+    assert 0.0 <= figure["certificate_success"] <= 100.0
+    assert figure["attack_success"] > 0.0
+    assert figure["crc_seconds"] > 0.0
+    # Decided by linear bounds at the radius, or by the largest radius that they prove.
+    coap = Subject(subject.model, row._replace(training="coap"), examples, 0.25)
+    crown = coap.certifier("crown").certify_all(x, y).radius
+    assert abs(COLUMNS["certified_all"].measure(coap) - 100.0 * np.mean(crown > 0.25)) <= 2.0
+
+
+def test_commands_lead_back_to_the_recipe():
+    row = tables.Row(3, "sigmoid", "crt", 0.01, {})
+    command = recipes.command(recipes.recipe(tables.get("adversarial"), row))
+    assert command.startswith("bin/train --dataset mnist --layers 3 --width 1024 ")
+    for part in ("--loss crt", "--radius 0.5", "--gamma 0.01", "--initial_scale 4", "--output DIR"):
+        assert part in command
+
+
+def test_figures_are_written_as_they_are():
+    row = tables.Row(2, "relu", "plain", None, {"crc": 0.59166, "crown": 0.5011})
+    table = tables.get("targets")
+    result = Result(row, recipes.recipe(table, row), {"crc": 0.5, "crown": np.inf}, None, False)
+    text = write.markdown("targets", table, [result], quick=False, limit=None)
+    assert "| ∞ (0.5011) | 0.5 (0.5917) | – |" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--table is required"),
+        (["--table", "nothing"], "table must be one of success, mnist_1.58"),
+        (["--table", "local", "--layers", "two"], "--layers must be numbers. Received: two"),
+        (["--table", "local", "--data_dir", "/nowhere"], "/nowhere does not exist"),
+        (["--table", "local", "--limit", "0"], "--limit"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, tmp_path):
+    command = [sys.executable, ROOT / "bin" / "reproduce", "--output", tmp_path / "out"]
+    result = subprocess.run([*map(str, command), *arguments], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_list():
+    command = [sys.executable, str(ROOT / "bin" / "reproduce"), "--list"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0
+    for name in tables.TABLES:
+        assert name in result.stdout
+
+
+def test_an_output_that_cannot_be(tmp_path, stand_in):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be used for output"):
+        run.reproduce(NAME, str(tmp_path / "file"), data_dir=stand_in, quick=True)
