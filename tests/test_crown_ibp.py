@@ -26,6 +26,7 @@ WITH_LINES = (
 def _intervals(rng):
     low = 3.0 * rng.standard_normal(400)
     width = np.concatenate([rng.exponential(3.0, 360), 10.0 ** rng.uniform(-7, -2, 40)])
+    low[380:] = -width[380:] * rng.uniform(size=20)  # narrow, around the kink
     return low, low + width
 
 
@@ -58,7 +59,9 @@ def test_lines_are_as_close_at_the_midpoint_as_lines_can_be(name, rng):
         gaps.append((a[2] * middle + a[3]) - (a[0] * middle + a[1]))
     # The certificate takes constants as well, where they are better.
     assert np.mean(gaps[0] <= 1.02 * gaps[1] + 1e-6) > 0.95
-    assert np.all(gaps[0] <= 1.3 * gaps[1] + 1e-6)
+    # A chord of a narrow interval has the slope at the midpoint instead of its own.
+    narrow = np.where(high - low < 1e-3, 0.5 * (high - low), 0.0)
+    assert np.all(gaps[0] <= 1.3 * gaps[1] + narrow + 1e-6)
 
 
 @pytest.mark.parametrize("name", ["relu", "softplus", "tanh", "log_sigmoid"])
