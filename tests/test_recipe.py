@@ -195,6 +195,7 @@ BAD = {
     "trade-off of PGD": ({"loss": "pgd", "trade_off": 1.0}, "trade_off is for the loss trades. "),
     "deviation of nothing": ({"deviation": 1.0}, "deviation is for the loss noise. "),
     "projections": ({"projections": 1}, "projections is for the loss coap. "),
+    "final kappa": ({"final_kappa": 0.5}, "final_kappa is for the loss crown_ibp. "),
     "final beta": ({"final_beta": 0.5}, "final_beta is for the loss crown_ibp. "),
 }
 

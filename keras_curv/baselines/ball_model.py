@@ -6,9 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_curv.errors import require_at_least, require_positive
-from keras_curv.training.logits_model import LogitsModel, require_labels
-
-_RAMP_START = 0.05  # of the radius
+from keras_curv.training.logits_model import LogitsModel, require_labels, risen
 
 
 class BallModel(LogitsModel):
@@ -52,7 +50,7 @@ class BallModel(LogitsModel):
 
     def current_radius(self, training: bool):
         """ρ times what the ramp leaves of it now."""
-        return self.radius * (_RAMP_START + (1.0 - _RAMP_START) * self.progress(training))
+        return self.radius * risen(self.progress(training))
 
     def get_config(self):
         """What `from_config` takes."""

@@ -11,19 +11,17 @@ import keras
 import tensorflow as tf
 
 from keras_curv.activations import ACTIVATIONS, Activation
+from keras_curv.baselines.ball_model import BallModel, class_numbers, flattened
 from keras_curv.baselines.polytope import margin_bounds
-from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.errors import InputError, require_at_least
 from keras_curv.methods.linear_bounds import LinearBoundCertificate
 from keras_curv.methods.method import ServedError, no_error
 from keras_curv.methods.relaxation import Relaxation, relaxation
 from keras_curv.network import Network
-from keras_curv.training.logits_model import LogitsModel, require_labels
-
-_RAMP_START = 0.05  # of the radius
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
-class COAPModel(LogitsModel):
+class COAPModel(BallModel):
     """Trains a base model on the worst logits that its polytope allows in an l2 ball.
 
     With J_t the dual bound of the margin of the label over class t, the compiled loss is that of
@@ -60,39 +58,23 @@ class COAPModel(LogitsModel):
     activations = {"relu": ACTIVATIONS["relu"]}
 
     def __init__(self, base, radius, *, projections=50, ramp_steps=0, seed=0, **kwargs):
-        super().__init__(base, **kwargs)
-        self.radius = require_positive(radius, "radius")
+        super().__init__(base, radius, ramp_steps=ramp_steps, **kwargs)
         if projections is not None:
             projections = require_at_least(projections, 1, "projections")
         self.projections = projections
-        self.ramp_steps = require_at_least(ramp_steps, 0, "ramp_steps")
         self.seed = require_at_least(seed, 0, "seed")
         self.seed_generator = keras.random.SeedGenerator(self.seed)
-        self.clean_metric = keras.metrics.SparseCategoricalAccuracy("clean_accuracy")
         self.certified_metric = keras.metrics.Mean("certified")
-
-    def train_step(self, data):
-        """One step at the radius of the ramp, with new projections."""
-        return super().train_step(self._checked(data))
-
-    def test_step(self, data):
-        """The same at the full radius; nothing moves."""
-        return super().test_step(self._checked(data))
-
-    def _checked(self, data):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, require_labels(y, self.live.sizes[-1]), sample_weight
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The compiled loss at the worst logits."""
         network = self.live.now()
-        # Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
-        label = tf.reshape(tf.cast(y, tf.int32), (-1,))
+        label = class_numbers(y)
         bounds = margin_bounds(
             network,
-            tf.reshape(tf.cast(x, tf.float32), (-1, network.dim)),
+            flattened(x, network.dim),
             label,
-            self._radius_of(training),
+            self.current_radius(training),
             projections=self.projections,
             seed=self._seed_of(training),
         )
@@ -106,12 +88,6 @@ class COAPModel(LogitsModel):
         self.clean_metric.update_state(y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def _radius_of(self, training):
-        if not (training and self.ramp_steps):
-            return self.radius
-        done = tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps
-        return self.radius * tf.minimum(_RAMP_START + (1.0 - _RAMP_START) * done, 1.0)
-
     def _seed_of(self, training):
         drawn = self.seed_generator.next() if training and self.projections else (self.seed, 0)
         return tf.cast(drawn, tf.int32)
@@ -120,9 +96,7 @@ class COAPModel(LogitsModel):
         """What `from_config` takes."""
         return {
             **super().get_config(),
-            "radius": self.radius,
             "projections": self.projections,
-            "ramp_steps": self.ramp_steps,
             "seed": self.seed,
         }
 

@@ -24,10 +24,9 @@ from keras_curv.errors import (
     require_positive,
 )
 from keras_curv.network import FeedForward, likeliest_rivals
-from keras_curv.training.logits_model import LogitsModel, require_labels
+from keras_curv.training.logits_model import LogitsModel, require_labels, risen
 
 RIVALS = ("all", "runner_up")
-_RAMP_START = 0.05  # of the radius
 _TEST = -1  # in place of the step's number
 _NEVER = -1e9  # the logit of a class that takes no part
 _STEP_SIZE = 2.0  # times ρ / attack_steps: the ball can be crossed
@@ -118,8 +117,7 @@ class NoiseModel(LogitsModel):
         step = tf.cast(self.optimizer.iterations, tf.int32)
         radius = self.radius
         if self.ramp_steps:
-            done = tf.cast(step, tf.float32) / self.ramp_steps
-            radius *= tf.minimum(_RAMP_START + (1.0 - _RAMP_START) * done, 1.0)
+            radius *= risen(tf.cast(step, tf.float32) / self.ramp_steps)
         return super().train_step(self._noisy(data, radius, step))
 
     def test_step(self, data):

@@ -74,20 +74,27 @@ def _settings(table: Table, row: Row) -> dict:
             "muon_rate": 0.02 if row.layers > 3 else 0.05,
             "initial_scale": 4.0 if squashed and row.layers > 2 else 1.0,
         }
-    return {**_ADAM, **_OF_RIVALS.get(row.training, {})}
+    chosen = {**_ADAM, **_OF_RIVALS.get(row.training, {})}
+    if row.training == "crown_ibp" and table.radius > 1.0:
+        chosen["final_kappa"] = 0.0
+    return chosen
+
+
+def decisive(recipe: Recipe) -> dict:
+    """What of a recipe is not as it would be anyway; what names a network."""
+    fields = {field.name: field.default for field in dataclasses.fields(Recipe)}
+    chosen = {name: getattr(recipe, name) for name in fields}
+    return {name: value for name, value in chosen.items() if value not in (None, fields[name])}
 
 
 def command(recipe: Recipe, output: str = "DIR") -> str:
     """The command line that trains by this recipe."""
     words = []
-    for field in dataclasses.fields(Recipe):
-        value = getattr(recipe, field.name)
-        if value == field.default or value is None:
-            continue
-        if field.name == "jit":
+    for name, value in decisive(recipe).items():
+        if name == "jit":
             words.append("--nojit")
         elif isinstance(value, tuple):
-            words += [f"--{field.name}", ",".join(map(str, value))]
+            words += [f"--{name}", ",".join(map(str, value))]
         else:
-            words += [f"--{field.name}", f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
     return " ".join(["bin/train", *words, "--output", output])

@@ -8,7 +8,6 @@ takes a network that no other holds the lock of.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -90,8 +89,8 @@ def reproduce(
 
 def key(*settings) -> str:
     """A short name for what these settings decide."""
-    parts = [dataclasses.asdict(one) if isinstance(one, Recipe) else one for one in settings]
-    text = json.dumps(parts[0] if len(parts) == 1 else parts, sort_keys=True)
+    parts = [recipes.decisive(one) if isinstance(one, Recipe) else one for one in settings]
+    text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -15,6 +15,7 @@ from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.errors import InputError
 from keras_curv.training.live import LiveNetwork
 
+_RAMP_START = 0.05
 _ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 
 
@@ -69,6 +70,11 @@ class LogitsModel(keras.Model):
         """The model, with fresh weights."""
         base = keras.saving.deserialize_keras_object(config["base"])
         return cls(**{**config, "base": base})
+
+
+def risen(done):
+    """The part of its radius that a ramp has come to, of which `done` is over: from 1/20 to 1."""
+    return tf.minimum(_RAMP_START + (1.0 - _RAMP_START) * done, 1.0)
 
 
 def require_labels(y, classes: int) -> tf.Tensor:

@@ -35,11 +35,10 @@ from keras_curv.errors import (
 )
 from keras_curv.network import likeliest_rivals
 from keras_curv.training.curvature_estimate import CurvatureEstimate
-from keras_curv.training.logits_model import LogitsModel, require_labels
+from keras_curv.training.logits_model import LogitsModel, require_labels, risen
 
 LOSSES = ("certified", "crt")
 RIVALS = 4  # of the certified loss, by default
-_RAMP_START = 0.05  # of the radius
 _NEVER = -1e9  # the logit of a class that takes no part
 
 
@@ -222,11 +221,10 @@ class CRTModel(_CurvatureModel):
     def train_step(self, data):
         """One step: the vectors move on, the attack, then Keras' own step at its points."""
         self.curvature.advance(self.live.now())
-        risen = 1.0
+        radius = self.radius
         if self.ramp_steps:
-            done = tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps
-            risen = tf.minimum(_RAMP_START + (1.0 - _RAMP_START) * done, 1.0)
-        return super().train_step(self._attacked(data, self.radius * risen))
+            radius *= risen(tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps)
+        return super().train_step(self._attacked(data, radius))
 
     def test_step(self, data):
         """The same at the full radius; nothing moves."""

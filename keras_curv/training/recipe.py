@@ -25,7 +25,7 @@ OBJECTIVES = {
     "plain": "cross-entropy, no defence",
     "pgd": "adversarial training by projected gradient descent at radius {radius:g}",
     "trades": "TRADES at radius {radius:g}, 1/λ = {trade_off:g}",
-    "crown_ibp": "CROWN-IBP at radius {radius:g}, final β = {final_beta:g}",
+    "crown_ibp": "CROWN-IBP at radius {radius:g}, final β = {final_beta:g} and κ = {final_kappa:g}",
     "coap": "COAP, the convex outer polytope, at radius {radius:g}",
     "noise": "noise of deviation {deviation:g}",
 }
@@ -39,6 +39,7 @@ _OPTIONS = {
     "attack_steps": (("certified", "crt", "pgd", "trades", "noise"), None),
     "trade_off": (("trades",), 6.0),
     "final_beta": (("crown_ibp",), 1.0),
+    "final_kappa": (("crown_ibp",), 0.5),
     "projections": (("coap",), 50),
     "deviation": (("noise",), 0.25),
 }
@@ -70,6 +71,7 @@ class Recipe:
         attack_steps: gradients for each attack; None: 3, and the baselines' own.
         trade_off: 1/λ of "trades"; None: 6.
         final_beta: β of "crown_ibp" after the ramp; None: 1.
+        final_kappa: κ of "crown_ibp" after the ramp, the share of the clean loss; None: 0.5.
         projections: of "coap", from three layers; None: 50.
         deviation: of the noise of "noise"; None: 0.25. With a radius, the noise is adversarial.
         ramp: fraction of the training over which the radius rises.
@@ -103,6 +105,7 @@ class Recipe:
     attack_steps: int | None = None
     trade_off: float | None = None
     final_beta: float | None = None
+    final_kappa: float | None = None
     projections: int | None = None
     deviation: float | None = None
     ramp: float = 0.3
@@ -231,8 +234,8 @@ class Recipe:
             case "trades":
                 return TRADESModel(base, self.radius, trade_off=self.trade_off, **attack)
             case "crown_ibp":
-                beta = (1.0, self.final_beta)
-                return CROWNIBPModel(base, self.radius, beta=beta, **ramp)
+                ends = {"kappa": (1.0, self.final_kappa), "beta": (1.0, self.final_beta)}
+                return CROWNIBPModel(base, self.radius, **ends, **ramp)
             case "coap":
                 projections = self.projections
                 return COAPModel(base, self.radius, projections=projections, seed=self.seed, **ramp)
