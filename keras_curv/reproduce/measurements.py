@@ -190,8 +190,8 @@ class Column(NamedTuple):
 
 _CERTIFIED = (
     "proved at ρ, of all test images: by CRC; CROWN-IBP, COAP and ReLU nets by CROWN, the first "
-    f"{' / '.join(map(str, LINEAR.values()))} images by layers; noise by smoothing, the first {SMOOTHED} images, "
-    f"{SAMPLES:,} samples, α = 0.001"
+    f"{' / '.join(map(str, LINEAR.values()))} images by layers; noise by smoothing, the first "
+    f"{SMOOTHED} images, {SAMPLES:,} samples, α = 0.001"
 )
 _MEAN = f"mean radius of the first {CORRECT} correct images"
 
