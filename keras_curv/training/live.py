@@ -287,6 +287,6 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
         else f"supported: {', '.join(table)}"
     )
     raise InputError(
-        f"base has the activation {name!r} in layer {layer.name!r}, which has no curvature "
-        f"bound; {hint}"
+        f"base has the activation {name!r} in layer {layer.name!r}, which this "
+        f"training has no theory for; {hint}"
     )
