@@ -8,7 +8,7 @@ from keras_curv.certificate import choose_rivals
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import local_curvature
+from keras_curv.methods import stacks
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.methods.local import LocalCurvatureCertificate
 from keras_curv.methods.local_curvature import LocalCurvature
@@ -120,7 +120,7 @@ def test_wrong_estimates_are_harmless(rng, random_network, monkeypatch):
     def broken(product, shape):
         return np.abs(noise.standard_normal(shape[0])), noise.standard_normal(shape)
 
-    monkeypatch.setattr(local_curvature, "_lanczos", broken)
+    monkeypatch.setattr(stacks, "lanczos", broken)
     local = LocalCurvature(network)
     radius = np.full(COUNT, 0.3)
     kappa = local.bound(local.anchor(x), radius, of, label, rival)
@@ -182,7 +182,7 @@ def test_sensitivities_hold(network, rng):
 def test_perron_bound(rng):
     matrix, weight = rng.random((3, 7, 7)) ** 8, rng.random((3, 7)) * (rng.random((3, 7)) < 0.7)
     matrix += matrix.transpose(0, 2, 1)
-    bound = local_curvature._perron_bound(matrix, weight)
+    bound = stacks.perron_bound(matrix, weight)
     exact = np.linalg.eigvalsh(weight[:, :, None] * matrix * weight[:, None, :])[:, -1]
     assert np.all(bound >= np.sqrt(exact) * (1.0 - 1e-14))
     np.testing.assert_allclose(bound, np.sqrt(exact), rtol=0.05)
@@ -191,7 +191,7 @@ def test_perron_bound(rng):
 @pytest.mark.parametrize("shape", [(6, 9), (9, 4), (9, 1)])
 def test_fewer_rows_are_an_isometry_away(shape, rng):
     kernel = rng.standard_normal(shape)
-    smaller, error = local_curvature._fewer_rows(kernel)
+    smaller, error = stacks.fewer_rows(kernel)
     assert smaller.shape == (min(shape), shape[1])
     u, s, vt = np.linalg.svd(kernel, full_matrices=False)
     singular = np.linalg.svd(smaller, compute_uv=False)

@@ -40,6 +40,7 @@ from keras_curv.curvature import (
     output_sensitivity,
     sensitivity_before,
 )
+from keras_curv.methods import stacks
 from keras_curv.network import Network
 from keras_curv.rounding import (
     ACTIVATION_ULPS,
@@ -51,10 +52,6 @@ from keras_curv.rounding import (
     up,
 )
 from keras_curv.spectral import largest_eigenvalue_bound
-
-_LANCZOS_STEPS = 10
-_PERRON_STEPS = 12
-_ESTIMATE_MARGIN = 1.001  # what a Lanczos estimate is raised by: then it is above, as a rule
 
 
 class Anchor(NamedTuple):
@@ -137,9 +134,9 @@ class LocalCurvature:
         self._column_norms = [
             up(norm_bound(affine.kernel, axis=0) + affine.kernel_error) for affine in self._hidden
         ]
-        self._first, self._first_error = _fewer_rows(self._hidden[0].kernel)
+        self._first, self._first_error = stacks.fewer_rows(self._hidden[0].kernel)
         gram = np.ldexp(self._hidden[0].gram.matrix, 2 * self._hidden[0].gram.power)
-        self._square = _square_bound(
+        self._square = stacks.square_bound(
             gram, self._column_norms[0], self._hidden[0].kernel_error, self._hidden[0].fan_in
         )
         self._first_error = up(self._first_error + self._hidden[0].kernel_error)
@@ -186,18 +183,18 @@ class LocalCurvature:
             anchor.square.append(square)
             affine = self._hidden[index + 1]
             through = jacobian * slope[index][:, None, :]  # J_I
-            size = _frobenius(through)
+            size = stacks.frobenius(through)
             steepest = np.abs(slope[index]).max(axis=1)
             error = up(steepest * error + 2.0 * UNIT * size, 8)
-            anchor.post_norm.append(up(_spectral_norms(through) + error))
+            anchor.post_norm.append(up(stacks.spectral_norms(through) + error))
             rounding = gamma(affine.fan_in + 8) * norm_bound(affine.kernel) + affine.kernel_error
             error = up(affine.norm * error + rounding * size, 8)
             jacobian = through @ affine.kernel
             rows = up(norm_bound(jacobian, axis=1) + error[:, None])
-            pre_norm = up(_spectral_norms(jacobian) + error)
+            pre_norm = up(stacks.spectral_norms(jacobian) + error)
             if inner:
                 gram = jacobian.transpose(0, 2, 1) @ jacobian
-                square = _square_bound(gram, rows, error[:, None, None], jacobian.shape[1])
+                square = stacks.square_bound(gram, rows, error[:, None, None], jacobian.shape[1])
                 carry = self._weighted_norms(affine, up(slope[index + 1] ** 2), prove=True)
         return anchor
 
@@ -240,7 +237,7 @@ class LocalCurvature:
             moved = affine.norm * drift
             crossing = 2.0 * (bend * anchor.rows[index]).max(axis=1)
             crossing += (bend * columns).max(axis=1) * drift
-            quartic = up(_perron_bound(anchor.square[index], bend) + crossing * moved, 16)
+            quartic = up(stacks.perron_bound(anchor.square[index], bend) + crossing * moved, 16)
             quartic = np.minimum(quartic, up((bend * rows).max(axis=1) * steepness))
             region.quartic.append(quartic + SLOPE_FLOOR)
             # σ′ moves by at most σ″ times the movement of z, besides what was off at x0.
@@ -282,7 +279,7 @@ class LocalCurvature:
             _below(interval_product((f.low, f.high), ends)[0])
             for (f, _, _), ends in zip(found, bends, strict=True)
         ]
-        _, worst = _lanczos(self._product(anchor, of, entrywise), shape)
+        _, worst = stacks.lanczos(self._product(anchor, of, entrywise), shape)
         squares = [part**2 for part in self._parts(anchor, of, worst)]
         constant, diagonals = np.zeros(len(of)), []
         for index, lowest in enumerate(entrywise):
@@ -310,8 +307,8 @@ class LocalCurvature:
             constant += np.where(stays, (1.0 + 1.0 / t) * loss**2, 0.0)
             tilted = lowest - up((t[:, None] + 4.0 * UNIT) * size)
             diagonals.append(np.where(stays[:, None], tilted, 0.0))
-        guess = np.maximum(_lanczos(self._product(anchor, of, diagonals), shape)[0], 0.0)
-        guess *= _ESTIMATE_MARGIN
+        guess = np.maximum(stacks.lanczos(self._product(anchor, of, diagonals), shape)[0], 0.0)
+        guess *= stacks.ESTIMATE_MARGIN
         if prove:
             rows = zip(of, guess, *diagonals, strict=True)
             guess = np.array([self._proved(anchor, *row) for row in rows])
@@ -328,11 +325,11 @@ class LocalCurvature:
 
     def _weighted_norms(self, affine, weight, prove) -> np.ndarray:
         """`‖√d W‖` for each row d ≥ 0 of weight."""
-        value, _ = _lanczos(
+        value, _ = stacks.lanczos(
             lambda v: ((v @ affine.kernel) * weight) @ affine.kernel.T,
             (len(weight), affine.fan_in),
         )
-        guess = np.maximum(value, 0.0) * _ESTIMATE_MARGIN
+        guess = np.maximum(value, 0.0) * stacks.ESTIMATE_MARGIN
         if prove:
             guess = np.array(
                 [
@@ -418,91 +415,3 @@ def _around(centre: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _below(product: np.ndarray) -> np.ndarray:
     return product - 4.0 * UNIT * np.abs(product)
-
-
-def _square_bound(gram: np.ndarray, rows: np.ndarray, error, terms: int) -> np.ndarray:
-    """Entrywise bound of (BBᵀ) ∘ (BBᵀ), from the computed BBᵀ, B's row norms and B's error."""
-    rounding = gamma(terms + 8) * rows[..., :, None] * rows[..., None, :]
-    moved = error * (rows[..., :, None] + rows[..., None, :] + error)
-    return up((np.abs(gram) + 4.0 * (rounding + moved)) ** 2, 16)
-
-
-def _perron_bound(matrix: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """`√λ_max(diag(w) M diag(w))` from above, `(n,)`, for symmetric M ≥ 0 and w ≥ 0 `(n, N)`.
-
-    For M = (BBᵀ) ∘ (BBᵀ), the Gram matrix of the b_i ⊗ b_i, this bounds ‖w ∘ (Bu) ∘ (Bv)‖, as
-    ‖u ⊗ v‖ = 1. Every u > 0 gives a bound, max_i (Mu)_i / u_i (Collatz–Wielandt).
-
-    Args:
-        matrix: `(N, N)` or `(n, N, N)`.
-    """
-
-    def product(u):
-        return weight * ((weight * u)[:, None, :] @ matrix)[:, 0]
-
-    u = np.ones_like(weight)
-    for _ in range(_PERRON_STEPS):
-        u = product(u)
-        u = np.maximum(u / np.maximum(u.max(axis=1, keepdims=True), 1e-300), 1e-6)
-    return np.sqrt(up((product(u) / u).max(axis=1), weight.shape[1] + 16))
-
-
-def _frobenius(stack: np.ndarray) -> np.ndarray:
-    """Frobenius norms, from above, of `(n, rows, columns)`."""
-    return norm_bound(stack.reshape(len(stack), -1), axis=1)
-
-
-def _spectral_norms(stack: np.ndarray) -> np.ndarray:
-    """Spectral norms, from above, of `(n, rows, columns)`."""
-    value, _ = _lanczos(
-        lambda v: ((v[:, None, :] @ stack) @ stack.transpose(0, 2, 1))[:, 0], stack.shape[:2]
-    )
-    ones, guess = np.ones(stack.shape[2]), np.maximum(value, 0.0) * _ESTIMATE_MARGIN
-    pairs = zip(stack, guess, strict=True)
-    return up(np.sqrt([largest_eigenvalue_bound(matrix, ones, guess=at) for matrix, at in pairs]))
-
-
-def _fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
-    """T, `(side, out)`, side ≤ in, with `‖W − Q T‖` at most the number returned, QᵀQ = I.
-
-    An isometry does not change a curvature. T comes from a QR factorisation and is checked: if
-    `‖WᵀW − TᵀT‖ ≤ ε` then, square roots being ½-Hölder, the polar factors U, V of `W = U √WᵀW` and
-    `T = V √TᵀT` give `‖W − U Vᵀ T‖ = ‖√WᵀW − √TᵀT‖ ≤ √ε`.
-    """
-    rows, columns = kernel.shape
-    if columns >= rows:
-        return kernel, 0.0
-    smaller = np.linalg.qr(kernel, mode="r")
-    difference = kernel.T @ kernel - smaller.T @ smaller
-    rounding = gamma(rows + 8) * np.sum(np.square([norm_bound(kernel), norm_bound(smaller)]))
-    error = up(np.sqrt(norm_bound(difference) + rounding), 16)
-    return (smaller, float(error)) if np.isfinite(error) else (kernel, 0.0)
-
-
-def _lanczos(product, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Largest eigenvalues, from below, and about their vectors, of as many matrices as rows.
-
-    Args:
-        product: `(P, side)` → `(P, side)`, each row by a symmetric matrix of its own.
-        shape: `(P, side)`.
-    """
-    steps = min(_LANCZOS_STEPS, shape[1])
-    v = np.random.default_rng(0).standard_normal(shape)
-    v /= np.linalg.norm(v, axis=1, keepdims=True)
-    basis = np.empty((steps, *shape))
-    tridiagonal = np.zeros((shape[0], steps, steps))
-    for k in range(steps):
-        basis[k] = v
-        v = product(v)
-        for _ in range(2):  # twice is enough
-            for j in range(k + 1):
-                along = np.einsum("pi,pi->p", v, basis[j])
-                tridiagonal[:, j, k] += along
-                v = v - along[:, None] * basis[j]
-        norm = np.linalg.norm(v, axis=1, keepdims=True)
-        v = np.divide(v, norm, out=np.zeros_like(v), where=norm > 0.0)
-    finite = np.isfinite(tridiagonal).all(axis=(1, 2))
-    values, vectors = np.linalg.eigh(np.where(finite[:, None, None], tridiagonal, 0.0), "U")
-    return np.where(finite, values[:, -1], np.inf), np.einsum(
-        "kpi,pk->pi", basis, vectors[:, :, -1]
-    )
