@@ -56,6 +56,10 @@ METHODS = {
     "plain Keras": (lambda: base(), 0),
     "CurvatureRegularizer": (lambda: CurvatureRegularizer(base(), 0.01), 0),
     "CRTModel, crt": (lambda: CRTModel(base(), 1.58, 0.01, loss="crt"), 3),
+    "CRTModel, crt, attack_steps=2": (
+        lambda: CRTModel(base(), 1.58, 0.01, loss="crt", attack_steps=2),
+        2,
+    ),
     "CRTModel, certified, 3 rivals": (lambda: CRTModel(base(), 1.58, rivals=3), 9),
     "CRTModel, certified, 4 rivals": (lambda: CRTModel(base(), 1.58, rivals=4), 12),
     "crt by Algorithm 2": (lambda: CRTModel(base(), 1.58, 0.01, loss="crt"), 600),
