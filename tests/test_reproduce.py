@@ -129,9 +129,10 @@ def test_processes_share_the_work(stand_in, short, tmp_path, monkeypatch):
     assert "0 of 2 networks" in text and "not trained" in text and "| – " in text
 
 
-def test_layers(stand_in, short, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "_train", lambda *args: pytest.fail("2 layers were not asked for"))
-    run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, layers=[3, 4])
+@pytest.mark.parametrize("options", [{"layers": [3, 4]}, {"train": False}])
+def test_what_is_not_to_be_trained(stand_in, short, tmp_path, monkeypatch, options):
+    monkeypatch.setattr(run, "_train", lambda *args: pytest.fail("nothing was to be trained"))
+    run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, **options)
 
 
 def test_an_interrupted_training_goes_on(stand_in, short, tmp_path, monkeypatch):

@@ -40,6 +40,7 @@ def reproduce(
     quick: bool = False,
     limit: int | None = None,
     layers: Sequence[int] | None = None,
+    train: bool = True,
     progress: bool = False,
     say=lambda text: None,
 ) -> dict[str, pathlib.Path]:
@@ -53,6 +54,7 @@ def reproduce(
         quick: tiny networks and 40 examples, to see that everything runs; marked so.
         limit: measure the first so many test examples only; marked so.
         layers: train and measure only networks of so many; others stay as they are.
+        train: if not, only networks that an earlier run trained are measured.
         progress: show bars.
         say: called with a line of text as each network is begun.
 
@@ -75,6 +77,8 @@ def reproduce(
             continue
         recipe = recipes.recipe(table, row, seed=seed, quick=quick)
         model = folder / "models" / key(recipe)
+        if not (train or model.with_suffix(".json").is_file()):
+            continue
         with lock(model.with_suffix(".lock")) as ours:
             if ours:
                 say(f"{name}: {recipe.architecture}, {row.training} {row.weight or ''}".strip())
