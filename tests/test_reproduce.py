@@ -126,7 +126,7 @@ def test_processes_share_the_work(stand_in, short, tmp_path, monkeypatch):
         files = run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True)
     assert trained == [short[1].training]
     text = files["md"].read_text()
-    assert "0 of 2 networks" in text and "not trained" in text and "| – " in text
+    assert "0 of 2 networks" in text and "Not run: 2 × [32], " in text
 
 
 @pytest.mark.parametrize("options", [{"layers": [3, 4]}, {"train": False}])

@@ -65,7 +65,8 @@ def markdown(
     lines = [f"# {table.title}", "", _terms(name, table, results, quick=quick, limit=limit), ""]
     lines.append("| " + " | ".join(["network", "training", *headings]) + " |")
     lines.append("| --- | --- |" + " ---: |" * len(headings))
-    for result in results:
+    known = [result for result in results if result.figures]
+    for result in known:
         cells = [network(result), trained(result.row)]
         for column in table.columns:
             ours = _figure(column, result.figures.get(column))
@@ -75,10 +76,13 @@ def markdown(
     lines += ["", "Columns:", ""]
     lines += [f"- {COLUMNS[c].heading}: {COLUMNS[c].meaning}." for c in table.columns]
     lines += ["", "Commands, and seconds of training and certification on this machine:", ""]
-    for result in results:
-        took = "not trained" if result.seconds is None else f"{result.seconds:.0f} s"
+    for result in known:
+        took = "" if result.seconds is None else f", {result.seconds:.0f} s"
         command = recipes.command(result.recipe)
-        lines.append(f"- {network(result)}, {trained(result.row)}: `{command}`, {took}")
+        lines.append(f"- {network(result)}, {trained(result.row)}: `{command}`{took}")
+    rest = [f"{network(r)}, {trained(r.row)}" for r in results if not r.figures]
+    if rest:
+        lines += ["", f"Not run: {'; '.join(rest)}."]
     return "\n".join(lines) + "\n"
 
 
