@@ -153,7 +153,8 @@ class RequestTally:
         Returns:
             All of `report.Tally.summary`, over requests that are not skipped; `refused` examples;
             `reasons`, name → count, text, where it first came and with what detail; `versions`,
-            version ("" where none is known) → see `Fraction.summary`; `drift`, see `Parts.summary`; `baseline`, see
+            version ("" where none is known) → see `Fraction.summary`; `drift`, see
+            `Parts.summary`; `baseline`, see
             `Comparison.summary`, or None.
         """
         reasons = self._reasons.values()

@@ -92,12 +92,7 @@ class RequestRow(NamedTuple):
 
     def cells(self) -> list[str]:
         """As text, column by column."""
-        return [
-            repr(value)
-            if isinstance(value, float)
-            else str(int(value) if value is True or value is False else value)
-            for value in self
-        ]
+        return [_cell(value) for value in self]
 
     @classmethod
     def parse(cls, cells: Sequence[str]) -> RequestRow:
@@ -105,15 +100,19 @@ class RequestRow(NamedTuple):
         if len(cells) != len(cls._fields):
             raise ValueError(f"{len(cells)} cells, not {len(cls._fields)}")
         row = cls(*(_PARSERS.get(n, str)(c) for n, c in zip(cls._fields, cells, strict=True)))
-        for radius, status in (
-            (row.radius, row.status),
-            (row.baseline_radius, row.baseline_status),
-        ):
+        answers = (row.radius, row.status), (row.baseline_radius, row.baseline_status)
+        for radius, status in answers:
             if (radius > 0.0) != (status == Status.CERTIFIED.name) or not radius >= 0.0:
                 raise ValueError(f"radius {radius} with status {status}")
         if row.status not in Status.__members__ and row.reason is None:
             raise ValueError(f"status {row.status}")
         return row
+
+
+def _cell(value) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 _PARSERS = dict.fromkeys(
@@ -137,35 +136,36 @@ _PARSERS = dict.fromkeys(
 
 def certify_block(block: Sequence[Request], first_index: int) -> list[RequestRow]:
     """The rows of a list of requests; examples of one model are certified together."""
+    counts = [request.count for request in block]
     sides = [
-        _outcomes([request.asked[k] for request in block], [r.count for r in block])
+        _outcomes([request.asked[k] for request in block], counts)
         for k in range(len(block[0].asked))
     ]
-    places = [(request, i) for request in block for i in range(request.count)]
-    rows = []
-    for offset, ((request, i), outcomes) in enumerate(
-        zip(places, zip(*sides, strict=True), strict=True)
-    ):
-        ours, *baseline = outcomes
-        rows.append(
-            RequestRow(
-                first_index + offset,
-                request.file,
-                request.record,
-                request.first + i,
-                request.timestamp,
-                *ours[:7],
-                primal_equals_dual=ours.primal_equals_dual,
-                rivals="all",
-                method=ours.method,
-                detail=ours.detail,
-                **_baseline(*baseline),
-            )
-        )
-    return rows
+    examples = [(request, i) for request in block for i in range(request.count)]
+    return [
+        _row(first_index + n, *examples[n], *outcomes)
+        for n, outcomes in enumerate(zip(*sides, strict=True))
+    ]
 
 
-def _baseline(outcome: Outcome | None = None) -> dict:
+def _row(
+    index: int, request: Request, i: int, ours: Outcome, baseline: Outcome | None = None
+) -> RequestRow:
+    return RequestRow(
+        index,
+        request.file,
+        request.record,
+        request.first + i,
+        request.timestamp,
+        *ours[:-2],
+        rivals="all",
+        method=ours.method,
+        detail=ours.detail,
+        **_baseline(baseline),
+    )
+
+
+def _baseline(outcome: Outcome | None) -> dict:
     if outcome is None:
         return {}
     names = ("version", "prediction", "radius", "status")
