@@ -224,8 +224,9 @@ def _require_one_model(names: set[str], chosen: str | None) -> None:
 def _matches(patterns: Sequence[str]) -> list[str]:
     files: dict[str, None] = {}
     for pattern in patterns:
-        found = [pattern] if pathlib.Path(pattern).exists() else []
-        found = found or sorted(glob.glob(pattern, recursive=True))
+        if pathlib.Path(pattern).is_dir():
+            raise InputError(f"{pattern} is not a file; give TFRecord files, or a pattern of them")
+        found = [pattern] if pathlib.Path(pattern).exists() else _glob(pattern)
         if not found:
             raise InputError(f"no file matches {pattern!r}; give TFRecord files of requests")
         files |= dict.fromkeys(found)
@@ -233,3 +234,8 @@ def _matches(patterns: Sequence[str]) -> list[str]:
         if not file.isprintable():
             raise InputError(f"the name {file!r} has unprintable characters; rename the file")
     return list(files)
+
+
+def _glob(pattern: str) -> list[str]:
+    found = glob.glob(pattern, recursive=True)
+    return sorted(path for path in found if not pathlib.Path(path).is_dir())
