@@ -144,6 +144,12 @@ def percent(fraction: float, digits: int = 2) -> str:
     return f"{math.floor(fraction * 100 * scale + 1e-9) / scale:.{digits}f} %"
 
 
+def percent_up(fraction: float, digits: int = 2) -> str:
+    """A fraction of what is lost as per cent, rounded up."""
+    scale = 10**digits
+    return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"
+
+
 _FOUR_DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
 
 

@@ -132,6 +132,7 @@ class RowFile:
         settings: of the run, JSON; must have `batch_size`.
         count: how many rows a finished run has.
         resume: go on with an existing file.
+        kind: of the rows: a NamedTuple with `index`, `cells` and `parse`, as `Row` has them.
 
     Attributes:
         rows: those that an existing file holds already.
@@ -141,8 +142,17 @@ class RowFile:
             has more rows; it is not a file of rows; it cannot be written.
     """
 
-    def __init__(self, path: str | None, settings: dict, *, count: int, resume: bool = False):
-        self.rows: list[Row] = []
+    def __init__(
+        self,
+        path: str | None,
+        settings: dict,
+        *,
+        count: int,
+        resume: bool = False,
+        kind: type = Row,
+    ):
+        self.rows: list = []
+        self._kind = kind
         self._file = None
         self._end = 0  # of the rows that are kept
         if path is None:
@@ -157,7 +167,7 @@ class RowFile:
                     f"{path} exists; go on with it by --resume, remove it, or name another output"
                 )
             _require_same(target, settings)
-            self.rows, self._end = _read_rows(target, settings["batch_size"], count)
+            self.rows, self._end = _read_rows(target, settings["batch_size"], count, kind)
             self._file = target.open("r+", newline="")
         except OSError as error:
             raise self._unwritable(error) from error
@@ -168,11 +178,11 @@ class RowFile:
         partial.write_text(json.dumps(settings, indent=2) + "\n")
         os.replace(partial, beside)
         self._file = self._path.open("x", newline="")
-        csv.writer(self._file, lineterminator="\n").writerow(Row._fields)
+        csv.writer(self._file, lineterminator="\n").writerow(self._kind._fields)
         self._file.flush()
         self._end = self._file.tell()
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence) -> None:
         """Appends rows; they are with the operating system when this returns."""
         if self._file is None or not rows:
             return
@@ -217,19 +227,19 @@ def _require_same(target: pathlib.Path, settings: dict) -> None:
             )
 
 
-def _read_rows(target: pathlib.Path, batch_size: int, count: int) -> tuple[list[Row], int]:
+def _read_rows(target: pathlib.Path, batch_size: int, count: int, kind: type) -> tuple[list, int]:
     """The rows to keep, which is all of a finished file or whole batches, and where they end."""
     lines = target.read_bytes().split(b"\n")[:-1]  # what has no line end was not finished
-    header = ",".join(Row._fields).encode()
+    header = ",".join(kind._fields).encode()
     if lines and lines[0] != header:
         raise InputError(f"{target} is not a file of rows: its header is {lines[0][:80]!r}")
     rows = []
     for number, line in enumerate(lines[1:]):
         try:
-            row = Row.parse(line.decode().split(","))
+            row = kind.parse(next(csv.reader([line.decode()])))
             if row.index != number:
                 raise ValueError(f"row {number} has index {row.index}")
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, StopIteration, csv.Error) as error:
             raise InputError(f"{target}, line {number + 2}, is not a row: {error}") from error
         rows.append(row)
     if len(rows) > count:

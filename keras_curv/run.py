@@ -7,7 +7,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.reading import saved_model
 from keras_curv.rows import Row, RowFile, settings_path
+from keras_curv.verdict import require_fraction, verdict
 from keras_curv.version import __version__
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
@@ -59,6 +60,7 @@ def certify_examples(
     resume: bool = False,
     summary: str | None = None,
     plot: str | None = None,
+    required: float | None = None,
     progress: bool = False,
 ) -> dict:
     """Certifies a data set as a stream, writing rows as they come; `bin/certify` in one call.
@@ -75,10 +77,11 @@ def certify_examples(
         resume: go on where an interrupted run with the same settings left `output`.
         summary: JSON file for what is returned.
         plot: image of certified accuracy against radius (needs matplotlib).
+        required: certified accuracy at every radius, for the verdict.
         progress: draw a progress bar on stderr.
 
     Returns:
-        The summary; see `report.Tally.summary` for its keys.
+        The summary; see `report.Tally.summary` for its keys, and `verdict.verdict`.
 
     Raises:
         InputError: what cannot be used, before anything is written where that can be known;
@@ -92,9 +95,10 @@ def certify_examples(
     if batch_size is not None:
         require_at_least(batch_size, 1, "batch_size")
     require_one_of(rivals, RIVALS, "rivals")
+    require_fraction(required, "the certified accuracy required")
     if resume and not output:
         raise InputError("resume needs the output file of the run to go on with")
-    _require_distinct_files(output, summary, plot, examples.path)
+    require_distinct_files(output, [summary, plot], [examples.path])
     if plot:
         report.require_plottable(plot)
 
@@ -144,12 +148,12 @@ def certify_examples(
         "classes": served.network.classes,
         "depth": served.network.depth,
         "seconds": round(time.monotonic() - started, 3),
+        "verdict": verdict(result, required=required),
     }
     if summary:
-        text = json.dumps(result, indent=2, allow_nan=False) + "\n"
-        _write(summary, lambda path: pathlib.Path(path).write_text(text))
+        write_json(summary, result)
     if plot:
-        _write(plot, lambda path: report.plot_curve(tally, result, path))
+        write_file(plot, lambda path: report.plot_curve(tally, result, path))
     return result
 
 
@@ -171,9 +175,17 @@ def _fitting_shape(examples: Examples, served: saved_model.ServedModel):
     )
 
 
-def _require_distinct_files(output, summary, plot, inputs) -> None:
-    """Refuses files that would overwrite one another, or that cannot be there at all."""
-    named = [path for path in (output, summary, plot) if path is not None]
+def require_distinct_files(
+    output: str | None, others: Sequence[str | None], inputs: Sequence[str | None]
+) -> None:
+    """Refuses files that would overwrite one another, or that cannot be there at all.
+
+    Args:
+        output: of rows; its settings lie beside it.
+        others: that are written; None where there is none.
+        inputs: that are read.
+    """
+    named = [path for path in (output, *others) if path is not None]
     if "" in named:
         raise InputError("an empty name is not a file")
     resolved = [pathlib.Path(path).resolve() for path in named]
@@ -184,13 +196,19 @@ def _require_distinct_files(output, summary, plot, inputs) -> None:
             raise InputError(f"{path} is a directory; give the name of a file")
     if output is not None:
         resolved.append(settings_path(pathlib.Path(output)).resolve())
-    if inputs is not None:
-        resolved.append(pathlib.Path(inputs).resolve())
-    if len(set(resolved)) < len(resolved):
-        raise InputError("inputs, output, summary and plot must be different files")
+    read = {pathlib.Path(path).resolve() for path in inputs if path is not None}
+    if len(set(resolved)) < len(resolved) or read & set(resolved):
+        raise InputError("what is read and what is written must all be different files")
 
 
-def _write(path: str, write) -> None:
+def write_json(path: str, result: dict) -> None:
+    """Writes a summary; InputError where that cannot be done."""
+    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+    write_file(path, lambda path: pathlib.Path(path).write_text(text))
+
+
+def write_file(path: str, write: Callable[[str], object]) -> None:
+    """Calls `write(path)`; InputError where the file cannot be written."""
     try:
         write(path)
     except OSError as error:

@@ -1,16 +1,16 @@
 """`bin/certify`: exit codes, files, and what stands on stdout and stderr."""
 
 import csv
-import importlib.machinery
-import importlib.util
 import json
 import os
 import pathlib
 import subprocess
 import sys
 
+import certify_script
 import numpy as np
 import pytest
+from certify_script import call
 
 from keras_curv import data
 
@@ -28,30 +28,9 @@ def certify(*arguments):
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def script():
-    """The script as a module, so that refusals need not start a process each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "bin")
-        loader = importlib.machinery.SourceFileLoader("certify", str(ROOT / "bin" / "certify"))
-        module = importlib.util.module_from_spec(
-            importlib.util.spec_from_loader(loader.name, loader)
-        )
-        loader.exec_module(module)
-    return module
-
-
-def call(script, capfd, *arguments):
-    """Exit code, stdout and stderr of the script's own entry, in this process."""
-    for name in script.FLAGS:
-        script.FLAGS[name].unparse()
-    shared = script.command_line
-    try:
-        argv = shared.parse("certify", ["certify", *map(str, arguments)])
-        code = shared.call(script.main, "certify", argv)
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capfd.readouterr()
+    return certify_script.load()
 
 
 def read_rows(path):

@@ -1,0 +1,179 @@
+"""Sums over the rows of logged requests: by version, over time, and against a baseline."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+from collections.abc import Iterable, Sequence
+
+from keras_curv.report import Tally
+from keras_curv.serving.reasons import Reason
+from keras_curv.serving.request_rows import RequestRow
+from keras_curv.serving.requests import Survey
+
+PARTS = 10
+
+
+class Fraction:
+    """How many of some rows are certified, at each of some radii."""
+
+    def __init__(self, radii: Sequence[float]):
+        self.examples = 0
+        self._certified = dict.fromkeys(radii, 0)
+
+    def add(self, row: RequestRow) -> None:
+        """Counts a row in."""
+        self.examples += 1
+        for radius in self._certified:
+            self._certified[radius] += row.radius > radius
+
+    def summary(self) -> dict:
+        """`examples`, and `certified`: radius as string → fraction of them."""
+        count = max(self.examples, 1)
+        certified = {str(r): n / count for r, n in self._certified.items()}
+        return {"examples": self.examples, "certified": certified}
+
+
+class Parts:
+    """The certified fraction over time, in equal parts.
+
+    They are parts of the time between the first and the last request where all have a timestamp,
+    else of the order of the rows.
+    """
+
+    def __init__(self, survey: Survey, radii: Sequence[float]):
+        self.by = "order" if survey.times is None else "time"
+        self._first = 0 if survey.times is None else survey.times[0]
+        length = survey.count if survey.times is None else survey.times[1] - self._first + 1
+        self._length = length
+        self._parts = [Fraction(radii) for _ in range(min(PARTS, length))]
+
+    def add(self, row: RequestRow) -> None:
+        """Counts a row in."""
+        place = row.index if self.by == "order" else row.timestamp - self._first
+        inside = min(max(place, 0), self._length - 1)  # a record that is no request has no time
+        self._parts[inside * len(self._parts) // self._length].add(row)
+
+    def summary(self) -> dict:
+        """`by` ("time" or "order"), and `parts` that are not empty, each from its first row
+        or second on."""
+        count = len(self._parts)
+        starts = [self._first + -(-k * self._length // count) for k in range(count)]
+        return {
+            "by": self.by,
+            "parts": [
+                {"from": start if self.by == "order" else _date(start)} | part.summary()
+                for start, part in zip(starts, self._parts, strict=True)
+                if part.examples
+            ],
+        }
+
+
+class Comparison:
+    """Which examples lost or gained their certificate against the baseline, at each radius."""
+
+    def __init__(self, radii: Sequence[float]):
+        self._radii = tuple(radii)
+        self._counts = {radius: collections.Counter() for radius in radii}
+        self._compared = 0
+        self._changed = 0
+
+    def add(self, row: RequestRow) -> None:
+        """Counts a row in."""
+        self._compared += 1
+        both = row.prediction >= 0 and row.baseline_prediction >= 0
+        self._changed += both and row.prediction != row.baseline_prediction
+        for radius, counts in self._counts.items():
+            before, now = row.baseline_radius > radius, row.radius > radius
+            counts["baseline"] += before
+            counts["lost"] += before and not now
+            counts["gained"] += now and not before
+
+    def lost(self, row: RequestRow) -> list[float]:
+        """The radii at which this row lost its certificate."""
+        return [r for r in self._radii if row.baseline_radius > r >= row.radius]
+
+    def summary(self) -> dict:
+        """`compared`, `prediction_changed`; `radii`, radius as string → `baseline` (certified by
+        it), `lost`, `gained`, and `lost_fraction` of those certified by the baseline."""
+        return {
+            "compared": self._compared,
+            "prediction_changed": self._changed,
+            "radii": {
+                str(radius): {name: counts[name] for name in ("baseline", "lost", "gained")}
+                | {"lost_fraction": counts["lost"] / max(counts["baseline"], 1)}
+                for radius, counts in self._counts.items()
+            },
+        }
+
+
+class RequestTally:
+    """Sums rows up as they come.
+
+    Attributes:
+        all: of all versions.
+        comparison: with the baseline, or None.
+    """
+
+    def __init__(self, survey: Survey, radii: Sequence[float], *, compared: bool):
+        self._radii = radii
+        self.all = Tally()
+        self._versions: dict[str, Fraction] = {}
+        self._parts = Parts(survey, radii)
+        self._reasons: dict[str, dict] = {}
+        self.comparison = Comparison(radii) if compared else None
+
+    def add(self, rows: Iterable[RequestRow]) -> None:
+        """Counts rows in."""
+        for row in rows:
+            if row.reason is not None:
+                self._count_reason(row)
+                if row.reason.skipped:
+                    continue
+            self.all.add([row])
+            version = "" if row.reason is Reason.NO_VERSION else row.version
+            self._versions.setdefault(version, Fraction(self._radii)).add(row)
+            self._parts.add(row)
+            if self.comparison is not None:
+                self.comparison.add(row)
+
+    def _count_reason(self, row: RequestRow) -> None:
+        first = {
+            "count": 0,
+            "skipped": row.reason.skipped,
+            "text": row.reason.text,
+            "first": f"{row.file}, record {row.record}, example {row.example}",
+            "detail": row.detail,
+        }
+        self._reasons.setdefault(row.status, first)["count"] += 1
+
+    def summary(self) -> dict:
+        """What the run came to, as JSON can hold it.
+
+        Returns:
+            All of `report.Tally.summary`, over requests that are not skipped; `refused` examples;
+            `reasons`, name → count, text, where it first came and with what detail; `versions`,
+            version ("" where none is known) → see `Fraction.summary`; `drift`, see
+            `Parts.summary`; `baseline`, see
+            `Comparison.summary`, or None.
+        """
+        reasons = self._reasons.values()
+        return self.all.summary(self._radii) | {
+            "refused": sum(r["count"] for r in reasons if not r["skipped"]),
+            "skipped": sum(r["count"] for r in reasons if r["skipped"]),
+            "reasons": self._reasons,
+            "versions": {
+                version: self._versions[version].summary()
+                for version in sorted(self._versions, key=lambda v: (len(v), v))
+            },
+            "drift": self._parts.summary(),
+            "baseline": self.comparison.summary() if self.comparison is not None else None,
+        }
+
+
+def _date(seconds: int) -> str:
+    try:
+        date = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (OverflowError, ValueError, OSError):  # beyond the year 9999
+        return str(seconds)
+    return date.strftime("%Y-%m-%dT%H:%M:%SZ")

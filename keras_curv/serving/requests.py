@@ -1,0 +1,241 @@
+"""Logged requests as a stream: which example of which record belongs to which model."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import hashlib
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from keras_curv.errors import InputError
+from keras_curv.serving.prediction_log import LoggedRequest, parse_log, read_tensor
+from keras_curv.serving.reasons import Reason, Refusal
+from keras_curv.serving.tf_record import read_records
+from keras_curv.serving.versions import Model, Versions
+
+_WARM_UP = ("assets.extra", "tf_serving_warmup_requests")
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What one model is asked by one request.
+
+    Attributes:
+        model: that certifies it.
+        x: `(n, *input shape)`.
+    """
+
+    model: Model
+    x: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Examples of one record, one after the other.
+
+    Attributes:
+        file: its name.
+        record: in the file, from 0.
+        first: the first of these examples, in the record's batch.
+        count: how many; 1 where no model takes the request.
+        timestamp: seconds since 1970, or 0.
+        asked: of each model (that to certify, and the baseline if there is one): a batch of
+            `count`, or why there is none.
+    """
+
+    file: str
+    record: int
+    first: int
+    count: int
+    timestamp: int
+    asked: tuple[Batch | Refusal, ...]
+
+    def cut(self, start: int, stop: int) -> Request:
+        """A part of its examples."""
+        return dataclasses.replace(
+            self,
+            first=self.first + start,
+            count=stop - start,
+            asked=tuple(
+                Batch(part.model, part.x[start:stop]) if isinstance(part, Batch) else part
+                for part in self.asked
+            ),
+        )
+
+
+@dataclasses.dataclass
+class Survey:
+    """What a first reading of all files found.
+
+    Attributes:
+        count: of rows.
+        records: read.
+        fingerprint: SHA-256 of the records.
+        times: of the first and the last predict request; None where one has no timestamp.
+        broken: why the reading ended before the end of the files, if it did.
+    """
+
+    count: int = 0
+    records: int = 0
+    fingerprint: str = ""
+    times: tuple[int, int] | None = None
+    broken: InputError | None = None
+
+
+class RequestLog:
+    """The requests in TFRecord files of `PredictionLog`.
+
+    Args:
+        patterns: paths, or shell patterns of paths (`**` for any depth).
+        versions: that requests are held against; one, or one and a baseline.
+        model_name: only requests to the model of this name; None: the files name but one.
+
+    Attributes:
+        files: that the patterns match, in the order of patterns, each pattern's sorted.
+
+    Raises:
+        InputError: a pattern matches nothing.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        versions: Sequence[Versions],
+        *,
+        model_name: str | None = None,
+    ):
+        self.files = _matches(patterns)
+        self._versions = tuple(versions)
+        self._model_name = model_name
+
+    def survey(self, limit: int | None = None) -> Survey:
+        """Reads everything once, up to `limit` rows, and every model that is needed.
+
+        Raises:
+            InputError: requests name several models, or there are none.
+        """
+        found, digest = Survey(), hashlib.sha256()
+        names: set[str] = set()
+        times: list[int] | None = []
+        try:
+            for file, number, record in self._records():
+                parsed = _parse(record)
+                request = self._request(file, number, parsed)
+                digest.update(b"%d," % len(record or b"") + (record or b""))
+                found.records += 1
+                found.count += request.count
+                if isinstance(parsed, LoggedRequest):
+                    if len(names) < 2:
+                        names |= {parsed.model} - {""}
+                    if parsed.timestamp == 0:
+                        times = None
+                    if times is not None:
+                        times = [min([*times, parsed.timestamp]), max([*times, parsed.timestamp])]
+                if limit is not None and found.count >= limit:
+                    found.count = limit
+                    break
+        except InputError as error:
+            if not found.count:
+                raise
+            found.broken = error
+        _require_one_model(names, self._model_name)
+        if not found.count:
+            raise InputError(f"there are no requests in {', '.join(self.files[:3])}")
+        found.fingerprint = digest.hexdigest()
+        found.times = (times[0], times[1]) if times else None
+        return found
+
+    def requests(self) -> Iterator[Request]:
+        """All of them, in the order of files and records."""
+        for file, number, record in self._records():
+            yield self._request(file, number, _parse(record))
+
+    def blocks(self, size: int, start: int, stop: int) -> Iterator[list[Request]]:
+        """Rows `start` to `stop`, in lists of `size` rows, requests cut where they must be."""
+        block: list[Request] = []
+        position, filled = 0, 0
+        for request in self.requests():
+            begin = max(start - position, 0)
+            position += request.count
+            while begin < request.count:
+                taken = min(request.count - begin, size - filled, stop - start)
+                block.append(request.cut(begin, begin + taken))
+                begin, filled, start = begin + taken, filled + taken, start + taken
+                if filled == size or start == stop:
+                    yield block
+                    block, filled = [], 0
+                if start == stop:
+                    return
+
+    def _records(self) -> Iterator[tuple[str, int, bytes | None]]:
+        for file in self.files:
+            for number, record in enumerate(read_records(file)):
+                yield file, number, record
+
+    def _request(self, file: str, number: int, parsed: LoggedRequest | Refusal) -> Request:
+        if isinstance(parsed, Refusal):
+            return Request(file, number, 0, 1, 0, (parsed,) * len(self._versions))
+        if self._model_name is not None and parsed.model != self._model_name:
+            other = Refusal(Reason.OTHER_MODEL, repr(parsed.model[:80]))
+            return Request(file, number, 0, 1, 0, (other,) * len(self._versions))
+        asked = tuple(_ask(versions, parsed, file) for versions in self._versions)
+        count = max((len(part.x) for part in asked if isinstance(part, Batch)), default=1)
+        return Request(file, number, 0, count, parsed.timestamp, asked)
+
+
+def _parse(record: bytes | None) -> LoggedRequest | Refusal:
+    if record is None:
+        return Refusal(Reason.TOO_LONG)
+    try:
+        return parse_log(record)
+    except Refusal as refusal:
+        return refusal
+
+
+def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refusal:
+    version = ""
+    try:
+        model = versions.find(request, _file_version(file))
+        version, served = model.version, model.certifier.served
+        tensor = request.inputs[model.input_name]
+        return Batch(model, read_tensor(tensor, served.input_dtype, served.input_shape))
+    except Refusal as refusal:
+        return Refusal(refusal.reason, refusal.detail, refusal.version or version)
+
+
+def _file_version(file: str) -> int | None:
+    """The version in whose directory a warm-up file lies."""
+    path = pathlib.Path(file).absolute()
+    name = path.parent.parent.name
+    return int(name) if path.parts[-2:] == _WARM_UP and name.isdecimal() else None
+
+
+def _require_one_model(names: set[str], chosen: str | None) -> None:
+    if chosen is None and len(names) > 1:
+        raise InputError(
+            f"the requests are to several models, {' and '.join(map(repr, sorted(names)))}; "
+            "choose one by its name"
+        )
+
+
+def _matches(patterns: Sequence[str]) -> list[str]:
+    files: dict[str, None] = {}
+    for pattern in patterns:
+        if pathlib.Path(pattern).is_dir():
+            raise InputError(f"{pattern} is not a file; give TFRecord files, or a pattern of them")
+        found = [pattern] if pathlib.Path(pattern).exists() else _glob(pattern)
+        if not found:
+            raise InputError(f"no file matches {pattern!r}; give TFRecord files of requests")
+        files |= dict.fromkeys(found)
+    for file in files:
+        if not file.isprintable():
+            raise InputError(f"the name {file!r} has unprintable characters; rename the file")
+    return list(files)
+
+
+def _glob(pattern: str) -> list[str]:
+    found = glob.glob(pattern, recursive=True)
+    return sorted(path for path in found if not pathlib.Path(path).is_dir())

@@ -1,0 +1,161 @@
+"""Which model certifies a logged request: that of the version and the signature it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_curv.certifier import Certifier
+from keras_curv.errors import InputError
+from keras_curv.reading import saved_model
+from keras_curv.serving.prediction_log import LoggedRequest
+from keras_curv.serving.reasons import Reason, Refusal
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """One signature of one version, read and bounded.
+
+    Attributes:
+        version: its number, or the name of a directory that has none.
+        signature: its name.
+        input_name: the one input's, as requests name it.
+        certifier: of both.
+    """
+
+    version: str
+    signature: str
+    input_name: str
+    certifier: Certifier
+
+
+class Versions:
+    """The versions of a model, each read when a request first needs it, and then kept.
+
+    Args:
+        path: a base path with numbered versions; then a request belongs to the version that
+            served it, or to the newest where it names none. Or one SavedModel directory; then
+            every request belongs to it, whatever version it names.
+        signature: of requests that name none.
+        method, guarantee: as for `certify`.
+
+    Attributes:
+        path: as given.
+
+    Raises:
+        InputError: there is no SavedModel at `path`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        signature: str = saved_model.DEFAULT_SIGNATURE,
+        method: str = "auto",
+        guarantee: str = "real",
+    ):
+        self.path = str(path)
+        base = pathlib.Path(path)
+        try:
+            newest = saved_model.resolve_directory(base)
+            self._directories = {_label(newest): newest}
+            self._only = self._newest = _label(newest)
+            if newest != base:
+                self._only = None
+                self._directories = {
+                    _label(entry): entry
+                    for entry in base.iterdir()
+                    if entry.name.isdecimal() and (entry / "saved_model.pb").is_file()
+                }
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        self._signature = signature
+        self._options = {"method": method, "guarantee": guarantee}
+        self._inputs: dict[str, dict[str, list[str]] | Refusal] = {}
+        self._models: dict[tuple[str, str], Model | Refusal] = {}
+
+    def find(self, request: LoggedRequest, file_version: int | None = None) -> Model:
+        """The model that certifies a request.
+
+        Args:
+            file_version: of a warm-up file, for requests that name none.
+
+        Raises:
+            Refusal: there is none, or the request's inputs are not this model's.
+        """
+        version = self._version(request, file_version)
+        signature = request.signature or self._signature
+        known = self._known_inputs(version)
+        if signature not in known:
+            raise Refusal(Reason.NO_SIGNATURE, repr(signature[:80]), version)
+        if sorted(request.inputs) != known[signature]:
+            theirs = ", ".join(sorted(request.inputs)[:4])[:80]
+            ours = ", ".join(known[signature])
+            raise Refusal(Reason.WRONG_INPUTS, f"({theirs}), not ({ours})", version)
+        key = version, signature
+        if key not in self._models:
+            self._models[key] = self._read(version, signature, known[signature])
+        model = self._models[key]
+        if isinstance(model, Refusal):
+            raise model
+        return model
+
+    def models(self) -> list[Model]:
+        """Those that were needed so far and can be certified."""
+        return [model for model in self._models.values() if isinstance(model, Model)]
+
+    def refused(self) -> list[Refusal]:
+        """Why each of those that cannot be certified cannot."""
+        everything = [*self._models.values(), *self._inputs.values()]
+        return [entry for entry in everything if isinstance(entry, Refusal)]
+
+    def _version(self, request: LoggedRequest, file_version: int | None) -> str:
+        if self._only is not None:
+            return self._only
+        if request.version_label:
+            raise Refusal(Reason.VERSION_LABEL, repr(request.version_label[:80]))
+        number = file_version if request.version is None else request.version
+        if number is None:
+            return self._newest
+        if str(number) not in self._directories:
+            raise Refusal(Reason.NO_VERSION, f"version {number}", str(number))
+        return str(number)
+
+    def _known_inputs(self, version: str) -> dict[str, list[str]]:
+        """Signature → the names of its inputs."""
+        if version not in self._inputs:
+            self._inputs[version] = _input_names(self._directories[version], version)
+        known = self._inputs[version]
+        if isinstance(known, Refusal):
+            raise known
+        return known
+
+    def _read(self, version: str, signature: str, inputs: list[str]) -> Model | Refusal:
+        try:
+            certifier = Certifier(
+                str(self._directories[version]), signature=signature, **self._options
+            )
+        except InputError as error:
+            return Refusal(Reason.MODEL_REFUSED, str(error), version)
+        return Model(version, signature, inputs[0], certifier)
+
+
+def _label(directory: pathlib.Path) -> str:
+    name = directory.resolve().name
+    return str(int(name)) if name.isdecimal() else name
+
+
+def _input_names(directory: pathlib.Path, version: str) -> dict[str, list[str]] | Refusal:
+    proto = saved_model_pb2.SavedModel()
+    try:
+        proto.ParseFromString((directory / "saved_model.pb").read_bytes())
+    except (OSError, DecodeError) as error:
+        return Refusal(Reason.MODEL_REFUSED, f"{directory}: {error}", version)
+    return {
+        name: sorted(definition.inputs)
+        for graph in proto.meta_graphs
+        for name, definition in graph.signature_def.items()
+    }
