@@ -62,7 +62,7 @@ def certify_examples(
     summary: str | None = None,
     plot: str | None = None,
     report: str | None = None,
-    command: str | None = None,
+    command: Sequence[str] | None = None,
     progress: bool = False,
 ) -> dict:
     """Certifies a data set as a stream, writing rows as they come; `bin/certify` in one call.
@@ -81,7 +81,7 @@ def certify_examples(
         plot: image of certified accuracy against radius (needs matplotlib).
         report: HTML file for people: curve, radii by class, the least robust examples with the
             closest adversarial points found, terms and settings; see `html_report/page.py`.
-        command: how to make this run again, for the report.
+        command: that makes this run again, word by word, for the report.
         progress: draw a progress bar on stderr.
 
     Returns:

@@ -11,7 +11,7 @@ from keras_curv.html_report.markup import Markup, element
 from keras_curv.report import percent
 
 _WIDTH, _HEIGHT = 640, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 16, 14, 62
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 16, 32, 62
 _SMALL_WIDTH, _SMALL_HEIGHT, _SMALL_BASE, _SMALL_LEFT = 200, 110, 88, 22
 _COLUMNS = 540  # of the curve: it is evaluated once each
 _BARS = 24
@@ -61,7 +61,7 @@ def curve(
         y = down(clean)
         axes += [
             _line(_LEFT, y, _WIDTH - _RIGHT, y, "clean"),
-            _text(_WIDTH - _RIGHT - 4, y + 20, f"clean {percent(clean)}", "end", "halo"),
+            _text(_WIDTH - _RIGHT, y - 7, f"clean {percent(clean)}", "end", "halo"),
         ]
     points, labelled_to = [], 0.0
     for radius, fraction in marked.items():
@@ -71,7 +71,9 @@ def curve(
         points.append(element("circle", cx=_figure(x), cy=_figure(y), r=4, class_="mark"))
         if float(radius) - labelled_to >= _LABEL_WIDTH * end:
             labelled_to = float(radius)
-            points.append(_text(x + 7, y - 7, percent(fraction, 1), "start", "halo"))
+            # Below on the left a falling curve leaves room, but not at the bottom.
+            place = (x - 7, y + 20, "end") if y + 24 < down(0.0) else (x + 7, y - 7, "start")
+            points.append(_text(*place[:2], percent(fraction, 1), place[2], "halo"))
     values = "; ".join(f"{percent(share)} at radius {radius}" for radius, share in marked.items())
     return _drawing(
         (_WIDTH, _HEIGHT),

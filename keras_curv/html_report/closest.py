@@ -65,8 +65,8 @@ def closest_points(
     radius = 1.01 * np.maximum(without, _first_order_distance(network, x, label))
     point, distance = x.numpy(), np.full(len(radius), np.inf)
     for _ in range(_BALLS):
-        open_ = ~np.isfinite(distance) | (distance - without > _CLOSE * distance)
-        searchable = open_ & np.isfinite(radius) & (radius > 0.0)
+        unsettled = ~np.isfinite(distance) | (distance - without > _CLOSE * distance)
+        searchable = unsettled & np.isfinite(radius) & (radius > 0.0)
         if not searchable.any():
             break
         found = [array.numpy() for array in attack(tf.constant(np.where(searchable, radius, 1.0)))]
@@ -95,12 +95,16 @@ def _crossing(network, x, label, point) -> tuple[tf.Tensor, tf.Tensor]:
         logits = network.logits(x + share[:, None] * (point - x))
         return tf.gather(logits, label, batch_dims=1) < tf.reduce_max(logits, axis=-1)
 
-    inside, outside = tf.zeros_like(x[:, 0]), tf.ones_like(x[:, 0])
-    found = adversarial(outside)
-    for _ in range(_BISECTIONS):
+    def halve(inside, outside):
         middle = (inside + outside) / 2.0
         over = adversarial(middle)
-        inside, outside = tf.where(over, inside, middle), tf.where(over, middle, outside)
+        return tf.where(over, inside, middle), tf.where(over, middle, outside)
+
+    inside, outside = tf.zeros_like(x[:, 0]), tf.ones_like(x[:, 0])
+    found = adversarial(outside)
+    _, outside = tf.while_loop(
+        lambda *_: True, halve, (inside, outside), maximum_iterations=_BISECTIONS
+    )
     crossing = x + outside[:, None] * (point - x)
     distance = tf.where(found, tf.norm(crossing - x, axis=-1), tf.constant(np.inf, x.dtype))
     return crossing, distance

@@ -63,9 +63,9 @@ def _legend(shape: tuple[int, ...], limits: tuple[float, float], drawn: bool) ->
     if drawn:
         text = f"Black is {limits[0]:g} and white {limits[1]:g}. "
         if shape[2:] == (3,):
-            text += "A difference is drawn in each colour's channel; mid-grey is no change."
+            text += "A change is drawn in each colour's channel; mid-grey is no change."
         else:
-            text += "In a difference orange is more, blue is less, and white is no change."
+            text += "In a change orange is more, blue is less, and white is no change."
         if max(shape[:2]) > pictures.LARGEST:
             text += " Of large images only every so many pixels are drawn."
     elif np.prod(shape) <= _NUMBERS:
@@ -83,13 +83,11 @@ def _pictures(case: Case, limits: tuple[float, float]) -> Markup:
         delta = case.point - case.x.astype(np.float64)
         largest = float(np.abs(delta).max())
         amplified = 1.0 / largest if largest > 0.0 else 1.0
-        factor = number(amplified * (limits[1] - limits[0]))
+        factor = f"{amplified * (limits[1] - limits[0]):.3g}"
         what = f"The adversarial point found near example {index}, predicted {case.becomes}"
         shown.append(_picture(near, what, "found"))
-        what = f"Its difference from example {index}, {factor} times amplified"
-        shown.append(
-            _picture(pictures.difference(delta, amplified), what, f"difference × {factor}")
-        )
+        what = f"The change from example {index} to it, {factor} times amplified"
+        shown.append(_picture(pictures.difference(delta, amplified), what, f"change ×{factor}"))
     return element("div", *shown, class_="pictures")
 
 
@@ -99,8 +97,7 @@ def _picture(address: str, alt: str, below: str) -> Markup:
 
 def _caption(case: Case, searched: bool):
     row = case.row
-    label = "" if row.label is None else f"label {row.label}, "
-    yield element("strong", f"Example {row.index}: {label}predicted {row.prediction}")
+    yield element("strong", f"Example {row.index}: predicted {row.prediction}")
     rival = f", nearest rival {row.nearest_rival}" if row.nearest_rival >= 0 else ""
     if row.status == Status.CERTIFIED.name:
         yield f"Radius {number(row.radius)} by {row.method}{rival}. "

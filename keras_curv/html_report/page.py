@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pathlib
 import platform
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -96,7 +97,11 @@ def prepare(
 
 
 def render(
-    summary: dict, settings: dict, gathered: Gathered, cases: list[Case], command: str | None = None
+    summary: dict,
+    settings: dict,
+    gathered: Gathered,
+    cases: list[Case],
+    command: Sequence[str] | None = None,
 ) -> str:
     """The page.
 
@@ -105,7 +110,7 @@ def render(
         settings: of the run, what decides its rows.
         gathered: its rows.
         cases: what `prepare` returns.
-        command: that makes the run again; None: it was made from Python.
+        command: that makes the run again, word by word; None: it was made from Python.
 
     Returns:
         HTML, in which all names are escaped.
@@ -129,7 +134,7 @@ def render(
         *_least_robust(summary, cases),
         *_rerun(summary, settings, command),
     )
-    page = element("html", head, "\n", element("body", main), lang="en")
+    page = element("html", head, element("body", main), lang="en")
     return f"<!doctype html>\n{page}\n"
 
 
@@ -190,8 +195,9 @@ def _classes(summary: dict, gathered: Gathered):
     highest = max(max(counts[name].max(), zeros[name]) for name in names)
     note += (
         f"How many examples of a class have which radius, all on the same axes: up to {end:.3g} "
-        f"across, {highest:,} examples high. The orange bar on the left counts those without a "
-        "radius, wrong or unproved; medians are over all examples, these as 0."
+        f"across, {highest:,} examples high. Above each stand the number of examples and their "
+        "median radius. The orange bar on the left counts those without a radius, wrong or "
+        "unproved; in the median they are 0."
     )
     yield element("p", note, class_="note")
     drawn, rows = [], []
@@ -203,7 +209,7 @@ def _classes(summary: dict, gathered: Gathered):
         described = f"Class {called}: {having}"
         drawing = charts.histogram(counts[name], zeros[name], highest, end, described)
         caption = element(
-            "figcaption", element("strong", called), f" median {median}, {total:,} in all"
+            "figcaption", element("strong", f"Class {called}"), f" {total:,}, median {median}"
         )
         drawn.append(element("figure", caption, drawing))
         shares = [np.mean(radii[mine] > float(r)) for r in summary["certified_accuracy"]]
@@ -239,11 +245,11 @@ def _least_robust(summary: dict, cases: list[Case]):
             text += " The radius is against one rival only, so a point may be nearer than it."
     else:
         text += ". Adversarial points of a classifier smoothed by noise are not searched for."
-    yield element("p", text if searched else text)
+    yield element("p", text)
     yield gallery(cases, searched)
 
 
-def _rerun(summary: dict, settings: dict, command: str | None):
+def _rerun(summary: dict, settings: dict, command: Sequence[str] | None):
     yield element("h2", "How to make this again")
     if command is None:
         yield element(
@@ -253,7 +259,8 @@ def _rerun(summary: dict, settings: dict, command: str | None):
             " with the settings below.",
         )
     else:
-        yield element("pre", element("code", command))
+        words = (join(" ", element("span", shlex.quote(word))) for word in command)
+        yield element("pre", element("code", *words))
     yield element(
         "p",
         "With the same files, settings and versions, every row and this page come out the same. "
