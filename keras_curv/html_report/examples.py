@@ -63,9 +63,11 @@ def _legend(shape: tuple[int, ...], limits: tuple[float, float], drawn: bool) ->
     if drawn:
         text = f"Black is {limits[0]:g} and white {limits[1]:g}. "
         if shape[2:] == (3,):
-            text += "A change is drawn in each colour's channel; mid-grey is no change."
+            text += "The third picture is the change, so many times amplified, in each colour's "
+            text += "channel; mid-grey is no change."
         else:
-            text += "In a change orange is more, blue is less, and white is no change."
+            text += "The third picture is the change, so many times amplified: orange is more, "
+            text += "blue is less, and white is no change."
         if max(shape[:2]) > pictures.LARGEST:
             text += " Of large images only every so many pixels are drawn."
     elif np.prod(shape) <= _NUMBERS:
@@ -83,11 +85,11 @@ def _pictures(case: Case, limits: tuple[float, float]) -> Markup:
         delta = case.point - case.x.astype(np.float64)
         largest = float(np.abs(delta).max())
         amplified = 1.0 / largest if largest > 0.0 else 1.0
-        factor = f"{amplified * (limits[1] - limits[0]):.3g}"
+        factor = _times(amplified * (limits[1] - limits[0]))
         what = f"The adversarial point found near example {index}, predicted {case.becomes}"
         shown.append(_picture(near, what, "found"))
         what = f"The change from example {index} to it, {factor} times amplified"
-        shown.append(_picture(pictures.difference(delta, amplified), what, f"change ×{factor}"))
+        shown.append(_picture(pictures.difference(delta, amplified), what, f"× {factor}"))
     return element("div", *shown, class_="pictures")
 
 
@@ -118,6 +120,12 @@ def _entries(case: Case) -> Markup | None:
 
 def _joined(x: np.ndarray) -> str:
     return ", ".join(f"{value:.5g}" for value in np.ravel(x))
+
+
+def _times(factor: float) -> str:
+    """Three digits, written out."""
+    rounded = float(f"{factor:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 1000.0 else f"{rounded:g}"
 
 
 def _up(distance: float) -> str:

@@ -259,8 +259,8 @@ def _rerun(summary: dict, settings: dict, command: Sequence[str] | None):
             " with the settings below.",
         )
     else:
-        words = (join(" ", element("span", shlex.quote(word))) for word in command)
-        yield element("pre", element("code", *words))
+        words = (element("span", shlex.quote(word)) for word in command)
+        yield element("pre", element("code", Markup(" ".join(words))))
     yield element(
         "p",
         "With the same files, settings and versions, every row and this page come out the same. "
