@@ -336,9 +336,12 @@ def test_pictures_decode_to_what_was_drawn(rng):
     address = pictures.image(x, (0.0, 1.0))
     decoded = tf.io.decode_png(base64.b64decode(address.partition(",")[2])).numpy()
     np.testing.assert_array_equal(decoded[..., 0], [[0, 255], [128, 255]])
-    address = pictures.difference(np.array([[0.0, 0.1], [-0.1, 0.0]]), 10.0)
+    address = pictures.difference(np.array([[0.0, 0.1], [-0.1, 0.0]]))
     decoded = tf.io.decode_png(base64.b64decode(address.partition(",")[2])).numpy()
     assert decoded.tolist() == [[[255] * 3, [213, 94, 0]], [[0, 114, 178], [255] * 3]]
+    address = pictures.difference(np.array([[[0.2, -0.2, 0.0]]]))
+    decoded = tf.io.decode_png(base64.b64decode(address.partition(",")[2])).numpy()
+    assert decoded.tolist() == [[[255, 0, 128]]]
 
 
 @pytest.mark.parametrize("count", [1, 5, 2000])

@@ -62,7 +62,7 @@ def gallery(cases: list[Case], searched: bool) -> Markup:
 def _legend(shape: tuple[int, ...], limits: tuple[float, float], drawn: bool) -> Markup:
     if drawn:
         text = f"Black is {limits[0]:g} and white {limits[1]:g}. "
-        if shape[2:] == (3,):
+        if pictures.is_coloured(shape):
             text += "The third picture is the change, so many times amplified, in each colour's "
             text += "channel; mid-grey is no change."
         else:
@@ -83,13 +83,12 @@ def _pictures(case: Case, limits: tuple[float, float]) -> Markup:
     if case.point is not None:
         near = pictures.image(case.point, limits)
         delta = case.point - case.x.astype(np.float64)
-        largest = float(np.abs(delta).max())
-        amplified = 1.0 / largest if largest > 0.0 else 1.0
-        factor = _times(amplified * (limits[1] - limits[0]))
+        full = (limits[1] - limits[0]) / (2.0 if pictures.is_coloured(delta.shape) else 1.0)
+        factor = _times(full / np.abs(delta).max())
         what = f"The adversarial point found near example {index}, predicted {case.becomes}"
         shown.append(_picture(near, what, "found"))
         what = f"The change from example {index} to it, {factor} times amplified"
-        shown.append(_picture(pictures.difference(delta, amplified), what, f"× {factor}"))
+        shown.append(_picture(pictures.difference(delta), what, f"× {factor}"))
     return element("div", *shown, class_="pictures")
 
 

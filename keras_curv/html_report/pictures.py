@@ -42,17 +42,22 @@ def image(x: np.ndarray, limits: tuple[float, float]) -> str:
     return _address(255.0 * (_three_colours(x) - low) / (high - low))
 
 
-def difference(delta: np.ndarray, amplified: float) -> str:
-    """The address of a difference drawn, `amplified` times.
+def is_coloured(shape: tuple[int, ...]) -> bool:
+    """Whether an image of this shape has three channels."""
+    return shape[2:] == (3,)
 
-    In grey images orange is more, blue is less, white is no change, and ±1 is full colour; in
-    coloured ones every channel is moved away from mid-grey.
+
+def difference(delta: np.ndarray) -> str:
+    """The address of a difference drawn, amplified until its largest entry has full colour.
+
+    In grey images orange is more, blue is less, and white is no change; in coloured ones every
+    channel is moved away from mid-grey.
     """
-    delta = np.clip(amplified * _three_colours(delta), -1.0, 1.0)
-    if (delta == delta[..., :1]).all():
-        size = np.abs(delta)
-        return _address(_NONE + size * (np.where(delta > 0.0, _MORE, _LESS) - _NONE))
-    return _address(127.5 * (1.0 + delta))
+    largest = np.abs(delta).max()
+    share = _three_colours(delta / largest if largest > 0.0 else delta)
+    if is_coloured(delta.shape):
+        return _address(127.5 * (1.0 + share))
+    return _address(_NONE + np.abs(share) * (np.where(share > 0.0, _MORE, _LESS) - _NONE))
 
 
 def _three_colours(x: np.ndarray) -> np.ndarray:
