@@ -110,24 +110,26 @@ def print_table(summary: dict, console: Console | None = None) -> None:
     for radius, fraction in summary["certified_accuracy"].items():
         table.add_row(radius, percent(fraction))
     console.print(table)
+    cost = (
+        f"{summary['seconds']:.1f} s, {summary['gradient_evaluations']:.1f} gradients per example"
+    )
+    for name, text in [*facts(summary), ("cost", cost)]:
+        console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False, soft_wrap=True)
+
+
+def facts(summary: dict) -> list[tuple[str, str]]:
+    """On what terms the radii hold and what proved them, as name and text."""
     mean, median = summary["mean_radius"], summary["median_radius"]
-    facts = [
+    return [
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
         ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
-        ("units", _units(summary["input_scale"])),
+        ("units", units(summary["input_scale"])),
         ("rivals", _RIVALS_TEXT[summary["rivals"]]),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
         *_smoothing(summary),
         ("proved by", _shares(summary["methods"])),
         ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
-        (
-            "cost",
-            f"{summary['seconds']:.1f} s, "
-            f"{summary['gradient_evaluations']:.1f} gradients per example",
-        ),
     ]
-    for name, text in facts:
-        console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False, soft_wrap=True)
 
 
 def print_names(rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
@@ -178,7 +180,8 @@ def _smoothing(summary: dict) -> list[tuple[str, str]]:
     return [("noise", text.format(**summary))]
 
 
-def _units(scale: float) -> str:
+def units(scale: float) -> str:
+    """What a radius is measured in."""
     return "the model's own input" + ("" if scale == 1.0 else f" (examples × {scale:g})")
 
 
@@ -266,7 +269,7 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     axes.set(
         xlim=(0.0, end),
         ylim=(0.0, 104.0),
-        xlabel="l2 radius, " + _units(summary["input_scale"]),
+        xlabel="l2 radius, " + units(summary["input_scale"]),
         ylabel="certified accuracy, % of all examples",
         title=f"{summary['saved_model']} on {summary['dataset']}, rivals: {summary['rivals']}",
     )

@@ -1,4 +1,4 @@
-"""A whole run: from a model and a data set to rows, a summary and a plot, resumable."""
+"""A whole run: from a model and a data set to rows, a summary, a plot and a report, resumable."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from keras_curv import report
 from keras_curv.baselines.smoothing import SmoothedClassifier
 from keras_curv.certificate import RIVALS
 from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
+from keras_curv.html_report import page
+from keras_curv.html_report.gathered import Gathered
 from keras_curv.reading import saved_model
+from keras_curv.report import Tally, plot_curve, progress_bar, require_plottable, working
 from keras_curv.rows import Row, RowFile, settings_path
 from keras_curv.verdict import require_fraction, verdict
 from keras_curv.version import __version__
@@ -60,6 +62,8 @@ def certify_examples(
     resume: bool = False,
     summary: str | None = None,
     plot: str | None = None,
+    report: str | None = None,
+    command: Sequence[str] | None = None,
     required: float | None = None,
     progress: bool = False,
 ) -> dict:
@@ -77,6 +81,9 @@ def certify_examples(
         resume: go on where an interrupted run with the same settings left `output`.
         summary: JSON file for what is returned.
         plot: image of certified accuracy against radius (needs matplotlib).
+        report: HTML file for people: curve, radii by class, the least robust examples with the
+            closest adversarial points found, terms and settings; see `html_report/page.py`.
+        command: that makes this run again, word by word, for the report.
         required: certified accuracy at every radius, for the verdict.
         progress: draw a progress bar on stderr.
 
@@ -98,11 +105,11 @@ def certify_examples(
     require_fraction(required, "the certified accuracy required")
     if resume and not output:
         raise InputError("resume needs the output file of the run to go on with")
-    require_distinct_files(output, [summary, plot], [examples.path])
+    require_distinct_files(output, [summary, plot, report], [examples.path])
     if plot:
-        report.require_plottable(plot)
+        require_plottable(plot)
 
-    with report.working("reading the model and bounding its norms", visible=progress):
+    with working("reading the model and bounding its norms", visible=progress):
         if smoothing is None:
             certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
             certify = certifier.certify
@@ -128,17 +135,25 @@ def certify_examples(
     }
     if smoothing is not None:
         settings |= dataclasses.asdict(smoothing)
-    tally = report.Tally()
+    tally, gathered = Tally(), Gathered() if report else None
+
+    def as_input(x):
+        return fit(x if scale == 1.0 else x * scale)
+
+    def count_in(rows):
+        tally.add(rows)
+        if gathered:
+            gathered.add(rows)
+
     with RowFile(output, settings, count=examples.count, resume=resume) as file:
-        tally.add(file.rows)
+        count_in(file.rows)
         done = len(file.rows)
-        with report.progress_bar(examples.count, done, visible=progress) as advance:
+        with progress_bar(examples.count, done, visible=progress) as advance:
             for x, y in examples.batches(size, done):
-                scaled = fit(x if scale == 1.0 else x * scale)
-                result = certify(scaled, y, rivals=rivals, seed=seed, first_index=done)
+                result = certify(as_input(x), y, rivals=rivals, seed=seed, first_index=done)
                 rows = Row.from_certificates(result, y, done, rivals)
                 file.write(rows)
-                tally.add(rows)
+                count_in(rows)
                 done += len(rows)
                 advance(len(rows))
 
@@ -153,7 +168,19 @@ def certify_examples(
     if summary:
         write_json(summary, result)
     if plot:
-        write_file(plot, lambda path: report.plot_curve(tally, result, path))
+        write_file(plot, lambda path: plot_curve(tally, result, path))
+    if report:
+        with working("searching adversarial points for the report", visible=progress):
+            cases = page.prepare(
+                examples,
+                gathered,
+                network=None if smoothing else served.network,
+                as_input=as_input,
+                input_scale=float(scale),
+                rivals=rivals,
+            )
+        text = page.render(result, settings, gathered, cases, command)
+        write_file(report, lambda path: pathlib.Path(path).write_text(text, encoding="utf-8"))
     return result
 
 

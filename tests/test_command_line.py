@@ -189,6 +189,14 @@ BAD = {
     "not an npz": (lambda f: ("--inputs", __file__), "cannot be read as an .npz"),
     "no folder": (lambda f: ("--output", f / "a" / "rows.csv"), "make it first"),
     "plot format": (lambda f: ("--plot", f / "curve.xyz"), "ending of a plot"),
+    "report folder": (lambda f: ("--report", f / "a" / "r.html"), "make it first"),
+    "report is a folder": (lambda f: ("--report", f), "is a directory"),
+    "report without a name": (lambda f: ("--report", ""), "empty name"),
+    "report over the rows": (lambda f: ("--report", f / "rows.csv"), "different files"),
+    "report over the inputs": (
+        lambda f: (*npz(f, x=X), "--report", f / "inputs.npz"),
+        "different files",
+    ),
     "gate alone": (lambda f: ("--require_certified_accuracy", "0.5"), "needs a --radius"),
     "gate on one rival": (
         lambda f: ("--require_certified_accuracy", "0.5", "--radius", "1", "--rivals", "random"),
