@@ -2,8 +2,9 @@
 
 `serving_default` is the model, as `base.export` would have it. `certified` returns the same logits
 with their class and a radius that `methods/one_gradient.py` proves, in the same forward pass and
-one batched backward pass. Both consist of ops that `reading/allow_list.py` allows, so that
-`bin/certify` reads the directory as any other.
+one batched backward pass, in which a convolution, or whatever else the reader folds, is the dense
+matrix it was read as, stored beside the model's own weights. Both consist of ops that
+`reading/allow_list.py` allows, so that `bin/certify` reads the directory as any other.
 """
 
 from __future__ import annotations
