@@ -9,6 +9,7 @@ from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.network import Network
 from keras_curv.reading.saved_model import ServedModel, read
 from keras_curv.run import certify_examples
+from keras_curv.serving.certified_signature import certified_serving
 from keras_curv.training.callbacks import CertifiedAccuracy
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
 from keras_curv.training.recipe import Recipe
@@ -30,6 +31,7 @@ __all__ = [
     "ServedModel",
     "Status",
     "__version__",
+    "certified_serving",
     "certify",
     "certify_examples",
     "curvature_attack",

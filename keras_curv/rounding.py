@@ -150,26 +150,53 @@ def margin_charge(
     Returns:
         `Charge(margin, gradient)`, each `(n, rivals)`, float64.
     """
-    omega = ACTIVATION_ULPS
     pre_errors = pre_activation_errors(layers, activations)
+    sizes = [
+        _norm(cotangent) * (1.0 + gamma(layer.fan_out + 4))
+        for layer, cotangent in zip(reversed(layers[:-1]), cotangents, strict=False)
+    ] or [_norm(cotangents[0])]
+    gradient = gradient_error(layers, pre_errors[:-1], sizes)
+    # The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.
+    margin = tf.broadcast_to(pre_errors[-1][:, None], tf.shape(gradient))
+    return Charge(margin * (1.0 + 1e-6), gradient)
 
+
+def gradient_error(
+    layers: Sequence[LayerNorms],
+    pre_errors: Sequence[tf.Tensor],
+    sizes: Sequence[tf.Tensor],
+    *,
+    unit: float = UNIT,
+    tiny: float = TINY,
+) -> tf.Tensor:
+    """The backward half of `margin_charge`: a bound of the norm of the gradient's error.
+
+    Args:
+        layers: one `LayerNorms` for each affine map, in order.
+        pre_errors: bounds of every entry of ẑ_I − z_I at which σ′ was taken, L − 1 of `(n,)`.
+        sizes: bounds of ‖v̂_{L−1}‖, …, ‖v̂_1‖, and of ‖w‖ alone where there is one map,
+            `(n, rivals)`, float64.
+        unit, tiny: of the arithmetic that the gradient was computed in; this bound itself is
+            computed in float64.
+
+    Returns:
+        `(n, rivals)`, float64.
+    """
+    omega = ACTIVATION_ULPS
     # Of w = W_y − W_t itself:
-    gradient_error = 2.0 * layers[-1].kernel_error + 2.0 * UNIT * _norm(cotangents[0])
+    last = layers[-1]
+    error = 2.0 * last.kernel_error + 2.0 * unit * sizes[0] + 4.0 * last.fan_in * tiny
     for index in reversed(range(len(layers) - 1)):
         layer = layers[index]
-        above = cotangents[len(layers) - 2 - index]
-        size = _norm(above) * (1.0 + gamma(layer.fan_out + 4))
-        product_error = layer.slope * gradient_error + (
-            layer.bend * pre_errors[index][:, None] + 2.0 * (omega + 2.0) * UNIT * layer.slope
-        ) * (size + gradient_error)
-        through = layer.slope * (1.0 + 4.0 * omega * UNIT) * size
-        underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + through + layer.magnitude)
-        gradient_error = (
+        size = sizes[len(layers) - 2 - index]
+        product_error = layer.slope * error + (
+            layer.bend * pre_errors[index][:, None] + 2.0 * (omega + 2.0) * unit * layer.slope
+        ) * (size + error)
+        through = layer.slope * (1.0 + 4.0 * omega * unit) * size
+        underflow = 8.0 * tiny * layer.fan_in * layer.fan_out * (1.0 + through + layer.magnitude)
+        error = (
             layer.norm * product_error
-            + (gamma(layer.fan_out + 2) * layer.magnitude + layer.kernel_error) * through
+            + (gamma(layer.fan_out + 2, unit) * layer.magnitude + layer.kernel_error) * through
             + underflow
         )
-
-    # The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.
-    margin = tf.broadcast_to(pre_errors[-1][:, None], tf.shape(gradient_error))
-    return Charge(margin * (1.0 + 1e-6), gradient_error * (1.0 + 1e-6))
+    return error * (1.0 + 1e-6)

@@ -30,6 +30,8 @@ Rinard, "Exploiting verified neural networks via floating point numerical error"
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 
@@ -49,6 +51,22 @@ ONE_OP = ("softplus", "sigmoid", "tanh", "relu", "softsign")
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
 _LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
 _OURS = 1.0 + 1e-6  # covers the float64 roundings of the bound itself
+
+
+class LinearError(NamedTuple):
+    """What serving in float32 does anywhere in a ball of radius R around x0, linear in R.
+
+    Attributes:
+        fixed, rate: a margin is off by at most `fixed + rate · R`, `(n, k)` each.
+        reach: all of this holds while R stays below it, `(n,)`; beyond, a number may overflow.
+        pre_activations: z_I is off by at most `fixed + rate · R` in every entry, a pair for each
+            of the L − 1 hidden maps, `(n,)` and a number.
+    """
+
+    fixed: np.ndarray
+    rate: np.ndarray
+    reach: np.ndarray
+    pre_activations: list[tuple[np.ndarray, float]]
 
 
 class Float32Error(ServedError):
@@ -94,17 +112,19 @@ class Float32Error(ServedError):
         """See `ServedError`."""
         label, rivals = np.asarray(label), np.asarray(rivals)
         with np.errstate(over="ignore", invalid="ignore"):
-            fixed, rate, largest = self._linear(np.asarray(x, np.float64), label, rivals)
-            error = (fixed + rate * radius) * _OURS
-            fits = largest[0][:, None] + largest[1] * radius < self._limit
+            linear = self.linear(x, label, rivals)
+            error = (linear.fixed + linear.rate * radius) * _OURS
+            fits = radius < linear.reach[:, None]
         return np.where(fits & np.isfinite(error), error, np.inf)
 
-    def _linear(self, x, label, rivals):
-        """`fixed`, `rate`, `(n, k)`, and the same two of the largest number on the way."""
+    def linear(self, x, label, rivals) -> LinearError:
+        """The bounds themselves, for callers that do not know the radius yet; see `__call__`."""
+        x = np.asarray(x, np.float64)
         # Every quantity is a pair: its part at x0, (n, width), and its part per unit of R.
         sizes = self._sizes(x)
         error, error_rate = np.zeros_like(sizes[0]), np.zeros(sizes[0].shape[1])
         largest, largest_rate = sizes[0].max(axis=1, initial=0.0), 1.0
+        pre_activations = []
         for index, affine in enumerate(self.network.affines):
             kernel, columns, steepest, lipschitz = (
                 part[index] for part in (self._kernels, self._columns, self._away, self._lipschitz)
@@ -130,6 +150,8 @@ class Float32Error(ServedError):
             activation = self.network.activations[index]
             slope, omega = activation.slope, ACTIVATION_ULPS * UNIT
             before, before_rate = passed + rounded, passed_rate + rounded_rate
+            worst = before.max(axis=1) * _OURS, before_rate.max() * _OURS
+            pre_activations.append(worst)
             own = omega * sizes[index + 1] + ACTIVATION_TINY
             own_rate = omega * slope * reach_rate
             if activation.name not in ONE_OP:
@@ -153,7 +175,8 @@ class Float32Error(ServedError):
         fixed += relative * _both(reach + passed, label, rivals) + absolute
         either = np.broadcast_to(reach_rate + passed_rate, rounded.shape)
         rate += relative * _both(either, label, rivals)
-        return fixed, rate, (largest, largest_rate)
+        reach = (self._limit - largest) / largest_rate / _OURS
+        return LinearError(fixed * _OURS, rate * _OURS, reach, pre_activations)
 
     def _sizes(self, x: np.ndarray) -> list[np.ndarray]:
         """Bounds of |a_0|, …, |a_{L−1}| at x0, in real arithmetic, each `(n, width)`."""

@@ -18,7 +18,7 @@ from keras_curv.linear import Affine
 from keras_curv.network import Network
 from keras_curv.reading import patterns
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.op_rules import Unreadable, apply
+from keras_curv.reading.op_rules import ACTIVATION_OPS, Unreadable, apply
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -78,6 +78,27 @@ def read_network(
             return _finish(flow)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
+
+
+def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[str, str]]:
+    """Names of the activations on the way to a tensor, in order, each with that of its argument.
+
+    These are what `read_network` makes layers of: what `output` is computed from is a chain, so
+    each activation has the one before it among its ancestors.
+
+    Args:
+        definition: a flat graph; variables may be read in it.
+        output: a tensor, or its node.
+
+    Example:
+        >>> function = tf.function(lambda x: tf.tanh(2.0 * x) + 1.0)
+        >>> graph = function.get_concrete_function(tf.ones((1, 2))).graph
+        >>> pre_activations(graph.as_graph_def(), "add")
+        [('tanh', 'mul')]
+    """
+    nodes = patterns.contracted({node.name: node for node in definition.node})
+    path = [nodes[name] for name in _in_order(nodes, output.split(":")[0])]
+    return [(node.op.lower(), node.input[0]) for node in path if node.op in ACTIVATION_OPS]
 
 
 def _finish(flow: Flow) -> tuple[Network, str]:

@@ -41,6 +41,7 @@ class _BatchSize:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
 
 
+ACTIVATION_OPS = ("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", *patterns.NAMES)
 _BATCH = _BatchSize()
 _RULES: dict[str, Callable] = {}
 
@@ -227,7 +228,7 @@ def _batch_normalized(node, value, scale, offset, mean, variance):
     return _add(node, _mul(node, value, factor), _need_constant(offset) - mean * factor)
 
 
-@_rule("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", *patterns.NAMES)
+@_rule(*ACTIVATION_OPS)
 def _activation(node, value):
     if not isinstance(value, Flow):
         raise Unreadable("an activation of a constant")

@@ -1,1 +1,1 @@
-"""Offline checks beside TF Serving: what it logged, certified for the versions that served it."""
+"""Beside TF Serving: its logs certified offline, and models that certify what they serve."""

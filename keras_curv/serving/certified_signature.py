@@ -1,0 +1,122 @@
+"""A SavedModel that certifies what it serves: a second signature, beside the model's own.
+
+`serving_default` is the model, as `base.export` would have it. `certified` returns the same logits
+with their class and a radius that `methods/one_gradient.py` proves, in the same forward pass and
+one batched backward pass, in which a convolution, or whatever else the reader folds, is the dense
+matrix it was read as, stored beside the model's own weights. Both consist of ops that
+`reading/allow_list.py` allows, so that `bin/certify` reads the directory as any other.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.curvature import CurvatureBounds
+from keras_curv.errors import InputError
+from keras_curv.linear import Affine
+from keras_curv.methods.one_gradient import OneGradient
+from keras_curv.network import Network
+from keras_curv.reading import graph, saved_model
+
+CERTIFIED_SIGNATURE = "certified"
+
+
+def certified_serving(
+    base: keras.Model, directory, *, curvature: CurvatureBounds | None = None
+) -> None:
+    """Exports a model with a second signature that certifies each answer as it is given.
+
+    `certified` takes what `serving_default` takes, and returns
+
+    - `logits`, `(n, classes)`, float32;
+    - `class`, `(n,)`, int64: the largest logit;
+    - `radius`, `(n,)`, float32: for every δ with `‖δ‖₂ < radius[i]`, the class with the largest
+      logit at `x[i] + δ`, as served in float32 from either signature, is `class[i]`, and alone in
+      being the largest; so it is in real arithmetic. 0 where nothing is proved. Radii are in the
+      model's own input units.
+
+    Assumed is what the guarantee level `float32` assumes: IEEE single, ordinary products (no
+    TF32, bfloat16, Winograd or FFT), activations accurate to 16 units. The radius is smaller than
+    that of `certify`, which searches; the model is bounded once, here.
+
+    Args:
+        base: a built Keras model: one float32 input, logits, differentiable activations.
+        directory: where to write it; it must not exist.
+        curvature: bounds that hold for this model, if they are known already.
+
+    Raises:
+        InputError: the model or the directory cannot be used; see `saved_model.read`.
+
+    Example:
+        >>> import tempfile
+        >>> dense = keras.layers.Dense
+        >>> base = keras.Sequential([keras.Input((3,)), dense(4, "tanh"), dense(2)])
+        >>> folder = pathlib.Path(tempfile.mkdtemp()) / "model"
+        >>> certified_serving(base, folder)
+        >>> served = tf.saved_model.load(folder).signatures["certified"]
+        >>> answer = served(tf.constant([[1.0, 2.0, 3.0]]))
+        >>> sorted(answer), bool(answer["radius"][0] > 0.0)
+        (['class', 'logits', 'radius'], True)
+    """
+    directory = pathlib.Path(directory)
+    if directory.exists():
+        raise InputError(f"{directory} exists already; give a directory that does not")
+    if isinstance(base, (str, pathlib.Path)):
+        raise InputError(
+            f"a SavedModel cannot be exported again; give the built Keras model. Received: {base}"
+        )
+    served = saved_model.read(base)
+    if served.head != "logits":
+        raise InputError(
+            f"{served.source} ends in {served.head}; give the model that ends in logits"
+        )
+    if served.input_dtype != tf.float32:
+        raise InputError(
+            f"{served.source} takes {served.input_dtype.name}; certified serving needs float32"
+        )
+    certificate = OneGradient(served.network, curvature=curvature)
+    (given,) = base.inputs
+    signature = [keras.InputSpec(shape=given.shape, dtype=given.dtype, name=given.name)]
+    archive = keras.export.ExportArchive()
+    archive.track_and_add_endpoint("serve", base, signature)
+    kernels = [_variable(base, affine) for affine in certificate.affines[:-1]]
+
+    def certified(x):
+        logits = base(x, training=False)
+        label, radius = certificate(
+            tf.reshape(x, (-1, served.network.dim)),
+            logits,
+            _pre_activations(logits, served.network, served.source),
+            kernels,
+        )
+        return {"logits": logits, "class": label, "radius": radius}
+
+    archive.add_endpoint(CERTIFIED_SIGNATURE, certified, signature)
+    archive.write_out(str(directory), verbose=False)
+
+
+def _variable(base: keras.Model, affine: Affine) -> tf.Variable:
+    """The kernel: the model's own variable where one holds just these numbers, else a new one."""
+    for weight in base.weights:
+        if weight.dtype == "float32" and tuple(weight.shape) == affine.kernel.shape:
+            if np.array_equal(weight.numpy(), affine.kernel):
+                return weight.value
+    return tf.Variable(affine.kernel.astype(np.float32), trainable=False)
+
+
+def _pre_activations(logits: tf.Tensor, network: Network, source: str) -> list[tf.Tensor]:
+    """The tensors z_1, …, z_{L−1} behind logits that are being traced, `(n, width)`."""
+    found = graph.pre_activations(logits.graph.as_graph_def(), logits.op.name)
+    if [name for name, _ in found] != [activation.name for activation in network.activations]:
+        raise InputError(
+            f"{source}: a layer hides its activation in a function of its own, so there is no "
+            "certified signature for it"
+        )
+    return [
+        tf.reshape(logits.graph.get_tensor_by_name(f"{name}:0"), (-1, width))
+        for (_, name), width in zip(found, network.sizes[1:-1], strict=True)
+    ]
