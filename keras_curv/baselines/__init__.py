@@ -1,1 +1,1 @@
-"""Published methods to compare with, one to a file; none is used by the rest of the library."""
+"""Published methods to compare with, one to a file."""
