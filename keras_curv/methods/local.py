@@ -105,13 +105,15 @@ class LocalCurvatureCertificate(Method):
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         low = known.min(axis=1)
         high = 2.0 * np.maximum(scale, low)
+        # First just beyond what is known: few rivals are in reach, and often it ends there.
+        # Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
+        first = np.where(low > 0.0, _GAP * low, scale)
         low = np.maximum(low, high / 4096.0)
         for attempt in range(_BISECTIONS):
             rows = np.flatnonzero(high > _GAP * low)
             if not len(rows):
                 break
-            # First just beyond what is known: few rivals are in reach, and often it ends there.
-            radius = np.sqrt(low[rows] * high[rows]) if attempt else _GAP * low[rows]
+            radius = np.sqrt(low[rows] * high[rows]) if attempt else first[rows]
             proved, used, *_ = self._at(
                 anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
             )
