@@ -114,18 +114,16 @@ class LocalCurvatureCertificate(Method):
             if not len(rows):
                 break
             radius = np.sqrt(low[rows] * high[rows]) if attempt else first[rows]
-            proved, used, *_ = self._at(
-                anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
-            )
+            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
+            reached, used = self._at(*args, self._curvature.estimate)
             gradients[rows] += used
-            reached = proved.min(axis=1)
+            reached = np.minimum(reached, radius[:, None]).min(axis=1)
             high[rows] = np.where(reached < radius, radius, high[rows])
             low[rows] = np.maximum(low[rows], reached)
         result, rows = known.copy(), np.arange(len(x))
         for _ in range(_PROOFS):
-            found, used = self._prove(
-                anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], low[rows]
-            )
+            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], low[rows]
+            found, used = self._at(*args, self._curvature.bound)
             result[rows] = np.maximum(result[rows], found)
             gradients[rows] += used
             # A bound above the estimate proves less than the ball: the crossing is between.
@@ -137,38 +135,23 @@ class LocalCurvatureCertificate(Method):
                 break
         return result, gradients
 
-    def _prove(self, anchor: Anchor, x, label, rivals, known, radius):
-        """Proved radii, `(n, k)`, by bounds on the balls of these radii; gradients used."""
-        _, used, (of, column), points = self._at(anchor, x, label, rivals, known, radius, to=np.inf)
-        y, t = label[of], rivals[of, column]
-        kappa = self._curvature.bound(anchor, radius, of, y, t)
-        error = self._error(x, label, rivals, radius)[of, column]
-        iterate = dual.start(tf.constant(x[of]))._replace(point=tf.constant(points))
-        found, *_ = self._step(x[of], y, t, kappa, radius[of], error, iterate)
-        result = known.copy()
-        result[of, column] = np.minimum(found.numpy(), radius[of])
-        return result, used + np.bincount(of, minlength=len(x))
-
-    def _at(self, anchor: Anchor, x, label, rivals, known, radius, to=1.0):
-        """What the balls of these radii prove if the estimated curvature holds, and where.
+    def _at(self, anchor: Anchor, x, label, rivals, known, radius, curvature, to=1.0):
+        """Radii `(n, k)` that the balls of these radii prove, if the curvature holds; gradients.
 
         Points are sought until they prove `to` times the radius.
 
-        Returns:
-            Radii `(n, k)`; gradients used `(n,)`; the P pairs that were looked at, those with
-            `known < radius`, as two index arrays; and the best point of each, `(P, dim)`.
+        Args:
+            curvature: a method of `LocalCurvature`: its bound, or its estimate.
         """
         of, column = np.nonzero(known < radius[:, None])
         y, t = label[of], rivals[of, column]
-        kappa = self._curvature.estimate(anchor, radius, of, y, t)
+        kappa = curvature(anchor, radius, of, y, t)
         error = self._error(x, label, rivals, radius)[of, column]
-        best, points, used = np.zeros(len(of)), x[of], np.zeros(len(x), np.int64)
-        rows, iterate = np.arange(len(of)), dual.start(tf.constant(points))
+        best, used = np.zeros(len(of)), np.zeros(len(x), np.int64)
+        rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
         for _ in range(_STEPS):
             args = x[of[rows]], y[rows], t[rows], kappa[rows], radius[of[rows]], error[rows]
             found, following = self._step(*args, iterate)
-            better = found.numpy() > best[rows]
-            points[rows[better]] = iterate.point.numpy()[better]
             best[rows] = np.fmax(best[rows], found)
             used += np.bincount(of[rows], minlength=len(x))
             going = best[rows] < to * radius[of[rows]]
@@ -177,8 +160,7 @@ class LocalCurvatureCertificate(Method):
             rows, iterate = rows[going], dual.Iterate(*(part[going] for part in following))
         proved = np.array(known)
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
-        proved = np.where(known < radius[:, None], proved, radius[:, None])
-        return proved, used, (of, column), points
+        return proved, used
 
     def _error(self, x, label, rivals, radius) -> np.ndarray:
         each = np.broadcast_to(radius[:, None], rivals.shape)
