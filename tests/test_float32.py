@@ -286,3 +286,41 @@ def test_what_cannot_be_guaranteed_is_refused():
         keras_curv.Certifier(doubled, guarantee="float32")
     with pytest.raises(InputError, match="real, float32"):
         keras_curv.Certifier(doubled, guarantee="float16")
+
+
+def test_constants_that_the_runtime_adds_first(tmp_path):
+    """TensorFlow folds two constant offsets into one, which rounds otherwise than one by one."""
+    unit = float32.UNIT
+    rescaling = keras.layers.Rescaling
+    offset = np.float32([-0.49 * unit, 0.99 * unit])
+    model = keras.Sequential(
+        [
+            keras.Input((1,)),
+            keras.layers.Dense(2, use_bias=False),
+            rescaling(1.0, offset=offset.tolist()),
+            rescaling(1.0, offset=1.0),
+        ]
+    )
+    model.set_weights([np.float32([[-0.5, 1.0]])])
+    model.export(str(tmp_path / "model"), verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    here, there = np.float32([[20.0 * unit]]), np.float32([[0.99 * unit]])
+    classes = [np.argmax(list(served(tf.constant(x)).values())[0]) for x in (here, there)]
+    assert classes == [1, 0]  # in real arithmetic 1 and 1
+    radius = keras_curv.certify(tmp_path / "model", here, guarantee="float32").radius[0]
+    assert 0.0 < radius <= float(here[0, 0]) - float(there[0, 0])
+
+
+@pytest.mark.parametrize("offsets", [2, 3, 5])
+def test_chains_of_constants_are_charged(rng, tmp_path, offsets):
+    rescaling = keras.layers.Rescaling
+    chain = [rescaling(1.0, offset=rng.uniform(-1.0, 1.0, 40).tolist()) for _ in range(offsets)]
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(40, use_bias=False), *chain])
+    model.export(str(tmp_path / "model"), verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    affine = keras_curv.read(tmp_path / "model").network.affines[0]
+    x = np.float32(1e-3 * rng.standard_normal((500, 2)))
+    found = list(served(tf.constant(x)).values())[0].numpy().astype(float)
+    real = x.astype(float) @ affine.kernel + affine.bias
+    charge = np.abs(x.astype(float)) @ affine.served_kernel_error + affine.served_bias_error
+    assert np.all(np.abs(found - real) <= charge)

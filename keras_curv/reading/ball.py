@@ -186,6 +186,14 @@ class Ball:
         served = (self.served + away) * _OURS + 4.0 * times * FLOAT32_TINY
         return dataclasses.replace(self, served=served)
 
+    def away(self, distance: np.ndarray) -> Ball:
+        """The same, served off by so much more."""
+        return dataclasses.replace(self, served=(self.served + distance) * _OURS)
+
+    def served_size(self) -> np.ndarray:
+        """A bound of the absolute values of the numbers that are served."""
+        return (self._size() + self.served) * _OURS
+
     def _size(self) -> np.ndarray:
         """A bound of the real numbers' absolute values."""
         return np.abs(self.value) + self.error

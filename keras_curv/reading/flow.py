@@ -13,6 +13,7 @@ import numpy as np
 from keras_curv import activations
 from keras_curv.linear import Affine, gain
 from keras_curv.reading.ball import Ball
+from keras_curv.rounding import FLOAT32_UNIT, gamma
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Flow:
         scale, shift: `(size,)`; scale is 1 where there is a kernel.
         head: what has been applied to the logits, "logits" while nothing has.
         served_gain: the largest `gain` of what it has been on the way.
+        shifts: how many offsets have been added since the last product.
+        gross: sum of the absolute values of these offsets and of the shift before, `(size,)`.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +45,8 @@ class Flow:
     shift: Ball
     head: str = "logits"
     served_gain: float = 1.0
+    shifts: int = 0
+    gross: np.ndarray | float = 0.0
 
     @classmethod
     def input(cls, shape: tuple[int, ...], layers: tuple = ()) -> Flow:
@@ -66,13 +71,22 @@ class Flow:
     def scaled(self, factor: Ball) -> Flow:
         """Each entry times its factor, `(size,)`."""
         shift = self.shift if self.shift.equals(0.0) else self.shift * factor
+        gross = self.gross * factor.served_size() * (1.0 + 4.0 * FLOAT32_UNIT)
         if self.kernel is None:
-            return self._become(scale=factor * self.scale, shift=shift)
-        return self._become(kernel=self.kernel * factor, shift=shift)
+            return self._become(scale=factor * self.scale, shift=shift, gross=gross)
+        return self._become(kernel=self.kernel * factor, shift=shift, gross=gross)
 
     def shifted(self, offset: Ball) -> Flow:
-        """Each entry plus its offset, `(size,)`."""
-        return self._rounded()._become(shift=self.shift + offset)
+        """Each entry plus its offset, `(size,)`.
+
+        A runtime may add constant offsets to one another first (TensorFlow's does): then each
+        passes through as many roundings as there are offsets, none larger than their `gross`.
+        """
+        shift, shifts = self.shift + offset, self.shifts + 1
+        gross = self.gross + offset.served_size()
+        if shifts > 1:
+            shift = shift.away(gamma(shifts, FLOAT32_UNIT) * gross)
+        return self._rounded()._become(shift=shift, shifts=shifts, gross=gross)
 
     def rounded(self) -> Flow:
         """The same, after the server has rounded it."""
@@ -100,6 +114,7 @@ class Flow:
             order=self.order if self.kernel is not None else self.order[flat],
             scale=self.scale[flat],
             shift=self.shift[flat],
+            gross=np.broadcast_to(self.gross, self.shift.shape)[flat],
         )
 
     def times(self, kernel: Ball) -> Flow:
@@ -122,6 +137,8 @@ class Flow:
             kernel=product,
             scale=Ball.exact(np.ones(kernel.shape[1])),
             shift=shift,
+            shifts=0,
+            gross=shift.served_size(),
         )
 
     def affine(self) -> Affine:
