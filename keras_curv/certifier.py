@@ -17,6 +17,7 @@ from keras_curv.rounding import norm_bound
 
 _CHECKED = 32  # examples on which the read network is held against the signature
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
+_USUAL = 2.0**40
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
 
 
@@ -79,9 +80,7 @@ class Certifier:
         require_one_of(rivals, RIVALS, "rivals")
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
-        if not self._checked and len(served):
-            self.served.check(served[:_CHECKED])
-            self._checked = True
+        self._check(served)
         seeds = None
         if rivals == "random":
             pairs = [(seed, first_index + i) for i in range(len(served))]
@@ -134,6 +133,14 @@ class Certifier:
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
         return int(np.clip(_CELLS // (against * widest), 1, 512))
+
+    def _check(self, served: np.ndarray) -> None:
+        """Once, on the first examples at which no model overflows on its way."""
+        size = np.abs(served.astype(np.float64)).reshape(len(served), self.served.network.dim)
+        usual = served[size.max(axis=1, initial=0.0) < _USUAL]
+        if not self._checked and len(usual):
+            self.served.check(usual[:_CHECKED])
+            self._checked = True
 
     def _as_served(self, x: np.ndarray, first_index: int) -> tuple[np.ndarray, np.ndarray]:
         """x in the dtype of the model, and bounds of how far that moved each example."""

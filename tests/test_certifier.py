@@ -230,3 +230,21 @@ def test_files_must_not_overwrite_one_another(digits, tmp_path, clash):
     with pytest.raises(InputError, match="different files"):
         keras_curv.certify_examples(model, examples, output=str(output), summary=str(summary))
     assert (tmp_path / "x.npz").read_bytes() == before and not output.exists()
+
+
+def test_an_absurd_example_does_not_speak_against_the_model():
+    """Where the served graph overflows on its way, the network as read need not."""
+    layers = keras.layers
+    small = keras.initializers.RandomUniform(0.0, 1e-4, seed=0)
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Normalization(mean=[0.0] * 3, variance=[1e-6] * 3),
+            layers.Dense(4, "tanh", kernel_initializer=small),
+            layers.Dense(2),
+        ]
+    )
+    x = np.float32([[1e36, -1e36, 1.0], [0.2, 0.1, 0.3]])
+    assert np.isnan(model(x)).any()
+    result = keras_curv.certify(model, x)
+    assert result.status[1] == Status.CERTIFIED

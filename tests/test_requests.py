@@ -453,3 +453,22 @@ def test_requests_options_without_requests(script, capfd):
     for option in ("baseline", "lost", "model_name", "max_lost"):
         code, _, err = call(script, capfd, f"--{option}", 1, "--radius", 1)
         assert code == 2 and f"--{option} is for --requests" in err
+
+
+def test_files_that_change_between_the_readings_are_refused(tmp_path, rng, monkeypatch):
+    """What is certified must be what the fingerprint says."""
+    logged.save(tmp_path / "model" / "1", 0)
+    first, second = (
+        [logged.predict(np.float32(rng.random((2, 2, 3)) + far), timestamp=1) for _ in range(3)]
+        for far in (0.0, 5.0)
+    )
+    path, survey = logged.write(tmp_path / "log", first), RequestLog.survey
+
+    def swapped(self, limit=None):
+        found = survey(self, limit)
+        logged.write(tmp_path / "log", second)
+        return found
+
+    monkeypatch.setattr(RequestLog, "survey", swapped)
+    with pytest.raises(InputError, match="changed while they were being read"):
+        certify_requests(str(tmp_path / "model"), [path])

@@ -34,7 +34,6 @@ from keras_curv.reading import saved_model
 RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
 _EXAMPLES_AT_ONCE = 16
-_CHECKED = 32  # examples on which the read network is held against the signature
 _RESOLUTION = 2.0**-16  # of float32 beside 2⁻²⁴: noise smaller than this is lost beside an input
 
 
@@ -139,9 +138,7 @@ class SmoothedClassifier(Certifier):
             first_index,
             f"is too large for float32 to show noise of deviation {self.deviation:g} beside it",
         )
-        if not self._checked and len(served):
-            self.served.check(served[:_CHECKED])
-            self._checked = True
+        self._check(served)
         flat = served.reshape(len(served), self.served.network.dim)
         draw = {"first_index": first_index, "seed": seed, "shared": noise == "shared"}
         votes = self.votes.preferences(flat, samples=selection_samples, **draw)

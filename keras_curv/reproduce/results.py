@@ -16,7 +16,7 @@ class Result:
         row: as in the paper.
         recipe: by which the network was trained.
         figures: column → figure; a column that no process has measured yet is not there.
-        seconds: what the training took, with its certification; None: not trained yet.
+        seconds: what the training took, with its certification; None: not trained yet, or resumed.
         done: whether all figures are there that there are of such a network.
     """
 

@@ -124,7 +124,7 @@ class RequestLog:
             for file, number, record in self._records():
                 parsed = _parse(record)
                 request = self._request(file, number, parsed)
-                digest.update(b"%d," % len(record or b"") + (record or b""))
+                _digest(digest, record)
                 found.records += 1
                 found.count += request.count
                 if isinstance(parsed, LoggedRequest):
@@ -149,8 +149,10 @@ class RequestLog:
         return found
 
     def requests(self) -> Iterator[Request]:
-        """All of them, in the order of files and records."""
+        """All of them, in the order of files and records; `read` digests what has been read."""
+        self.read = hashlib.sha256()
         for file, number, record in self._records():
+            _digest(self.read, record)
             yield self._request(file, number, _parse(record))
 
     def blocks(self, size: int, start: int, stop: int) -> Iterator[list[Request]]:
@@ -184,6 +186,10 @@ class RequestLog:
         asked = tuple(_ask(versions, parsed, file) for versions in self._versions)
         count = max((len(part.x) for part in asked if isinstance(part, Batch)), default=1)
         return Request(file, number, 0, count, parsed.timestamp, asked)
+
+
+def _digest(digest, record: bytes | None) -> None:
+    digest.update(b"%d," % len(record or b"") + (record or b""))
 
 
 def _parse(record: bytes | None) -> LoggedRequest | Refusal:

@@ -135,7 +135,8 @@ def certify_requests(
             advance(len(rows))
     if survey.broken is not None:
         raise survey.broken
-    if done < survey.count:
+    again = done == len(file.rows) and survey.count == done  # resumed with nothing left to read
+    if done < survey.count or not (again or log.read.hexdigest() == survey.fingerprint):
         raise InputError("the files of requests changed while they were being read; try again")
 
     result = {"saved_model": model, "dataset": f"{survey.records:,} logged requests"}
