@@ -160,8 +160,8 @@ def _result(folder, table: Table, row: Row, recipe: Recipe, examples: Examples) 
     file = _measurements(folder, table, recipe, examples)
     known = json.loads(file.read_text()) if file.is_file() else {}
     took = folder / "models" / f"{key(recipe)}.json"
-    training = json.loads(took.read_text()) if took.is_file() else {"resumed": True}
-    seconds = None if training["resumed"] else training["seconds"]
+    history = json.loads(took.read_text()) if took.is_file() else {"resumed": True}
+    seconds = None if history["resumed"] else history["seconds"]
     figures = {column: known[column] for column in table.columns if column in known}
     done = all(column in figures or not _applies(column, row) for column in table.columns)
     return Result(row, recipe, figures, seconds, done)
