@@ -117,6 +117,15 @@ def project(point: tf.Tensor, x: tf.Tensor, radius) -> tf.Tensor:
     return x + offset * tf.where(distance > radius, radius / distance, tf.ones_like(distance))
 
 
+def uniform_in_ball(x: tf.Tensor, radius, seed) -> tf.Tensor:
+    """A random point of each ball around `x`, `(n, dim)`; the same for the same seed `(2,)`."""
+    one, other = tf.unstack(tf.random.split(seed))
+    offset = tf.random.stateless_normal(tf.shape(x), one, dtype=x.dtype)
+    part = tf.random.stateless_uniform(tf.shape(x[:, :1]), other, dtype=x.dtype)
+    length = tf.reshape(dual.as_dtype(radius, x.dtype), (-1, 1)) * part ** (1.0 / x.shape[-1])
+    return x + length * tf.math.divide_no_nan(offset, tf.norm(offset, axis=-1, keepdims=True))
+
+
 def pgd_attack(
     network: FeedForward,
     x: tf.Tensor,
@@ -168,10 +177,7 @@ def pgd_attack(
     for restart in range(restarts):
         begin = x
         if restart >= network.classes - 1:
-            offset = tf.random.stateless_normal(tf.shape(x), (seed, restart), dtype=x.dtype)
-            length = tf.random.stateless_uniform(tf.shape(radius), (restart, seed), dtype=x.dtype)
-            length = radius * length ** (1.0 / x.shape[-1])  # uniform in the ball
-            begin = x + length[:, None] * offset / tf.norm(offset, axis=-1, keepdims=True)
+            begin = uniform_in_ball(x, radius, (seed, restart))
         target = ranked[:, restart % (network.classes - 1)]
         _, *best, _ = tf.while_loop(
             lambda *_: True, descend, (target, *best, begin), maximum_iterations=steps + 1

@@ -70,7 +70,7 @@ class Oracle:
     def loss(self, kind, x, y, seed):
         """Mean of the objective, with the random start that the model draws from `seed`."""
         clean, target = self.probabilities(x), np.eye(3)[y]
-        start = {"pgd": pgd._uniform, "trades": trades._beside}[kind]
+        start = {"pgd": pgd.uniform_in_ball, "trades": trades._beside}[kind]
         start = np.float64(start(tf.constant(x, tf.float32), RADIUS, seed))
         worst = self.probabilities(self.attacked(x, start, target if kind == "pgd" else clean))
         if kind == "pgd":
@@ -86,7 +86,7 @@ def fixed_start(monkeypatch):
     def start(x, radius, seed):
         return x + 0.1 * radius * tf.sin(9.0 * x)
 
-    monkeypatch.setattr(pgd, "_uniform", start)
+    monkeypatch.setattr(pgd, "uniform_in_ball", start)
     monkeypatch.setattr(trades, "_beside", start)
 
 
@@ -146,7 +146,7 @@ def test_ascent_of_known_functions():
 
 def test_random_starts_are_uniform_in_the_ball():
     x = tf.ones((4000, 3))
-    offset = (pgd._uniform(x, 2.0, (7, 0)) - x).numpy()
+    offset = (pgd.uniform_in_ball(x, 2.0, (7, 0)) - x).numpy()
     share = (np.linalg.norm(offset, axis=1) / 2.0) ** 3
     assert share.max() <= 1.0 + 1e-6
     # Four standard errors each: of a uniform share, and of a coordinate.

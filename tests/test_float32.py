@@ -324,3 +324,32 @@ def test_chains_of_constants_are_charged(rng, tmp_path, offsets):
     real = x.astype(float) @ affine.kernel + affine.bias
     charge = np.abs(x.astype(float)) @ affine.served_kernel_error + affine.served_bias_error
     assert np.all(np.abs(found - real) <= charge)
+
+
+@pytest.mark.parametrize("is_v3", [False, True])
+def test_a_fused_normalisation_is_charged(rng, tmp_path, is_v3):
+    """Which takes the mean off first."""
+    fused = tf.raw_ops.FusedBatchNormV3 if is_v3 else tf.raw_ops.FusedBatchNorm
+    channels = 40
+    mean, offset = rng.normal(30.0, 1.0, channels), rng.normal(0.0, 1e-3, channels)
+    constants = [rng.uniform(0.5, 2.0, channels), offset, mean, rng.uniform(0.5, 2.0, channels)]
+    scale, offset, mean, variance = (tf.constant(c, tf.float32) for c in constants)
+
+    class Served(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((None, 1, 1, channels), tf.float32)])
+        def __call__(self, x):
+            y = fused(
+                x=x, scale=scale, offset=offset, mean=mean, variance=variance, is_training=False
+            )[0]
+            return {"logits": tf.reshape(y, (-1, channels))}
+
+    module = Served()
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.__call__)
+    affine = keras_curv.read(tmp_path / "model").network.affines[0]
+    x = np.float32(rng.normal(0.0, 1.0, (500, channels)))
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    found = served(tf.constant(x[:, None, None]))["logits"].numpy().astype(float)
+    real = x.astype(float) @ affine.kernel + affine.bias
+    charge = np.abs(x.astype(float)) @ affine.served_kernel_error + affine.served_bias_error
+    assert np.all(np.abs(found - real) <= charge)
+    assert np.max(np.abs(found - real) / charge) > 0.1

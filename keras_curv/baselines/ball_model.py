@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_curv.errors import require_at_least, require_positive
-from keras_curv.training.logits_model import LogitsModel, require_labels, risen
+from keras_curv.training.logits_model import LogitsModel, risen
 
 
 class BallModel(LogitsModel):
@@ -32,15 +32,11 @@ class BallModel(LogitsModel):
 
     def train_step(self, data):
         """Keras' own step, on checked labels."""
-        return super().train_step(self._checked(data))
+        return super().train_step(self.checked(data))
 
     def test_step(self, data):
         """The same at the full radius; nothing moves."""
-        return super().test_step(self._checked(data))
-
-    def _checked(self, data):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, require_labels(y, self.live.sizes[-1]), sample_weight
+        return super().test_step(self.checked(data))
 
     def progress(self, training: bool):
         """How much of the ramp is done, from 0 to 1; 1 outside of training."""
@@ -55,14 +51,6 @@ class BallModel(LogitsModel):
     def get_config(self):
         """What `from_config` takes."""
         return {**super().get_config(), "radius": self.radius, "ramp_steps": self.ramp_steps}
-
-
-def class_numbers(y) -> tf.Tensor:
-    """Labels `(n,)`, int32.
-
-    Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
-    """
-    return tf.reshape(tf.cast(y, tf.int32), (-1,))
 
 
 def flattened(x, dim: int) -> tf.Tensor:

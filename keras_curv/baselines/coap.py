@@ -11,13 +11,14 @@ import keras
 import tensorflow as tf
 
 from keras_curv.activations import ACTIVATIONS, Activation
-from keras_curv.baselines.ball_model import BallModel, class_numbers, flattened
+from keras_curv.baselines.ball_model import BallModel, flattened
 from keras_curv.baselines.polytope import margin_bounds
 from keras_curv.errors import InputError, require_at_least
 from keras_curv.methods.linear_bounds import LinearBoundCertificate
 from keras_curv.methods.method import ServedError, no_error
 from keras_curv.methods.relaxation import Relaxation, relaxation
 from keras_curv.network import Network
+from keras_curv.training.logits_model import class_numbers
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")

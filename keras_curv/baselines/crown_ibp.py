@@ -32,7 +32,7 @@ import keras
 import tensorflow as tf
 
 from keras_curv.activations import Activation
-from keras_curv.baselines.ball_model import BallModel, class_numbers, flattened
+from keras_curv.baselines.ball_model import BallModel, flattened
 from keras_curv.baselines.interval import (
     interval_bounds,
     l2_norm,
@@ -42,6 +42,7 @@ from keras_curv.baselines.interval import (
 )
 from keras_curv.errors import InputError, require_at_least, require_non_negative
 from keras_curv.network import FeedForward
+from keras_curv.training.logits_model import class_numbers
 
 _S_SHAPED = ("sigmoid", "tanh", "softsign")
 _NARROW = 1e-3  # below, in float32, the tangent is closer to the chord than its own quotient

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_curv.attacks import project
+from keras_curv.baselines.pgd import l2_ascent
 from keras_curv.errors import (
     InputError,
     require_at_least,
@@ -24,7 +24,7 @@ from keras_curv.errors import (
     require_positive,
 )
 from keras_curv.network import FeedForward, likeliest_rivals
-from keras_curv.training.logits_model import LogitsModel, require_labels, risen
+from keras_curv.training.logits_model import LogitsModel, risen
 
 RIVALS = ("all", "runner_up")
 _TEST = -1  # in place of the step's number
@@ -126,9 +126,8 @@ class NoiseModel(LogitsModel):
 
     def _noisy(self, data, radius, step):
         """The step's data, with noisy points `(n·m, …)` for x and `_Noisy` for y."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, label, sample_weight = self.checked(data)
         network = self.live.now()
-        label = require_labels(y, network.classes)
         x = tf.cast(x, tf.float32)
         flat = tf.reshape(x, (-1, network.dim))
         shape = tf.shape(flat)[0], self.samples, network.dim
@@ -212,19 +211,14 @@ def noise_attack(
     """
     own = tf.one_hot(label, network.classes, dtype=x.dtype)
 
-    def ascend(point):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(point)
-            logits = _noisy_logits(network, point, noise)
-            if taking_part is not None:
-                logits = tf.where(taking_part[:, None], logits, tf.constant(_NEVER, x.dtype))
-            log_softmax = tf.reduce_sum(own[:, None] * tf.nn.log_softmax(logits), axis=-1)
-            loss = -tf.reduce_logsumexp(log_softmax, axis=1)
-        gradient = tape.gradient(loss, point)
-        direction = tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
-        return (project(point + _STEP_SIZE / steps * radius * direction, x, radius),)
+    def loss(point):
+        logits = _noisy_logits(network, point, noise)
+        if taking_part is not None:
+            logits = tf.where(taking_part[:, None], logits, tf.constant(_NEVER, x.dtype))
+        log_softmax = tf.reduce_sum(own[:, None] * tf.nn.log_softmax(logits), axis=-1)
+        return -tf.reduce_logsumexp(log_softmax, axis=1)
 
-    return tf.while_loop(lambda _: True, ascend, (x,), maximum_iterations=steps)[0]
+    return l2_ascent(loss, x, x, radius=radius, steps=steps, step_size=_STEP_SIZE)
 
 
 def standard_normal(shape, seed) -> tf.Tensor:

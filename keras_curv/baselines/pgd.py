@@ -11,9 +11,10 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from keras_curv.attacks import project
-from keras_curv.baselines.ball_model import BallModel, class_numbers, flattened
+from keras_curv.attacks import project, uniform_in_ball
+from keras_curv.baselines.ball_model import BallModel, flattened
 from keras_curv.errors import require_at_least, require_positive
+from keras_curv.training.logits_model import class_numbers
 
 
 def l2_ascent(
@@ -147,18 +148,9 @@ class PGDModel(AttackedModel):
             lambda point: loss(None, label, network.logits(point), None, False),
             x,
             training,
-            _uniform,
+            uniform_in_ball,
         )
         worst = self.base(point, training=training)
         self.clean_metric.update_state(label, y_pred, sample_weight)
         self.attack_metric.update_state(label, worst, sample_weight)
         return loss(x, label, worst, sample_weight, training)
-
-
-def _uniform(x: tf.Tensor, radius, seed) -> tf.Tensor:
-    """A point of each ball, uniformly."""
-    one, other = tf.unstack(tf.random.split(seed))
-    offset = tf.random.stateless_normal(tf.shape(x), one)
-    length = tf.random.stateless_uniform(tf.shape(x[:, :1]), other)
-    length = radius * length ** (1.0 / x.shape[-1])
-    return x + length * tf.math.divide_no_nan(offset, tf.norm(offset, axis=-1, keepdims=True))

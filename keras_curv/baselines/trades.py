@@ -9,9 +9,10 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from keras_curv.baselines.ball_model import class_numbers, flattened
+from keras_curv.baselines.ball_model import flattened
 from keras_curv.baselines.pgd import AttackedModel
 from keras_curv.errors import require_non_negative
+from keras_curv.training.logits_model import class_numbers
 
 _START = 1e-3  # spread of the first points; at x itself the divergence has no gradient
 

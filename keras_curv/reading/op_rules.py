@@ -225,7 +225,9 @@ def _batch_normalized(node, value, scale, offset, mean, variance):
         raise Unreadable("only supported at inference, with channels last")
     epsilon = Ball.exact(np.float64(node.attr["epsilon"].f))
     factor = _need_constant(scale) * (_need_constant(variance) + epsilon).rsqrt()
-    return _add(node, _mul(node, value, factor), _need_constant(offset) - mean * factor)
+    # The mean first: where it is folded into the offset instead, `Flow.shifted` has charged it.
+    centred = _add(node, value, -_need_constant(mean))
+    return _add(node, _mul(node, centred, factor), _need_constant(offset))
 
 
 @_rule(*ACTIVATION_OPS)

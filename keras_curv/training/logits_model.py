@@ -61,6 +61,11 @@ class LogitsModel(keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
+    def checked(self, data):
+        """A step's data, `(x, y, sample_weight)`; InputError unless y are labels."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return x, require_labels(y, self.live.sizes[-1]), sample_weight
+
     def get_config(self):
         """What `from_config` takes."""
         return {**super().get_config(), "base": keras.saving.serialize_keras_object(self.base)}
@@ -75,6 +80,14 @@ class LogitsModel(keras.Model):
 def risen(done):
     """The part of its radius that a ramp has come to, of which `done` is over: from 1/20 to 1."""
     return tf.minimum(_RAMP_START + (1.0 - _RAMP_START) * done, 1.0)
+
+
+def class_numbers(y) -> tf.Tensor:
+    """Labels `(n,)`, int32.
+
+    Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
+    """
+    return tf.reshape(tf.cast(y, tf.int32), (-1,))
 
 
 def require_labels(y, classes: int) -> tf.Tensor:

@@ -35,7 +35,7 @@ from keras_curv.errors import (
 )
 from keras_curv.network import likeliest_rivals
 from keras_curv.training.curvature_estimate import CurvatureEstimate
-from keras_curv.training.logits_model import LogitsModel, require_labels, risen
+from keras_curv.training.logits_model import LogitsModel, class_numbers, risen
 
 LOSSES = ("certified", "crt")
 RIVALS = 4  # of the certified loss, by default
@@ -107,20 +107,15 @@ class CurvatureRegularizer(_CurvatureModel):
     def train_step(self, data):
         """One step; moves the vectors of the curvature estimate on first."""
         self.curvature.advance(self.live.now())
-        return super().train_step(self._checked(data))
+        return super().train_step(self.checked(data))
 
     def test_step(self, data):
         """The same; nothing moves."""
-        return super().test_step(self._checked(data))
-
-    def _checked(self, data):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, require_labels(y, self.live.sizes[-1]), sample_weight
+        return super().test_step(self.checked(data))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The compiled loss, plus the penalty."""
-        # Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
-        label = tf.reshape(tf.cast(y, tf.int32), (-1,))
+        label = class_numbers(y)
         rival = likeliest_rivals(tf.cast(y_pred, tf.float32), label, 1)[:, 0]
         minus_m = self._minus_m(label, rival)
         self.curvature_metric.update_state(minus_m)
@@ -232,9 +227,8 @@ class CRTModel(_CurvatureModel):
 
     def _attacked(self, data, radius):
         """The step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, label, sample_weight = self.checked(data)
         network = self.live.now()
-        label = require_labels(y, network.classes)
         x = tf.cast(x, tf.float32)
         flat = tf.reshape(x, (-1, network.dim))
         logits = network.logits(flat)
