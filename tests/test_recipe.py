@@ -68,7 +68,8 @@ def test_what_is_written(finished):
 
 @pytest.mark.parametrize("loss", ["certified", "penalty"])
 def test_a_killed_run_resumes_to_the_same_weights(loss, tmp_path, monkeypatch):
-    chosen = dataclasses.replace(SMALL, loss=loss, radius=0.3 if loss == "certified" else None)
+    attacked = {} if loss == "certified" else {"radius": None, "ramp": None}
+    chosen = dataclasses.replace(SMALL, loss=loss, **attacked)
     training_run.train(chosen, str(tmp_path / "whole"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 2)
@@ -168,7 +169,7 @@ BAD = {
     "filters that are no numbers": ({"filters": ["4", "x"]}, "filters must be positive integers"),
     "kernel without filters": (
         {"kernel_size": 3},
-        "kernel_size is for convolutions: give filters. Received: 3",
+        "kernel_size is for convolutions: give filters. Received: kernel_size 3",
     ),
     "strides without filters": ({"strides": 1}, "strides is for convolutions: give filters"),
     "kernel size": (
@@ -177,24 +178,45 @@ BAD = {
     ),
     "strides": ({"filters": (4,), "strides": -1}, "strides must be an integer, at least 1"),
     "width": ({"width": 0}, "width must be an integer, at least 1"),
+    "width of no layer": (
+        {"width": 9, "layers": 1, "filters": (3,)},
+        "width is for hidden layers. Received: width 9 with layers 1",
+    ),
     "epochs": ({"epochs": 0}, "epochs must be an integer, at least 1"),
     "seed": ({"seed": -1}, "seed must be an integer, at least 0"),
     "learning rate": ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
+    "muon rate of Adam": (
+        {"muon_rate": 0.1, "optimizer": "adam"},
+        "muon_rate is for the optimizer muon. Received: muon_rate 0.1 with optimizer 'adam'",
+    ),
+    "jit": ({"jit": "no"}, "jit must be True or False. Received: 'no'"),
     "muon rate": ({"muon_rate": float("nan")}, "muon_rate must be a positive number"),
     "shift": ({"shift": 1.5}, "shift must be from 0 to 1. Received: 1.5"),
     "held out": ({"held_out": 0.95}, "held_out must be from 0 to 0.9"),
     "radius of nothing": (
         {"loss": "penalty", "radius": 1.0},
-        "radius is for the loss certified or .* Received: radius 1.0 with loss 'penalty'",
+        "radius is for the loss certified, crt, .* Received: radius 1.0 with loss 'penalty'",
     ),
-    "rivals of crt": ({"loss": "crt", "rivals": 3}, "rivals is for the loss certified or noise. "),
+    "rivals of crt": (
+        {"loss": "crt", "rivals": 3},
+        "rivals is for the loss certified, and noise with a radius. ",
+    ),
     "gamma of PGD": (
         {"loss": "pgd", "gamma": 0.1},
-        "gamma is for the loss certified or crt",
+        "gamma is for the loss certified, crt, penalty. ",
     ),
     "trade-off of PGD": ({"loss": "pgd", "trade_off": 1.0}, "trade_off is for the loss trades. "),
     "deviation of nothing": ({"deviation": 1.0}, "deviation is for the loss noise. "),
-    "projections": ({"projections": 1}, "projections is for the loss coap. "),
+    "projections of two layers": (
+        {"loss": "coap", "activation": "relu", "projections": 7},
+        "projections is for the loss coap from three layers. .* with loss 'coap', layers 2",
+    ),
+    "ramp of nothing": ({"loss": "plain", "ramp": 0.9}, "ramp is for the loss certified, .*"),
+    "attack of plain noise": (
+        {"loss": "noise", "attack_steps": 5},
+        "attack_steps is for .*, and noise with a radius. .* with loss 'noise', radius None",
+    ),
+    "projections": ({"projections": 1}, "projections is for the loss coap from three layers. "),
     "final kappa": ({"final_kappa": 0.5}, "final_kappa is for the loss crown_ibp. "),
     "final beta": ({"final_beta": 0.5}, "final_beta is for the loss crown_ibp. "),
 }

@@ -93,7 +93,7 @@ def reproduce(
 
 def key(*settings) -> str:
     """A short name for what these settings decide."""
-    parts = [recipes.decisive(one) if isinstance(one, Recipe) else one for one in settings]
+    parts = [one.given() if isinstance(one, Recipe) else one for one in settings]
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

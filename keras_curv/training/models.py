@@ -189,7 +189,7 @@ class CRTModel(_CurvatureModel):
         *,
         loss="certified",
         rivals=None,
-        attack_steps=3,
+        attack_steps=2,
         ramp_steps=0,
         **kwargs,
     ):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 
@@ -31,22 +33,71 @@ OBJECTIVES = {
 }
 _CURVATURE = ("certified", "crt", "penalty")
 _BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a radius
-# Option → the losses that have it, and its default there.
+
+
+class _Option(NamedTuple):
+    """An option that some recipes have.
+
+    Attributes:
+        default: where a recipe has it.
+        what_for: in words.
+        has: whether a recipe has it.
+        decided_by: the names of the fields that say so.
+    """
+
+    default: object
+    what_for: str
+    has: Callable[[Recipe], bool]
+    decided_by: tuple[str, ...]
+
+
+def _of_losses(*losses: str, default=None) -> _Option:
+    words = "the loss " + ", ".join(losses)
+    return _Option(default, words, lambda recipe: recipe.loss in losses, ("loss",))
+
+
+def _of_attacks(*losses: str, default=None) -> _Option:
+    """As many losses, and "noise" where it is adversarial."""
+
+    def has(recipe: Recipe) -> bool:
+        return recipe.loss in losses or (recipe.loss == "noise" and recipe.radius is not None)
+
+    words = f"the loss {', '.join(losses)}, and noise with a radius"
+    return _Option(default, words, has, ("loss", "radius"))
+
+
+def _of_convolutions(default) -> _Option:
+    return _Option(default, "convolutions: give filters", lambda r: r.filters, ("filters",))
+
+
+# In the order in which they are settled.
 _OPTIONS = {
-    "radius": ((*_BALL, "noise"), None),
-    "gamma": (_CURVATURE, 0.0),
-    "rivals": (("certified", "noise"), None),
-    "attack_steps": (("certified", "crt", "pgd", "trades", "noise"), None),
-    "trade_off": (("trades",), 6.0),
-    "final_beta": (("crown_ibp",), 1.0),
-    "final_kappa": (("crown_ibp",), 0.5),
-    "projections": (("coap",), 50),
-    "deviation": (("noise",), 0.25),
+    "radius": _of_losses(*_BALL, "noise"),
+    "gamma": _of_losses(*_CURVATURE, default=0.0),
+    "rivals": _of_attacks("certified"),
+    "attack_steps": _of_attacks("certified", "crt", "pgd", "trades"),
+    "ramp": _of_attacks(*_BALL, default=0.3),
+    "trade_off": _of_losses("trades", default=6.0),
+    "final_beta": _of_losses("crown_ibp", default=1.0),
+    "final_kappa": _of_losses("crown_ibp", default=0.5),
+    "projections": _Option(
+        50,
+        "the loss coap from three layers",
+        lambda recipe: recipe.loss == "coap" and recipe.layers > 2,
+        ("loss", "layers"),
+    ),
+    "deviation": _of_losses("noise", default=0.25),
+    "width": _Option(256, "hidden layers", lambda recipe: recipe.layers > 1, ("layers",)),
+    "kernel_size": _of_convolutions(4),
+    "strides": _of_convolutions(2),
+    "muon_rate": _Option(
+        0.05, "the optimizer muon", lambda recipe: recipe.optimizer == "muon", ("optimizer",)
+    ),
 }
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
-_CONVOLUTION = {"kernel_size": 4, "strides": 2}
-_LEAST = {"width": 1, "epochs": 1, "batch_size": 1, "seed": 0}
+_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
+_POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
 _MOST = {"ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
 
 
@@ -57,7 +108,7 @@ class Recipe:
     Attributes:
         dataset: one of `data.DATASETS`; pixels in [0, 1].
         layers: of dense ones, hidden ones and the last: at least 2, or 1 behind convolutions.
-        width: units of each hidden dense layer.
+        width: units of each hidden dense layer; None: 256.
         filters: of convolutions before the dense layers, each with padding "same"; none by default.
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
         activation: a name in `activations.SMOOTH`.
@@ -68,17 +119,18 @@ class Recipe:
         gamma: γ, weight of the curvature penalty; None: 0.
         rivals: of the certified loss; None: its default. Of "noise": 1 attacks the runner-up
             alone; None: all.
-        attack_steps: gradients for each attack; None: 3, and the baselines' own.
+        attack_steps: gradients for each attack; None: the method's own, 2 of the curvature's.
         trade_off: 1/λ of "trades"; None: 6.
         final_beta: β of "crown_ibp" after the ramp; None: 1.
         final_kappa: κ of "crown_ibp" after the ramp, the share of the clean loss; None: 0.5.
         projections: of "coap", from three layers; None: 50.
         deviation: of the noise of "noise"; None: 0.25. With a radius, the noise is adversarial.
-        ramp: fraction of the training over which the radius rises.
+        ramp: fraction of the training over which the radius rises; None: 0.3.
         epochs, batch_size, seed: as usual.
         optimizer: "muon" (for hidden kernels; Adam for the rest) or "adam".
         learning_rate: Adam's; constant at first and then halved `halvings` times, evenly.
-        muon_rate: length of a step of the hidden kernels in spectral norm; scheduled likewise.
+        muon_rate: length of a step of the hidden kernels in spectral norm, scheduled likewise;
+            None: 0.05.
         flat: fraction of the training at a constant rate.
         halvings: see `learning_rate`.
         initial_scale: factor on the initial hidden kernels of the first layer.
@@ -88,12 +140,12 @@ class Recipe:
         jit: compile the step with XLA.
 
     Raises:
-        InputError: a value out of range, or values that do not go together.
+        InputError: a value out of range, or an option that has no effect on this recipe.
     """
 
     dataset: str = "digits"
     layers: int = 2
-    width: int = 256
+    width: int | None = None
     filters: tuple[int, ...] | None = None
     kernel_size: int | None = None
     strides: int | None = None
@@ -108,13 +160,13 @@ class Recipe:
     final_kappa: float | None = None
     projections: int | None = None
     deviation: float | None = None
-    ramp: float = 0.3
+    ramp: float | None = None
     epochs: int = 40
     batch_size: int = 256
     seed: int = 0
     optimizer: str = "muon"
     learning_rate: float = 3e-3
-    muon_rate: float = 0.05
+    muon_rate: float | None = None
     flat: float = 0.5
     halvings: float = 5.0
     initial_scale: float = 1.0
@@ -131,44 +183,48 @@ class Recipe:
         }
         for name, names in known.items():
             self._require(name, getattr(self, name) in names, f"one of {', '.join(names)}")
-        self._settle_convolutions()
-        for name, least in _LEAST.items():
-            require_at_least(getattr(self, name), least, name)
-        require_at_least(self.layers, 1 if self.filters else 2, "layers")
-        for name in ("learning_rate", "muon_rate", "initial_scale"):
-            require_positive(getattr(self, name), name)
-        for name, most in _MOST.items():
-            self._require(name, 0.0 <= getattr(self, name) <= most, f"from 0 to {most:g}")
-        self._settle_options()
-
-    def _settle_options(self) -> None:
-        for name, (losses, default) in _OPTIONS.items():
-            value = getattr(self, name)
-            if value is None and self.loss in losses:
-                object.__setattr__(self, name, default)
-            if value is not None and self.loss not in losses:
-                raise InputError(
-                    f"{name} is for the loss {' or '.join(losses)}. "
-                    f"Received: {name} {value!r} with loss {self.loss!r}"
-                )
-        if self.loss == "noise":
-            self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
-        if self.loss in _BALL and self.radius is None:
-            object.__setattr__(self, "radius", _DEFAULT_RADIUS)
-
-    def _settle_convolutions(self) -> None:
-        for name, default in _CONVOLUTION.items():
-            value = getattr(self, name)
-            if self.filters is None and value is not None:
-                raise InputError(f"{name} is for convolutions: give filters. Received: {value!r}")
-            if self.filters is not None:
-                object.__setattr__(self, name, default if value is None else value)
-                require_at_least(getattr(self, name), 1, name)
         if self.filters is not None:
             listed = isinstance(self.filters, (tuple, list)) and self.filters
             good = listed and all(isinstance(n, int) and n >= 1 for n in self.filters)
             self._require("filters", good, "positive integers, at least one")
             object.__setattr__(self, "filters", tuple(self.filters))
+        require_at_least(self.layers, 1 if self.filters else 2, "layers")
+        self._require("jit", isinstance(self.jit, bool), "True or False")
+        for name, option in _OPTIONS.items():
+            self._settle(name, option)
+        for name, least in _LEAST.items():
+            if getattr(self, name) is not None:
+                require_at_least(getattr(self, name), least, name)
+        for name in _POSITIVE:
+            if getattr(self, name) is not None:
+                require_positive(getattr(self, name), name)
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            self._require(name, value is None or 0.0 <= value <= most, f"from 0 to {most:g}")
+        if self.loss == "noise":
+            self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
+
+    def _settle(self, name: str, option: _Option) -> None:
+        """The option's default where it was not given; InputError where it has no effect."""
+        value = getattr(self, name)
+        if not option.has(self):
+            if value is not None:
+                why = ", ".join(f"{field} {getattr(self, field)!r}" for field in option.decided_by)
+                raise InputError(
+                    f"{name} is for {option.what_for}. Received: {name} {value!r} with {why}"
+                )
+        elif value is None:
+            default = _DEFAULT_RADIUS if name == "radius" and self.loss in _BALL else option.default
+            object.__setattr__(self, name, default)
+
+    def given(self) -> dict:
+        """What is not as it would be anyway."""
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = fields | {name: option.default for name, option in _OPTIONS.items()}
+        chosen = {name: getattr(self, name) for name in fields}
+        return {
+            name: value for name, value in chosen.items() if value not in (None, defaults[name])
+        }
 
     def _require(self, name: str, good: bool, what: str) -> None:
         if not good:
@@ -216,13 +272,13 @@ class Recipe:
 
     def model(self, base: keras.Model, steps_per_epoch: int) -> keras.Model:
         """What `fit` trains, compiled."""
-        model = self._wrapped(base, round(self.ramp * self.epochs * steps_per_epoch))
+        model = self._wrapped(base, round((self.ramp or 0.0) * self.epochs * steps_per_epoch))
         model.compile(self._optimizer(), jit_compile=self.jit)
         return model
 
     def _wrapped(self, base: keras.Model, ramp_steps: int) -> LogitsModel:
         steps = {} if self.attack_steps is None else {"attack_steps": self.attack_steps}
-        ramp = {"ramp_steps": 0 if self.radius is None else ramp_steps}
+        ramp = {"ramp_steps": ramp_steps}
         attack = {**ramp, **steps}
         match self.loss:
             case "plain":
