@@ -76,3 +76,16 @@ def test_a_margin_that_never_changes():
     recorder = Recorder(lambda rows, radius: np.ones(len(rows)))
     radius = largest_radius(recorder, np.ones(1), np.zeros(1), np.ones(1), np.ones(1) / 2)
     assert radius[0] > 1e60 and recorder.probes[0] < 20
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_found_does_not_depend_on_where_the_search_starts(shape, rng):
+    function, _ = SHAPES[shape]
+    bound = lambda rows, radius: function(radius / ROOT[rows])  # noqa: E731
+    zeros, alone = np.zeros(5), None
+    for factor in (0.003, 0.4, 0.999, 1.001, 5.0):
+        known = np.where(rng.random(5) < 0.5, 0.0, ROOT * rng.uniform(0.2, 1.0, 5))
+        for start in (zeros, known):
+            radius = largest_radius(bound, function(zeros), start, factor * ROOT, ROOT / 70.0)
+            alone = radius if alone is None else alone
+            np.testing.assert_array_equal(radius, np.maximum(alone, start))

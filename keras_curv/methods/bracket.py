@@ -5,6 +5,9 @@ to the right of its chord's: so regula falsi with Illinois' rule (an end that st
 with half its value), and bisection of the logarithm where that crawls. A radius counts only
 because the bound was positive there, whatever the search does.
 
+All radii that are tried lie on one grid, so that of a bound that falls every search finds the same
+one, wherever it starts: what is known already costs nothing but probes.
+
 Reference: Dowell & Jarratt, "A modified regula falsi method", BIT 11 (1971).
 """
 
@@ -14,9 +17,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-_STEP = 5e-4  # relative; the bracket left is at most two of these wide
+_STEP = np.log1p(1e-3)  # of the grid, in the logarithm: the bracket that is left
 _MAX_PROBES = 60
 _LARGEST = 1e100
+
+
+def grid_below(radius: np.ndarray) -> np.ndarray:
+    """Which point of the grid is the largest that is not above these radii; −∞ for 0."""
+    with np.errstate(divide="ignore"):
+        nearest = np.round(np.log(radius) / _STEP)
+    return np.where(on_grid(nearest) <= radius, nearest, nearest - 1.0)
+
+
+def on_grid(point: np.ndarray) -> np.ndarray:
+    """The radii of these points of the grid."""
+    return np.exp(_STEP * point)
 
 
 def largest_radius(
@@ -48,7 +63,8 @@ def largest_radius(
     """
     guess, floor = (np.clip(np.nan_to_num(a), 1e-100, _LARGEST) for a in (guess, floor))
     proved, unproved = known.astype(np.float64), np.full(margin.shape, np.inf)
-    radius = np.where(proved > 0.0, proved * (1.0 + _STEP), guess)
+    low, high = grid_below(proved), unproved  # on the grid
+    at = np.where(proved > 0.0, low + 1.0, np.round(np.log(guess) / _STEP))
     good, bad = np.zeros(margin.shape), unproved  # ends of the chord,
     above, below = margin, -unproved  # and its values there
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row
@@ -58,21 +74,23 @@ def largest_radius(
             rows = np.flatnonzero(active)
             if not len(rows):
                 break
+            radius = on_grid(at)
             value = np.full(margin.shape, np.nan)
             value[rows] = bound(rows, radius[rows])
             yes, no = active & (value > 0.0), active & ~(value > 0.0)
             above = np.where(yes, value, np.where(no & (streak < 0), above / 2.0, above))
             below = np.where(no, value, np.where(yes & (streak > 0), below / 2.0, below))
             good, proved = np.where(yes, radius, good), np.where(yes, radius, proved)
-            bad, unproved = np.where(no, radius, bad), np.where(no, radius, unproved)
+            bad = np.where(no, radius, bad)
+            low, high = np.where(yes, at, low), np.where(no, at, high)
             streak = np.where(yes, np.maximum(streak, 0) + 1, np.minimum(streak, 0) - 1)
 
             chord = good + (bad - good) * (above / (above - below))
             crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0))
             logarithmic = np.sqrt(np.maximum(proved, np.minimum(floor, bad / 2))) * np.sqrt(bad)
             inside = np.where(np.isfinite(below) & ~crawls, chord, logarithmic)
-            inside = np.clip(inside, proved * (1.0 + _STEP), unproved / (1.0 + _STEP))
             beyond = np.maximum(proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), guess)
-            radius = np.where(np.isfinite(unproved), inside, beyond)
-            active &= (unproved > proved * (1.0 + _STEP) ** 2) & (radius <= _LARGEST)
+            following = np.log(np.where(np.isfinite(high), inside, beyond)) / _STEP
+            at = np.clip(np.round(following), low + 1.0, high - 1.0)
+            active &= (high > low + 1.0) & (at <= np.log(_LARGEST) / _STEP)
     return proved

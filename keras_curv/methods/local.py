@@ -5,6 +5,8 @@ that ball, the radius min(r, R). A larger ball costs a larger κ and thus a smal
 where the two cross. Every R proves what it proves by itself, so the search for the crossing may
 use estimates: of κ (Lanczos), and of the best x̂ (the attack's dual in the ball: R can be proved if
 its value stays positive). Only the last R is proved, one eigenvalue bound for every rival in reach.
+It lies on the grid of `bracket.py`, or is what the next point of the grid comes to, so that it is
+the same wherever the search starts.
 
 The paper iterates `R ← r(R)` instead, five times, from the global radius: r falls as R grows, so
 that every other iterate lies beyond the crossing and proves no more than the R before it.
@@ -20,6 +22,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.activations import require_smooth
 from keras_curv.errors import InputError
+from keras_curv.methods.bracket import grid_below, on_grid
 from keras_curv.methods.crc import proved_radius
 from keras_curv.methods.local_curvature import Anchor, LocalCurvature
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
@@ -27,8 +30,8 @@ from keras_curv.network import Network
 from keras_curv.rounding import CURVATURE_FLOOR, gamma, up
 
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
-_BISECTIONS = 9
-_GAP = 1.002  # a bracket this narrow is not bisected any more
+_MAX_PROBES = 16
+_SHORT = 1.002  # a proof that falls short by more is tried again
 _PROOFS = 2  # eigenvalue bounds of a rival in reach, at most
 _STEPS = 10  # gradients toward each x̂, at most
 
@@ -103,33 +106,37 @@ class LocalCurvatureCertificate(Method):
     def _batch(self, x, label, rivals, known, scale) -> tuple[np.ndarray, np.ndarray]:
         anchor = self._curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
-        low = known.min(axis=1)
-        high = 2.0 * np.maximum(scale, low)
+        least = known.min(axis=1)
+        low = grid_below(np.maximum(least, scale / 4096.0))
+        high = grid_below(2.0 * np.maximum(scale, least)) + 1.0
         # First just beyond what is known: few rivals are in reach, and often it ends there.
         # Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
-        first = np.where(low > 0.0, _GAP * low, scale)
-        low = np.maximum(low, high / 4096.0)
-        for attempt in range(_BISECTIONS):
-            rows = np.flatnonzero(high > _GAP * low)
+        point = np.where(least > 0.0, low + 1.0, grid_below(scale))
+        beyond = np.zeros(len(x))  # what the ball of `high` proves
+        for _ in range(_MAX_PROBES):
+            rows = np.flatnonzero(high > low + 1.0)
             if not len(rows):
                 break
-            radius = np.sqrt(low[rows] * high[rows]) if attempt else first[rows]
+            radius = on_grid(point[rows])
             args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
             reached, used = self._at(*args, self._curvature.estimate)
             gradients[rows] += used
             reached = np.minimum(reached, radius[:, None]).min(axis=1)
-            high[rows] = np.where(reached < radius, radius, high[rows])
-            low[rows] = np.maximum(low[rows], reached)
+            short = rows[reached < radius]
+            high[short], beyond[short] = point[short], reached[reached < radius]
+            low[rows] = np.maximum(low[rows], np.minimum(grid_below(reached), point[rows]))
+            point = np.floor((low + high) / 2.0)
+        size = np.maximum(on_grid(low), beyond)
         result, rows = known.copy(), np.arange(len(x))
         for _ in range(_PROOFS):
-            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], low[rows]
+            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], size[rows]
             found, used = self._at(*args, self._curvature.bound)
             result[rows] = np.maximum(result[rows], found)
             gradients[rows] += used
             # A bound above the estimate proves less than the ball: the crossing is between.
             reached = found.min(axis=1)
-            short = _GAP * reached < low[rows]
-            low[rows] = np.sqrt(np.maximum(reached, low[rows] / 2.0) * low[rows])
+            short = _SHORT * reached < size[rows]
+            size[rows] = np.sqrt(np.maximum(reached, size[rows] / 2.0) * size[rows])
             rows = rows[short]
             if not len(rows):
                 break

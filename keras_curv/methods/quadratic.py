@@ -127,19 +127,21 @@ class QuadraticCertificate(Method):
         self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
-        """See `Method`. One ρ is chosen for each example."""
-        x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
+        """See `Method`. One ρ is chosen for each example, whatever is known already.
+
+        r need not fall as ρ grows: told of a radius, the search might end at another, worse ρ.
+        """
+        x, best = np.asarray(x, np.float64), np.zeros(np.shape(known))
         gradients = np.zeros(len(x), np.int64)
         with np.errstate(all="ignore"):  # what overflows proves nothing
-            rho = self._search(x, label, rivals, known, gradients)
-            best = known
+            rho = self._search(x, label, rivals, gradients)
             for smaller, shared in ((False, True), (False, False), (True, False)):
                 if smaller:  # should the estimate of λ_min have been too good
                     reached = best.min(axis=1)
                     rho = np.where(reached < _ENOUGH * rho, (reached + rho) / 2.0, 0.0)
                 proved = self._prove(x, label, rivals, best, rho, shared, gradients)
                 best = np.maximum(best, proved)
-        return PairCertificates(best, gradients)
+        return PairCertificates(np.maximum(best, known), gradients)
 
     def quadratics(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, rho: np.ndarray
@@ -188,7 +190,7 @@ class QuadraticCertificate(Method):
         kernel = self._first.kernel
         return ((vectors @ kernel) * quadratic.diagonal) @ kernel.T
 
-    def _search(self, x, label, rivals, known, gradients) -> np.ndarray:
+    def _search(self, x, label, rivals, gradients) -> np.ndarray:
         """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, `(n,)`.
 
         Any ρ and its r(ρ) bracket a crossing of the two, if r falls; at ρ = 0, Q is the tangent
@@ -200,16 +202,14 @@ class QuadraticCertificate(Method):
         # By here every unit has met its kink; not to be overstepped in one go.
         limit = np.max(np.abs(z) / self._rows, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)
-        before = None
+        rows, before = np.repeat(np.arange(count), rivals.shape[1]), None
         for step in range(_SEARCH):
-            radius = np.full(rivals.shape, np.inf)
-            rows, columns = np.nonzero((known < rho[:, None]) | (rho[:, None] == 0.0))
-            quadratic = self.quadratics(x[rows], label[rows], rivals[rows, columns], rho[rows])
+            quadratic = self.quadratics(x[rows], label[rows], rivals.reshape(-1), rho[rows])
             krylov = _krylov(lambda v, q=quadratic: self._product(q, v), quadratic.linear)
-            radius[rows, columns] = _best_multiplier(quadratic, *_tridiagonal(krylov)).radius
-            np.add.at(gradients, rows, _dimension(quadratic.linear))
+            radius = _best_multiplier(quadratic, *_tridiagonal(krylov)).radius
+            gradients += rivals.shape[1] * _dimension(quadratic.linear)
 
-            least = radius.min(axis=1)
+            least = radius.reshape(rivals.shape).min(axis=1)
             best = np.maximum(best, np.minimum(least, rho))
             low = np.maximum(low, np.minimum(least, rho))
             high = np.minimum(high, np.maximum(least, rho))
