@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import attacks
+from keras_curv import attacks, foolbox_attacks
 from keras_curv.curvature import curvature_bounds
 from keras_curv.network import Network
 
@@ -218,3 +218,20 @@ def test_more_restarts_never_find_less(rng, random_network):
     again, _ = attacks.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=4)
     assert np.all(many <= few) and np.any(many < few)
     np.testing.assert_array_equal(many, again)
+
+
+def test_foolbox_finds_the_closest_point_of_a_linear_classifier(rng):
+    """The distance to the nearest of the boundaries, which are planes, is known."""
+    pytest.importorskip("foolbox")
+    kernel = rng.standard_normal((4, 3))
+    network = Network.from_weights([kernel], [np.zeros(3)], ())
+    x = rng.standard_normal((300, 4))
+    logits = x @ kernel
+    label = logits.argmax(axis=1)
+    apart = np.linalg.norm(kernel[:, label].T[:, :, None] - kernel, axis=1)
+    margin = np.take_along_axis(logits, label[:, None], axis=1) - logits
+    exact = np.where(apart > 0.0, margin / np.where(apart > 0.0, apart, 1.0), np.inf).min(axis=1)
+    found = foolbox_attacks.ddn_distances(network, x, label, steps=100)
+    assert np.all(found >= exact * (1.0 - 1e-6)) and np.median(found / exact) < 1.02
+    wrong = (label + 1) % 3
+    assert foolbox_attacks.ddn_distances(network, x[:2], wrong[:2], steps=5).max() < 1e-6

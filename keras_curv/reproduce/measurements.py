@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_curv import foolbox_attacks
 from keras_curv.attacks import pgd_attack
 from keras_curv.baselines.smoothing import SmoothedClassifier
 from keras_curv.certificate import Certificates, choose_rivals
@@ -152,6 +153,14 @@ def _empirical(subject: Subject) -> float:
     return 100.0 * np.concatenate(survived).mean()
 
 
+def _empirical_ddn(subject: Subject) -> float:
+    count = min(ATTACKED, len(subject.x))
+    correct = subject.correct[:count]
+    rows = np.flatnonzero(correct)
+    distance = foolbox_attacks.ddn_distances(subject.network, subject.flat[rows], subject.y[rows])
+    return 100.0 * np.sum(distance > subject.radius) / count
+
+
 def _mean_radius(method: str, rivals: str, subject: Subject) -> float:
     method = subject.method(method)
     return subject.certificates(method, rivals, "correct")[0].radius.mean()
@@ -199,6 +208,12 @@ COLUMNS = {
     "clean": Column("clean", "%", _clean, "accuracy on the whole test set"),
     "empirical": Column(
         "empirical", "%", _empirical, f"PGD at ρ fails: the first {ATTACKED:,}, 3 × 100 steps"
+    ),
+    "empirical_ddn": Column(
+        "empirical, DDN",
+        "%",
+        _empirical_ddn,
+        f"Foolbox' DDN finds nothing within ρ: the first {ATTACKED:,}, 200 steps",
     ),
     "certified": Column(
         "certified, runner-up",

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import keras
 
-from keras_curv import data
+from keras_curv import data, foolbox_attacks
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
 from keras_curv.reproduce import recipes, tables, write
@@ -150,7 +150,9 @@ def _measure(folder, model, table: Table, row: Row, recipe: Recipe, examples: Ex
 
 
 def _applies(column: str, row: Row) -> bool:
-    """Whether there is such a figure of such a network."""
+    """Whether there is such a figure of such a network, on this machine."""
+    if column == "empirical_ddn":
+        return foolbox_attacks.available()
     if row.activation == "relu" and column.startswith("crc"):
         return row.layers == 2
     return True

@@ -65,7 +65,15 @@ def _certified_loss(activation: str, *depths: int) -> tuple[Row, ...]:
 
 
 _ACCURACIES = ("clean", "certified", "certified_all")
-_CERTIFICATES = ("clean", "empirical", "certified", "certified_all", "crown", "crc")
+_CERTIFICATES = (
+    "clean",
+    "empirical",
+    "empirical_ddn",
+    "certified",
+    "certified_all",
+    "crown",
+    "crc",
+)
 
 TABLES = {
     "success": Table(
@@ -164,7 +172,7 @@ TABLES = {
         "mnist",
         0.5,
         (
-            *("clean", "empirical", "certified", "certified_all"),
+            *("clean", "empirical", "empirical_ddn", "certified", "certified_all"),
             *("curvature_below", "curvature_above"),
         ),
         plot=("curvature_below", "curvature_above"),

@@ -140,7 +140,7 @@ def _plot(table: Table, results, path: pathlib.Path) -> bool:
     height = 0.8 / len(columns)
     for index, column in enumerate(columns):
         places = [i + (index - (len(columns) - 1) / 2) * height for i in range(len(shown))]
-        ours = [r.figures.get(column, 0.0) for r in shown]
+        ours = [r.figures.get(column, math.nan) for r in shown]  # no bar where there is none
         axes.barh(places, ours, height * 0.9, color=colours[index], label=COLUMNS[column].heading)
         paper = [
             (r.row.figures[column], p)
