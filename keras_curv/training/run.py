@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -17,6 +18,7 @@ from keras_curv import data, report
 from keras_curv.activations import SMOOTH
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
+from keras_curv.files import part_path, replacing, write_text, writing
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.methods.linear_bounds import LinearBoundCertificate
 from keras_curv.run import DEFAULT_RADII, certify_examples
