@@ -52,8 +52,12 @@ def call(main, name, argv):
     try:
         if len(argv) > 1:
             raise InputError(f"unexpected argument {argv[1]!r}; see --help")
-        return main()
+        status = main()
+        sys.stdout.flush()
+        return status
     except InputError as error:
+        return fail(name, error)
+    except OSError as error:  # whatever cannot be written, as stdout
         return fail(name, error)
 
 
