@@ -72,7 +72,7 @@ def test_rows_fill_the_disk_at_any_byte(whole, tmp_path):
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_complete_rows_stay_when_a_run_goes_on(whole, tmp_path, full, monkeypatch):
+def test_complete_rows_stay_when_a_run_goes_on(whole, tmp_path, full):
     """Also those of a batch that was not finished, at any moment."""
     path = tmp_path / "rows.csv"
     (tmp_path / "rows.csv.settings.json").write_bytes(
@@ -155,16 +155,14 @@ def test_checkpoints_go_all_at_once(tmp_path, monkeypatch):
 
 
 def test_a_training_that_is_stopped_everywhere(tmp_path, monkeypatch):
-    recipe = Recipe(width=4, epochs=2, batch_size=512, jit=False, loss="plain")
+    recipe = Recipe(width=4, epochs=1, batch_size=512, jit=False, loss="plain")
     options = {"limit": 5, "command": "it"}
     whole, parts = tmp_path / "a" / "net", tmp_path / "b" / "net"
     training_run.train(recipe, str(whole), **options)
-    for function in ("_remove", "certify_examples", "_card"):
+    for function in ("_remove", "_card"):
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(training_run, function, killed)
             training_run.train(recipe, str(parts), resume=parts.exists(), **options)
-    with disk_full_at(50), pytest.raises(InputError, match="cannot write .*certified.json"):
-        training_run.train(recipe, str(parts), resume=True, **options)
     training_run.train(recipe, str(parts), resume=True, **options)
     for name in ("CARD.md", "history.csv", "recipe.json"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
@@ -174,7 +172,7 @@ def test_a_training_that_is_stopped_everywhere(tmp_path, monkeypatch):
     assert {file.name for file in parts.iterdir()} == {file.name for file in whole.iterdir()}
 
 
-@pytest.mark.parametrize("size", [0, 100, 1000])
+@pytest.mark.parametrize("size", [0, 1000])
 def test_a_training_on_a_full_disk_says_so(tmp_path, size):
     recipe = Recipe(width=4, epochs=1, batch_size=512, jit=False, loss="plain")
     folder = tmp_path / "net"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import hashlib
 import pathlib
@@ -219,6 +220,7 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
         return Refusal(refusal.reason, refusal.detail, refusal.version or version)
 
 
+@functools.lru_cache
 def _file_version(file: str) -> int | None:
     """The version in whose directory a warm-up file lies."""
     path = pathlib.Path(file).absolute()

@@ -79,10 +79,11 @@ def train(
     directory = _prepare(pathlib.Path(output), recipe, resume)
     checkpoints = directory / "checkpoints"
     if checkpoints.exists() or not (directory / "saved_model.pb").exists():
-        with _writing(directory):
+        with _writing(directory, tf.errors.ResourceExhaustedError):
             callbacks = _callbacks(recipe, directory, held, radii, certify_every)
             last = _Checkpoints(model, checkpoints, directory / "history.csv")
             _fit(recipe, model, x, y, held, [*callbacks, last], progress)
+        with _writing(directory):
             base.export(str(directory), verbose=False)
     _remove(checkpoints)
     method, most = _proof(recipe)
@@ -220,7 +221,8 @@ class _Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.done.assign(epoch + 1)
-        self.manager.save(epoch + 1)
+        with _writing(self.history.parent):
+            self.manager.save(epoch + 1)
 
 
 def _callbacks(recipe, directory, held, radii, certify_every):
@@ -260,12 +262,12 @@ def _remove(checkpoints: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _writing(directory: pathlib.Path) -> Iterator[None]:
+def _writing(directory: pathlib.Path, theirs=tf.errors.OpError) -> Iterator[None]:
     """Makes what Python and TensorFlow raise on a full disk an InputError."""
     try:
         with writing(directory):
             yield
-    except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
+    except theirs as error:
         raise InputError(f"cannot write {directory}: {error.message}") from error
 
 
