@@ -211,16 +211,26 @@ class Train(Run):
         return (self.out / name).exists
 
     def results(self):
-        kept = ("history.csv", "recipe.json", "variables/variables.data-00000-of-00001")
-        files = {name: self.out / name for name in kept}
+        files = {name: self.out / name for name in ("history.csv", "recipe.json")}
         found = {name: file.read_bytes() for name, file in files.items() if file.exists()}
         if (self.out / "certified.json").exists():
             summary = json.loads((self.out / "certified.json").read_text())
             found["certified.json"] = {k: v for k, v in summary.items() if k not in _OF_THE_RUN}
         if (self.out / "CARD.md").exists():
             found["CARD.md"] = (self.out / "CARD.md").read_text().replace(" --resume", "")
+        if (self.out / "saved_model.pb").exists():
+            found["weights"] = _weights(self.out)
         found["checkpoints"] = sum(1 for _ in self.out.glob("checkpoints*"))
         return found
+
+
+def _weights(directory):
+    """The bytes of all weights; Keras numbers them in an order of its own at every export."""
+    import tensorflow as tf
+
+    stored = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
+    names = stored.get_variable_to_shape_map()
+    return sorted(stored.get_tensor(n).tobytes() for n in names if "OBJECT_GRAPH" not in n)
 
 
 _OF_THE_RUN = ("seconds", "fingerprint")  # graphs name their functions by a running number
