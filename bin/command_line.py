@@ -53,7 +53,8 @@ def call(main, name, argv):
         if len(argv) > 1:
             raise InputError(f"unexpected argument {argv[1]!r}; see --help")
         status = main()
-        print(end="", flush=True)
+        if not status:
+            print(end="", flush=True)
         return status
     except InputError as error:
         return fail(name, error)
