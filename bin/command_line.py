@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 
 from absl import app, flags, logging
@@ -9,11 +10,29 @@ from absl import app, flags, logging
 
 def run(main, name):
     """Runs a command: `main()` with the flags parsed, its result as exit status."""
+    stop_in_one_line(name)
+    app.run(lambda argv: call(main, name, argv), flags_parser=lambda argv: parse(name, argv))
+
+
+def stop_in_one_line(name):
+    """SIGINT and SIGTERM end the process at once, after a line, with status 130 and 143.
+
+    As nothing is cleaned up, nothing can go wrong while it is; what is written survives a kill.
+    """
     try:
-        app.run(lambda argv: call(main, name, argv), flags_parser=lambda argv: parse(name, argv))
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted; go on with --resume if there is an --output", file=sys.stderr)
-        sys.exit(130)
+        stderr = os.dup(2)  # which `quiet_stderr` leaves alone
+    except OSError:
+        stderr = os.open(os.devnull, os.O_WRONLY)
+    words = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+    def stop(number, frame):
+        line = f"{name}: {words[number]}; go on with --resume if there is an --output\n"
+        with contextlib.suppress(OSError):
+            os.write(stderr, line.encode())
+        os._exit(128 + number)
+
+    for number in words:
+        signal.signal(number, stop)
 
 
 def parse(name, argv):
@@ -33,8 +52,13 @@ def call(main, name, argv):
     try:
         if len(argv) > 1:
             raise InputError(f"unexpected argument {argv[1]!r}; see --help")
-        return main()
+        status = main()
+        if not status:
+            print(end="", flush=True)
+        return status
     except InputError as error:
+        return fail(name, error)
+    except OSError as error:  # whatever cannot be written, as stdout
         return fail(name, error)
 
 

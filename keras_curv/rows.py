@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import csv
 import decimal
+import io
 import json
-import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_curv.certificate import Certificates, Status
 from keras_curv.errors import InputError
+from keras_curv.files import write_json
 
 _DOWN = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
 
@@ -124,8 +125,9 @@ class RowFile:
 
     Beside `path` lies `path.settings.json`, which says what the rows were made with: a run
     resumes only with the same settings. It resumes at a whole batch, so that every row is
-    computed in the company in which an unbroken run would have computed it. What is in the file
-    stays there until there are new rows to write.
+    computed in the company in which an unbroken run would have computed it. Rows of an unfinished
+    batch stay in the file, too, and the batch is written on from there: only where the rows come
+    out otherwise than before are they taken back.
 
     Args:
         path: None keeps nothing.
@@ -152,50 +154,49 @@ class RowFile:
         kind: type = Row,
     ):
         self.rows: list = []
-        self._kind = kind
         self._file = None
         self._end = 0  # of the rows that are kept
         if path is None:
             return
         self._path = target = pathlib.Path(path)
         try:
-            if not target.exists():
-                self._create(settings)
-                return
-            if not resume:
-                raise InputError(
-                    f"{path} exists; go on with it by --resume, remove it, or name another output"
-                )
-            _require_same(target, settings)
-            self.rows, self._end = _read_rows(target, settings["batch_size"], count, kind)
-            self._file = target.open("r+", newline="")
+            if target.exists():
+                if not resume:
+                    raise InputError(
+                        f"{path} exists; go on with it by --resume, remove it, or name another "
+                        "output"
+                    )
+                _require_same(target, settings)
+                self.rows, self._end = _read_rows(target, settings["batch_size"], count, kind)
+                self._file = target.open("r+b")
+            else:
+                write_json(settings_path(target), settings)
+                self._file = target.open("x+b")
+            if self._end == 0:
+                self._append(_lines([kind._fields]))
         except OSError as error:
+            self.__exit__()
             raise self._unwritable(error) from error
-
-    def _create(self, settings: dict) -> None:
-        beside = settings_path(self._path)
-        partial = beside.with_name(beside.name + ".part")
-        partial.write_text(json.dumps(settings, indent=2) + "\n")
-        os.replace(partial, beside)
-        self._file = self._path.open("x", newline="")
-        csv.writer(self._file, lineterminator="\n").writerow(self._kind._fields)
-        self._file.flush()
-        self._end = self._file.tell()
 
     def write(self, rows: Sequence) -> None:
         """Appends rows; they are with the operating system when this returns."""
         if self._file is None or not rows:
             return
         try:
-            self._file.seek(self._end)
-            self._file.truncate()
-            writer = csv.writer(self._file, lineterminator="\n")
-            for row in rows:
-                writer.writerow(row.cells())
-                self._file.flush()
-            self._end = self._file.tell()
+            self._append(_lines(row.cells() for row in rows))
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _append(self, text: bytes) -> None:
+        self._file.seek(self._end)
+        there = self._file.read()
+        if not text.startswith(there):
+            self._file.seek(self._end)
+            self._file.truncate()
+            there = b""
+        self._file.write(text[len(there) :])
+        self._file.flush()
+        self._end += len(text)
 
     def _unwritable(self, error: OSError) -> InputError:
         reason = error.strerror or error
@@ -208,6 +209,12 @@ class RowFile:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk, which `write` has reported
                 self._file.close()
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
 
 
 def _require_same(target: pathlib.Path, settings: dict) -> None:
@@ -246,7 +253,4 @@ def _read_rows(target: pathlib.Path, batch_size: int, count: int, kind: type) ->
         raise InputError(f"{target} has {len(rows)} rows, but there are only {count} examples")
     if len(rows) < count:
         rows = rows[: len(rows) // batch_size * batch_size]
-    if not lines:  # not even the header got there
-        target.write_bytes(header + b"\n")
-        return [], len(header) + 1
     return rows, sum(len(line) + 1 for line in lines[: len(rows) + 1])

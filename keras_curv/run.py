@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from keras_curv.certificate import RIVALS
 from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
+from keras_curv.files import write_file, write_json, write_text
 from keras_curv.html_report import page
 from keras_curv.html_report.gathered import Gathered
 from keras_curv.reading import saved_model
@@ -168,7 +168,7 @@ def certify_examples(
     if summary:
         write_json(summary, result)
     if plot:
-        write_file(plot, lambda path: plot_curve(tally, result, path))
+        write_file(plot, lambda path: plot_curve(tally, result, str(path)))
     if report:
         with working("searching adversarial points for the report", visible=progress):
             cases = page.prepare(
@@ -180,7 +180,7 @@ def certify_examples(
                 rivals=rivals,
             )
         text = page.render(result, settings, gathered, cases, command)
-        write_file(report, lambda path: pathlib.Path(path).write_text(text, encoding="utf-8"))
+        write_text(report, text)
     return result
 
 
@@ -226,17 +226,3 @@ def require_distinct_files(
     read = {pathlib.Path(path).resolve() for path in inputs if path is not None}
     if len(set(resolved)) < len(resolved) or read & set(resolved):
         raise InputError("what is read and what is written must all be different files")
-
-
-def write_json(path: str, result: dict) -> None:
-    """Writes a summary; InputError where that cannot be done."""
-    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
-    write_file(path, lambda path: pathlib.Path(path).write_text(text))
-
-
-def write_file(path: str, write: Callable[[str], object]) -> None:
-    """Calls `write(path)`; InputError where the file cannot be written."""
-    try:
-        write(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -125,6 +125,24 @@ def test_a_warm_up_file_belongs_to_its_version(base, versions, batches, tmp_path
     assert [row.version for row in rows] == ["1", "1"] + 6 * ["10"]
 
 
+def test_versions_of_one_number_are_refused_by_name(base, tmp_path):
+    for name in ("1", "01"):
+        (tmp_path / name).symlink_to(base / "1")
+    with pytest.raises(InputError, match="01 and 1 are the same version"):
+        Versions(str(tmp_path))
+
+
+def test_a_version_that_is_a_link_has_the_number_of_the_link(base, batches, tmp_path):
+    for name, target in {"3": "10", "4": "1"}.items():
+        (tmp_path / name).symlink_to(base / target)
+    (x,) = batches(2)
+    file = write(tmp_path / "log", [predict(x, version=3), predict(x)])
+    rows = rows_of([file], Versions(str(tmp_path), method="crown"))
+    assert [row.version for row in rows] == ["3", "3", "4", "4"]
+    assert_rows_are(rows[:2], base / "10", x)
+    assert_rows_are(rows[2:], base / "1", x)
+
+
 def test_one_directory_certifies_all_versions(base, batches, tmp_path):
     xs = batches(2, 2)
     file = write(tmp_path / "log", [predict(xs[0], version=10), predict(xs[1], version=77)])

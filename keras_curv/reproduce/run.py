@@ -20,6 +20,7 @@ import keras
 from keras_curv import data, foolbox_attacks
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
+from keras_curv.files import write_json, write_text, writing
 from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
 from keras_curv.reproduce.results import Result
@@ -101,7 +102,9 @@ def key(*settings) -> str:
 @contextlib.contextmanager
 def lock(path: pathlib.Path) -> Iterator[bool]:
     """Whether the lock is ours; it goes with the process, however that ends."""
-    with open(path, "w") as file:
+    with writing(path):
+        file = open(path, "w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -127,7 +130,7 @@ def _train(recipe: Recipe, model: pathlib.Path, data_dir, progress: bool) -> Non
             progress=progress,
         )
         keras.backend.clear_session()
-    took.write_text(json.dumps({"seconds": time.time() - earlier, "resumed": begun}))
+    write_json(took, {"seconds": time.time() - earlier, "resumed": begun})
 
 
 def _measurements(folder, table: Table, recipe: Recipe, examples: Examples) -> pathlib.Path:
@@ -144,9 +147,7 @@ def _measure(folder, model, table: Table, row: Row, recipe: Recipe, examples: Ex
         if column in figures or not _applies(column, row):
             continue
         figures[column] = float(COLUMNS[column].measure(subject))
-        fresh = file.with_suffix(".new")
-        fresh.write_text(json.dumps(figures, indent=1))
-        fresh.replace(file)
+        write_text(file, json.dumps(figures, indent=1))
 
 
 def _applies(column: str, row: Row) -> bool:

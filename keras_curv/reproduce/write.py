@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Sequence
 
 from keras_curv import report
+from keras_curv.files import write_file, write_text
 from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
 from keras_curv.reproduce.results import Result
@@ -31,8 +32,10 @@ def table(
 ) -> dict[str, pathlib.Path]:
     """Writes `name.md`, `name.csv` and, with matplotlib, `name.png`; returns where."""
     files = {"md": folder / f"{name}.md", "csv": folder / f"{name}.csv"}
-    files["md"].write_text(markdown(name, table, results, quick=quick, limit=limit))
-    _write_csv(files["csv"], table, results, quick=quick, limit=limit)
+    write_text(files["md"], markdown(name, table, results, quick=quick, limit=limit))
+    write_file(
+        files["csv"], lambda part: _write_csv(part, table, results, quick=quick, limit=limit)
+    )
     picture = folder / f"{name}.png"
     if _plot(table, results, picture):
         files["png"] = picture
@@ -178,5 +181,5 @@ def _plot(table: Table, results, path: pathlib.Path) -> bool:
     figure.legend(loc="outside lower center", ncols=3, fontsize=7, frameon=False)
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
+    write_file(path, lambda part: figure.savefig(part, dpi=130))
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import hashlib
 import pathlib
@@ -110,6 +111,7 @@ class RequestLog:
         self.files = _matches(patterns)
         self._versions = tuple(versions)
         self._model_name = model_name
+        self._digest = hashlib.sha256()
 
     def survey(self, limit: int | None = None) -> Survey:
         """Reads everything once, up to `limit` rows, and every model that is needed.
@@ -149,14 +151,20 @@ class RequestLog:
         return found
 
     def requests(self) -> Iterator[Request]:
-        """All of them, in the order of files and records; `read` digests what has been read."""
-        self.read = hashlib.sha256()
+        """All of them, in the order of files and records."""
+        self._digest = hashlib.sha256()
         for file, number, record in self._records():
-            _digest(self.read, record)
+            _digest(self._digest, record)
             yield self._request(file, number, _parse(record))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the records that the last call of `requests` or `blocks` has read."""
+        return self._digest.hexdigest()
 
     def blocks(self, size: int, start: int, stop: int) -> Iterator[list[Request]]:
         """Rows `start` to `stop`, in lists of `size` rows, requests cut where they must be."""
+        if start == stop:
+            return
         block: list[Request] = []
         position, filled = 0, 0
         for request in self.requests():
@@ -212,6 +220,7 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
         return Refusal(refusal.reason, refusal.detail, refusal.version or version)
 
 
+@functools.lru_cache
 def _file_version(file: str) -> int | None:
     """The version in whose directory a warm-up file lies."""
     path = pathlib.Path(file).absolute()

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from keras_curv import report
 from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.files import replacing, write_file, write_json, writing
 from keras_curv.reading import saved_model
 from keras_curv.rows import RowFile
-from keras_curv.run import DEFAULT_RADII, require_distinct_files, write_file, write_json
+from keras_curv.run import DEFAULT_RADII, require_distinct_files
 from keras_curv.serving.compare import RequestTally
 from keras_curv.serving.request_rows import RequestRow, certify_block
 from keras_curv.serving.requests import RequestLog, Survey
@@ -79,7 +80,7 @@ def certify_requests(
             bytes.
         plot: image of the certified fraction against radius.
         lost: CSV file of the examples that lost their certificate against the baseline at any of
-            the radii; written anew, also when going on.
+            the radii; written anew, also when going on, and there when all rows are.
         required, max_lost: for the verdict; see `verdict.verdict`.
         progress: draw a progress bar on stderr.
 
@@ -133,11 +134,11 @@ def certify_requests(
             take(rows)
             done += len(rows)
             advance(len(rows))
+        nothing_was_left = len(file.rows) == survey.count
+        if not nothing_was_left and log.fingerprint() != survey.fingerprint:
+            raise InputError("the files of requests changed while they were being read; try again")
     if survey.broken is not None:
         raise survey.broken
-    again = done == len(file.rows) and survey.count == done  # resumed with nothing left to read
-    if done < survey.count or not (again or log.read.hexdigest() == survey.fingerprint):
-        raise InputError("the files of requests changed while they were being read; try again")
 
     result = {"saved_model": model, "dataset": f"{survey.records:,} logged requests"}
     result |= {"files": log.files, "records": survey.records} | tally.summary()
@@ -148,7 +149,7 @@ def certify_requests(
     if summary:
         write_json(summary, result)
     if plot:
-        write_file(plot, lambda path: report.plot_curve(tally.all, result, path))
+        write_file(plot, lambda path: report.plot_curve(tally.all, result, str(path)))
     return result | {"seconds": round(time.monotonic() - started, 3)}
 
 
@@ -173,17 +174,17 @@ def _lost_file(path: str | None) -> Iterator[Callable[[Iterable[tuple]], None]]:
     if path is None:
         yield lambda rows: None
         return
-    with contextlib.ExitStack() as stack:
-        opened = []
+    with (
+        writing(path),
+        replacing(path) as part,
+        open(part, "w", newline="", encoding="utf-8") as file,
+    ):
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow((*_LOST_COLUMNS, "lost_at"))
 
         def write(rows: Iterable[tuple[RequestRow, list[float]]]) -> None:
-            if not opened:
-                file = stack.enter_context(open(path, "w", newline=""))
-                opened.append((file, csv.writer(file, lineterminator="\n")))
-                opened[0][1].writerow((*_LOST_COLUMNS, "lost_at"))
             for row, radii in rows:
                 cells = [getattr(row, name) for name in _LOST_COLUMNS]
-                opened[0][1].writerow([*cells, " ".join(map(str, radii))])
-            opened[0][0].flush()
+                lines.writerow([*cells, " ".join(map(str, radii))])
 
-        yield lambda rows: write_file(path, lambda _: write(rows))
+        yield write

@@ -46,7 +46,7 @@ class Versions:
         path: as given.
 
     Raises:
-        InputError: there is no SavedModel at `path`.
+        InputError: there is no SavedModel at `path`, or one number stands for two of them.
     """
 
     def __init__(
@@ -61,15 +61,12 @@ class Versions:
         base = pathlib.Path(path)
         try:
             newest = saved_model.resolve_directory(base)
-            self._directories = {_label(newest): newest}
-            self._only = self._newest = _label(newest)
-            if newest != base:
-                self._only = None
-                self._directories = {
-                    _label(entry): entry
-                    for entry in base.iterdir()
-                    if entry.name.isdecimal() and (entry / "saved_model.pb").is_file()
-                }
+            if newest == base:
+                self._only = self._newest = _label(base.resolve())
+                self._directories = {self._only: base}
+            else:
+                self._only, self._newest = None, _label(newest)
+                self._directories = _numbered(base)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
         self._signature = signature
@@ -144,8 +141,20 @@ class Versions:
 
 
 def _label(directory: pathlib.Path) -> str:
-    name = directory.resolve().name
-    return str(int(name)) if name.isdecimal() else name
+    return str(int(directory.name)) if directory.name.isdecimal() else directory.name
+
+
+def _numbered(base: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Version → its directory, whatever that links to."""
+    found: dict[str, pathlib.Path] = {}
+    for entry in sorted(base.iterdir()):
+        if entry.name.isdecimal() and (entry / "saved_model.pb").is_file():
+            other = found.setdefault(_label(entry), entry)
+            if other != entry:
+                raise InputError(
+                    f"{base}: {other.name} and {entry.name} are the same version; remove one"
+                )
+    return found
 
 
 def _input_names(directory: pathlib.Path, version: str) -> dict[str, list[str]] | Refusal:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -17,6 +17,7 @@ from keras_curv import data, report
 from keras_curv.activations import SMOOTH
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
+from keras_curv.files import part_path, write_file, write_text, writing
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.methods.linear_bounds import LinearBoundCertificate
 from keras_curv.run import DEFAULT_RADII, certify_examples
@@ -76,12 +77,15 @@ def train(
     base = recipe.build(x.shape[1:], int(y.max()) + 1)
     model = recipe.model(base, recipe.steps(len(x)))
     directory = _prepare(pathlib.Path(output), recipe, resume)
-    if not (directory / "saved_model.pb").exists():
-        checkpoints = _Checkpoints(model, directory)
-        callbacks = _callbacks(recipe, directory, held, radii, certify_every)
-        _fit(recipe, model, x, y, held, [*callbacks, checkpoints], progress)
-        base.export(str(directory), verbose=False)
-        checkpoints.remove()
+    checkpoints = directory / "checkpoints"
+    if checkpoints.exists() or not (directory / "saved_model.pb").exists():
+        with _writing(directory, tf.errors.ResourceExhaustedError):
+            callbacks = _callbacks(recipe, directory, held, radii, certify_every)
+            last = _Checkpoints(model, checkpoints, directory / "history.csv")
+            _fit(recipe, model, x, y, held, [*callbacks, last], progress)
+        with _writing(directory):
+            base.export(str(directory), verbose=False)
+    _remove(checkpoints)
     method, most = _proof(recipe)
     count = evaluated.count
     evaluated = evaluated.limited(min(limit or count, most or count, count))
@@ -94,7 +98,7 @@ def train(
         progress=progress,
     )
     part = "All" if evaluated.count == count else "The first"
-    (directory / "CARD.md").write_text(_card(recipe, directory.name, part, summary, command))
+    write_text(directory / "CARD.md", _card(recipe, directory.name, part, summary, command))
     return summary
 
 
@@ -138,10 +142,12 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
             if (directory / "CARD.md").is_file():
                 raise InputError(f"{directory} is finished; there is nothing to resume")
             return directory
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        if directory.exists() and (
+            not directory.is_dir() or set(directory.iterdir()) - {part_path(file)}
+        ):
             raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
         directory.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
+        write_text(file, text + "\n")
     except (OSError, json.JSONDecodeError) as error:
         raise InputError(f"{directory} cannot be used for output: {error}") from error
     return directory
@@ -196,15 +202,15 @@ def _shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tenso
 class _Checkpoints(keras.callbacks.Callback):
     """Model, optimizer and the number of epochs done, saved after each; the history with them."""
 
-    def __init__(self, model: keras.Model, directory: pathlib.Path):
+    def __init__(self, model: keras.Model, folder: pathlib.Path, history: pathlib.Path):
         super().__init__()
         model.optimizer.build(model.trainable_variables)
         self.done = tf.Variable(0, dtype=tf.int64)
         # By variable: Checkpoint would not find those that Keras keeps in lists.
         state = [variable.value for variable in [*model.variables, *model.optimizer.variables]]
         self.checkpoint = tf.train.Checkpoint(epoch=self.done, state=state)
-        self.folder, self.history = directory / "checkpoints", directory / "history.csv"
-        self.manager = tf.train.CheckpointManager(self.checkpoint, str(self.folder), max_to_keep=2)
+        self.history = history
+        self.manager = tf.train.CheckpointManager(self.checkpoint, str(folder), max_to_keep=2)
 
     def restore(self) -> int:
         """Goes back to the newest checkpoint, if there is one; returns the epochs it has done."""
@@ -215,10 +221,8 @@ class _Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.done.assign(epoch + 1)
-        self.manager.save(epoch + 1)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder)
+        with _writing(self.history.parent):
+            self.manager.save(epoch + 1)
 
 
 def _callbacks(recipe, directory, held, radii, certify_every):
@@ -237,14 +241,34 @@ def _callbacks(recipe, directory, held, radii, certify_every):
 
 
 def _forget_from(history: pathlib.Path, epoch: int) -> None:
-    """Drops lines of epochs that were written down but not checkpointed."""
+    """Drops lines of epochs that were written down but not checkpointed, and half ones."""
     if not history.is_file():
         return
-    with open(history, newline="") as file:
-        header, *lines = list(csv.reader(file)) or [[]]
-    with open(history, "w", newline="") as file:
-        kept = [line for line in lines if line and int(line[0]) < epoch]
-        csv.writer(file).writerows([header, *kept] if kept else [])
+    header, *lines = history.read_bytes().splitlines(keepends=True) or [b""]
+    whole = [line for line in lines if line.endswith(b"\n")]
+    kept = [line for line in whole if int(line.split(b",")[0]) < epoch]
+    text = b"".join([header, *kept]) if kept else b""
+    write_file(history, lambda part: part.write_bytes(text))
+
+
+def _remove(checkpoints: pathlib.Path) -> None:
+    """First all at once, under another name: no run could go on with half of them."""
+    gone = part_path(checkpoints)
+    with writing(gone):
+        if checkpoints.exists():
+            shutil.rmtree(gone, ignore_errors=True)
+            checkpoints.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _writing(directory: pathlib.Path, theirs=tf.errors.OpError) -> Iterator[None]:
+    """Makes what Python and TensorFlow raise on a full disk an InputError."""
+    try:
+        with writing(directory):
+            yield
+    except theirs as error:
+        raise InputError(f"cannot write {directory}: {error.message}") from error
 
 
 def _card(recipe: Recipe, name: str, part: str, summary: dict, command: str | None) -> str:
