@@ -6,7 +6,7 @@ Each line is a command of its own, as a user would start it: without a runner, t
 more processes of Beam's DirectRunner. What reading the model and starting the workers takes is
 the same for few and for many examples, so examples a second are those between the two counts, and
 so is the processor time of an example, of all processes together, which a busy machine distorts
-less. Peak memory is of one worker, the largest (of the command itself where there is none), as Linux
+less. Peak memory is of the largest worker (of the command itself where there is none), as Linux
 keeps it; the rows of all runs must be the same bytes.
 """
 
