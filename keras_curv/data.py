@@ -7,7 +7,9 @@ their test set (360 of 1,797); its order follows the writers, so a cut in two wo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +36,8 @@ class Examples:
             model: so for named data sets, where it is clear what an axis means.
         fingerprint: tells these examples from others of the same name.
         path: of the file they come from, if it is one.
+        origin: loads them again, in whatever process it is called; None where they are in memory
+            only.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Examples:
     reshapable: bool = False
     fingerprint: str = ""
     path: str | None = None
+    origin: Callable[[], Examples] | None = None
 
     @classmethod
     def from_arrays(
@@ -77,7 +82,12 @@ class Examples:
                 yield x[:left], None if y is None else y[:left]
                 left -= len(x)
 
-        return dataclasses.replace(self, count=limit, batches=batches)
+        origin = self.origin and functools.partial(_limited, self.origin, limit)
+        return dataclasses.replace(self, count=limit, batches=batches, origin=origin)
+
+
+def _limited(origin: Callable[[], Examples], limit: int) -> Examples:
+    return origin().limited(limit)
 
 
 def load(name: str, split: str = "test", *, data_dir: str | None = None) -> Examples:
@@ -94,10 +104,14 @@ def load(name: str, split: str = "test", *, data_dir: str | None = None) -> Exam
             not there and cannot be fetched.
     """
     if name == "digits":
-        return Examples.from_arrays(f"digits {split}", *_digits(split), reshapable=True)
-    if name not in DATASETS:
+        examples = Examples.from_arrays(f"digits {split}", *_digits(split), reshapable=True)
+    elif name in DATASETS:
+        examples = _from_tfds(name, split, data_dir)
+    else:
         raise InputError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
-    return _from_tfds(name, split, data_dir)
+    place = data_dir and os.path.abspath(data_dir)
+    origin = functools.partial(load, name, split, data_dir=place)
+    return dataclasses.replace(examples, origin=origin)
 
 
 def load_all(
@@ -142,7 +156,8 @@ def load_npz(path: str) -> Examples:
     with open(path, "rb") as file:
         fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
     examples = Examples.from_arrays(pathlib.Path(path).name, x, y)
-    return dataclasses.replace(examples, fingerprint=fingerprint, path=path)
+    origin = functools.partial(load_npz, os.path.abspath(path))
+    return dataclasses.replace(examples, fingerprint=fingerprint, path=path, origin=origin)
 
 
 def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -173,7 +188,8 @@ def _from_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         builder = tfds.builder(name, data_dir=data_dir)
         builder.download_and_prepare()
         count = builder.info.splits[split].num_examples
-        dataset = builder.as_dataset(split=split, as_supervised=True, shuffle_files=False)
+        read = functools.partial(builder.as_dataset, as_supervised=True, shuffle_files=False)
+        dataset = read(split=split)
     except Exception as error:  # network, disk and tfds errors have no common class
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise InputError(
@@ -182,7 +198,11 @@ def _from_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         ) from error
 
     def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for x, y in dataset.skip(start).batch(size).prefetch(2).as_numpy_iterator():
+        # A slice is much quicker than skipping what was parsed; both have one order,
+        # since each of these splits is one file.
+        plain = start and split in ("train", "test")
+        rest = read(split=f"{split}[{start}:]") if plain else dataset.skip(start)
+        for x, y in rest.batch(size).prefetch(2).as_numpy_iterator():
             yield (x / np.float32(255)).astype(np.float32), y.astype(np.int64)
 
     shape = builder.info.features["image"].shape

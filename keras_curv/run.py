@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import pathlib
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
-from keras_curv.baselines.smoothing import SmoothedClassifier
-from keras_curv.certificate import RIVALS
-from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
-from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
+from keras_curv.errors import InputError, require_positive
 from keras_curv.files import write_file, write_json, write_text
 from keras_curv.html_report import page
 from keras_curv.html_report.gathered import Gathered
+from keras_curv.job import Job, Smoothing
 from keras_curv.reading import saved_model
 from keras_curv.report import Tally, plot_curve, progress_bar, require_plottable, working
-from keras_curv.rows import Row, RowFile, settings_path
+from keras_curv.rows import RowFile, settings_path
 from keras_curv.verdict import require_fraction, verdict
-from keras_curv.version import __version__
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
-
-
-@dataclasses.dataclass(frozen=True)
-class Smoothing:
-    """How to certify by a vote under noise; see `SmoothedClassifier`."""
-
-    deviation: float
-    samples: int = 100_000
-    failure_probability: float = 1e-3
-    noise: str = "own"
-
-    def votes(self) -> dict:
-        """What `SmoothedClassifier.certify` takes."""
-        return {
-            "samples": self.samples,
-            "failure_probability": self.failure_probability,
-            "noise": self.noise,
-        }
 
 
 def certify_examples(
@@ -58,6 +33,8 @@ def certify_examples(
     input_scale: float = 1.0,
     batch_size: int | None = None,
     seed: int = 0,
+    runner: str | None = None,
+    beam_options: Sequence[str] = (),
     output: str | None = None,
     resume: bool = False,
     summary: str | None = None,
@@ -77,6 +54,9 @@ def certify_examples(
         radii: at which to report certified accuracy.
         input_scale: examples are multiplied by this before the model sees them. Radii are in
             the model's input units, that is, multiplied too.
+        runner: of Apache Beam, to certify by its workers instead of in this process; the rows are
+            the same. See `beam.py` for what workers must be able to reach.
+        beam_options: for it, as Beam spells them, without dashes: "direct_num_workers=2".
         output: CSV file of rows; see `rows.Row`. It must not exist, unless `resume`.
         resume: go on where an interrupted run with the same settings left `output`.
         summary: JSON file for what is returned.
@@ -96,68 +76,54 @@ def certify_examples(
     """
     started = time.monotonic()
     radii = [require_positive(radius, "radius") for radius in radii]
-    with np.errstate(over="ignore"):
-        scale = np.float32(require_positive(float(input_scale), "input_scale"))
-    require_positive(scale, "input_scale, in float32,")
-    if batch_size is not None:
-        require_at_least(batch_size, 1, "batch_size")
-    require_one_of(rivals, RIVALS, "rivals")
     require_fraction(required, "the certified accuracy required")
     if resume and not output:
         raise InputError("resume needs the output file of the run to go on with")
+    if runner is not None and not output:
+        raise InputError("a runner needs an output file: its workers leave their rows beside it")
     require_distinct_files(output, [summary, plot, report], [examples.path])
     if plot:
         require_plottable(plot)
+    workers = _workers(runner, beam_options)
 
     with working("reading the model and bounding its norms", visible=progress):
-        if smoothing is None:
-            certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
-            certify = certifier.certify
-        else:
-            certifier = SmoothedClassifier(model, smoothing.deviation, signature=signature)
-            certify = functools.partial(certifier.certify, **smoothing.votes())
-            method, guarantee = "smoothing", "probabilistic"
-    served = certifier.served
-    fit = _fitting_shape(examples, served)
-    size = batch_size or certifier.batch_size(rivals)
-    settings = {
-        "version": __version__,
-        "fingerprint": served.fingerprint,
-        "signature": served.signature,
-        "dataset": examples.name,
-        "dataset_fingerprint": examples.fingerprint,
-        "input_scale": float(input_scale),
-        "rivals": rivals,
-        "method": method,
-        "guarantee": guarantee,
-        "seed": seed,
-        "batch_size": size,
-    }
-    if smoothing is not None:
-        settings |= dataclasses.asdict(smoothing)
+        job = Job(
+            model,
+            examples,
+            signature=signature,
+            method=method,
+            guarantee=guarantee,
+            smoothing=smoothing,
+            rivals=rivals,
+            input_scale=input_scale,
+            batch_size=batch_size,
+            seed=seed,
+        )
+        if workers:
+            job.elsewhere()
+    served = job.served
     tally, gathered = Tally(), Gathered() if report else None
-
-    def as_input(x):
-        return fit(x if scale == 1.0 else x * scale)
 
     def count_in(rows):
         tally.add(rows)
         if gathered:
             gathered.add(rows)
 
-    with RowFile(output, settings, count=examples.count, resume=resume) as file:
+    with RowFile(output, job.settings, count=examples.count, resume=resume) as file:
         count_in(file.rows)
         done = len(file.rows)
+        if workers:
+            with working(f"certifying on {runner}", visible=progress):
+                batches = workers.batches(job, output, done)
+        else:
+            batches = job.batches(done)
         with progress_bar(examples.count, done, visible=progress) as advance:
-            for x, y in examples.batches(size, done):
-                result = certify(as_input(x), y, rivals=rivals, seed=seed, first_index=done)
-                rows = Row.from_certificates(result, y, done, rivals)
+            for rows in batches:
                 file.write(rows)
                 count_in(rows)
-                done += len(rows)
                 advance(len(rows))
 
-    result = {"saved_model": served.source} | tally.summary(radii) | settings
+    result = {"saved_model": served.source} | tally.summary(radii) | job.settings
     result |= {
         "input_shape": list(served.input_shape),
         "classes": served.network.classes,
@@ -175,31 +141,27 @@ def certify_examples(
                 examples,
                 gathered,
                 network=None if smoothing else served.network,
-                as_input=as_input,
-                input_scale=float(scale),
+                as_input=job.as_input,
+                input_scale=float(job.scale),
                 rivals=rivals,
             )
-        text = page.render(result, settings, gathered, cases, command)
-        write_text(report, text)
+        write_text(report, page.render(result, job.settings, gathered, cases, command))
     return result
 
 
-def _fitting_shape(examples: Examples, served: saved_model.ServedModel):
-    """How to bring an example of a named data set into the model's shape, entries in order."""
-
-    def plain(shape):
-        return tuple(n for n in shape if n != 1)
-
-    wanted, have = served.input_shape, tuple(examples.shape)
-    flattened = wanted == (int(np.prod(have)),)
-    if have == wanted:
-        return lambda x: x
-    if examples.reshapable and (plain(have) == plain(wanted) or flattened):
-        return lambda x: x.reshape((len(x), *wanted))
-    raise InputError(
-        f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}; "
-        f"reshape x to (n, {plain_shape(wanted)})"
-    )
+def _workers(runner: str | None, options: Sequence[str]):
+    """Of Apache Beam, which is an extra; None: none."""
+    if runner is None:
+        if options:
+            raise InputError(f"{options[0]!r} is an option of Apache Beam: name a runner too")
+        return None
+    try:
+        from keras_curv.beam import Workers
+    except ImportError as error:
+        raise InputError(
+            "a runner needs apache-beam, which is not installed: pip install 'keras_curv[beam]'"
+        ) from error
+    return Workers(runner, options)
 
 
 def require_distinct_files(
