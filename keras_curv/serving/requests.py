@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import glob
@@ -17,6 +18,7 @@ from keras_curv.serving.reasons import Reason, Refusal
 from keras_curv.serving.tf_record import read_records
 from keras_curv.serving.versions import Model, Versions
 
+CHANGED = "the files of requests changed while they were being read; try again"
 _WARM_UP = ("assets.extra", "tf_serving_warmup_requests")
 
 
@@ -111,7 +113,7 @@ class RequestLog:
         self.files = _matches(patterns)
         self._versions = tuple(versions)
         self._model_name = model_name
-        self._digest = hashlib.sha256()
+        self._surveyed = array.array("Q")  # after each record, of all up to it
 
     def survey(self, limit: int | None = None) -> Survey:
         """Reads everything once, up to `limit` rows, and every model that is needed.
@@ -120,13 +122,14 @@ class RequestLog:
             InputError: requests name several models, or there are none.
         """
         found, digest = Survey(), hashlib.sha256()
+        self._surveyed = array.array("Q")
         names: set[str] = set()
         times: list[int] | None = []
         try:
             for file, number, record in self._records():
                 parsed = _parse(record)
                 request = self._request(file, number, parsed)
-                _digest(digest, record)
+                self._surveyed.append(_digest(digest, record))
                 found.records += 1
                 found.count += request.count
                 if isinstance(parsed, LoggedRequest):
@@ -151,18 +154,25 @@ class RequestLog:
         return found
 
     def requests(self) -> Iterator[Request]:
-        """All of them, in the order of files and records."""
-        self._digest = hashlib.sha256()
-        for file, number, record in self._records():
-            _digest(self._digest, record)
+        """All of them, in the order of files and records.
+
+        Raises:
+            InputError: a record is not what it was when it was surveyed, or is broken.
+        """
+        digest = hashlib.sha256()
+        for at, (file, number, record) in enumerate(self._records()):
+            now = _digest(digest, record)
+            if now != (self._surveyed[at] if at < len(self._surveyed) else now):
+                raise InputError(CHANGED)
             yield self._request(file, number, _parse(record))
 
-    def fingerprint(self) -> str:
-        """SHA-256 of the records that the last call of `requests` or `blocks` has read."""
-        return self._digest.hexdigest()
-
     def blocks(self, size: int, start: int, stop: int) -> Iterator[list[Request]]:
-        """Rows `start` to `stop`, in lists of `size` rows, requests cut where they must be."""
+        """Rows `start` to `stop`, in lists of `size` rows, requests cut where they must be.
+
+        Raises:
+            InputError: the log ends before, or is not what it was when it was surveyed; of such
+                records there are no rows.
+        """
         if start == stop:
             return
         block: list[Request] = []
@@ -179,6 +189,7 @@ class RequestLog:
                     block, filled = [], 0
                 if start == stop:
                     return
+        raise InputError(CHANGED)
 
     def _records(self) -> Iterator[tuple[str, int, bytes | None]]:
         for file in self.files:
@@ -196,8 +207,10 @@ class RequestLog:
         return Request(file, number, 0, count, parsed.timestamp, asked)
 
 
-def _digest(digest, record: bytes | None) -> None:
+def _digest(digest, record: bytes | None) -> int:
+    """Adds a record; returns eight bytes of what has come of it."""
     digest.update(b"%d," % len(record or b"") + (record or b""))
+    return int.from_bytes(digest.copy().digest()[:8])
 
 
 def _parse(record: bytes | None) -> LoggedRequest | Refusal:
