@@ -161,6 +161,7 @@ def test_measures_of_a_known_network(tmp_path):
     radius = subject.certifier("crc").certify_all(x, y).radius
     assert figure["certified_all"] == 100.0 * np.mean(radius > 0.5)
     assert figure["clean"] >= figure["empirical"] >= figure["certified_all"]
+    assert figure["clean"] >= figure["empirical_ddn"] >= figure["certified_all"]
     assert figure["certified"] >= figure["certified_all"]
     assert figure["crc"] <= figure["crc_random"] <= figure["crc_least"]
     assert figure["crown"] <= figure["crown_random"] <= figure["crown_least"]
