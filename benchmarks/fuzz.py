@@ -29,10 +29,11 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.serving"]):
-    from keras_curv.reading import checkpoint, graph, op_rules, patterns, saved_model, screening
-    from keras_curv.serving import prediction_log, requests, tf_record, versions
-from keras_curv.errors import InputError
+    from keras_curv.reading import checkpoint, graph, op_rules, patterns, screening
+    from keras_curv.serving import requests, tf_record, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from keras_curv.errors import InputError
 
 SHAPE = (4,)
 

@@ -14,7 +14,13 @@ import numpy as np
 from keras_curv import activations
 from keras_curv.linear import Affine, gain
 from keras_curv.reading.ball import Ball
-from keras_curv.reading.limits import LAYERS, TOTAL_ENTRIES, require_at_most, require_shape
+from keras_curv.reading.limits import (
+    EXAMPLE_ENTRIES,
+    LAYERS,
+    TOTAL_ENTRIES,
+    require_at_most,
+    require_shape,
+)
 from keras_curv.rounding import FLOAT32_UNIT, gamma
 
 
@@ -53,7 +59,7 @@ class Flow:
     @classmethod
     def input(cls, shape: tuple[int, ...], layers: tuple = ()) -> Flow:
         """The input itself; or, behind layers, the output of the last activation."""
-        require_shape(shape)
+        require_shape(shape, EXAMPLE_ENTRIES)
         size = math.prod(shape)
         return cls(
             shape=shape,

@@ -17,6 +17,7 @@ VARIABLE_BYTES = 2**33  # of all variables together
 NODES = 2**16  # of all graphs together, of objects, and of a graph with its calls written out
 CALL_DEPTH = 64  # of functions that call one another
 TENSOR_ENTRIES = 2**27  # of one constant, or of the matrix of one layer: a GiB
+EXAMPLE_ENTRIES = 2**24  # of one example, at the input or at any layer
 REPEATED_ENTRIES = 2**24  # of all constants that are written down shorter than they are
 TOTAL_ENTRIES = 2**28  # of all layers together
 LAYERS = 256

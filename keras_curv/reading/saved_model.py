@@ -127,9 +127,13 @@ def read(source, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
         >>> served.network.depth, served.network.classes, served.input_shape
         (2, 10, (8, 8, 1))
     """
-    if isinstance(source, (str, pathlib.Path)):
-        return _read_directory(pathlib.Path(source), signature)
-    return _read_live(source)
+    try:
+        if isinstance(source, (str, pathlib.Path)):
+            return _read_directory(pathlib.Path(source), signature)
+        return _read_live(source)
+    except MemoryError as error:
+        name = source if isinstance(source, (str, pathlib.Path)) else source.name
+        raise InputError(f"{name}: reading it takes more memory than there is: {error}") from error
 
 
 def _read_live(model) -> ServedModel:
@@ -171,6 +175,7 @@ def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
     if signature not in loaded.signatures:
         known = ", ".join(sorted(loaded.signatures)) or "none"
         raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
+    screening.require_served(meta, signature, file)
     served = _read_function(loaded.signatures[signature], source=str(path))
     return dataclasses.replace(served, signature=signature, fingerprint=fingerprint)
 

@@ -111,6 +111,42 @@ def refuse_unsafe(meta: meta_graph_pb2.MetaGraphDef, source: str) -> None:
     allow_list.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, source)
 
 
+def require_served(meta: meta_graph_pb2.MetaGraphDef, signature: str, source: str) -> None:
+    """Refuses a signature that a server would answer by another function than loading gives.
+
+    A server goes by the signature's own definition and the main graph, `tf.saved_model.load` by
+    the object graph; nothing else makes the two agree.
+
+    Raises:
+        InputError: they do not.
+    """
+    definition, nodes = meta.signature_def[signature], meta.object_graph_def.nodes
+    calls = {tensor.name.split(":")[0] for tensor in definition.outputs.values()}
+    served = {
+        node.attr["f"].func.name
+        for node in meta.graph_def.node
+        if node.name in calls and node.op in ("StatefulPartitionedCall", "PartitionedCall")
+    }
+    in_order = [f"{call}:{i}" for call in calls for i in range(len(definition.outputs))]
+    outputs = [definition.outputs[name].name for name in sorted(definition.outputs)]
+    if served != {_loaded_function(nodes, signature)} or outputs != in_order:
+        raise InputError(
+            f"{source}: a server would answer the signature {signature!r} by another function "
+            "than the one that loading the model gives; export it again"
+        )
+
+
+def _loaded_function(nodes, signature: str) -> str | None:
+    """The name of the function that the object graph has for a signature."""
+    place = 0
+    for name in ("signatures", signature):
+        children = [c.node_id for c in nodes[place].children if c.local_name == name]
+        if len(children) != 1:
+            return None
+        (place,) = children
+    return nodes[place].bare_concrete_function.concrete_function_name or None
+
+
 def _refuse_large(meta: meta_graph_pb2.MetaGraphDef) -> None:
     definition, objects = meta.graph_def, meta.object_graph_def
     written = len(definition.node) + sum(len(f.node_def) for f in definition.library.function)
@@ -127,6 +163,7 @@ def _refuse_large(meta: meta_graph_pb2.MetaGraphDef) -> None:
     _refuse_long_calls(definition)
     for nodes in (definition.node, *(f.node_def for f in definition.library.function)):
         _refuse_sizes(nodes)
+        _refuse_joins(nodes)
 
 
 def _parts(message: Message) -> Iterator[Message]:
@@ -179,6 +216,35 @@ def _refuse_long_calls(definition: graph_pb2.GraphDef) -> None:
     calls = [c for node in definition.node for c in allow_list.called(node) if c in sizes]
     total = len(definition.node) + sum(sizes[called][0] for called in calls)
     limits.require_at_most(total, 4 * limits.NODES, "its graph with what it calls, in nodes,")
+
+
+def _refuse_joins(nodes: list[node_def_pb2.NodeDef]) -> None:
+    """Refuses constants that are joined to themselves until they are too large."""
+    by_name = {node.name: node for node in nodes}
+    entries: dict[str, int] = {}
+    for first in by_name:
+        stack, open_ = [first], set()
+        while stack:
+            name = stack[-1]
+            node = by_name[name]
+            inputs = [tensor.split(":")[0].lstrip("^") for tensor in node.input]
+            missing = [i for i in inputs if i in by_name and i not in entries and i not in open_]
+            if missing and name not in open_:
+                open_.add(name)
+                stack += missing
+                continue
+            stack.pop()
+            parts = [entries.get(i, 1) for i in inputs]
+            if node.op == "Const":
+                dims = node.attr["value"].tensor.tensor_shape.dim
+                parts = [math.prod(max(dim.size, 0) for dim in dims)]
+            joined = node.op in ("ConcatV2", "Concat", "Pack", "AddN")
+            entries[name] = sum(parts) if joined else max(parts, default=1)
+            if entries[name] > limits.TENSOR_ENTRIES:
+                raise InputError(
+                    f"op {node.op} (node {node.name!r}) joins constants to {entries[name]} "
+                    f"entries, at most {limits.TENSOR_ENTRIES}"
+                )
 
 
 def _refuse_sizes(nodes: list[node_def_pb2.NodeDef]) -> None:

@@ -151,6 +151,4 @@ def _input_names(directory: pathlib.Path, version: str) -> dict[str, list[str]] 
         meta = screening.parse(ModelFiles.read(directory).graph, str(directory))
     except (OSError, InputError) as error:
         return Refusal(Reason.MODEL_REFUSED, f"{directory}: {error}", version)
-    return {
-        name: sorted(definition.inputs) for name, definition in meta.signature_def.items()
-    }
+    return {name: sorted(definition.inputs) for name, definition in meta.signature_def.items()}
