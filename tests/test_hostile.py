@@ -1,4 +1,4 @@
-"""Malicious models are refused in one line, unloaded and unrun; so are broken graphs and indices."""
+"""Malicious models are refused in a line, unloaded and unrun; so are broken graphs, indices."""
 
 from __future__ import annotations
 
