@@ -9,7 +9,18 @@ class InputError(ValueError):
 
     The message is one line that names the thing, says what was received and what
     would work; the command line prints it as it is and exits with status 2.
+    Text from the input itself cannot break the line, steer a terminal, or fill the screen.
     """
+
+    def __init__(self, message: object = ""):
+        visible = " ".join(str(message).splitlines())
+        visible = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in visible)
+        if len(visible) > _LONGEST:
+            visible = f"{visible[: _LONGEST // 2]} … {visible[-_LONGEST // 2 :]}"
+        super().__init__(visible)
+
+
+_LONGEST = 12_000  # characters; a path can have 4,096, and be named twice
 
 
 def require_positive(value: float, name: str) -> float:

@@ -589,7 +589,7 @@ def test_ops_used_otherwise_are_refused(name):
 
 
 def test_a_matrix_that_is_too_large_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(convolution, "LARGEST", 16 * 16 * 2 - 1)
+    monkeypatch.setattr(convolution, "TENSOR_ENTRIES", 16 * 16 * 2 - 1)
     model = stack((4, 4, 1), lambda: L.Conv2D(2, 1), L.Flatten)()
     with pytest.raises(InputError, match="op Conv2D .*16 × 32 entries is too large.*strides"):
         saved_model.read(model)

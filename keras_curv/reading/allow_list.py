@@ -72,14 +72,14 @@ def refuse_unsafe_ops(
             name = names.pop()
             if name in functions and name not in found:
                 found.add(name)
-                names += [called for node in functions[name].node_def for called in _called(node)]
+                names += [callee for node in functions[name].node_def for callee in called(node)]
         return found
 
     tensors = (saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name)
     saver_nodes = {tensor.split(":")[0] for tensor in tensors}
     by_saver, by_others = [], list(exposed)
     for node in definition.node:
-        (by_saver if node.name in saver_nodes else by_others).extend(_called(node))
+        (by_saver if node.name in saver_nodes else by_others).extend(called(node))
     saving = reachable(by_saver)
     by_others += [name for name in functions if name not in saving]
     saving -= reachable(by_others)
@@ -93,7 +93,8 @@ def refuse_unsafe_ops(
             _refuse_unless(node, allowed, f"function {name}", source)
 
 
-def _called(node: node_def_pb2.NodeDef) -> list[str]:
+def called(node: node_def_pb2.NodeDef) -> list[str]:
+    """Names of the functions that a node may call."""
     names = [node.op]  # a function can be called as if it were an op
     for value in node.attr.values():
         if value.WhichOneof("value") == "func":

@@ -17,8 +17,8 @@ import scipy.sparse
 from keras_curv.errors import InputError
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
+from keras_curv.reading.limits import TENSOR_ENTRIES, require_shape
 
-LARGEST = 2**27  # entries of a matrix: a GiB
 _PADDINGS = ("SAME", "VALID")
 
 
@@ -88,16 +88,17 @@ def _axis(size: int, window: int, stride: int, dilation: int, padding: str):
     outputs = -(-size // stride) if padding == "SAME" else (size - span) // stride + 1
     if outputs < 1 or min(stride, dilation) < 1:
         raise InputError(f"a window that spans {span} entries does not fit an axis of {size}")
+    require_shape((window, outputs))
     before = max((outputs - 1) * stride + span - size, 0) // 2 if padding == "SAME" else 0
     place = np.arange(window)[:, None] * dilation + np.arange(outputs) * stride - before
     return place, (place >= 0) & (place < size)
 
 
 def _refuse_large(rows: int, columns: int) -> None:
-    if rows * columns > LARGEST:
+    if rows * columns > TENSOR_ENTRIES:
         raise InputError(
-            f"a matrix of {rows} × {columns} entries is too large (at most {LARGEST}); use larger "
-            "strides, fewer filters, or a smaller image"
+            f"a matrix of {rows} × {columns} entries is too large (at most {TENSOR_ENTRIES}); use "
+            "larger strides, fewer filters, or a smaller image"
         )
 
 
@@ -121,7 +122,9 @@ def convolved(node, flow: Flow, kernel: Ball) -> Flow:
 def average_pooled(node, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
     image = _image(node, flow)
-    window = np.ones((*_two_axes(node, "ksize"), 1, 1)) * np.eye(image[2])
+    size = _two_axes(node, "ksize")
+    require_shape((*size, image[2], image[2]))
+    window = np.ones((*size, 1, 1)) * np.eye(image[2])
     sums, shape = matrix(
         Ball.exact(window),
         image,
@@ -161,6 +164,7 @@ def _times(flow: Flow, lowered: Ball, shape: tuple[int, ...]) -> Flow:
 def _depthwise(kernel: Ball) -> Ball:
     """`(height, width, channels, multiplier)` as the kernel of an ordinary convolution."""
     height, width, channels, multiplier = kernel.shape
+    require_shape((height, width, channels, channels, multiplier))
     own = np.eye(channels)[:, :, None]
 
     def spread(weights):

@@ -7,12 +7,20 @@ folded into one affine map, with a bound of what folding rounds away (`ball.py`)
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
 from keras_curv import activations
 from keras_curv.linear import Affine, gain
 from keras_curv.reading.ball import Ball
+from keras_curv.reading.limits import (
+    EXAMPLE_ENTRIES,
+    LAYERS,
+    TOTAL_ENTRIES,
+    require_at_most,
+    require_shape,
+)
 from keras_curv.rounding import FLOAT32_UNIT, gamma
 
 
@@ -51,7 +59,8 @@ class Flow:
     @classmethod
     def input(cls, shape: tuple[int, ...], layers: tuple = ()) -> Flow:
         """The input itself; or, behind layers, the output of the last activation."""
-        size = int(np.prod(shape))
+        require_shape(shape, EXAMPLE_ENTRIES)
+        size = math.prod(shape)
         return cls(
             shape=shape,
             layers=layers,
@@ -119,6 +128,7 @@ class Flow:
 
     def times(self, kernel: Ball) -> Flow:
         """The product with a matrix `(size, out)`, dense or sparse."""
+        require_shape((self.base, kernel.shape[1]))
         scale = self.scale.reshape((-1, 1))
         if self.kernel is not None:
             product = self.kernel @ kernel
@@ -143,9 +153,10 @@ class Flow:
 
     def affine(self) -> Affine:
         """The map, with an identity for a kernel where there has been no product."""
-        flow = self
+        flow, size = self, self.shift.shape[0]
         if self.kernel is None:
-            flow = self.times(Ball.exact(np.eye(self.shift.shape[0])))
+            require_shape((size, max(size, self.base)))
+            flow = self.times(Ball.exact(np.eye(size)))
         return Affine(
             flow.kernel.value,
             flow.shift.value,
@@ -158,5 +169,8 @@ class Flow:
 
     def activated(self, name: str) -> Flow:
         """The output of that activation, as a new base."""
+        require_at_most(len(self.layers), LAYERS, "the number of layers")
+        entries = sum(affine.kernel.size for affine, _ in self.layers)
+        require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
         layer = (self.affine(), activations.get(name))
         return Flow.input(self.shape, (*self.layers, layer))

@@ -7,6 +7,7 @@ activations is folded (`flow.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +18,9 @@ from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.network import Network
 from keras_curv.reading import patterns
+from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
+from keras_curv.reading.limits import NODES, TOTAL_ENTRIES, require_at_most
 from keras_curv.reading.op_rules import ACTIVATION_OPS, Unreadable, apply
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
@@ -53,16 +56,26 @@ def read_network(
     Raises:
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
-    nodes = patterns.contracted({node.name: node for node in definition.node})
-    values: dict[str, object] = {input_node: Flow.input(input_shape)}
-    for name in _in_order(nodes, output.split(":")[0]):
+    held = 0
+    try:
+        require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
+        values: dict[str, object] = {input_node: Flow.input(input_shape)}
+        nodes = {node.name: node for node in definition.node}
+        needed = _in_order(nodes, output.split(":")[0])
+        nodes = patterns.contracted({name: nodes[name] for name in needed})
+        order = _in_order(nodes, output.split(":")[0])
+    except (InputError, LookupError, ValueError) as error:
+        raise InputError(f"{source}: its graph cannot be read: {error}") from error
+    for name in order:
         node = nodes[name]
         if name in values:
             continue
-        arguments = [values[_node_of(i)] for i in node.input if not i.startswith("^")]
         try:
+            arguments = [values[_node_of(i)] for i in node.input if not i.startswith("^")]
             with np.errstate(all="ignore"):  # what overflows is refused by `Affine`
                 values[name] = apply(node, arguments)
+            held += 0 if node.op in _SAME else _entries(values[name])
+            require_at_most(held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
         except (Unreadable, InputError) as error:
             raise InputError(f"{source}: op {node.op} (node {name!r}): {error}") from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -78,6 +91,16 @@ def read_network(
             return _finish(flow)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
+
+
+_SAME = ("Identity", "IdentityN", "StopGradient", "PreventGradient", "Reshape")
+
+
+def _entries(value) -> int:
+    """How many numbers a constant holds; a flow holds what its layers count."""
+    if isinstance(value, Flow):
+        return value.shift.shape[0]
+    return math.prod(np.shape(value.value if isinstance(value, Ball) else value))
 
 
 def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[str, str]]:
@@ -138,11 +161,14 @@ def _finish(flow: Flow) -> tuple[Network, str]:
 
 def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:
     """The nodes that `last` depends on, each after its inputs; control edges are left out."""
-    order, seen, stack = [], set(), [(last, False)]
+    order, seen, done, stack = [], set(), set(), [(last, False)]
     while stack:
         name, ready = stack.pop()
         if ready:
             order.append(name)
+            done.add(name)
+        elif name in seen and name not in done:
+            raise InputError(f"node {name!r} depends on itself")
         elif name not in seen:
             seen.add(name)
             stack.append((name, True))

@@ -22,6 +22,7 @@ from tensorflow.core.framework import node_def_pb2
 from keras_curv.reading import convolution, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
+from keras_curv.reading.limits import require_shape
 
 
 class Unreadable(Exception):
@@ -61,13 +62,25 @@ def apply(node: node_def_pb2.NodeDef, arguments: list):
         Unreadable: there is no rule for it, or the rule does not cover the case.
     """
     if node.op == "Const":
-        return _constant(tf.make_ndarray(node.attr["value"].tensor))
+        tensor = node.attr["value"].tensor
+        require_shape(dim.size for dim in tensor.tensor_shape.dim)
+        return _constant(tf.make_ndarray(tensor))
     if node.op not in _RULES:
         raise Unreadable(_WHY_NOT.get(node.op, "there is no rule that reads this op"))
     flows = [argument for argument in arguments if isinstance(argument, Flow)]
     if any(flow.head != "logits" for flow in flows) and node.op != "Identity":
         raise Unreadable(f"nothing may follow the final {flows[0].head}")
+    _refuse_large(node.op, [a for a in arguments if isinstance(a, (Ball, np.ndarray))])
     return _RULES[node.op](node, *arguments)
+
+
+def _refuse_large(op: str, constants: list) -> None:
+    """Refuses what constants would grow to, put together or broadcast against one another."""
+    shapes = [constant.shape for constant in constants]
+    if op in ("ConcatV2", "Pack"):
+        require_shape([sum(math.prod(shape) for shape in shapes)])
+    elif len(shapes) > 1 and op in _BROADCAST:
+        require_shape(np.broadcast_shapes(*shapes))
 
 
 def _constant(array: np.ndarray):
@@ -79,6 +92,7 @@ def _constant(array: np.ndarray):
     raise Unreadable(f"constants of type {array.dtype} are not supported")
 
 
+_BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum")
 _KINK = "is not differentiable, so it has no curvature bound; use softplus, sigmoid or tanh"
 _WHY_NOT = {
     "Relu6": f"ReLU6 {_KINK}",

@@ -50,20 +50,21 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
         >>> nodes["mul"].op, nodes["mul"].input
         ('silu', ['z'])
     """
-    return {name: _contracted(nodes, node) for name, node in nodes.items()}
+    source = _Source(nodes)
+    return {name: _contracted(source, node) for name, node in nodes.items()}
 
 
-def _contracted(nodes: dict[str, NodeDef], node: NodeDef) -> NodeDef:
+def _contracted(source: _Source, node: NodeDef) -> NodeDef:
     for activation, pattern in PATTERNS:
         if node.op == pattern[0]:
-            for argument in _matches(nodes, node.name, pattern, None):
+            for argument in _matches(source, node.name, pattern, None):
                 return NodeDef(name=node.name, op=activation, input=[argument])
     return node
 
 
-def _matches(nodes, tensor: str, pattern, argument: str | None):
+def _matches(source, tensor: str, pattern, argument: str | None):
     """All nodes that may be `Z` in a match of `tensor`, given that it is `argument` if known."""
-    node = _source(nodes, tensor)
+    node = source(tensor)
     if pattern is Z:
         if node is not None and argument in (None, node.name):
             yield node.name
@@ -76,36 +77,49 @@ def _matches(nodes, tensor: str, pattern, argument: str | None):
         inputs = [i for i in node.input if not i.startswith("^")]
         orders = [inputs, inputs[::-1]] if node.op in _COMMUTE else [inputs]
         for order in orders:
-            yield from _all_match(nodes, order, pattern[1:], argument)
+            yield from _all_match(source, order, pattern[1:], argument)
 
 
-def _all_match(nodes, tensors, patterns, argument):
+def _all_match(source, tensors, patterns, argument):
     if len(tensors) != len(patterns):
         return
     if not tensors:
         yield argument
         return
-    for found in _matches(nodes, tensors[0], patterns[0], argument):
-        yield from _all_match(nodes, tensors[1:], patterns[1:], found)
+    for found in _matches(source, tensors[0], patterns[0], argument):
+        yield from _all_match(source, tensors[1:], patterns[1:], found)
 
 
-def _source(nodes, tensor: str) -> NodeDef | None:
+class _Source:
     """The node behind a tensor, past ops that hand it on; None if it is not a first output."""
-    while True:
-        name, _, index = tensor.partition(":")
-        node = nodes[name]
-        if node.op == "IdentityN":
-            tensor = node.input[int(index or 0)]
-        elif index not in ("", "0"):
-            return None
-        elif node.op in _HANDS_ON:
-            tensor = node.input[0]
-        else:
-            return node
+
+    def __init__(self, nodes: dict[str, NodeDef]):
+        self._nodes = nodes
+        self._found: dict[str, NodeDef | None] = {}
+
+    def __call__(self, tensor: str) -> NodeDef | None:
+        passed = []
+        while tensor not in self._found:
+            passed.append(tensor)
+            name, _, index = tensor.partition(":")
+            node = self._nodes[name]
+            if node.op == "IdentityN":
+                tensor = node.input[int(index or 0)]
+            elif index not in ("", "0"):
+                self._found[tensor] = None
+            elif node.op in _HANDS_ON:
+                tensor = node.input[0]
+            else:
+                self._found[tensor] = node
+        self._found |= dict.fromkeys(passed, self._found[tensor])
+        return self._found[tensor]
 
 
 def _is_number(node: NodeDef, number: float) -> bool:
     tensor = node.attr["value"].tensor
     if tensor.tensor_shape.dim or tensor.dtype not in (tf.float32, tf.float64):
         return False
-    return float(tf.make_ndarray(tensor)) == number
+    try:
+        return float(tf.make_ndarray(tensor)) == number
+    except (TypeError, ValueError):  # its content is not one number
+        return False

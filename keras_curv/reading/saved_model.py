@@ -2,16 +2,18 @@
 
 Loading a SavedModel runs parts of its graph, and graphs can read and write files. So:
 
-1. parse `saved_model.pb` as data, nothing else;
-2. every op of every graph and function must be on the list of `allow_list.py`, or it is
-   refused by name; file ops only in the saver's own functions, which loading does not call;
-3. the object graph may hold plain variables, constants and functions only: no assets, lookup
-   tables or resources with initialisers, no custom save or restore code;
-4. only then load, freeze the signature, and read it op by op (`graph.py`);
-5. run examples through the signature and through the network that was read, and refuse on
-   disagreement beyond rounding. The op rules are the proof; this is its test.
+1. take the graph and the variables, and no other file (`files.py`);
+2. parse `saved_model.pb` as data, nothing else, and screen it (`screening.py`): sizes; every op of
+   every graph and function must be on the list of `allow_list.py`, or it is refused by name; file
+   ops only in the saver's own functions, which loading does not call; no objects but plain
+   variables, constants and functions: no assets, lookup tables or resources with initialisers, no
+   custom save or restore code;
+3. only then load what was screened, freeze the signature, and read it op by op (`graph.py`);
+4. run examples through the signature, up to the output that was read and no further, and through
+   the network that was read, and refuse on disagreement beyond rounding. The op rules are the
+   proof; this is its test.
 
-A live Keras model goes through steps 4 and 5 the same way.
+A live Keras model goes through steps 3 and 4 the same way.
 """
 
 from __future__ import annotations
@@ -23,27 +25,17 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from keras_curv.errors import InputError
 from keras_curv.network import Network
-from keras_curv.reading import allow_list, graph
+from keras_curv.reading import graph, screening
+from keras_curv.reading.files import GRAPH, ModelFiles
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
 _ALONE = 3  # examples that are also served in a batch of their own
-_PLAIN_OBJECTS = {
-    "user_object",
-    "variable",
-    "constant",
-    "function",
-    "bare_concrete_function",
-    "captured_tensor",
-}
-_PLAIN_CLASSES = {"", "tf.TrackableConstant"}  # other registered classes rebuild themselves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +127,13 @@ def read(source, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
         >>> served.network.depth, served.network.classes, served.input_shape
         (2, 10, (8, 8, 1))
     """
-    if isinstance(source, (str, pathlib.Path)):
-        return _read_directory(pathlib.Path(source), signature)
-    return _read_live(source)
+    try:
+        if isinstance(source, (str, pathlib.Path)):
+            return _read_directory(pathlib.Path(source), signature)
+        return _read_live(source)
+    except MemoryError as error:
+        name = source if isinstance(source, (str, pathlib.Path)) else source.name
+        raise InputError(f"{name}: reading it takes more memory than there is: {error}") from error
 
 
 def _read_live(model) -> ServedModel:
@@ -163,24 +159,37 @@ def _read_live(model) -> ServedModel:
 def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
     try:
         path = resolve_directory(path)
-        fingerprint = _fingerprint(path)
-        _refuse_unsafe(path / "saved_model.pb")
+        files = ModelFiles.read(path)
+        fingerprint = files.fingerprint()
+        file = str(path / GRAPH)
+        meta = screening.parse(files.graph, file)
+        screening.refuse_unsafe(meta, file)
+        loaded = _load(files)
+        again = ModelFiles.read(path).fingerprint()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    try:
-        loaded = tf.saved_model.load(str(path))
-    except Exception as error:  # whatever TensorFlow raises on a broken directory
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{path}: TensorFlow cannot load this SavedModel: {reason}") from error
+    if again != fingerprint:
+        raise InputError(f"{path} changed while it was being read; try again")
     if not hasattr(loaded, "signatures"):
         raise InputError(f"{path}: the root of this SavedModel is not a module")
     if signature not in loaded.signatures:
         known = ", ".join(sorted(loaded.signatures)) or "none"
         raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
+    screening.require_served(meta, signature, file)
     served = _read_function(loaded.signatures[signature], source=str(path))
-    if _fingerprint(path) != fingerprint:
-        raise InputError(f"{path} changed while it was being read; try again")
     return dataclasses.replace(served, signature=signature, fingerprint=fingerprint)
+
+
+def _load(files: ModelFiles):
+    with files.alone() as folder:
+        try:
+            return tf.saved_model.load(folder)
+        except Exception as error:  # whatever TensorFlow raises on a broken directory
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise InputError(
+                f"{files.path}: TensorFlow cannot load this SavedModel: "
+                f"{reason.replace(folder, str(files.path))}"
+            ) from error
 
 
 def resolve_directory(path: pathlib.Path) -> pathlib.Path:
@@ -209,44 +218,6 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
             "make one with model.export(directory)"
         )
     return max(versions, key=lambda entry: int(entry.name))
-
-
-def _fingerprint(path: pathlib.Path) -> str:
-    digest = hashlib.sha256()
-    for file in [path / "saved_model.pb", *sorted((path / "variables").glob("*"))]:
-        if not file.is_file():
-            continue
-        digest.update(file.name.encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-def _refuse_unsafe(file: pathlib.Path) -> None:
-    """Steps 1 to 3 of the module docstring: nothing is loaded or run here."""
-    proto = saved_model_pb2.SavedModel()
-    try:
-        proto.ParseFromString(file.read_bytes())
-    except DecodeError as error:
-        raise InputError(f"{file} is not a SavedModel, or is cut off: {error}") from error
-    if len(proto.meta_graphs) != 1:
-        raise InputError(
-            f"{file} has {len(proto.meta_graphs)} meta graphs; one, tagged 'serve', is supported"
-        )
-    meta = proto.meta_graphs[0]
-    if not meta.object_graph_def.nodes:
-        raise InputError(f"{file} is a TensorFlow 1 SavedModel; export the model with TensorFlow 2")
-    for node in meta.object_graph_def.nodes:
-        kind = node.WhichOneof("kind")
-        plain = kind in _PLAIN_OBJECTS and node.registered_name in _PLAIN_CLASSES
-        if not plain or node.saveable_objects or node.registered_saver:
-            raise InputError(
-                f"{file} holds an object of kind {node.registered_name or kind!r} with code of its "
-                "own, which loading would run; only variables, constants and functions are allowed"
-            )
-    if meta.asset_file_def:
-        raise InputError(f"{file} refers to asset files; they are not allowed")
-    exposed = meta.object_graph_def.concrete_functions
-    allow_list.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, str(file))
 
 
 def _read_function(function, source: str) -> ServedModel:
@@ -281,11 +252,13 @@ def _read_function(function, source: str) -> ServedModel:
             f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
         )
     position = [tensor.name for tensor in frozen.outputs].index(output.name)
-    by_name = list(function.structured_input_signature[1])
+    pruned = frozen.prune(inputs[0].name, frozen.outputs[position].name)
 
     def call(x: tf.Tensor) -> tf.Tensor:
-        outputs = function(**{by_name[0]: x}) if by_name else function(x)
-        return tf.nest.flatten(outputs)[position]
+        try:
+            return pruned(x)
+        except tf.errors.OpError as error:
+            raise InputError(f"{source}: its signature fails: {error.message}") from error
 
     return ServedModel(
         network=network,

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import saved_model_pb2
-
 from keras_curv.certifier import Certifier
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import saved_model, screening
+from keras_curv.reading.files import ModelFiles
 from keras_curv.serving.prediction_log import LoggedRequest
 from keras_curv.serving.reasons import Reason, Refusal
 
@@ -158,13 +156,8 @@ def _numbered(base: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _input_names(directory: pathlib.Path, version: str) -> dict[str, list[str]] | Refusal:
-    proto = saved_model_pb2.SavedModel()
     try:
-        proto.ParseFromString((directory / "saved_model.pb").read_bytes())
-    except (OSError, DecodeError) as error:
+        meta = screening.parse(ModelFiles.read(directory).graph, str(directory))
+    except (OSError, InputError) as error:
         return Refusal(Reason.MODEL_REFUSED, f"{directory}: {error}", version)
-    return {
-        name: sorted(definition.inputs)
-        for graph in proto.meta_graphs
-        for name, definition in graph.signature_def.items()
-    }
+    return {name: sorted(definition.inputs) for name, definition in meta.signature_def.items()}

@@ -1,0 +1,531 @@
+# ruff: noqa: E501
+"""Malicious SavedModels, for the tests and for `benchmarks/hostile.py`.
+
+`CASES[name](folder, canary)` builds one, as `folder`; if any of it ran as its author wants, a file
+`canary` would be there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import struct
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_curv.serving.tf_record import masked_crc32c
+
+GRAPH, INDEX = "saved_model.pb", "variables/variables.index"
+DATA = "variables/variables.data-00000-of-00001"
+CASES = {}
+HARMLESS = {}  # what is hostile in these lies where nobody looks: they are read as if without it
+
+
+class Net(tf.Module):
+    """Weights for four inputs, five hidden units and three classes."""
+
+    def __init__(self, last=1.0):
+        super().__init__()
+        rng = np.random.default_rng(4)
+        self.w = tf.Variable(rng.normal(size=(4, 5)), dtype=tf.float32)
+        self.square = tf.Variable(rng.normal(size=(4, 4)), dtype=tf.float32)
+        self.v = tf.Variable(last * rng.normal(size=(5, 3)), dtype=tf.float32)
+
+    def __call__(self, x):
+        return tf.nn.softplus(x @ self.w) @ self.v
+
+
+def export(path, body=lambda x, net: net(x), specs=None, net=None):
+    """Saves `body(x, net)` as the default signature; returns the directory."""
+    net = net or Net()
+    specs = specs or [tf.TensorSpec((None, 4), tf.float32)]
+    function = tf.function(lambda *x: body(*x, net)).get_concrete_function(*specs)
+    tf.saved_model.save(net, str(path), signatures=function)
+    return path
+
+
+@contextlib.contextmanager
+def edited(path):
+    """The SavedModel's message, to be changed in place."""
+    file = path / GRAPH
+    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    yield proto.meta_graphs[0]
+    file.write_bytes(proto.SerializeToString())
+
+
+def case(name, registry=CASES):
+    def register(build):
+        registry[name] = build
+        return build
+
+    return register
+
+
+def nodes_of(meta):
+    for function in meta.graph_def.library.function:
+        yield from function.node_def
+
+
+def enlarge(path, old, new):
+    """Puts another number in the place of a constant, and drops what tells the shapes."""
+    changed = 0
+    with edited(path) as meta:
+        for node in nodes_of(meta):
+            if node.op == "Const" and node.attr["dtype"].type == tf.int32.as_datatype_enum:
+                values = tf.make_ndarray(node.attr["value"].tensor)
+                if (values == old).any():
+                    values = np.where(values == old, new, values).astype(np.int32)
+                    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
+                    changed += 1
+            if "_output_shapes" in node.attr:
+                del node.attr["_output_shapes"]
+    assert changed
+    return path
+
+
+# Ops that reach outside
+
+
+def _write(x, net, canary):
+    tf.io.write_file(str(canary), "owned")
+    return net(x)
+
+
+def ran(canary):
+    def write(value):
+        canary.write_text("owned")
+        return value
+
+    return write
+
+
+def _looping(x, net, canary):
+    return tf.while_loop(lambda y: tf.reduce_all(tf.abs(y) < np.inf), lambda y: (y * 0.0,), (x,))[0]
+
+
+BODIES = {
+    "write_file": _write,
+    "read_file": lambda x, n, c: n(x) + tf.cast(tf.strings.length(tf.io.read_file("/etc/passwd")), tf.float32),
+    "py_function": lambda x, n, c: n(tf.ensure_shape(tf.py_function(ran(c), [x], tf.float32), (None, 4))),
+    "numpy_function": lambda x, n, c: n(tf.ensure_shape(tf.numpy_function(ran(c), [x], tf.float32), (None, 4))),
+    "print to a file": lambda x, n, c: (tf.print("owned", output_stream=f"file://{c}"), n(x))[1],
+    "save": lambda x, n, c: (tf.raw_ops.SaveV2(prefix=str(c), tensor_names=["a"], shape_and_slices=[""], tensors=[n.v]), n(x))[1],
+    "debug to a file": lambda x, n, c: n(tf.raw_ops.DebugIdentityV2(input=x, debug_urls=[f"file://{c}"])),
+    "in a nested function": lambda x, n, c: tf.function(lambda y: tf.function(lambda z: _write(z, n, c))(y) * 2.0)(x),
+    "in a map": lambda x, n, c: tf.map_fn(lambda row: _write(row[None], n, c)[0], x),
+    "in a branch": lambda x, n, c: tf.cond(tf.reduce_sum(x) > 0, lambda: _write(x, n, c), lambda: n(x)),
+    "infinite loop": lambda x, n, c: n(_looping(x, n, c)),
+    "host call": lambda x, n, c: (tf.raw_ops.CollectiveReduce(input=x, group_size=2, group_key=1, instance_key=1, merge_op="Add", final_op="Id", subdiv_offsets=[0]), n(x))[1],
+}  # fmt: skip
+for name, body in BODIES.items():
+    case(f"op: {name}")(
+        lambda path, canary, body=body: export(path, lambda x, net: body(x, net, canary))
+    )
+
+
+@case("op: in a function that no signature calls")
+def _uncalled(path, canary):
+    net = Net()
+    net.more = tf.function(
+        lambda x: _write(x, net, canary), input_signature=[tf.TensorSpec((None, 4))]
+    )
+    return export(path, net=net)
+
+
+@case("op: in the saver")
+def _in_saver(path, canary):
+    export(path, lambda x, net: _write(x, net, canary))
+    with edited(path) as meta:
+        (output,) = meta.signature_def["serving_default"].outputs.values()
+        meta.saver_def.restore_op_name = output.name.split(":")[0]
+    return path
+
+
+@case("op: a name that writes to the terminal")
+def _terminal(path, canary):
+    export(path)
+    with edited(path) as meta:
+        next(nodes_of(meta)).op = "Wri\x1b[2J\nte"
+    return path
+
+
+@case("object: table with an initialiser")
+def _table(path, canary):
+    words = path.parent / "words.txt"
+    words.write_text("a\nb\n")
+    net, kind = Net(), tf.lookup.TextFileIndex
+    source = tf.lookup.TextFileInitializer(
+        str(words), tf.string, kind.WHOLE_LINE, tf.int64, kind.LINE_NUMBER
+    )
+    net.table = tf.lookup.StaticHashTable(source, 0)
+    return export(path, net=net)
+
+
+@case("object: registered class with an initialiser")
+def _registered(path, canary):
+    net = Net()
+    net.table = tf.Module()
+    for name in ("_initialize", "_create_resource"):
+        setattr(net.table, name, tf.function(lambda: tf.constant(0.0), input_signature=[]))
+    export(path, net=net)
+    with edited(path) as meta:
+        nodes = meta.object_graph_def.nodes
+        table = next(c.node_id for c in nodes[0].children if c.local_name == "table")
+        nodes[table].registered_name = "tf.StaticHashTable"
+    return path
+
+
+@case("asset: outside of the directory")
+def _asset(path, canary):
+    export(path)
+    with edited(path) as meta:
+        meta.asset_file_def.add(filename="../../../../etc/passwd").tensor_info.name = "x:0"
+    return path
+
+
+# Files
+
+
+def replaced(path, name, make):
+    export(path)
+    target = path / name
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+    target.parent.mkdir(exist_ok=True)
+    make(target)
+    return path
+
+
+def link_case(what, name, make, registry=CASES):
+    case(f"file: {what}", registry)(lambda path, canary: replaced(path, name, make))
+
+
+def _outside(target):
+    """A good graph, but in another model."""
+    target.symlink_to(export(target.parent.parent / "twin") / target.name)
+
+
+link_case("graph is a pipe", GRAPH, os.mkfifo)
+link_case("graph is /dev/zero", GRAPH, lambda t: t.symlink_to("/dev/zero"))
+link_case("graph is elsewhere", GRAPH, _outside)
+link_case("graph links to itself", GRAPH, lambda t: t.symlink_to(t))
+link_case("index is a pipe", INDEX, os.mkfifo)
+link_case("index is /dev/zero", INDEX, lambda t: t.symlink_to("/dev/zero"))
+link_case("data are a pipe", DATA, os.mkfifo)
+link_case("data are /dev/zero", DATA, lambda t: t.symlink_to("/dev/zero"))
+link_case("data are elsewhere", DATA, lambda t: t.symlink_to("/etc/passwd"))
+link_case("variables are elsewhere", "variables", lambda t: t.symlink_to("/etc"))
+link_case("data of a TiB, all holes", DATA, lambda t: (t.touch(), os.truncate(t, 2**40)))
+link_case("fingerprint is a pipe", "fingerprint.pb", os.mkfifo, HARMLESS)
+link_case("fingerprint is noise", "fingerprint.pb", lambda t: t.write_bytes(b"\xff" * 99), HARMLESS)
+link_case("debug info is /dev/zero", "debug/saved_model_debug_info.pb",
+          lambda t: t.symlink_to("/dev/zero"), HARMLESS)  # fmt: skip
+link_case("another graph as text", "saved_model.pbtxt", lambda t: t.write_text("{"), HARMLESS)
+link_case("another graph in chunks", "saved_model.cpb", lambda t: t.write_text("{"), HARMLESS)
+link_case("assets are a pipe", "assets", os.mkfifo, HARMLESS)
+
+
+# The index of variables
+
+
+def varint(number):
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def block_of(entries):
+    content = b"".join(b"\0" + varint(len(k)) + varint(len(v)) + k + v for k, v in entries)
+    content += struct.pack("<II", 0, 1)
+    return content + b"\0" + struct.pack("<I", masked_crc32c(content + b"\0"))
+
+
+def index_of(entries, claimed=None):
+    """A table as TensorFlow would read it; `claimed`: the size that its only block says it has."""
+    data = block_of(entries)
+    handle = varint(0) + varint(claimed or len(data) - 5)
+    inner = block_of([(b"~", handle)])
+    footer = varint(0) + varint(0) + varint(len(data)) + varint(len(inner) - 5)
+    return data + inner + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+
+
+def _rewritten(change, **claims):
+    def build(path, canary):
+        from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
+
+        from keras_curv.reading import checkpoint
+
+        export(path)
+        entries = []
+        for key, value in checkpoint._entries((path / INDEX).read_bytes()):
+            if key.startswith(b"w/"):
+                entry = BundleEntryProto.FromString(value)
+                change(entry)
+                value = entry.SerializeToString()
+            entries.append((key, value))
+        (path / INDEX).write_bytes(index_of(entries, **claims))
+        return path
+
+    return build
+
+
+def _shape(entry):
+    entry.shape.dim[0].size = 2**58
+
+
+def _bytes(entry):
+    _shape(entry)
+    entry.size = 2**58 * 5 * 4
+
+
+def _strings(entry):
+    entry.dtype = tf.string.as_datatype_enum
+
+
+case("index: a shape of 2^60 entries")(_rewritten(_shape))
+case("index: 2^60 bytes of data")(_rewritten(_bytes))
+case("index: data at 2^60")(_rewritten(lambda entry: setattr(entry, "offset", 2**60)))
+case("index: in the millionth file")(_rewritten(lambda entry: setattr(entry, "shard_id", 10**6)))
+case("index: numbers as strings of any length")(_rewritten(_strings))
+case("index: a block of 2^60 bytes")(_rewritten(lambda entry: None, claimed=2**60))
+
+
+# Shapes and constants
+
+
+def _grown(op):
+    return lambda path, canary: enlarge(export(path, op), 1234, 2**31 - 1)
+
+
+case("shape: filled")(_grown(lambda x, n: n(x) + tf.reduce_sum(tf.fill([1234], 0.5))))
+case("shape: filled, twice as large at each step")(
+    lambda path, canary: enlarge(
+        export(path, lambda x, n: n(x) + tf.reduce_sum(tf.fill([1234, 1234], 0.5))), 1234, 10**6
+    )
+)
+case("shape: tiled")(_grown(lambda x, n: n(x) + tf.reduce_sum(tf.tile([0.5], [1234]))))
+case("shape: broadcast")(
+    _grown(lambda x, n: n(x) + tf.reduce_sum(tf.broadcast_to(tf.constant([0.5]), [1234])))
+)
+case("shape: padded")(
+    _grown(lambda x, n: n(x) + tf.reduce_sum(tf.pad(tf.constant([0.5]), [[0, 1234]])))
+)
+case("shape: a range, while loading")(
+    _grown(lambda x, n: n(tf.reshape(x, tf.concat([[-1], tf.range(0, 1234)[4:5]], 0))))
+)
+case("shape: in an output that nobody asked for")(
+    _grown(lambda x, n: {"logits": n(x), "more": tf.reduce_sum(tf.fill([1234], 1.0))})
+)
+
+
+def _input(shape, body):
+    return lambda path, canary: export(path, body, [tf.TensorSpec((None, *shape), tf.float32)])
+
+
+def _flat(x):
+    return tf.reshape(x, (-1, int(np.prod(x.shape[1:]))))
+
+
+case("shape: convolved, 10^6 × 10^6")(
+    _input((10**6, 10**6, 1), lambda x, n: tf.nn.conv2d(x, tf.ones((1, 1, 1, 2)), 1, "SAME"))
+)
+case("shape: averaged, 10^4 × 10^4")(
+    _input((10**4, 10**4, 1), lambda x, n: _flat(tf.nn.avg_pool2d(x, 5000, 5000, "VALID")))
+)
+case("shape: a window of 10^5 × 10^5")(
+    _input((4, 4, 1), lambda x, n: _flat(tf.nn.avg_pool2d(x, 10**5, 1, "SAME")))
+)
+case("shape: a million units, each on its own")(_input((2**20,), lambda x, n: tf.tanh(tf.tanh(x))))
+case("shape: depthwise on a hundred thousand channels")(
+    _input((1, 1, 10**5), lambda x, n: _flat(tf.nn.depthwise_conv2d(x, np.ones((1, 1, 10**5, 1), np.float32), [1] * 4, "SAME")))
+)  # fmt: skip
+
+
+def _outer(x, net):
+    wide = tf.reshape(net.w, (1, 20))
+    for size in (20, 400, 160_000):
+        wide = tf.reshape(tf.reshape(wide, (size, 1)) + tf.reshape(wide, (1, size)), (1, size**2))
+    return net(x) + wide[:, :3]
+
+
+case("constant: broadcast against itself")(lambda path, canary: export(path, _outer))
+
+
+@case("constant: joined to itself forty times")
+def _joined(path, canary):
+    def body(x, net):
+        shape = tf.constant([-1, 4])
+        for _ in range(40):
+            shape = tf.concat([shape, tf.constant([7, 7])], 0)
+        return net(tf.reshape(x, shape[:2]))
+
+    export(path, body)
+    with edited(path) as meta:
+        for node in nodes_of(meta):
+            if node.op == "ConcatV2":
+                node.input[1] = node.input[0]
+            node.attr.pop("_output_shapes", None)
+    return path
+
+
+@case("constant: one number that stands for 2^33")
+def _constant(path, canary):
+    export(path, lambda x, net: net(x + tf.zeros((1, 4))))
+    with edited(path) as meta:
+        for node in nodes_of(meta):
+            node.attr.pop("_output_shapes", None)
+            if node.op == "Const":
+                tensor = node.attr["value"].tensor
+                tensor.Clear()
+                tensor.dtype = tf.float32.as_datatype_enum
+                tensor.float_val.append(0.5)
+                tensor.tensor_shape.dim.add().size = 2**33
+    return path
+
+
+@case("constant: a bound in a specification")
+def _specification(path, canary):
+    export(path)
+    with edited(path) as meta:
+        for function in meta.object_graph_def.concrete_functions.values():
+            spec = function.output_signature.bounded_tensor_spec_value
+            for bound in (spec.minimum, spec.maximum):
+                bound.dtype = tf.float32.as_datatype_enum
+                bound.float_val.append(0.5)
+                bound.tensor_shape.dim.add().size = 2**34
+    return path
+
+
+# Calls
+
+
+def _chain(path, links, calls):
+    """Functions h0, h1, …, each calling the next so many times; `links` 0: itself."""
+    inner = tf.function(lambda x: tf.identity(x))
+
+    @tf.function
+    def outer(x):
+        for _ in range(calls):
+            x = inner(x)
+        return x
+
+    export(path, lambda x, net: net(outer(x)))
+    with edited(path) as meta:
+        library = meta.graph_def.library.function
+        first = next(f for f in library if "_outer_" in f.signature.name)
+        last = next(n.attr["f"].func.name for n in first.node_def if "f" in n.attr)
+        for index in range(links):
+            link = library.add()
+            link.CopyFrom(first)
+            link.signature.name = f"h{index}"
+            for node in link.node_def:
+                if "f" in node.attr:
+                    node.attr["f"].func.name = last if index == links - 1 else f"h{index + 1}"
+        for node in first.node_def:
+            if "f" in node.attr:
+                node.attr["f"].func.name = "h0" if links else first.signature.name
+    return path
+
+
+case("calls: itself")(lambda path, canary: _chain(path, 0, 1))
+case("calls: the next twice, fifty times")(lambda path, canary: _chain(path, 50, 2))
+case("calls: 5,000 deep")(lambda path, canary: _chain(path, 5000, 1))
+
+
+# The message
+
+
+def _stuffed(path, add):
+    export(path)
+    with open(path / GRAPH, "ab") as file:
+        add(file)
+    return path
+
+
+def _unknown(file):
+    size = 300 * 2**20
+    file.write(varint(99 << 3 | 2) + varint(size))
+    file.truncate(file.tell() + size)
+
+
+def _nested(file):
+    inner = b""
+    for _ in range(100_000):
+        inner = varint(2 << 3 | 2) + varint(len(inner)) + inner if len(inner) < 10**5 else inner
+    file.write(inner)
+
+
+def _empty_nodes(path, canary):
+    export(path)
+    with edited(path) as meta:
+        empty = varint(1 << 3 | 2) + varint(0)
+        meta.graph_def.MergeFromString(empty * 10**6)
+    return path
+
+
+def _many(path, canary):
+    def long(x, net):
+        return net(x)
+
+    export(path, long)
+    with edited(path) as meta:
+        function = meta.graph_def.library.function[0]
+        for index in range(10**5):
+            node = function.node_def.add(name=f"more{index}", op="NoOp")
+            node.attr["_"].b = True
+    return path
+
+
+case("message: 300 MiB of unknown fields")(lambda path, canary: _stuffed(path, _unknown))
+case("message: deep nesting")(lambda path, canary: _stuffed(path, _nested))
+case("message: a million empty nodes")(_empty_nodes)
+case("message: 100,000 nodes")(_many)
+case("message: two graphs")(lambda path, canary: _stuffed(path, lambda f: f.write(b"\x12\x00")))
+
+
+@case("message: cut in the middle")
+def _cut(path, canary):
+    export(path)
+    content = (path / GRAPH).read_bytes()
+    (path / GRAPH).write_bytes(content[: len(content) // 2])
+    return path
+
+
+@case("message: 10^5 objects")
+def _objects(path, canary):
+    export(path)
+    with edited(path) as meta:
+        for _ in range(10**5):
+            meta.object_graph_def.nodes.add().user_object.identifier = "_generic_user_object"
+    return path
+
+
+@case("depth: 400 layers")
+def _layers(path, canary):
+    def deep(x, net):
+        for _ in range(400):
+            x = tf.tanh(x)
+        return net(x)
+
+    return export(path, deep)
+
+
+@case("signature: what is served is another function")
+def _another(path, canary):
+    """A server goes by the signature's own definition, loading in Python by the object graph."""
+    net = Net()
+    spec = [tf.TensorSpec((None, 4), tf.float32, name="x")]
+    functions = {
+        "serving_default": tf.function(lambda x: {"logits": net(x)}, input_signature=spec),
+        "bad": tf.function(lambda x: {"logits": -net(x)}, input_signature=spec),
+    }
+    tf.saved_model.save(net, str(path), signatures=functions)
+    with edited(path) as meta:
+        meta.signature_def["serving_default"].CopyFrom(meta.signature_def["bad"])
+    return path

@@ -1,0 +1,153 @@
+"""Malicious models are refused in a line, unloaded and unrun; so are broken graphs, indices."""
+
+from __future__ import annotations
+
+import hostile_models as hostile
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from keras_curv.errors import InputError
+from keras_curv.reading import checkpoint, graph, saved_model, screening
+
+# Ops and objects are in test_refusals.py; what takes seconds to build, in benchmarks/hostile.py.
+_SLOW = ("op: ", "object: ", "message: ", "calls: 5,000", "depth: ")
+CASES = [name for name in hostile.CASES if not name.startswith(_SLOW)]
+LOADED = (
+    "shape: a million",
+    "shape: a window",
+    "shape: averaged",
+    "shape: depthwise",
+    "signature:",
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_malicious_models_are_refused(name, tmp_path, monkeypatch):
+    path, canary = hostile.CASES[name](tmp_path / "model", tmp_path / "canary"), tmp_path / "canary"
+    if not name.startswith((*LOADED, "file: variables are elsewhere", "constant: broadcast")):
+        monkeypatch.setattr(tf.saved_model, "load", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(InputError) as caught:
+        saved_model.read(path)
+    assert str(caught.value).isprintable()
+    assert str(path) in str(caught.value)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("name", hostile.HARMLESS)
+def test_files_that_nobody_needs_are_not_looked_at(name, tmp_path):
+    path = hostile.HARMLESS[name](tmp_path / "model", tmp_path / "canary")
+    saved_model.read(path).check(np.ones((2, 4), np.float32))
+
+
+def test_links_within_the_directory_are_followed(tmp_path):
+    """As a mounted volume has them: names that lead to one version of all files."""
+    path = hostile.export(tmp_path / "model")
+    (path / "..data").mkdir()
+    for name in ("saved_model.pb", "variables"):
+        (path / name).rename(path / "..data" / name)
+        (path / name).symlink_to(path / "..data" / name)
+    (tmp_path / "link").symlink_to(path)
+    assert saved_model.read(tmp_path / "link").network.classes == 3
+
+
+def test_what_is_loaded_is_what_was_screened(tmp_path, monkeypatch):
+    """A graph that is exchanged between screening and loading is not the one that is loaded."""
+    path, screened = hostile.export(tmp_path / "model"), []
+    load = tf.saved_model.load
+
+    def exchanged(folder):
+        (path / "saved_model.pb").write_bytes(b"something else")
+        screened.append(folder)
+        return load(folder)
+
+    monkeypatch.setattr(tf.saved_model, "load", exchanged)
+    with pytest.raises(InputError, match="changed while it was being read"):
+        saved_model.read(path)
+    assert screened and screened != [str(path)]
+
+
+def test_signatures_in_another_order_are_refused(tmp_path):
+    """A server would answer "a" with what loading in Python calls "b"."""
+    path = hostile.export(tmp_path / "model", lambda x, net: {"a": net(x), "logits": -net(x)})
+    with hostile.edited(path) as meta:
+        outputs = meta.signature_def["serving_default"].outputs
+        outputs["a"].name, outputs["logits"].name = outputs["logits"].name, outputs["a"].name
+    with pytest.raises(InputError, match="another function"):
+        saved_model.read(path)
+
+
+def read_nodes(*nodes):
+    """Reads a graph written by hand: `(name, op, inputs…)`, the last one being the output."""
+    definition = graph_pb2.GraphDef()
+    for name, op, *inputs in nodes:
+        definition.node.add(name=name, op=op, input=inputs)
+    return graph.read_network(
+        definition, input_node="x", input_shape=(4,), output=nodes[-1][0], source="the model"
+    )
+
+
+CYCLES = {
+    "itself": [("x", "Placeholder"), ("mul", "Mul", "mul", "x")],
+    "two": [("x", "Placeholder"), ("a", "Mul", "b", "x"), ("b", "Tanh", "a")],
+    "handed on": [("x", "Placeholder"), ("i", "Identity", "i"), ("mul", "Mul", "i", "x")],
+}
+
+
+@pytest.mark.parametrize("case", CYCLES)
+def test_graphs_with_a_cycle_are_refused(case):
+    """Found by fuzzing: a KeyError, and a loop without an end."""
+    with pytest.raises(InputError, match="the model.*depends on itself"):
+        read_nodes(*CYCLES[case])
+
+
+def test_an_input_that_is_missing_is_refused():
+    with pytest.raises(InputError, match="the model.*cannot be read"):
+        read_nodes(("x", "Placeholder"), ("tanh", "Tanh", "y"))
+
+
+def test_constants_without_content_are_refused():
+    definition = graph_pb2.GraphDef()
+    definition.node.add(name="x", op="Placeholder")
+    number = definition.node.add(name="half", op="Const").attr["value"].tensor
+    number.dtype, number.tensor_content = tf.float32.as_datatype_enum, b"abc"
+    definition.node.add(name="mul", op="Mul", input=["half", "x"])
+    with pytest.raises(InputError, match="the model"):
+        graph.read_network(
+            definition, input_node="x", input_shape=(4,), output="mul", source="the model"
+        )
+
+
+def test_a_good_index_is_sound_and_a_cut_or_changed_one_is_not(tmp_path):
+    path = hostile.export(tmp_path / "model")
+    index, size = (path / hostile.INDEX).read_bytes(), (path / hostile.DATA).stat().st_size
+    checkpoint.require_sound_index(index, [size], "the model")
+    for end in range(0, len(index), 7):
+        with pytest.raises(InputError, match="the model"):
+            checkpoint.require_sound_index(index[:end], [size], "the model")
+    with pytest.raises(InputError, match="outside of its file"):
+        checkpoint.require_sound_index(index, [size - 1], "the model")
+
+
+def test_text_of_the_model_cannot_break_the_line_or_fill_the_screen():
+    assert str(InputError("op a\nb\x1b[2J\u202e")) == r"op a b\x1b[2J\x202e"
+    assert len(str(InputError("x" * 10**6))) < 13_000
+
+
+def test_a_long_chain_is_matched_in_linear_time():
+    """Each of the products looks behind all of the identities."""
+    nodes = [("x", "Placeholder")]
+    for index in range(4000):
+        nodes.append((f"i{index}", "Identity", nodes[-1][0] if index else "x"))
+    chain = nodes[-1][0]
+    nodes += [(f"m{index}", "Mul", chain, chain) for index in range(4000)]
+    nodes.append(("end", "AddN", *(name for name, op, *_ in nodes if op == "Mul")))
+    with pytest.raises(InputError, match="op Mul"):
+        read_nodes(*nodes)
+
+
+def test_the_limits_let_calls_of_a_usual_depth_pass(tmp_path):
+    path = hostile._chain(tmp_path / "model", 20, 1)
+    content = (path / "saved_model.pb").read_bytes()
+    screening.refuse_unsafe(screening.parse(content, "the model"), "the model")
