@@ -33,6 +33,7 @@ with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.servi
     from keras_curv.serving import requests, tf_record, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from keras_curv.crc32c import masked_crc32c
 from keras_curv.errors import InputError
 
 SHAPE = (4,)
@@ -90,8 +91,8 @@ class Requests:
     @staticmethod
     def framed(log):
         length = struct.pack("<Q", len(log))
-        check = struct.pack("<I", tf_record.masked_crc32c(length))
-        return length + check + log + struct.pack("<I", tf_record.masked_crc32c(log))
+        check = struct.pack("<I", masked_crc32c(length))
+        return length + check + log + struct.pack("<I", masked_crc32c(log))
 
     def __call__(self, data):
         self.file.write_bytes(self.framed(data[1:]) if data[:1] > b"\0" else data[1:])

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_curv.serving.tf_record import masked_crc32c
+from keras_curv.crc32c import masked_crc32c
 
 GRAPH, INDEX = "saved_model.pb", "variables/variables.index"
 DATA = "variables/variables.data-00000-of-00001"
@@ -528,4 +528,114 @@ def _another(path, canary):
     tf.saved_model.save(net, str(path), signatures=functions)
     with edited(path) as meta:
         meta.signature_def["serving_default"].CopyFrom(meta.signature_def["bad"])
+    return path
+
+
+def restore_function(meta):
+    """The function by which a server restores variables, and the node that calls it."""
+    (call,) = [n for n in meta.graph_def.node if n.name == meta.saver_def.restore_op_name]
+    name = call.attr["f"].func.name
+    (function,) = [f for f in meta.graph_def.library.function if f.signature.name == name]
+    return function, call
+
+
+def two_heads(path):
+    """With a second kernel of the same shape, which a server could be given instead."""
+    net = Net()
+    net.other = tf.Variable(-net.v)
+    return export(
+        path, net=net, body=lambda x, net: tf.nn.softplus(x @ net.w) @ (net.v + 0.5 * net.other)
+    )
+
+
+def swap_places(function):
+    """Restores each of two variables of the same shape to the value of the other."""
+    reads = [n for n in function.node_def if n.op == "Identity" and "RestoreV2:" in n.input[0]]
+    (keys,) = [n for n in function.node_def if n.name == "RestoreV2/tensor_names"]
+    names = [key.decode() for key in tf.make_ndarray(keys.attr["value"].tensor)]
+    places = [i for i, key in enumerate(names) if key.startswith(("v/", "other/"))]
+    for node in reads:
+        place = int(node.input[0].rpartition(":")[2])
+        if place in places:
+            node.input[0] = f"RestoreV2:tensors:{sum(places) - place}"
+
+
+@case("signature: variables are restored crosswise")
+def _crosswise(path, canary):
+    two_heads(path)
+    with edited(path) as meta:
+        swap_places(restore_function(meta)[0])
+    return path
+
+
+@case("signature: the call is given other variables")
+def _given_others(path, canary):
+    """The function and the checkpoint are as they were; the main graph hands them over crosswise."""
+    two_heads(path)
+    with edited(path) as meta:
+        name = meta.signature_def["serving_default"].outputs["output_0"].name.split(":")[0]
+        (call,) = [n for n in meta.graph_def.node if n.name == name]
+        handles = [n.name for n in meta.graph_def.node if n.op == "VarHandleOp"]
+        shapes = {n.name: str(n.attr["shape"]) for n in meta.graph_def.node}
+        alike = [i for i, g in enumerate(call.input) if g in handles and shapes[g].count("5") == 1]
+        alike = [i for i in alike if "size: 3" in shapes[call.input[i]]]
+        first, second = alike
+        call.input[first], call.input[second] = call.input[second], call.input[first]
+    return path
+
+
+@case("signature: two variables share a name")
+def _shared(path, canary):
+    two_heads(path)
+    with edited(path) as meta:
+        for node in meta.graph_def.node:
+            if node.op == "VarHandleOp":
+                node.attr["shared_name"].s = b"one"
+    return path
+
+
+@case("signature: a variable is restored twice")
+def _twice(path, canary):
+    two_heads(path)
+    with edited(path) as meta:
+        function, _ = restore_function(meta)
+        (first, *_) = [n for n in function.node_def if n.op == "AssignVariableOp"]
+        again = function.node_def.add()
+        again.CopyFrom(first)
+        again.name = "again"
+    return path
+
+
+@case("signature: the init op assigns")
+def _init_assigns(path, canary):
+    export(path)
+    with edited(path) as meta:
+        for node in meta.graph_def.node:
+            if node.op == "VarHandleOp":
+                value = meta.graph_def.node.add(name="read", op="ReadVariableOp", input=[node.name])
+                value.attr["dtype"].CopyFrom(node.attr["dtype"])
+                change = meta.graph_def.node.add(
+                    name="change", op="AssignAddVariableOp", input=[node.name, "read"]
+                )
+                change.attr["dtype"].CopyFrom(node.attr["dtype"])
+                break
+        (noop,) = [n for n in meta.graph_def.node if n.op == "NoOp"]
+        noop.input.append("^change")
+    return path
+
+
+@case("signature: another one changes variables")
+def _changes(path, canary):
+    net = Net()
+    spec = [tf.TensorSpec((None, 4), tf.float32, name="x")]
+
+    def change(x):
+        net.v.assign(-net.v)
+        return {"logits": net(x)}
+
+    functions = {
+        "serving_default": tf.function(lambda x: {"logits": net(x)}, input_signature=spec),
+        "change": tf.function(change, input_signature=spec),
+    }
+    tf.saved_model.save(net, str(path), signatures=functions)
     return path

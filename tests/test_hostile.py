@@ -35,6 +35,29 @@ def test_malicious_models_are_refused(name, tmp_path, monkeypatch):
     assert not canary.exists()
 
 
+SERVED_OTHERWISE = {
+    "what is served is another function": "by another function",
+    "variables are restored crosswise": "would have another value",
+    "the call is given other variables": "would have another value",
+    "two variables share a name": "two of its variables would be one",
+    "a variable is restored twice": "restoring would assign .* in another way",
+    "the init op assigns": "the init op 'NoOp' would run first",
+    "another one changes variables": "the signature 'change' changes variables",
+}
+
+
+@pytest.mark.parametrize("name", SERVED_OTHERWISE)
+def test_what_a_server_would_answer_otherwise_is_refused(name, tmp_path):
+    path = hostile.CASES[f"signature: {name}"](tmp_path / "model", None)
+    with pytest.raises(InputError, match=f"'serving_default' .*{SERVED_OTHERWISE[name]}"):
+        saved_model.read(path)
+
+
+def test_a_second_head_of_the_same_shape_is_fine(tmp_path):
+    """What the cases above change is what is refused, not what they are made of."""
+    assert saved_model.read(hostile.two_heads(tmp_path / "model")).network.classes == 3
+
+
 @pytest.mark.parametrize("name", hostile.HARMLESS)
 def test_files_that_nobody_needs_are_not_looked_at(name, tmp_path):
     path = hostile.HARMLESS[name](tmp_path / "model", tmp_path / "canary")
@@ -74,7 +97,7 @@ def test_signatures_in_another_order_are_refused(tmp_path):
     with hostile.edited(path) as meta:
         outputs = meta.signature_def["serving_default"].outputs
         outputs["a"].name, outputs["logits"].name = outputs["logits"].name, outputs["a"].name
-    with pytest.raises(InputError, match="another function"):
+    with pytest.raises(InputError, match="outputs in another order"):
         saved_model.read(path)
 
 

@@ -8,12 +8,14 @@ Loading a SavedModel runs parts of its graph, and graphs can read and write file
    ops only in the saver's own functions, which loading does not call; no objects but plain
    variables, constants and functions: no assets, lookup tables or resources with initialisers, no
    custom save or restore code;
-3. only then load what was screened, freeze the signature, and read it op by op (`graph.py`);
-4. run examples through the signature, up to the output that was read and no further, and through
+3. only then load what was screened, and make sure that a server would answer by the function that
+   was loaded, with the same variables (`served.py`);
+4. freeze the signature, and read it op by op (`graph.py`);
+5. run examples through the signature, up to the output that was read and no further, and through
    the network that was read, and refuse on disagreement beyond rounding. The op rules are the
    proof; this is its test.
 
-A live Keras model goes through steps 3 and 4 the same way.
+A live Keras model goes through the last two steps the same way.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from keras_curv.errors import InputError
 from keras_curv.network import Network
 from keras_curv.reading import graph, screening
 from keras_curv.reading.files import GRAPH, ModelFiles
+from keras_curv.reading.served import require_as_served
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
@@ -164,32 +168,36 @@ def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
         file = str(path / GRAPH)
         meta = screening.parse(files.graph, file)
         screening.refuse_unsafe(meta, file)
-        loaded = _load(files)
+        loaded = _load(files, meta, signature)
         again = ModelFiles.read(path).fingerprint()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     if again != fingerprint:
         raise InputError(f"{path} changed while it was being read; try again")
-    if not hasattr(loaded, "signatures"):
-        raise InputError(f"{path}: the root of this SavedModel is not a module")
-    if signature not in loaded.signatures:
-        known = ", ".join(sorted(loaded.signatures)) or "none"
-        raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
-    screening.require_served(meta, signature, file)
     served = _read_function(loaded.signatures[signature], source=str(path))
     return dataclasses.replace(served, signature=signature, fingerprint=fingerprint)
 
 
-def _load(files: ModelFiles):
+def _load(files: ModelFiles, meta: meta_graph_pb2.MetaGraphDef, signature: str):
+    """What TensorFlow loads, with a signature that a server would answer likewise."""
+    path = files.path
     with files.alone() as folder:
         try:
-            return tf.saved_model.load(folder)
+            loaded = tf.saved_model.load(folder)
         except Exception as error:  # whatever TensorFlow raises on a broken directory
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise InputError(
-                f"{files.path}: TensorFlow cannot load this SavedModel: "
-                f"{reason.replace(folder, str(files.path))}"
+                f"{path}: TensorFlow cannot load this SavedModel: "
+                f"{reason.replace(folder, str(path))}"
             ) from error
+        if not hasattr(loaded, "signatures"):
+            raise InputError(f"{path}: the root of this SavedModel is not a module")
+        if signature not in loaded.signatures:
+            known = ", ".join(sorted(loaded.signatures)) or "none"
+            raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
+        function, variables = loaded.signatures[signature], f"{folder}/variables/variables"
+        require_as_served(meta, signature, function, variables, str(path / GRAPH))
+        return loaded
 
 
 def resolve_directory(path: pathlib.Path) -> pathlib.Path:

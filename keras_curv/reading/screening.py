@@ -4,7 +4,6 @@
    nor the graph that it becomes when all calls are written out (`limits.py`).
 2. Every op of every graph and function is on the list of `allow_list.py`.
 3. The object graph holds plain variables, constants and functions only.
-4. What the server answers a signature with is the function that loading returns for it.
 """
 
 from __future__ import annotations
@@ -109,42 +108,6 @@ def refuse_unsafe(meta: meta_graph_pb2.MetaGraphDef, source: str) -> None:
         raise InputError(f"{source} refers to asset files; they are not allowed")
     exposed = meta.object_graph_def.concrete_functions
     allow_list.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, source)
-
-
-def require_served(meta: meta_graph_pb2.MetaGraphDef, signature: str, source: str) -> None:
-    """Refuses a signature that a server would answer by another function than loading gives.
-
-    A server goes by the signature's own definition and the main graph, `tf.saved_model.load` by
-    the object graph; nothing else makes the two agree.
-
-    Raises:
-        InputError: they do not.
-    """
-    definition, nodes = meta.signature_def[signature], meta.object_graph_def.nodes
-    calls = {tensor.name.split(":")[0] for tensor in definition.outputs.values()}
-    served = {
-        node.attr["f"].func.name
-        for node in meta.graph_def.node
-        if node.name in calls and node.op in ("StatefulPartitionedCall", "PartitionedCall")
-    }
-    in_order = [f"{call}:{i}" for call in calls for i in range(len(definition.outputs))]
-    outputs = [definition.outputs[name].name for name in sorted(definition.outputs)]
-    if served != {_loaded_function(nodes, signature)} or outputs != in_order:
-        raise InputError(
-            f"{source}: a server would answer the signature {signature!r} by another function "
-            "than the one that loading the model gives; export it again"
-        )
-
-
-def _loaded_function(nodes, signature: str) -> str | None:
-    """The name of the function that the object graph has for a signature."""
-    place = 0
-    for name in ("signatures", signature):
-        children = [c.node_id for c in nodes[place].children if c.local_name == name]
-        if len(children) != 1:
-            return None
-        (place,) = children
-    return nodes[place].bare_concrete_function.concrete_function_name or None
 
 
 def _refuse_large(meta: meta_graph_pb2.MetaGraphDef) -> None:
