@@ -30,7 +30,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.serving"]):
     from keras_curv.reading import checkpoint, graph, op_rules, patterns, screening
-    from keras_curv.serving import requests, tf_record, versions
+    from keras_curv.serving import requests, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from keras_curv.crc32c import masked_crc32c
