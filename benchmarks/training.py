@@ -55,13 +55,13 @@ def algorithm2_attack(network, x, label, rival, *, radius, curvature, steps, tol
 METHODS = {
     "plain Keras": (lambda: base(), 0),
     "CurvatureRegularizer": (lambda: CurvatureRegularizer(base(), 0.01), 0),
-    "CRTModel, crt": (lambda: CRTModel(base(), 1.58, 0.01, loss="crt"), 3),
-    "CRTModel, crt, attack_steps=2": (
-        lambda: CRTModel(base(), 1.58, 0.01, loss="crt", attack_steps=2),
-        2,
+    "CRTModel, crt": (lambda: CRTModel(base(), 1.58, 0.01, loss="crt"), 2),
+    "CRTModel, crt, attack_steps=3": (
+        lambda: CRTModel(base(), 1.58, 0.01, loss="crt", attack_steps=3),
+        3,
     ),
-    "CRTModel, certified, 3 rivals": (lambda: CRTModel(base(), 1.58, rivals=3), 9),
-    "CRTModel, certified, 4 rivals": (lambda: CRTModel(base(), 1.58, rivals=4), 12),
+    "CRTModel, certified, 3 rivals": (lambda: CRTModel(base(), 1.58, rivals=3), 6),
+    "CRTModel, certified, 4 rivals": (lambda: CRTModel(base(), 1.58, rivals=4), 8),
     "crt by Algorithm 2": (lambda: CRTModel(base(), 1.58, 0.01, loss="crt"), 600),
 }
 

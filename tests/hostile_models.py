@@ -639,3 +639,14 @@ def _changes(path, canary):
     }
     tf.saved_model.save(net, str(path), signatures=functions)
     return path
+
+
+@case("signature: restoring goes in circles")
+def _circles(path, canary):
+    export(path)
+    with edited(path) as meta:
+        function, _ = restore_function(meta)
+        for node in function.node_def:
+            if node.op == "Identity" and "RestoreV2:" in node.input[0]:
+                node.input[0] = f"{node.name}:output:0"
+    return path

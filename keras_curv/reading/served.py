@@ -176,8 +176,11 @@ class _Server:
 
 def _key(body: dict, tensor: str, file: set[str]) -> str:
     """The key in the checkpoint of a tensor in the restore function."""
-    while (node := body[_name(tensor)]).op == "Identity":
-        tensor = node.input[0]
+    node = body[_name(tensor)]
+    for _ in body:  # as often, and they go in circles
+        if node.op != "Identity":
+            break
+        tensor, node = node.input[0], body[_name(node.input[0])]
     if node.op != "RestoreV2" or node.input[0] not in file:
         raise _Differs(f"restoring would compute a value ({node.name!r})")
     keys, slices = (
