@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_curv.methods.bracket import largest_radius
+from keras_curv.methods.bracket import grid_below, largest_radius, on_grid
 
 
 class Recorder:
@@ -79,13 +79,25 @@ def test_a_margin_that_never_changes():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_found_does_not_depend_on_where_the_search_starts(shape, rng):
+@pytest.mark.parametrize("factor", [0.003, 0.4, 0.999, 1.001, 5.0])
+def test_what_is_found_does_not_depend_on_what_is_known(shape, factor, rng):
     function, _ = SHAPES[shape]
-    bound = lambda rows, radius: function(radius / ROOT[rows])  # noqa: E731
-    zeros, alone = np.zeros(5), None
-    for factor in (0.003, 0.4, 0.999, 1.001, 5.0):
+    zeros, args = np.zeros(5), (factor * ROOT, ROOT / 70.0)
+
+    def bound(rows, radius):
+        return function(radius / ROOT[rows])
+
+    alone = largest_radius(bound, function(zeros), zeros, *args)
+    for _ in range(5):
         known = np.where(rng.random(5) < 0.5, 0.0, ROOT * rng.uniform(0.2, 1.0, 5))
-        for start in (zeros, known):
-            radius = largest_radius(bound, function(zeros), start, factor * ROOT, ROOT / 70.0)
-            alone = radius if alone is None else alone
-            np.testing.assert_array_equal(radius, np.maximum(alone, start))
+        radius = largest_radius(bound, function(zeros), known, *args)
+        np.testing.assert_array_equal(radius, np.maximum(alone, known))
+
+
+def test_the_grid():
+    unit = np.array([1e-90, 0.3, 7.0])
+    for point in (-5000.0, -1.0, 0.0, 3.0, 901.0):
+        radius = on_grid(np.full(3, point), unit)
+        assert np.all(grid_below(radius, unit) == point)
+        assert np.all(grid_below(np.nextafter(radius, 0.0), unit) == point - 1.0)
+    assert np.all(grid_below(np.zeros(3), unit) == -np.inf)

@@ -172,7 +172,8 @@ def test_a_single_hidden_unit_is_certified_up_to_its_distance(name, rng):
         met += 1
         distance = reach / np.linalg.norm(first)
         radius = IntervalCertificate(network).certify(x).radius[0]
-        assert 0.998 * distance <= radius <= distance * (1.0 + 1e-12)  # brentq's own error
+        # brentq has an error of its own; and where σ starts to be flat, rounding is all there is.
+        assert 0.996 * distance <= radius <= distance * (1.0 + 1e-12)
     assert met >= 3
 
 

@@ -5,8 +5,8 @@ to the right of its chord's: so regula falsi with Illinois' rule (an end that st
 with half its value), and bisection of the logarithm where that crawls. A radius counts only
 because the bound was positive there, whatever the search does.
 
-All radii that are tried lie on one grid, so that of a bound that falls every search finds the same
-one, wherever it starts: what is known already costs nothing but probes.
+All radii that are tried lie on a grid around the guess, so that of a bound that falls every search
+finds the same one, wherever it starts: what is known already changes the way, not the end.
 
 Reference: Dowell & Jarratt, "A modified regula falsi method", BIT 11 (1971).
 """
@@ -22,16 +22,16 @@ _MAX_PROBES = 60
 _LARGEST = 1e100
 
 
-def grid_below(radius: np.ndarray) -> np.ndarray:
+def on_grid(point: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """The radii of these points of the grid around `unit`, which is its point 0."""
+    return unit * np.exp(_STEP * point)
+
+
+def grid_below(radius: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """Which point of the grid is the largest that is not above these radii; −∞ for 0."""
     with np.errstate(divide="ignore"):
-        nearest = np.round(np.log(radius) / _STEP)
-    return np.where(on_grid(nearest) <= radius, nearest, nearest - 1.0)
-
-
-def on_grid(point: np.ndarray) -> np.ndarray:
-    """The radii of these points of the grid."""
-    return np.exp(_STEP * point)
+        nearest = np.round(np.log(radius / unit) / _STEP)
+    return np.where(on_grid(nearest, unit) <= radius, nearest, nearest - 1.0)
 
 
 def largest_radius(
@@ -63,8 +63,8 @@ def largest_radius(
     """
     guess, floor = (np.clip(np.nan_to_num(a), 1e-100, _LARGEST) for a in (guess, floor))
     proved, unproved = known.astype(np.float64), np.full(margin.shape, np.inf)
-    low, high = grid_below(proved), unproved  # on the grid
-    at = np.where(proved > 0.0, low + 1.0, np.round(np.log(guess) / _STEP))
+    low, high = grid_below(proved, guess), unproved  # on the grid
+    at = np.where(proved > 0.0, low + 1.0, 0.0)
     good, bad = np.zeros(margin.shape), unproved  # ends of the chord,
     above, below = margin, -unproved  # and its values there
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row
@@ -74,7 +74,7 @@ def largest_radius(
             rows = np.flatnonzero(active)
             if not len(rows):
                 break
-            radius = on_grid(at)
+            radius = on_grid(at, guess)
             value = np.full(margin.shape, np.nan)
             value[rows] = bound(rows, radius[rows])
             yes, no = active & (value > 0.0), active & ~(value > 0.0)
@@ -90,7 +90,7 @@ def largest_radius(
             logarithmic = np.sqrt(np.maximum(proved, np.minimum(floor, bad / 2))) * np.sqrt(bad)
             inside = np.where(np.isfinite(below) & ~crawls, chord, logarithmic)
             beyond = np.maximum(proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), guess)
-            following = np.log(np.where(np.isfinite(high), inside, beyond)) / _STEP
+            following = np.log(np.where(np.isfinite(high), inside, beyond) / guess) / _STEP
             at = np.clip(np.round(following), low + 1.0, high - 1.0)
-            active &= (high > low + 1.0) & (at <= np.log(_LARGEST) / _STEP)
+            active &= (high > low + 1.0) & (on_grid(at, guess) <= _LARGEST)
     return proved

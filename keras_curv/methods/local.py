@@ -107,26 +107,28 @@ class LocalCurvatureCertificate(Method):
         anchor = self._curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)
-        low = grid_below(np.maximum(least, scale / 4096.0))
-        high = grid_below(2.0 * np.maximum(scale, least)) + 1.0
+        low = grid_below(np.maximum(least, scale / 4096.0), scale)
+        high = grid_below(2.0 * np.maximum(scale, least), scale) + 1.0
         # First just beyond what is known: few rivals are in reach, and often it ends there.
         # Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
-        point = np.where(least > 0.0, low + 1.0, grid_below(scale))
+        point = np.where(least > 0.0, low + 1.0, 0.0)
         beyond = np.zeros(len(x))  # what the ball of `high` proves
         for _ in range(_MAX_PROBES):
             rows = np.flatnonzero(high > low + 1.0)
             if not len(rows):
                 break
-            radius = on_grid(point[rows])
+            radius = on_grid(point[rows], scale[rows])
             args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
             reached, used = self._at(*args, self._curvature.estimate)
             gradients[rows] += used
             reached = np.minimum(reached, radius[:, None]).min(axis=1)
             short = rows[reached < radius]
             high[short], beyond[short] = point[short], reached[reached < radius]
-            low[rows] = np.maximum(low[rows], np.minimum(grid_below(reached), point[rows]))
+            low[rows] = np.maximum(
+                low[rows], np.minimum(grid_below(reached, scale[rows]), point[rows])
+            )
             point = np.floor((low + high) / 2.0)
-        size = np.maximum(on_grid(low), beyond)
+        size = np.maximum(on_grid(low, scale), beyond)
         result, rows = known.copy(), np.arange(len(x))
         for _ in range(_PROOFS):
             args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], size[rows]

@@ -144,7 +144,10 @@ class Method(abc.ABC):
         seeds = np.arange(count) if seeds is None else np.asarray(seeds)
         against = choose_rivals(logits[rows], prediction[rows], rivals, seeds[rows])
         pairs = self.radii(x[rows], prediction[rows], against, np.zeros(against.shape))
-        here = np.arange(len(rows)), pairs.radius.argmin(axis=1)
+        # Of rivals that are equally near, as far as is proved, the likeliest.
+        likely = np.take_along_axis(logits[rows], against, axis=1)
+        least = pairs.radius == pairs.radius.min(axis=1, keepdims=True)
+        here = np.arange(len(rows)), np.where(least, likely, -np.inf).argmax(axis=1)
         radius = pairs.radius[here]
         result.radius[rows] = radius
         result.nearest_rival[rows] = against[here]
