@@ -263,9 +263,9 @@ def require_dense(network: FeedForward, what: str) -> None:
 def _constant(affine: Affine, dtype: tf.DType) -> tf.Tensor | tf.SparseTensor:
     if not affine.is_sparse:
         return tf.constant(affine.kernel, dtype)
-    places = np.stack(affine.kernel.nonzero(), axis=1).astype(np.int64)
-    entries = tf.constant(affine.kernel.data[affine.kernel.data != 0.0], dtype)
-    return tf.SparseTensor(places, entries, affine.kernel.shape)
+    stored = affine.kernel.tocoo()
+    places = np.stack(stored.coords, axis=1).astype(np.int64)
+    return tf.SparseTensor(places, tf.constant(stored.data, dtype), stored.shape)
 
 
 def _product(kernel: tf.Tensor | tf.SparseTensor) -> Product:
@@ -274,30 +274,30 @@ def _product(kernel: tf.Tensor | tf.SparseTensor) -> Product:
             functools.partial(_last_axis_product, matrix=kernel),
             functools.partial(_last_axis_product, matrix=tf.transpose(kernel)),
         )
+    # Four times as quick as `tf.sparse.sparse_dense_matmul`, which has one thread.
+    matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
+        indices=kernel.indices, values=kernel.values, dense_shape=kernel.dense_shape
+    )
+    arguments = {"matrix": matrix, "shape": tuple(kernel.shape)}
     return Product(
-        functools.partial(_sparse_last_axis_product, matrix=kernel, transposed=False),
-        functools.partial(_sparse_last_axis_product, matrix=kernel, transposed=True),
+        functools.partial(_sparse_last_axis_product, transposed=False, **arguments),
+        functools.partial(_sparse_last_axis_product, transposed=True, **arguments),
     )
 
 
 def _sparse_last_axis_product(
-    array: tf.Tensor, matrix: tf.SparseTensor, *, transposed: bool
+    array: tf.Tensor, *, matrix: tf.Tensor, shape: tuple[int, int], transposed: bool
 ) -> tf.Tensor:
-    """`array @ matrix` on the last axis, or with the transposed matrix."""
-    rows, columns = matrix.shape[::-1] if transposed else matrix.shape
-    shape = tf.shape(array)
-    # Four times as quick as `tf.sparse.sparse_dense_matmul`, which has one thread.
-    stored = tf.raw_ops.SparseTensorToCSRSparseMatrix(
-        indices=matrix.indices, values=matrix.values, dense_shape=matrix.dense_shape
-    )
+    """`array @ matrix` on the last axis, or with the transposed matrix, of that shape."""
+    rows, columns = reversed(shape) if transposed else shape
     product = tf.raw_ops.SparseMatrixMatMul(
-        a=stored,
+        a=matrix,
         b=tf.reshape(array, (-1, rows)),
         transpose_a=not transposed,
         transpose_b=True,
         transpose_output=True,
     )
-    return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))
+    return tf.reshape(product, tf.concat([tf.shape(array)[:-1], [columns]], axis=0))
 
 
 def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:

@@ -18,6 +18,7 @@ from keras_curv.errors import InputError
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.stencil import Stencil
+from keras_curv.rounding import up
 from keras_curv.sparse_affine import schur_bound
 
 LARGEST = 2**24  # stored entries of a matrix: a GiB while it is being made
@@ -169,8 +170,15 @@ def mean(node, flow: Flow, axes: np.ndarray) -> Flow:
 
 
 def _averaged(flow: Flow, sums: Ball, windows: Stencil, shape: tuple[int, ...]) -> Flow:
-    counts = Ball.exact(sums.value.sum(axis=0))
-    return _times(flow, sums, windows, shape).scaled(counts.reciprocal())
+    parts = Ball.exact(sums.value.sum(axis=0)).reciprocal()
+    averaged = _times(flow, sums, windows, shape).scaled(parts)
+    if flow.kernel is None and not np.all(parts.value == parts.value[0]):
+        # At a border, few pixels may count much; in rows and columns of the matrix they do not.
+        means = scipy.sparse.csr_array(sums.value * (parts.value + parts.error))
+        alone = Stencil.bounded(up(schur_bound(means))).with_inputs_scaled(flow.scale)
+        nearest = min(alone, *averaged.stencils, key=lambda known: known.norm)
+        averaged = dataclasses.replace(averaged, stencils=(nearest,))
+    return averaged
 
 
 def _times(flow: Flow, lowered: Ball, placed: Stencil, shape: tuple[int, ...]) -> Flow:
