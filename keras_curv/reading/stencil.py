@@ -20,8 +20,8 @@ derivative of `arccos(2 t̃ / M²)` by D, so at a distance δ ≤ π/D of θ, wh
     t ≥ M²/2 + M²/2 cos(D δ) = M² cos²(D δ / 2).
 
 With N > D equidistant points one lies at a distance of at most π/N: there `|u* G v|` is at least
-`M cos(π D / 2N)`. From there go along the other axis the same way, where the polynomial is no
-larger than M² either. Hence
+`M cos(π D / 2N)`. The largest value on the line through that point along the other axis is no
+less; from where on that line it is attained, the same again. Hence
 
     M ≤ max over the grid of σ_max(G) / (cos(π D_1 / 2N_1) cos(π D_2 / 2N_2)).
 
@@ -55,7 +55,7 @@ from keras_curv.rounding import UNIT, norm_bound, up
 from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
 
 _OVERSAMPLING = (16, 8, 4)  # N / D: the first that the operations below allow
-_OPERATIONS = 2**37  # half a minute
+_OPERATIONS = 2**37  # some ten seconds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
