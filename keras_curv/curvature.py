@@ -15,15 +15,18 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.activations import require_smooth
+from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.network import Network
 from keras_curv.rounding import UNIT, gamma, norm_bound, up
+from keras_curv.sparse_affine import DENSE_UP_TO
 from keras_curv.spectral import (
     largest_eigenvalue_bound,
     spectral_norm_bound,
     symmetric_norm_estimate,
 )
 
+_ENTRIES = 2**25  # of a sensitivity, for all pairs of classes at once: a quarter of a GiB
 _POWER_STEPS = 12  # to tell which Hessian is largest
 
 
@@ -49,6 +52,8 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
         InputError: an activation is not differentiable; it is named.
     """
     require_smooth(network.activations)
+    if any(affine.is_sparse for affine in network.affines):
+        _require_room(network)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
         magnitude = theorem4(network)
         signed = signed_bound(network)
@@ -56,6 +61,15 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     lower = np.nan_to_num(np.fmax(signed.lower, -magnitude), nan=-np.inf, neginf=-np.inf)
     upper = np.nan_to_num(np.fmin(signed.upper, magnitude), nan=np.inf, posinf=np.inf)
     return CurvatureBounds(lower, upper)
+
+
+def _require_room(network: Network) -> None:
+    entries = network.classes**2 * max(network.sizes[1:])
+    if entries > _ENTRIES:
+        raise InputError(
+            f"the network is too large for curvature bounds: {network.classes} classes squared "
+            f"times {max(network.sizes[1:])} units are more than {_ENTRIES}; use lipschitz"
+        )
 
 
 def theorem3(network: Network) -> CurvatureBounds:
@@ -150,36 +164,60 @@ def lipschitz_bounds(network: Network) -> list[float]:
         before = network.activations[last - 1].slope * pre[-1] if last else 1.0
         guard = up(affine.norm * before)
         total = 0.0
-        product, error = affine.kernel, affine.kernel_error  # of W_{j+1} ⋯ W_last
+        product = _MapProduct.of(affine)  # W_{j+1} ⋯ W_last
         factor = 1.0  # Π |c_k| over the activations inside that product
         for j in reversed(range(last)):
-            product_norm = _norm_or_infinity(product, error)
-            total += spreads[j] * factor * product_norm * pre[j]
+            total += spreads[j] * factor * product.norm * pre[j]
             factor *= abs(centres[j])
-            product, error = _product(hidden[j], product, error)
-        total += factor * _norm_or_infinity(product, error)
+            product = product.after(hidden[j])
+        total += factor * product.norm
         pre.append(up(total if total < guard else guard, 8 * (last + 1)))
     return [up(a.slope * bound) for a, bound in zip(network.activations, pre, strict=True)]
 
 
-def _norm_or_infinity(product: np.ndarray, error: float) -> float:
-    if not np.isfinite(product).all():
-        return np.inf
-    return up(spectral_norm_bound(product) + error)
+class _MapProduct(NamedTuple):
+    """A product of maps as a matrix and how far it is off, in norm; too large, only its norm."""
+
+    matrix: np.ndarray | None
+    error: float
+    norm: float
+
+    @classmethod
+    def of(cls, affine: Affine) -> _MapProduct:
+        if affine.is_sparse:
+            return cls(None, 0.0, affine.norm)
+        return cls._dense(affine.kernel, affine.kernel_error)
+
+    @classmethod
+    def _dense(cls, matrix: np.ndarray, error: float) -> _MapProduct:
+        if not np.isfinite(matrix).all():
+            return cls(matrix, error, np.inf)
+        return cls(matrix, error, up(spectral_norm_bound(matrix) + error))
+
+    def after(self, affine: Affine) -> _MapProduct:
+        """The product with a map before."""
+        if self.matrix is None or affine.fan_in * self.matrix.shape[1] > DENSE_UP_TO:
+            return _MapProduct(None, 0.0, up(affine.norm * self.norm))
+        return self._dense(*_product(affine, self.matrix, self.error))
 
 
 def _product(affine: Affine, product: np.ndarray, error: float) -> tuple[np.ndarray, float]:
     """`affine.kernel @ product` and a bound of the norm of its distance to the real product."""
-    size, product_size = norm_bound(affine.kernel), norm_bound(product)
-    rounding = gamma(affine.fan_out + 4) * size * product_size
-    carried = affine.kernel_error * (product_size + error) + size * error
+    product_size = norm_bound(product)
+    rounding = gamma(affine.fan_out + 4) * affine.frobenius * product_size
+    carried = affine.kernel_error * (product_size + error) + affine.frobenius * error
     return affine.kernel @ product, up(rounding + carried, 8)
 
 
 def congruence_bound(affine: Affine, diagonal: np.ndarray, *, guess: float | None = None) -> float:
-    """`λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error."""
+    """`λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error.
+
+    Of a sparse map, `max(d) ‖W‖²`.
+    """
     if not np.isfinite(diagonal).all():
         return np.inf
+    if affine.is_sparse:
+        return up(float(diagonal.max()) * affine.norm**2, 8)
     # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
     gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
     value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram, guess=guess)
@@ -232,9 +270,9 @@ def sensitivity_before(
     through = up(np.max(steepest, axis=-1) * behind.norm)  # ‖σ′ ∘ F‖
     size = np.maximum(np.abs(p), np.abs(q))
     terms = affine.fan_out + 16
-    spread = up((0.5 * (q - p) + 2.0 * gamma(terms) * size) @ np.abs(affine.kernel).T, terms)
+    spread = up((0.5 * (q - p) + 2.0 * gamma(terms) * size) @ abs(affine.kernel).T, terms)
     spread += up(affine.kernel_error * through)[:, None]
-    row_norms = norm_bound(affine.kernel, axis=1) + affine.kernel_error
+    row_norms = affine.row_norms + affine.kernel_error
     reach = up(np.multiply.outer(through, row_norms), 8)
     middle = (0.5 * (p + q)) @ affine.kernel.T
     return Sensitivity(
@@ -285,7 +323,11 @@ def theorem4(network: Network) -> np.ndarray:
         affine = network.affines[index]
         steepness = up(affine.norm * outer[index])  # r_I
         total += up((np.sqrt(activation.bend * largest) * steepness) ** 2, 16)
-        reach = up(activation.slope * (reach @ affine.magnitude.T), affine.fan_out + 8)
+        # Of what folding rounded away, a row's product is at most `‖ΔW‖ ‖S‖`.
+        flat = reach.reshape(-1, affine.fan_out)
+        through = flat @ abs(affine.kernel).T
+        through += up(affine.kernel_error * norm_bound(flat, axis=1))[:, None]
+        reach = up(activation.slope * through, affine.fan_out + 8).reshape(classes, classes, -1)
     np.fill_diagonal(total, 0.0)
     return up(total, network.depth + 4)
 

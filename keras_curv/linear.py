@@ -85,9 +85,33 @@ class Affine:
         return self.kernel.shape[1]
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether the kernel is a sparse array; see `sparse_affine.py`."""
+        return False
+
+    @property
     def magnitude(self) -> np.ndarray:
         """Entrywise bound of |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
         return np.abs(self.kernel) + self.kernel_error
+
+    @functools.cached_property
+    def row_norms(self) -> np.ndarray:
+        """l2 norms of the rows of the stored kernel, `(in,)`, from above."""
+        return norm_bound(self.kernel, axis=1)
+
+    @functools.cached_property
+    def frobenius(self) -> float:
+        """The Frobenius norm of the stored kernel, from above."""
+        return norm_bound(self.kernel)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the map is constant."""
+        return not self.kernel_error and self.frobenius == 0.0
+
+    def stored_bytes(self) -> bytes:
+        """The weights as bytes, for a fingerprint."""
+        return self.kernel.tobytes() + self.bias.tobytes()
 
     @functools.cached_property
     def gram(self) -> Gram:
@@ -127,4 +151,4 @@ class Affine:
 
 def gain(kernel: np.ndarray, shift: np.ndarray) -> float:
     """The most that `|a| |W| + |shift|` has, in any entry, of one more than the largest |a|."""
-    return float(max(1.0, np.abs(kernel).sum(axis=0).max(), np.abs(shift).max()))
+    return float(max(1.0, abs(kernel).sum(axis=0).max(), np.abs(shift).max()))

@@ -20,6 +20,7 @@ from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.rounding import LayerNorms
+from keras_curv.sparse_affine import DENSE_UP_TO
 
 
 class Evaluation(NamedTuple):
@@ -57,18 +58,15 @@ class FeedForward(abc.ABC):
     activations: tuple[Activation, ...]
 
     @abc.abstractmethod
-    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Kernels `(in, out)` and biases `(out,)`, L of each."""
+    def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
+        """Kernels `(in, out)` and biases `(out,)`, L of each.
+
+        A large kernel may be a `tf.SparseTensor`; the last one never is.
+        """
 
     def products(self, dtype: tf.DType) -> list[Product]:
         """`a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; a network may know quicker ones."""
-        return [
-            Product(
-                functools.partial(_last_axis_product, matrix=kernel),
-                functools.partial(_last_axis_product, matrix=tf.transpose(kernel)),
-            )
-            for kernel in self.weights(dtype)[0][:-1]
-        ]
+        return [_product(kernel) for kernel in self.weights(dtype)[0][:-1]]
 
     @property
     def depth(self) -> int:
@@ -150,16 +148,15 @@ class FeedForward(abc.ABC):
 
         Reference: Singla & Feizi (2020), lemma 1.
         """
-        kernels, _ = self.weights(x.dtype)
         pre, _ = self._forward(x)
         toward_output = self.evaluate(x, label, rival[:, None]).cotangents
         batch = tf.shape(x)[0]
         jacobian = tf.tile(tf.eye(self.dim, dtype=x.dtype)[None], (batch, 1, 1))
         total = tf.zeros_like(jacobian)
-        for index, (kernel, z, activation) in enumerate(
-            zip(kernels[:-1], pre, self.activations, strict=True)
+        for index, (product, z, activation) in enumerate(
+            zip(self.products(x.dtype), pre, self.activations, strict=True)
         ):
-            jacobian = _last_axis_product(jacobian, kernel)  # (n, dim, width): B_Iᵀ
+            jacobian = product.forward(jacobian)  # (n, dim, width): B_Iᵀ
             diagonal = toward_output[self.depth - 2 - index][:, 0] * activation.second(z)
             total += tf.matmul(jacobian * diagonal[:, None, :], jacobian, transpose_b=True)
             jacobian *= activation.first(z)[:, None, :]
@@ -211,6 +208,11 @@ class Network(FeedForward):
                 )
         if affines[-1].fan_out < 2:
             raise InputError("a classifier needs at least two logits. Received: 1")
+        if affines[-1].is_sparse:
+            raise InputError(
+                f"the last matrix, {affines[-1].fan_in} × {affines[-1].fan_out}, is too large "
+                f"(at most {DENSE_UP_TO} entries); pool before it, or use fewer classes"
+            )
         self.affines = tuple(affines)
         self.activations = tuple(activations)
         self.sizes = (affines[0].fan_in, *(affine.fan_out for affine in affines))
@@ -237,15 +239,65 @@ class Network(FeedForward):
         activations = (*self.activations, None)
         return [a.norms(s) for a, s in zip(self.affines, activations, strict=True)]
 
-    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
         """See `FeedForward`; one constant for each dtype."""
         if dtype.name not in self._tensors:
             with tf.init_scope():  # outside of any graph: captured, not copied into it
                 self._tensors[dtype.name] = (
-                    [tf.constant(affine.kernel, dtype) for affine in self.affines],
+                    [_constant(affine, dtype) for affine in self.affines],
                     [tf.constant(affine.bias, dtype) for affine in self.affines],
                 )
         return self._tensors[dtype.name]
+
+
+def require_dense(network: FeedForward, what: str) -> None:
+    """InputError where a map is too large to be dense, naming `what` needs it."""
+    for index, affine in enumerate(getattr(network, "affines", ())):
+        if affine.is_sparse:
+            raise InputError(
+                f"the network is too large for {what}: map {index + 1}, {affine.fan_in} × "
+                f"{affine.fan_out}, has more than {DENSE_UP_TO} entries; use lipschitz or crc"
+            )
+
+
+def _constant(affine: Affine, dtype: tf.DType) -> tf.Tensor | tf.SparseTensor:
+    if not affine.is_sparse:
+        return tf.constant(affine.kernel, dtype)
+    stored = affine.kernel.tocoo()
+    places = np.stack(stored.coords, axis=1).astype(np.int64)
+    return tf.SparseTensor(places, tf.constant(stored.data, dtype), stored.shape)
+
+
+def _product(kernel: tf.Tensor | tf.SparseTensor) -> Product:
+    if not isinstance(kernel, tf.SparseTensor):
+        return Product(
+            functools.partial(_last_axis_product, matrix=kernel),
+            functools.partial(_last_axis_product, matrix=tf.transpose(kernel)),
+        )
+    # Four times as quick as `tf.sparse.sparse_dense_matmul`, which has one thread.
+    matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
+        indices=kernel.indices, values=kernel.values, dense_shape=kernel.dense_shape
+    )
+    arguments = {"matrix": matrix, "shape": tuple(kernel.shape)}
+    return Product(
+        functools.partial(_sparse_last_axis_product, transposed=False, **arguments),
+        functools.partial(_sparse_last_axis_product, transposed=True, **arguments),
+    )
+
+
+def _sparse_last_axis_product(
+    array: tf.Tensor, *, matrix: tf.Tensor, shape: tuple[int, int], transposed: bool
+) -> tf.Tensor:
+    """`array @ matrix` on the last axis, or with the transposed matrix, of that shape."""
+    rows, columns = reversed(shape) if transposed else shape
+    product = tf.raw_ops.SparseMatrixMatMul(
+        a=matrix,
+        b=tf.reshape(array, (-1, rows)),
+        transpose_a=not transposed,
+        transpose_b=True,
+        transpose_output=True,
+    )
+    return tf.reshape(product, tf.concat([tf.shape(array)[:-1], [columns]], axis=0))
 
 
 def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:

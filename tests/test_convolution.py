@@ -589,9 +589,11 @@ def test_ops_used_otherwise_are_refused(name):
 
 
 def test_a_matrix_that_is_too_large_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(convolution, "TENSOR_ENTRIES", 16 * 16 * 2 - 1)
+    monkeypatch.setattr(convolution, "STORED_ENTRIES", 2 * 16 - 1)
     model = stack((4, 4, 1), lambda: L.Conv2D(2, 1), L.Flatten)()
-    with pytest.raises(InputError, match="op Conv2D .*16 × 32 entries is too large.*strides"):
+    with pytest.raises(
+        InputError, match="op Conv2D .*2 weights at 16 positions each are too many.*strides"
+    ):
         saved_model.read(model)
 
 

@@ -31,7 +31,7 @@ from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.methods.bracket import largest_radius
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.network import FeedForward, Network
+from keras_curv.network import FeedForward, Network, require_dense
 from keras_curv.rounding import ACTIVATION_ULPS, TINY, UNIT, gamma, norm_bound, up
 
 # Where the value has its only interior extremum, a minimum: roots of σ′ to 40 digits.
@@ -163,6 +163,7 @@ class IntervalCertificate(Method):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         for activation in network.activations:
             require_value_range(activation)
+        require_dense(network, self.name)
         self.network = network
         self.served_error = served_error
         # As far as an interval of each z_L grows with the radius, at most.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.network import Network
+from keras_curv.network import Network, require_dense
 
 _BLOCK = 2000  # draws at a time
 _SELECTION, _ESTIMATION = 0, 1  # streams
@@ -41,6 +41,7 @@ class NoiseVotes:
     """
 
     def __init__(self, network: Network, deviation: float):
+        require_dense(network, "smoothing")
         self.network, self.deviation = network, deviation
         self._tail = None
         if network.depth > 1:

@@ -193,8 +193,7 @@ def proved_radius(
 
 def _constant_margins(network: Network) -> np.ndarray:
     """Which pairs have a margin that no input can change, `(classes, classes)`."""
-    exact = [affine for affine in network.affines if not affine.kernel_error]
-    if any(not np.any(affine.kernel) for affine in exact):
+    if any(affine.is_zero for affine in network.affines):
         return np.ones((network.classes, network.classes), bool)
     last = network.affines[-1]
     columns = last.kernel.T

@@ -39,7 +39,7 @@ import tensorflow as tf
 from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.methods.method import ServedError
-from keras_curv.network import Network
+from keras_curv.network import Network, require_dense
 from keras_curv.rounding import FLOAT32_TINY as TINY
 from keras_curv.rounding import FLOAT32_UNIT as UNIT
 from keras_curv.rounding import norm_bound, pre_activation_errors, up
@@ -95,6 +95,7 @@ class Float32Error(ServedError):
                 f"in float32 a served {head} may tie where the logits do not, so it cannot be "
                 "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
             )
+        require_dense(network, "the guarantee float32")
         self.network = network
         plain = all(activation.name in ONE_OP for activation in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED

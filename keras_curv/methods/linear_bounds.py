@@ -43,7 +43,7 @@ from keras_curv.linear import Affine
 from keras_curv.methods.bracket import largest_radius
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.methods.relaxation import POINTS, Relaxation, relaxation, require_relaxation
-from keras_curv.network import Network
+from keras_curv.network import Network, require_dense
 from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 
 __all__ = ["LinearBoundCertificate", "pre_activation_bounds", "relaxation"]
@@ -125,6 +125,7 @@ class LinearBoundCertificate(Method):
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         _require_rules(network)
+        require_dense(network, self.name)
         self.network = network
         self.served_error = served_error
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)

@@ -77,7 +77,7 @@ def _product(
     affine: Affine, product: np.ndarray, error: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """`affine.kernel @ product`, and a bound for each column of its distance to the real one."""
-    size, columns = norm_bound(affine.kernel), norm_bound(product, axis=0)
+    size, columns = affine.frobenius, norm_bound(product, axis=0)
     rounding = gamma(affine.fan_out + 4) * size * columns
     carried = affine.kernel_error * (columns + error) + size * error
     return affine.kernel @ product, up(rounding + carried + SLOPE_FLOOR, 8)

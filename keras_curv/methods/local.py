@@ -26,7 +26,7 @@ from keras_curv.methods.bracket import grid_below, on_grid
 from keras_curv.methods.crc import proved_radius
 from keras_curv.methods.local_curvature import Anchor, LocalCurvature
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.network import Network
+from keras_curv.network import Network, require_dense
 from keras_curv.rounding import CURVATURE_FLOOR, gamma, up
 
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
@@ -69,6 +69,7 @@ class LocalCurvatureCertificate(Method):
         if network.depth < 2:
             raise InputError("local curvature needs a hidden layer. Received: an affine network")
         require_smooth(network.activations)
+        require_dense(network, self.name)
         self.network = network
         self._served_error = served_error
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN

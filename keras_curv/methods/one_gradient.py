@@ -44,7 +44,7 @@ from keras_curv.activations import require_smooth
 from keras_curv.curvature import CurvatureBounds, curvature_bounds
 from keras_curv.linear import Affine
 from keras_curv.methods.float32 import Float32Error
-from keras_curv.network import Network
+from keras_curv.network import Network, require_dense
 
 _LARGEST = 2.0**120  # radius that is returned; float32 ends at 2¹²⁸
 _SMALLEST = 2.0**-100  # radius that is not returned as 0
@@ -77,6 +77,7 @@ class OneGradient:
 
     def __init__(self, network: Network, *, curvature: CurvatureBounds | None = None):
         require_smooth(network.activations)
+        require_dense(network, "a certified signature")
         curvature = curvature_bounds(network) if curvature is None else curvature
         self.activations = network.activations
         self.affines = [_in_float32(affine) for affine in network.affines]

@@ -37,7 +37,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.errors import InputError
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.network import Network
+from keras_curv.network import Network, require_dense
 from keras_curv.rounding import CURVATURE_FLOOR, SLOPE_FLOOR, UNIT, gamma, norm_bound, up
 from keras_curv.spectral import smallest_eigenvalue_bound
 
@@ -121,6 +121,7 @@ class QuadraticCertificate(Method):
                 "the quadratic certificate is for two layers with relu between them. Received: "
                 f"{network.depth} layers, activations {', '.join(names) or 'none'}"
             )
+        require_dense(network, self.name)
         self.network = network
         self.served_error = served_error
         self._first, self._last = network.affines

@@ -17,7 +17,10 @@ import scipy.sparse
 from keras_curv.errors import InputError
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.limits import TENSOR_ENTRIES, require_shape
+from keras_curv.reading.limits import STORED_ENTRIES, require_shape
+from keras_curv.reading.stencil import Stencil
+from keras_curv.rounding import up
+from keras_curv.sparse_affine import schur_bound
 
 _PADDINGS = ("SAME", "VALID")
 
@@ -70,6 +73,8 @@ def matrix(
     inside = down_inside[ky][:, :, None] & across_inside[kx][:, None]
 
     def placed(weights):
+        if not np.any(weights):
+            return scipy.sparse.csr_array((np.prod(image), height * width * filters))
         weights = np.broadcast_to(weights[ky, kx, channel, filter_][:, None, None], inside.shape)
         entries = weights[inside], (source[inside], target[inside])
         array = scipy.sparse.csr_array(entries, shape=(np.prod(image), height * width * filters))
@@ -94,12 +99,34 @@ def _axis(size: int, window: int, stride: int, dilation: int, padding: str):
     return place, (place >= 0) & (place < size)
 
 
-def _refuse_large(rows: int, columns: int) -> None:
-    if rows * columns > TENSOR_ENTRIES:
+def _refuse_large(weights: int, positions: int) -> None:
+    if weights * positions > STORED_ENTRIES:
         raise InputError(
-            f"a matrix of {rows} × {columns} entries is too large (at most {TENSOR_ENTRIES}); use "
-            "larger strides, fewer filters, or a smaller image"
+            f"{weights} weights at {positions} positions each are too many (at most "
+            f"{STORED_ENTRIES} products in all); use larger strides, fewer filters, or a smaller "
+            "image"
         )
+
+
+def stencil(
+    kernel: Ball,
+    image: tuple[int, int, int],
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: str = "VALID",
+    dilations: tuple[int, int] = (1, 1),
+) -> Stencil:
+    """What `matrix` with the same arguments places over the image."""
+    sizes = list(zip(image[:2], kernel.shape[:2], strides, dilations, strict=True))
+    taps = Ball.exact(np.zeros([(n - 1) * d + 1 for _, n, _, d in sizes] + [*kernel.shape[2:]]))
+    taps.value[:: dilations[0], :: dilations[1]] = kernel.value
+    taps.error[:: dilations[0], :: dilations[1]] = kernel.error
+    complete = True
+    for size, window, stride, dilation in sizes:
+        place, _ = _axis(size, window, stride, dilation, padding)
+        # The windows before the first and behind the last see nothing of the image.
+        complete &= bool(place[-1, 0] - stride < 0 and place[0, -1] + stride >= size)
+    return Stencil(taps, strides, complete)
 
 
 def convolved(node, flow: Flow, kernel: Ball) -> Flow:
@@ -109,14 +136,13 @@ def convolved(node, flow: Flow, kernel: Ball) -> Flow:
         raise InputError("the kernel must be a constant (height, width, channels, filters)")
     if node.op == "DepthwiseConv2dNative":
         kernel = _depthwise(kernel)
-    lowered, shape = matrix(
-        kernel,
-        image,
-        strides=_two_axes(node, "strides"),
-        dilations=_two_axes(node, "dilations"),
-        padding=node.attr["padding"].s.decode(),
-    )
-    return _times(flow, lowered, shape)
+    how = {
+        "strides": _two_axes(node, "strides"),
+        "dilations": _two_axes(node, "dilations"),
+        "padding": node.attr["padding"].s.decode(),
+    }
+    lowered, shape = matrix(kernel, image, **how)
+    return _times(flow, lowered, stencil(kernel, image, **how), shape)
 
 
 def average_pooled(node, flow: Flow) -> Flow:
@@ -124,14 +150,10 @@ def average_pooled(node, flow: Flow) -> Flow:
     image = _image(node, flow)
     size = _two_axes(node, "ksize")
     require_shape((*size, image[2], image[2]))
-    window = np.ones((*size, 1, 1)) * np.eye(image[2])
-    sums, shape = matrix(
-        Ball.exact(window),
-        image,
-        strides=_two_axes(node, "strides"),
-        padding=node.attr["padding"].s.decode(),
-    )
-    return _averaged(flow, sums, shape)
+    window = Ball.exact(np.ones((*size, 1, 1)) * np.eye(image[2]))
+    how = {"strides": _two_axes(node, "strides"), "padding": node.attr["padding"].s.decode()}
+    sums, shape = matrix(window, image, **how)
+    return _averaged(flow, sums, stencil(window, image, **how), shape)
 
 
 def mean(node, flow: Flow, axes: np.ndarray) -> Flow:
@@ -148,17 +170,23 @@ def mean(node, flow: Flow, axes: np.ndarray) -> Flow:
     sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
     if not node.attr["keep_dims"].b:
         kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in axes)
-    return _averaged(flow, sums, kept)
+    return _averaged(flow, sums, Stencil.bounded(schur_bound(sums.value)), kept)
 
 
-def _averaged(flow: Flow, sums: Ball, shape: tuple[int, ...]) -> Flow:
-    counts = Ball.exact(sums.value.sum(axis=0))
-    return _times(flow, sums, shape).scaled(counts.reciprocal())
+def _averaged(flow: Flow, sums: Ball, windows: Stencil, shape: tuple[int, ...]) -> Flow:
+    parts = Ball.exact(sums.value.sum(axis=0)).reciprocal()
+    averaged = _times(flow, sums, windows, shape).scaled(parts)
+    if flow.kernel is None and not np.all(parts.value == parts.value[0]):
+        # At a border, few pixels may count much; in rows and columns of the matrix they do not.
+        means = scipy.sparse.csr_array(sums.value * (parts.value + parts.error))
+        alone = Stencil.bounded(up(schur_bound(means))).with_inputs_scaled(flow.scale)
+        nearest = min(alone, *averaged.stencils, key=lambda known: known.norm)
+        averaged = dataclasses.replace(averaged, stencils=(nearest,))
+    return averaged
 
 
-def _times(flow: Flow, lowered: Ball, shape: tuple[int, ...]) -> Flow:
-    _refuse_large(flow.base, lowered.shape[1])
-    return dataclasses.replace(flow.times(lowered), shape=shape)
+def _times(flow: Flow, lowered: Ball, placed: Stencil, shape: tuple[int, ...]) -> Flow:
+    return dataclasses.replace(flow.times(lowered, placed), shape=shape)
 
 
 def _depthwise(kernel: Ball) -> Ball:

@@ -10,17 +10,22 @@ import dataclasses
 import math
 
 import numpy as np
+import scipy.sparse
 
-from keras_curv import activations
+from keras_curv import activations, sparse_affine
+from keras_curv.errors import InputError
 from keras_curv.linear import Affine, gain
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import (
     EXAMPLE_ENTRIES,
     LAYERS,
+    TENSOR_ENTRIES,
     TOTAL_ENTRIES,
     require_at_most,
     require_shape,
 )
+from keras_curv.reading.sparse_ball import SparseBall
+from keras_curv.reading.stencil import Stencil, magnitude_of_product, norm_of_product
 from keras_curv.rounding import FLOAT32_UNIT, gamma
 
 
@@ -35,7 +40,9 @@ class Flow:
         shape: of one example.
         layers: the affine maps and activations that make the base.
         base: its size.
-        kernel: `(base, size)`, or None for a picking of entries.
+        kernel: `(base, size)`, or None for a picking of entries. It is sparse where it is large.
+        stencils: of convolutions that it is the product of, in order, for its norm; None where it
+            is not one of convolutions alone.
         order: `(size,)`, where there is no kernel.
         scale, shift: `(size,)`; scale is 1 where there is a kernel.
         head: what has been applied to the logits, "logits" while nothing has.
@@ -47,10 +54,11 @@ class Flow:
     shape: tuple[int, ...]
     layers: tuple
     base: int
-    kernel: Ball | None
+    kernel: Ball | SparseBall | None
     order: np.ndarray
     scale: Ball
     shift: Ball
+    stencils: tuple[Stencil, ...] | None = ()
     head: str = "logits"
     served_gain: float = 1.0
     shifts: int = 0
@@ -83,7 +91,11 @@ class Flow:
         gross = self.gross * factor.served_size() * (1.0 + 4.0 * FLOAT32_UNIT)
         if self.kernel is None:
             return self._become(scale=factor * self.scale, shift=shift, gross=gross)
-        return self._become(kernel=self.kernel * factor, shift=shift, gross=gross)
+        stencils = self.stencils
+        if stencils:
+            stencils = *stencils[:-1], stencils[-1].with_outputs_scaled(factor)
+        kernel = self.kernel * factor
+        return self._become(kernel=kernel, shift=shift, gross=gross, stencils=stencils)
 
     def shifted(self, offset: Ball) -> Flow:
         """Each entry plus its offset, `(size,)`.
@@ -116,56 +128,108 @@ class Flow:
     def rearranged(self, positions: np.ndarray) -> Flow:
         """Entry j becomes the former entry `positions[j]`; the shape is that of `positions`."""
         flat = positions.reshape(-1)
+        kernel, stencils = self.kernel, self.stencils
+        if kernel is not None and not np.array_equal(flat, np.arange(len(flat))):
+            dense = isinstance(kernel, Ball)
+            kernel = kernel[:, flat] if dense else kernel.with_columns(flat)
+            if stencils:  # and from now on entries of no particular channel
+                stencils = *stencils, Stencil.bounded(1.0)
         return dataclasses.replace(
             self,
             shape=positions.shape,
-            kernel=None if self.kernel is None else self.kernel[:, flat],
+            kernel=kernel,
+            stencils=stencils,
             order=self.order if self.kernel is not None else self.order[flat],
             scale=self.scale[flat],
             shift=self.shift[flat],
             gross=np.broadcast_to(self.gross, self.shift.shape)[flat],
         )
 
-    def times(self, kernel: Ball) -> Flow:
-        """The product with a matrix `(size, out)`, dense or sparse."""
-        require_shape((self.base, kernel.shape[1]))
-        scale = self.scale.reshape((-1, 1))
-        if self.kernel is not None:
-            product = self.kernel @ kernel
+    def times(self, kernel: Ball, stencil: Stencil | None = None) -> Flow:
+        """The product with a matrix `(size, out)`, dense or sparse.
+
+        Args:
+            kernel: the matrix.
+            stencil: that it is of, where it is sparse: then a large product may be so, too.
+
+        Raises:
+            InputError: the product would be too large.
+        """
+        entries, stencils = self.base * kernel.shape[1], self._stencils_with(stencil)
+        if stencils is not None and entries > sparse_affine.DENSE_UP_TO:
+            product = self._sparse_product(kernel)
+        elif self.kernel is not None and entries > TENSOR_ENTRIES:
+            raise InputError(
+                f"an array of {self.base} × {kernel.shape[1]} entries is too large (at most "
+                f"{TENSOR_ENTRIES}); put an activation between two large layers"
+            )
+        elif isinstance(self.kernel, SparseBall):
+            product, stencils = (self.kernel @ SparseBall.of(kernel)).dense(), None
         else:
-            rows = kernel.dense().rounded(kernel.shape[0] + 1)  # the terms of a sum
-            rows = rows * scale if not self.scale.equals(1.0) else rows
-            product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
-            product.value[self.order] = rows.value
-            product.error[self.order] = rows.error
-            product.served[self.order] = rows.served
+            require_shape((self.base, kernel.shape[1]))
+            product = self._dense_product(kernel)
         shift = Ball.exact(np.zeros(kernel.shape[1]))
         if not self.shift.equals(0.0):
             shift = self.shift @ kernel
         return self._become(
             shape=(kernel.shape[1],),
             kernel=product,
+            stencils=stencils,
             scale=Ball.exact(np.ones(kernel.shape[1])),
             shift=shift,
             shifts=0,
             gross=shift.served_size(),
         )
 
+    def _stencils_with(self, stencil: Stencil | None) -> tuple[Stencil, ...] | None:
+        if stencil is None or self.stencils is None:
+            return None
+        if not self.stencils:
+            return (stencil if self.scale.equals(1.0) else stencil.with_inputs_scaled(self.scale),)
+        return *self.stencils[:-1], *self.stencils[-1].then(stencil)
+
+    def _dense_product(self, kernel: Ball) -> Ball:
+        if self.kernel is not None:
+            return self.kernel @ kernel
+        scale = self.scale.reshape((-1, 1))
+        rows = kernel.dense().rounded(kernel.shape[0] + 1)  # the terms of a sum
+        rows = rows * scale if not self.scale.equals(1.0) else rows
+        product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
+        product.value[self.order] = rows.value
+        product.error[self.order] = rows.error
+        product.served[self.order] = rows.served
+        return product
+
+    def _sparse_product(self, kernel: Ball) -> SparseBall:
+        rows = SparseBall.of(kernel)
+        if self.kernel is not None:
+            dense = isinstance(self.kernel, Ball)
+            return (SparseBall.of(self.kernel) if dense else self.kernel) @ rows
+        rows = rows.rounded(rows.terms + 1)
+        rows = rows.with_rows_scaled(self.scale) if not self.scale.equals(1.0) else rows
+        in_order = np.array_equal(self.order, np.arange(self.base))
+        return rows if in_order else rows.with_rows(self.order)
+
     def affine(self) -> Affine:
         """The map, with an identity for a kernel where there has been no product."""
         flow, size = self, self.shift.shape[0]
         if self.kernel is None:
-            require_shape((size, max(size, self.base)))
-            flow = self.times(Ball.exact(np.eye(size)))
-        return Affine(
-            flow.kernel.value,
-            flow.shift.value,
-            flow.kernel.norm_of_error(),
-            flow.shift.norm_of_error(),
-            flow.kernel.served,
-            flow.shift.served,
+            identity = scipy.sparse.eye_array(size, format="csr")
+            flow = self.times(Ball.exact(identity), Stencil.bounded(1.0))
+        kernel, shift = flow.kernel, flow.shift
+        known = (
+            kernel.value,
+            shift.value,
+            kernel.norm_of_error(),
+            shift.norm_of_error(),
+            kernel.served,
+            shift.served,
             flow.served_gain,
         )
+        if isinstance(kernel, Ball):
+            return Affine(*known)
+        norms = norm_of_product(flow.stencils), magnitude_of_product(flow.stencils)
+        return sparse_affine.SparseAffine(*known, *norms)
 
     def activated(self, name: str) -> Flow:
         """The output of that activation, as a new base."""

@@ -141,6 +141,8 @@ def _finish(flow: Flow) -> tuple[Network, str]:
         if classes > 1:
             return Network(affines, sigmas[:-1]), "sigmoid"
         last = affines[-1]
+        if last.is_sparse:
+            raise InputError(f"an output of {last.fan_in} entries is too large; pool before it")
         two = Affine(
             np.concatenate([np.zeros_like(last.kernel), last.kernel], axis=1),
             np.concatenate([np.zeros_like(last.bias), last.bias]),

@@ -156,7 +156,7 @@ def _read_live(model) -> ServedModel:
     served = _read_function(function, source=str(model.name))
     digest = hashlib.sha256()
     for affine in served.network.affines:
-        digest.update(affine.kernel.tobytes() + affine.bias.tobytes())
+        digest.update(affine.stored_bytes())
     return dataclasses.replace(served, fingerprint=digest.hexdigest())
 
 

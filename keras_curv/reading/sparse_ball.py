@@ -1,0 +1,153 @@
+"""Balls of matrices too large to be dense: see `ball.py`.
+
+An entry that is not stored is exactly 0, for the server too: nothing rounds there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.limits import PRODUCTS, require_at_most
+from keras_curv.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, gamma
+
+_OURS = 1.0 + 1e-6  # covers the roundings of what is computed of `served`
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SparseBall:
+    """A matrix of real numbers, those that are stored known to within their errors.
+
+    Attributes:
+        places: CSR, its rows sorted; what it holds does not count, only where.
+        entries: those of the places, in their order.
+
+    Example:
+        >>> eye = SparseBall.of(Ball.exact(scipy.sparse.eye_array(2, format="csr")))
+        >>> (eye @ eye).dense().value
+        array([[1., 0.],
+               [0., 1.]])
+    """
+
+    places: scipy.sparse.csr_array
+    entries: Ball
+
+    @classmethod
+    def of(cls, ball: Ball) -> SparseBall:
+        """A ball of sparse or of dense matrices."""
+        arrays = [scipy.sparse.csr_array(a) for a in (ball.value, ball.error, ball.served)]
+        return cls._of(sum(abs(array) for array in arrays), arrays)
+
+    @classmethod
+    def _of(cls, places, arrays) -> SparseBall:
+        """The arrays, whose entries are among the places."""
+        places.sort_indices()
+        return cls(places, Ball(*(_entries_at(places, array) for array in arrays)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """That of the matrix."""
+        return self.places.shape
+
+    @property
+    def value(self) -> scipy.sparse.csr_array:
+        """What is stored."""
+        return self._matrix(self.entries.value)
+
+    @property
+    def served(self) -> scipy.sparse.csr_array:
+        """How far each entry may be off as it is served."""
+        return self._matrix(self.entries.served)
+
+    def dense(self) -> Ball:
+        """The same, entry by entry."""
+        parts = self.entries.value, self.entries.error, self.entries.served
+        return Ball(*(self._matrix(part).toarray() for part in parts))
+
+    def norm_of_error(self) -> float:
+        """A bound of the Frobenius, hence of the spectral norm of the error."""
+        return self.entries.norm_of_error()
+
+    def rounded(self, times: int = 1) -> SparseBall:
+        """The same, after the server has rounded it."""
+        return dataclasses.replace(self, entries=self.entries.rounded(times))
+
+    def __mul__(self, factor: Ball) -> SparseBall:
+        """Each column times its factor, `(columns,)`."""
+        entries = self.entries * factor[self.places.indices]
+        return dataclasses.replace(self, entries=entries)
+
+    def with_rows_scaled(self, factor: Ball) -> SparseBall:
+        """Each row times its factor, `(rows,)`."""
+        rows = np.repeat(np.arange(self.shape[0]), np.diff(self.places.indptr))
+        return dataclasses.replace(self, entries=self.entries * factor[rows])
+
+    def with_rows(self, order: np.ndarray) -> SparseBall:
+        """Row j becomes row `order[j]`."""
+        return self._moved(lambda matrix: matrix[np.argsort(order)])
+
+    def with_columns(self, order: np.ndarray) -> SparseBall:
+        """Column j becomes the former column `order[j]`."""
+        return self._moved(lambda matrix: matrix[:, order])
+
+    @property
+    def terms(self) -> int:
+        """The most entries that a column has: what a server adds up."""
+        return int(np.bincount(self.places.indices, minlength=1).max())
+
+    def __matmul__(self, other: SparseBall) -> SparseBall:
+        """The product; its bounds are those of `Ball.__matmul__`.
+
+        Raises:
+            InputError: it takes too many multiplications.
+        """
+        columns = np.bincount(self.places.indices, minlength=self.shape[1])
+        products = int(columns @ np.diff(other.places.indptr).astype(np.int64))
+        what = "a product of two convolutions without an activation between, in multiplications,"
+        require_at_most(products, PRODUCTS, what)
+        terms = other.terms
+        size, other_size = abs(self.value), abs(other.value)
+        error, other_error = self._matrix(self.entries.error), other._matrix(other.entries.error)
+        real, weights = size + error, other_size + other_error
+        off = gamma(terms + 2) * (size @ other_size) + size @ other_error + error @ weights
+        away = other.served + gamma(terms, FLOAT32_UNIT) * (weights + other.served)
+        served = (real @ away + self.served @ (weights + away)) * _OURS
+        places = _ones(self.places) @ _ones(other.places)
+        arrays = self.value @ other.value, off * (1.0 + 2.0 * gamma(terms + 8)), served
+        product = self._of(places, arrays)
+        entries = Ball(
+            product.entries.value,
+            product.entries.error + 8.0 * terms * TINY,
+            product.entries.served + 8.0 * terms * FLOAT32_TINY,
+        )
+        return dataclasses.replace(product, entries=entries)
+
+    def _matrix(self, entries: np.ndarray) -> scipy.sparse.csr_array:
+        parts = entries, self.places.indices, self.places.indptr
+        return scipy.sparse.csr_array(parts, shape=self.shape)
+
+    def _moved(self, move) -> SparseBall:
+        # Numbered from 1, the entries say where each of them has gone.
+        places = move(self._matrix(np.arange(1.0, self.places.nnz + 1.0)))
+        places.sort_indices()
+        return SparseBall(places, self.entries[places.data.astype(np.int64) - 1])
+
+
+def _ones(places: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    parts = np.ones(places.nnz), places.indices, places.indptr
+    return scipy.sparse.csr_array(parts, shape=places.shape)
+
+
+def _entries_at(places: scipy.sparse.csr_array, array: scipy.sparse.csr_array) -> np.ndarray:
+    """The entries of the array at each of the places; it has none elsewhere."""
+    found, stored = np.zeros(places.nnz), array.data != 0.0
+    found[np.searchsorted(_keys(places), _keys(array)[stored])] = array.data[stored]
+    return found
+
+
+def _keys(array: scipy.sparse.csr_array) -> np.ndarray:
+    rows = np.repeat(np.arange(array.shape[0], dtype=np.int64), np.diff(array.indptr))
+    return rows * array.shape[1] + array.indices

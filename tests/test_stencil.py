@@ -1,0 +1,202 @@
+"""No bound of a convolution's norm is below the norm of its matrix, and few are much above it.
+
+The oracle is the singular value decomposition of the dense matrix.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_curv.reading import stencil as module
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.convolution import matrix, stencil
+from keras_curv.reading.stencil import Stencil, norm_of_product
+from keras_curv.sparse_affine import schur_bound
+
+SVD = 1.0 - 1e-12  # what LAPACK may be off by, relative
+
+
+def svd_norm(array):
+    return np.linalg.norm(array, 2)
+
+
+@st.composite
+def cases(draw):
+    """Kernels of any window, strides up to 3, both paddings, dilated or not, any image."""
+    window = draw(st.tuples(*[st.integers(1, 4)] * 2))
+    strides = draw(st.tuples(*[st.integers(1, 3)] * 2))
+    dilations = (1, 1) if max(strides) > 1 else draw(st.tuples(*[st.integers(1, 2)] * 2))
+    spans = [(n - 1) * d + 1 for n, d in zip(window, dilations, strict=True)]
+    image = [draw(st.integers(span, span + 5)) for span in spans]
+    channels, filters = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    # Of one sign, of both, of several magnitudes.
+    kernel = rng.standard_normal((*window, channels, filters)) + draw(st.sampled_from([0, 0, 3]))
+    kernel = kernel * 10.0 ** (draw(st.sampled_from([0, 3])) * rng.standard_normal(filters))
+    how = {
+        "strides": strides,
+        "dilations": dilations,
+        "padding": draw(st.sampled_from(["SAME", "VALID"])),
+    }
+    return kernel, (*image, channels), how
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=cases())
+def test_no_bound_is_below_the_norm_of_the_matrix(case):
+    kernel, image, how = case
+    dense = matrix(Ball.exact(kernel), image, **how)[0].dense().value
+    found = stencil(Ball.exact(kernel), image, **how)
+    assert SVD * svd_norm(dense) <= found.norm
+    assert SVD * svd_norm(np.abs(dense)) <= found.magnitude
+    assert found.norm <= found.magnitude * 1.000001
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=cases(), seed=st.integers(0, 2**32))
+def test_scaling_either_side_and_unknown_digits_are_paid_for(case, seed):
+    kernel, image, how = case
+    rng = np.random.default_rng(seed)
+    ball = Ball(kernel, np.abs(kernel) * rng.uniform(0.0, 0.3, kernel.shape))
+    lowered, shape = matrix(ball, image, **how)
+    lowered = lowered.dense()
+    before, after = rng.standard_normal(np.prod(image)), rng.standard_normal(np.prod(shape))
+    if rng.integers(2):  # one factor for each channel
+        after = np.broadcast_to(after[: shape[2]], shape).reshape(-1)
+    found = stencil(ball, image, **how)
+    found = found.with_inputs_scaled(Ball.exact(before)).with_outputs_scaled(Ball.exact(after))
+    for _ in range(3):
+        real = lowered.value + rng.choice([-1, 1], lowered.shape) * lowered.error
+        real = before[:, None] * real * after
+        assert SVD * svd_norm(real) <= found.norm
+        assert SVD * svd_norm(np.abs(real)) <= found.magnitude
+
+
+@settings(max_examples=30, deadline=None)
+@given(first=cases(), second=cases(), seed=st.integers(0, 2**32))
+def test_a_product_is_bounded_whether_or_not_it_is_one_convolution(first, second, seed):
+    kernel, image, how = first
+    one, shape = matrix(Ball.exact(kernel), image, **how)
+    rng = np.random.default_rng(seed)
+    other = rng.standard_normal((*second[0].shape[:2], shape[2], 2))
+    how_then = {"strides": second[2]["strides"], "padding": "SAME"}
+    two, _ = matrix(Ball.exact(other), shape, **how_then)
+    found = stencil(Ball.exact(kernel), image, **how)
+    both = found.then(stencil(Ball.exact(other), shape, **how_then))
+    assert len(both) == 2 - found.complete
+    product = one.dense().value @ two.dense().value
+    assert SVD * svd_norm(product) <= norm_of_product(both)
+
+
+def test_pooling_and_a_convolution_are_one():
+    """Image 8 × 8, means of 2 × 2, then a difference of neighbours: lower than the product."""
+    pool = stencil(Ball.exact(np.full((2, 2, 1, 1), 0.25)), (8, 8, 1), strides=(2, 2))
+    difference = stencil(Ball.exact(np.array([1.0, -1.0]).reshape(1, 2, 1, 1)), (4, 4, 1))
+    (both,) = pool.then(difference)
+    taps = [[0.25, 0.25, -0.25, -0.25]] * 2
+    np.testing.assert_array_equal(both.taps.value[:, :, 0, 0], taps)
+    assert both.strides == (2, 2)
+    assert not difference.complete
+    # Padded with zeros, what lies outside is cut off before the second: not one convolution.
+    padded = stencil(Ball.exact(np.ones((3, 3, 1, 1))), (8, 8, 1), padding="SAME")
+    assert len(padded.then(difference)) == 2
+
+
+@pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1), (4, 3)])
+def test_it_is_within_one_percent_of_the_supremum(window, stride, rng):
+    kernel = Ball.exact(rng.standard_normal((window, window, 1, 1)))
+    image, how = (34, 30, 1), {"strides": (stride, stride), "padding": "SAME"}
+    found = stencil(kernel, image, **how).norm
+    # By aliasing: what strides fold onto one frequency are s² of the unstrided symbol's.
+    size = 60 * stride
+    symbol = np.abs(np.fft.fft2(kernel.value[:, :, 0, 0], (size, size))) ** 2
+    folded = symbol.reshape(stride, 60, stride, 60).sum(axis=(0, 2))
+    assert found <= 1.01 * np.sqrt(folded.max()) / stride
+    # A finite image lacks a little more.
+    dense = matrix(kernel, image, **how)[0].dense().value
+    assert SVD * svd_norm(dense) <= found <= 1.03 * svd_norm(dense)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 5])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.5])
+def test_a_peak_between_the_points_of_the_grid_is_not_missed(degree, place):
+    """`I + e^{iDω} R(φ)`, R a rotation, has the norm 2 where Dω = φ, and is extremal there.
+
+    Half a step from its neighbours on the grid it is `2 cos(π D / 2N)`: the bound is then exact.
+    """
+    spacing = 2.0 * np.pi / module._OVERSAMPLING[0]  # of the grid, in Dω
+    cos, sin = np.cos(place * spacing), np.sin(place * spacing)
+    kernel = np.zeros((1, degree + 1, 2, 2))
+    kernel[0, 0] += np.eye(2)
+    kernel[0, -1] += [[cos, -sin], [sin, cos]]
+    bound = Stencil(Ball.exact(kernel)).norm
+    assert 2.0 * (1.0 - 1e-12) <= bound
+    if place == 0.5:
+        assert bound <= 2.0 * (1.0 + 1e-8)  # so a smaller allowance would be wrong
+    # On both axes at once, as a tensor product.
+    both = np.einsum("acij,bdkl->bcikjl", kernel, kernel.swapaxes(0, 1))
+    both = both.reshape(degree + 1, degree + 1, 4, 4)
+    assert 4.0 * (1.0 - 1e-12) <= Stencil(Ball.exact(both)).norm <= 4.0 * 1.01
+
+
+def test_hostile_kernels_found_by_ascent_stay_below(rng):
+    """Kernels pushed, gradient by gradient, to peak where the grid has no point."""
+    points = 32  # of the grid, for three taps
+    fine = np.exp(1j * np.outer(np.linspace(0.0, 2.0 * np.pi, 512), np.arange(3)))
+    grid = np.exp(2j * np.pi * np.outer(np.arange(points), np.arange(3)) / points)
+
+    def largest(waves, taps):
+        return np.linalg.norm(np.einsum("nq,qij->nij", waves, taps), 2, axis=(1, 2)).max()
+
+    worst = 0.0
+    for _ in range(3):
+        taps = rng.standard_normal((3, 2, 2))
+        ratio = largest(fine, taps) / largest(grid, taps)
+        for _ in range(100):
+            trial = taps + 0.1 * rng.standard_normal(taps.shape)
+            trial_ratio = largest(fine, trial) / largest(grid, trial)
+            if trial_ratio > ratio:
+                taps, ratio = trial, trial_ratio
+        worst = max(worst, ratio)
+        found = Stencil(Ball.exact(taps[None].transpose(0, 1, 3, 2))).norm
+        assert SVD * largest(fine, taps) <= found
+    assert worst > 1.003  # the search did find such kernels: the allowance is 1.0048
+
+
+def test_fewer_points_where_there_are_many_filters(monkeypatch, rng):
+    kernel = rng.standard_normal((3, 3, 2, 3))
+    fine = Stencil(Ball.exact(kernel))
+    norms, magnitude = [fine.norm], fine.magnitude
+    for operations in (100_000, 20_000, 0):
+        monkeypatch.setattr(module, "_OPERATIONS", operations)
+        norms.append(Stencil(Ball.exact(kernel)).norm)
+    assert norms[0] < norms[1] < norms[2] < norms[3] == pytest.approx(magnitude, rel=1e-12)
+    assert norms[2] < 1.2 * norms[0]
+
+
+@pytest.mark.parametrize("power", [-1060, -500, 0, 500, 1000])
+def test_weights_of_any_size(power, rng):
+    kernel = rng.standard_normal((3, 2, 1, 2))
+    scaled = np.ldexp(kernel, power)
+    norm = Stencil(Ball.exact(np.ldexp(scaled, -power))).norm
+    assert np.ldexp(norm, power) <= Stencil(Ball.exact(scaled)).norm * (1.0 + 1e-13)
+    assert Stencil(Ball.exact(scaled)).norm <= np.ldexp(norm, power) * (1.0 + 1e-13) + 5e-324
+
+
+def test_nothing_and_what_is_not_a_number():
+    assert Stencil(Ball.exact(np.zeros((3, 3, 1, 1)))).norm == 0.0
+    for bad in (np.nan, np.inf):
+        kernel = np.ones((3, 3, 1, 1))
+        kernel[1, 1] = bad
+        assert Stencil(Ball.exact(kernel)).norm == np.inf
+        assert Stencil(Ball.exact(np.ones((3, 3, 1, 1)))).norm < np.inf
+    assert Stencil(Ball.exact(np.full((3, 3, 1, 1), 1e308))).norm == np.inf
+
+
+def test_the_root_of_the_largest_sums(rng):
+    array = rng.standard_normal((7, 5)) * (rng.random((7, 5)) < 0.5)
+    bound = schur_bound(matrix(Ball.exact(array[None, None]), (1, 1, 7))[0].value)
+    assert SVD * svd_norm(np.abs(array)) <= bound
+    sums = np.abs(array).sum(axis=1).max() * np.abs(array).sum(axis=0).max()
+    assert bound == pytest.approx(np.sqrt(sums), rel=1e-12)
