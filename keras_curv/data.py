@@ -198,9 +198,8 @@ def _from_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         ) from error
 
     def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        # A slice is much quicker than skipping what was parsed; both have one order,
-        # since each of these splits is one file.
-        plain = start and split in ("train", "test")
+        # A slice is much quicker than skipping what was parsed; of one file both have one order.
+        plain = start and split in ("train", "test") and builder.info.splits[split].num_shards == 1
         rest = read(split=f"{split}[{start}:]") if plain else dataset.skip(start)
         for x, y in rest.batch(size).prefetch(2).as_numpy_iterator():
             yield (x / np.float32(255)).astype(np.float32), y.astype(np.int64)
