@@ -105,6 +105,18 @@ def test_margins_and_gradients_are_those_of_keras(pair):
         np.testing.assert_allclose(found.gradient[:, column], gradient, atol=1e-5)
 
 
+def assert_not_broken(network, x, found, *, steps):
+    """No attack succeeds just inside of what is certified."""
+    margin, _ = pgd_attack(
+        network,
+        tf.constant(rows(x)),
+        tf.constant(found.prediction),
+        radius=tf.constant(found.radius * (1.0 - 1e-9)),
+        steps=steps,
+    )
+    assert np.all(margin.numpy() > 0.0)
+
+
 @pytest.mark.parametrize("method", ["lipschitz", "crc"])
 def test_radii_are_smaller_than_dense_ones_but_not_by_much(pair, method):
     _, x, dense, sparse = pair
@@ -112,14 +124,7 @@ def test_radii_are_smaller_than_dense_ones_but_not_by_much(pair, method):
     found = choose_method(method, sparse.network).certify(rows(x))
     assert np.all(0.5 * larger < found.radius)
     assert np.all(found.radius <= larger * (1.0 + 1e-4))  # CRC's search stops that close
-    margin, _ = pgd_attack(
-        sparse.network,
-        tf.constant(rows(x)),
-        tf.constant(found.prediction),
-        radius=tf.constant(found.radius * (1.0 - 1e-9)),
-        steps=30,
-    )
-    assert np.all(margin.numpy() > 0.0)
+    assert_not_broken(sparse.network, x, found, steps=30)
 
 
 def test_bounds_hold_at_points_and_are_above_the_dense_ones(pair):
@@ -269,15 +274,7 @@ def test_a_model_for_cifar_is_read_and_certified_in_bounded_memory(cifar_size, r
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert used < 2 * 2**20  # KiB; one of its matrices alone would take 400 MiB if it were dense
     assert np.all(found.radius > 0.0)
-    network = certifier.served.network
-    margin, _ = pgd_attack(
-        network,
-        tf.constant(rows(x)),
-        tf.constant(found.prediction),
-        radius=tf.constant(found.radius * (1.0 - 1e-9)),
-        steps=5,
-    )
-    assert np.all(margin.numpy() > 0.0)
+    assert_not_broken(certifier.served.network, x, found, steps=5)
 
 
 # What is refused

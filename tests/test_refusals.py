@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hostile_models import Net, export
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 
@@ -18,29 +19,6 @@ from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.reading import allow_list, saved_model
 
 L = keras.layers
-
-
-class Net(tf.Module):
-    """Weights for four inputs, five hidden units and three classes."""
-
-    def __init__(self, last=1.0):
-        super().__init__()
-        rng = np.random.default_rng(4)
-        self.w = tf.Variable(rng.normal(size=(4, 5)), dtype=tf.float32)
-        self.square = tf.Variable(rng.normal(size=(4, 4)), dtype=tf.float32)
-        self.v = tf.Variable(last * rng.normal(size=(5, 3)), dtype=tf.float32)
-
-    def __call__(self, x):
-        return tf.nn.softplus(x @ self.w) @ self.v
-
-
-def export(path, body=lambda x, net: net(x), specs=None, net=None):
-    """Saves `body(x, net)` as the default signature; returns the directory."""
-    net = net or Net()
-    specs = specs or [tf.TensorSpec((None, 4), tf.float32)]
-    function = tf.function(lambda *x: body(*x, net)).get_concrete_function(*specs)
-    tf.saved_model.save(net, str(path), signatures=function)
-    return path
 
 
 def assert_refused(source, *words, **options):

@@ -54,14 +54,14 @@ def require_as_served(
         values = loaded.captured_inputs
         arguments = server.arguments(signature)
         keys = server.restored_keys() if values else {}
+        stored = tf.train.load_checkpoint(checkpoint) if keys else None
         for node, value in zip(arguments[len(arguments) - len(values) :], values, strict=True):
             if node.op == "Const":
                 _require_equal(node, tf.make_ndarray(node.attr["value"].tensor), value)
             elif node.name in keys:
                 dtype = tf.as_dtype(node.attr["dtype"].type)
                 value = tf.raw_ops.ReadVariableOp(resource=value, dtype=dtype)
-                stored = tf.train.load_checkpoint(checkpoint).get_tensor(keys[node.name])
-                _require_equal(node, stored, value)
+                _require_equal(node, stored.get_tensor(keys[node.name]), value)
             else:
                 raise _Differs(f"it would be given {node.name!r}, which is not restored")
     except (_Differs, ValueError, KeyError, IndexError, TypeError, tf.errors.OpError) as error:
