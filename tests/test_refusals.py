@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hostile_models import Net, export
+from hostile_models import Net, edited, export
 from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
+from tensorflow.core.protobuf import saver_pb2
 
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
@@ -36,15 +36,6 @@ def assert_refused(source, *words, **options):
 @pytest.fixture
 def nothing_is_loaded(monkeypatch):
     monkeypatch.setattr(tf.saved_model, "load", lambda *_, **__: pytest.fail("it was loaded"))
-
-
-@contextlib.contextmanager
-def edited(path):
-    """The SavedModel's message, to be changed in place."""
-    file = path / "saved_model.pb"
-    proto = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    yield proto.meta_graphs[0]
-    file.write_bytes(proto.SerializeToString())
 
 
 @pytest.fixture(scope="module")
