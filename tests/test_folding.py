@@ -1,0 +1,131 @@
+"""What TensorFlow computes while it loads a graph is bounded, and not taken for more than it is."""
+
+import math
+
+import hostile_models
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from keras_curv.errors import InputError
+from keras_curv.reading import allow_list, folding
+
+# Integers on which values depend, but no shape.
+DATA = {
+    *("indices", "segment_ids", "minval", "maxval", "seed", "key", "counter", "alg"),
+    *("shard", "num_shards"),
+}
+
+
+def walked(body, *specs):
+    """The walk through `body`'s graph, and what it knows of each node."""
+    graph = tf.function(body).get_concrete_function(*specs).graph
+    walk = folding._Walk(graph.as_graph_def())
+    return walk, walk.values(graph.as_graph_def().node, {}), graph
+
+
+def _is_integer(argument, attributes):
+    if argument.type:
+        return tf.as_dtype(argument.type).is_integer
+    if not argument.type_attr:
+        return False
+    allowed = attributes[argument.type_attr].allowed_values.list.type
+    return bool(allowed) and all(tf.as_dtype(kind).is_integer for kind in allowed)
+
+
+def test_every_argument_that_can_be_a_shape_is_asked():
+    for op in allow_list._PURE_OPS | allow_list._SAVER_OPS:
+        definition = op_def_registry.get(op)
+        attributes = {attribute.name: attribute for attribute in definition.attr}
+        arguments = definition.input_arg
+        asked = {place % len(arguments) for place in folding.ASKED.get(op, ())}
+        for place, argument in enumerate(arguments):
+            if _is_integer(argument, attributes) and argument.name not in DATA:
+                assert place in asked, (op, argument.name)
+
+
+def _constants(rng):
+    return [tf.constant(rng.normal(size=shape)) for shape in ((1, 7), (7, 1), (7,), (3, 7), (7, 7))]
+
+
+OPS = {
+    "add": lambda r, c, v, m, s: r + c,
+    "product": lambda r, c, v, m, s: m @ c,
+    "outer": lambda r, c, v, m, s: c @ r,
+    "pack": lambda r, c, v, m, s: tf.stack([r, r, r]),
+    "concat": lambda r, c, v, m, s: tf.concat([m, r, s], 0),
+    "gather": lambda r, c, v, m, s: tf.gather(m, [0, 1, 1, 2, 0], axis=0),
+    "fill": lambda r, c, v, m, s: tf.raw_ops.Fill(dims=tf.stack([4, 5]), value=1.0),
+    "tile": lambda r, c, v, m, s: tf.tile(m, [2, 3]),
+    "pad": lambda r, c, v, m, s: tf.pad(v, [[1, 1]]),
+    "range": lambda r, c, v, m, s: tf.raw_ops.Range(start=-3, limit=30, delta=2),
+    "small steps": lambda r, c, v, m, s: tf.raw_ops.Range(start=0.0, limit=1.0, delta=0.01),
+    "one hot": lambda r, c, v, m, s: tf.one_hot([1, 2, 3], 9),
+    "bytes": lambda r, c, v, m, s: tf.bitcast(m, tf.uint8),
+    "slice": lambda r, c, v, m, s: tf.raw_ops.Shape(input=m)[1] + tf.constant([[2, 3]])[:, 1:],
+    "new axis": lambda r, c, v, m, s: v[:, None] + v[None],
+    "scalar of a matrix": lambda r, c, v, m, s: s[2],
+    "size": lambda r, c, v, m, s: tf.raw_ops.Size(input=m),
+    "padded convolution": lambda r, c, v, m, s: tf.nn.conv2d(
+        tf.cast(s, tf.float32)[None, :, :, None], np.ones((2, 2, 1, 3), np.float32), 1,
+        [[0, 0], [5, 5], [4, 6], [0, 0]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_no_array_is_larger_than_its_bound(rng, name):
+    _, values, graph = walked(lambda: OPS[name](*_constants(rng)))
+    for operation in graph.get_operations():
+        for tensor in operation.outputs:
+            assert values[operation.name].entries >= math.prod(tensor.shape), operation.name
+
+
+def test_arithmetic_on_shapes_is_little_work():
+    def body(x):
+        n, h, w, c = (tf.raw_ops.Shape(input=x)[i] for i in range(4))
+        flat = tf.reshape(x, tf.stack([n, h * w * c]))
+        x = tf.reshape(flat, tf.concat([tf.shape(x)[:1], [4, -1]], 0))
+        return tf.tile(tf.reduce_sum(x, [1, 2], keepdims=True), tf.stack([1, h * 2, w // 2]))
+
+    walk, values, _ = walked(body, tf.TensorSpec((None, 8, 8, 3)))
+    assert walk.work < 1e4
+    assert values["Tile"].entries is None  # of the input
+
+
+def test_what_depends_on_the_input_is_not_computed(rng):
+    kernel = tf.constant(rng.normal(size=(400, 400)))
+
+    def body(x):
+        for _ in range(4):
+            x = x @ kernel
+        return tf.reshape(x, tf.shape(x @ tf.transpose(x)))
+
+    folding.refuse_large(walked(body, tf.TensorSpec((None, 400), tf.float64))[2].as_graph_def())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_many_little_ones_are_too_much_together(inside):
+    def body(x):
+        for _ in range(40):
+            square = tf.zeros((3000, 1), tf.int32) + tf.zeros((1, 3000), tf.int32)
+            x = tf.reshape(x, [-1, 2 + tf.reduce_max(square)])
+        return x
+
+    called = tf.function(body)
+    function = tf.function((lambda x: called(x)) if inside else body)
+    definition = function.get_concrete_function(tf.TensorSpec((None, 2))).graph.as_graph_def()
+    with pytest.raises(InputError, match=r"op Reshape \(node 'Reshape_\d+'\) depends on a shape"):
+        folding.refuse_large(definition)
+
+
+def test_a_function_defined_twice_is_refused(tmp_path):
+    from keras_curv.reading import saved_model
+
+    path = hostile_models.export(tmp_path / "model")
+    with hostile_models.edited(path) as meta:
+        functions = meta.graph_def.library.function
+        functions.append(functions[0])
+    with pytest.raises(InputError, match="a function is defined twice"):
+        saved_model.read(path)
