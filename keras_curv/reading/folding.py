@@ -19,7 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2, tensor_shape_pb2
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    graph_pb2,
+    node_def_pb2,
+    tensor_shape_pb2,
+)
 
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
@@ -56,7 +61,8 @@ _MOVES = ("Identity", "Cast", "Pack", "ConcatV2", "StridedSlice", "Squeeze", "Ex
 _FLAT = ("Identity", "Cast", "StridedSlice", "Slice", "ConcatV2")  # keep vectors vectors
 _RANK = 254.0  # the most axes that TensorFlow knows
 _LONGEST = 2**10  # entries of a constant that is looked at as a shape
-_STEPS = 8 * limits.NODES
+_STEPS = 4 * limits.NODES
+_NO_ATTRIBUTE = attr_value_pb2.AttrValue()
 
 
 class Folded(NamedTuple):
@@ -105,7 +111,7 @@ class _Walk:
 
     def callee(self, node: node_def_pb2.NodeDef) -> str | None:
         """The function that a node calls."""
-        name = node.op if node.op in self.functions else node.attr["f"].func.name
+        name = node.op if node.op in self.functions else _attribute(node, "f").func.name
         return name if name in self.functions else None
 
     def call(self, name: str, given: Sequence[Folded]) -> Folded:
@@ -167,10 +173,10 @@ def _value(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     """Of a node that calls nothing."""
     match node.op:
         case "Const":
-            shape = node.attr["value"].tensor.tensor_shape
+            shape = _attribute(node, "value").tensor.tensor_shape
             return Folded(_entries(shape), _entries(shape), _product(node), len(shape.dim) <= 1)
         case "VarHandleOp":
-            return Folded(_entries(node.attr["shape"].shape))
+            return Folded(_entries(_attribute(node, "shape").shape))
         case "Placeholder":
             return _INPUT
         case "Shape" | "ShapeN" | "Size" | "Rank":
@@ -197,17 +203,17 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     parts = [value.entries for place, value in enumerate(given) if place not in places]
     entries = math.prod(parts) * size
     flat = node.op in _FLAT and all(value.flat for value in given)
-    flat = flat and not node.attr["new_axis_mask"].i
+    flat = flat and not _attribute(node, "new_axis_mask").i
     match node.op:
         case "Pack" | "Concat" | "ConcatV2" | "AddN":
             entries = max(entries, sum(parts))
         case "StridedSlice" if flat:
-            entries = 1.0 if node.attr["shrink_axis_mask"].i else parts[0]
+            entries = 1.0 if _attribute(node, "shrink_axis_mask").i else parts[0]
         case "Bitcast":
             entries *= 16.0
         case "Einsum":
             entries = math.inf  # it may repeat an axis
-    entries *= math.prod(1.0 + abs(by) for by in node.attr["explicit_paddings"].list.i)
+    entries *= math.prod(1.0 + abs(by) for by in _attribute(node, "explicit_paddings").list.i)
     return Folded(entries, work + entries, product, flat)
 
 
@@ -217,7 +223,7 @@ def _entries(shape: tensor_shape_pb2.TensorShapeProto) -> float:
 
 def _product(node: node_def_pb2.NodeDef) -> float:
     """Of a constant's numbers: see `Folded`; also of the inverse of fractions, for small steps."""
-    tensor = node.attr["value"].tensor
+    tensor = _attribute(node, "value").tensor
     if _entries(tensor.tensor_shape) > _LONGEST:
         return math.inf
     try:
@@ -227,6 +233,10 @@ def _product(node: node_def_pb2.NodeDef) -> float:
     with np.errstate(all="ignore"):
         steps = np.where((values > 0.0) & (values < 1.0), 1.0 / values, values)
         return float(np.prod(1.0 + steps))
+
+
+def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
+    return node.attr.get(name, _NO_ATTRIBUTE)  # node.attr[name] would add what is not there
 
 
 def _node_of(tensor: str) -> str:
