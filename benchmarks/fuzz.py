@@ -5,8 +5,9 @@
     nice python benchmarks/fuzz.py --target model --seconds 600 --folder /tmp/fuzz
 
 `requests` is a TFRecord file, or a record in one, on its way to a batch of examples. `model` is a
-`saved_model.pb` on its way through the screening, a frozen graph on its way to a network, or the
-index of variables; TensorFlow's own loader is not run. Inputs that crash, hang or blow up are
+`saved_model.pb` on its way through the screening and, held against the function of another, through
+the question what would be served; or a frozen graph on its way to a network; or the index of
+variables. TensorFlow's own loader is not run. Inputs that crash, hang or blow up are
 written to the folder; give one as `--replay FILE` to see it again.
 """
 
@@ -29,7 +30,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.serving"]):
-    from keras_curv.reading import checkpoint, graph, op_rules, patterns, screening
+    from keras_curv.reading import checkpoint, graph, op_rules, patterns, screening, served
     from keras_curv.serving import requests, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
@@ -110,6 +111,7 @@ class Model:
     def __init__(self, folder):
         self.frozen = export(folder / "model")
         self.folder = folder / "model"
+        self.loaded = tf.saved_model.load(str(self.folder))  # its variables live as long as it
 
     def seeds(self):
         yield b"\0" + (self.folder / "saved_model.pb").read_bytes()
@@ -120,7 +122,10 @@ class Model:
     def __call__(self, data):
         kind, content = data[:1], data[1:]
         if kind == b"\0":
-            screening.refuse_unsafe(screening.parse(content, "fuzz"), "fuzz")
+            meta = screening.parse(content, "fuzz")
+            screening.refuse_unsafe(meta, "fuzz")
+            name, variables = "serving_default", str(self.folder / "variables" / "variables")
+            served.require_as_served(meta, name, self.loaded.signatures[name], variables, "fuzz")
         elif kind == b"\1":
             definition = graph_pb2.GraphDef()
             try:

@@ -23,6 +23,7 @@ from keras_curv.network import Network
 from keras_curv.reading import graph, saved_model
 
 CERTIFIED_SIGNATURE = "certified"
+_CHECKED = 8  # random examples on which the model and what was read of it must agree
 
 
 def certified_serving(
@@ -78,6 +79,8 @@ def certified_serving(
         raise InputError(
             f"{served.source} takes {served.input_dtype.name}; certified serving needs float32"
         )
+    some = np.random.default_rng(0).uniform(0.0, 1.0, (_CHECKED, *served.input_shape))
+    served.check(some)
     certificate = OneGradient(served.network, curvature=curvature)
     (given,) = base.inputs
     signature = [keras.InputSpec(shape=given.shape, dtype=given.dtype, name=given.name)]
