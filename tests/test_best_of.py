@@ -75,6 +75,19 @@ def test_auto_is_at_least_each_method(rng, random_network, sizes, activation):
     assert set(result.method) <= {"", *METHODS}
 
 
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softsign"])
+def test_what_is_known_costs_nothing_where_no_input_changes_the_class(name, rng):
+    kernels = [rng.standard_normal(shape) for shape in ((4, 6), (6, 5), (5, 3))]
+    biases = [rng.standard_normal(6), rng.standard_normal(5), np.array([0.0, 9.0, 20.0])]
+    network = Network.from_weights(kernels, biases, name)
+    x = rng.standard_normal((40, 4))
+    crown = choose_method("crown", network)
+    alone = crown.certify(x)
+    assert np.mean(alone.radius > 1e99) > 0.8
+    result = BestOf([choose_method("lipschitz", network), crown]).certify(x)
+    assert np.all(result.radius >= alone.radius)
+
+
 def test_unknown_methods_are_refused(network):
     with pytest.raises(InputError, match="auto, .*crc.* Received: 'crx'"):
         choose_method("crx", network)

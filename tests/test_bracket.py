@@ -101,3 +101,10 @@ def test_the_grid():
         assert np.all(grid_below(radius, unit) == point)
         assert np.all(grid_below(np.nextafter(radius, 0.0), unit) == point - 1.0)
     assert np.all(grid_below(np.zeros(3), unit) == -np.inf)
+
+
+@pytest.mark.parametrize("guess", [1e-9, 0.3, 1e12])
+def test_a_bound_that_stays_positive_ends_at_the_same_last_radius(guess):
+    ones, known = np.ones(6), np.array([0.0, 1e-7, 0.9, 7.0, 1e5, 1e60])
+    radius = largest_radius(lambda rows, radius: ones[rows], ones, known, guess * ones, ones)
+    assert np.all(radius == radius[0]) and 0.9989e100 <= radius[0] <= 1e100

@@ -9,9 +9,10 @@ from scipy.optimize import brentq
 from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.attacks import pgd_attack
 from keras_curv.baselines import interval
-from keras_curv.baselines.interval import IntervalCertificate, interval_bounds, value_range
+from keras_curv.baselines.interval import IntervalCertificate, interval_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
+from keras_curv.methods.box import value_range
 from keras_curv.methods.method import ServedError
 from keras_curv.network import Network
 

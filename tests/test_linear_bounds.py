@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.activations import ACTIVATIONS, Activation
+from keras_curv.baselines.interval import IntervalCertificate
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.methods import linear_bounds
@@ -208,6 +209,59 @@ def test_radii_survive_attack_and_are_the_largest(name, depth, rng):
     beyond = certificate.margin_bounds(x, label, rivals, radius[:, 0] * 1.0011).min(axis=1)
     assert np.all(beyond[bounded] <= 0.0)
     assert bounded.sum() >= (0 if (name, depth) == ("sigmoid", 6) else 4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_no_bound_is_below_that_of_intervals(name, scale, rng):
+    network = _network(rng, (4, 7, 6, 5, 3), name, scale)
+    x, radius = rng.standard_normal((40, 4)), 10.0 ** rng.uniform(-2, 3, 40)
+    args = x, *_labelled(network, x), radius
+    intervals = IntervalCertificate(network).margin_bounds(*args)
+    lines = LinearBoundCertificate(network).margin_bounds(*args)
+    slack = 1e-9 * np.max(np.abs(intervals), initial=1.0)
+    assert np.all(lines >= intervals - slack)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softsign"])
+def test_no_input_changes_a_class_that_is_proved_far_out(name, rng):
+    kernels = [rng.standard_normal(shape) for shape in ((4, 6), (6, 5), (5, 3))]
+    # The largest bias at which all is proved, or about that: attacks should come close.
+    for top in (14.0, 9.0, 5.0):
+        biases = [rng.standard_normal(6), rng.standard_normal(5), np.array([0.0, 0.0, top])]
+        network = _build(kernels, biases, name)
+        x = rng.standard_normal((10, 4))
+        result = LinearBoundCertificate(network).certify(x)
+        rows = np.flatnonzero(result.radius > 1e99)
+        assert len(rows) or top < 14.0
+        if not len(rows):
+            break
+        x, label = x[rows], result.prediction[rows]
+        rivals = _rivals(network, label).reshape(len(rows), 2)
+        for reach in (1e-3, 3.0, 1e8):
+            radius = np.full(len(rows), reach)
+            points = _ball_points(rng, x, radius, 64).reshape(-1, 4)
+            found = network.logits(points).numpy().argmax(axis=1).reshape(64, -1)
+            assert np.all(found == label)
+            assert np.all(_lowest_margins(network, x, label, rivals, radius, rng, steps=4) > 0.0)
+
+
+def test_rounding_is_charged_of_a_margin_that_no_input_changes(rng):
+    # The bias makes the constant margin 0 but for its own rounding, of either sign.
+    signs = set()
+    for _ in range(12):
+        inner, row = rng.standard_normal(9), 1e3 * rng.standard_normal(9)
+        parts = zip(map(mpmath.mpf, row), map(mpmath.mpf, inner), strict=True)
+        with mpmath.workdps(60):
+            exact = mpmath.fsum(w * mpmath.tanh(z) for w, z in parts)
+            margin = exact - mpmath.mpf(float(exact))
+        kernels = [np.zeros((4, 9)), np.stack([row, np.zeros(9)], axis=1)]
+        network = _build(kernels, [inner, np.array([-float(exact), 0.0])], "tanh")
+        signs.add(mpmath.sign(margin))
+        for radius in (1.0, 1e9, 1e99):
+            args = np.ones((1, 4)), np.array([0]), np.array([[1]]), np.array([radius])
+            assert LinearBoundCertificate(network).margin_bounds(*args).item() <= margin
+    assert signs >= {-1, 1}
 
 
 def test_known_radii(rng):

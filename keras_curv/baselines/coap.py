@@ -127,7 +127,7 @@ class PolytopeCertificate(LinearBoundCertificate):
     """
 
     name = "coap"
-    adaptive = False
+    refined = False
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         for activation in network.activations:

@@ -33,14 +33,9 @@ import tensorflow as tf
 
 from keras_curv.activations import Activation
 from keras_curv.baselines.ball_model import BallModel, flattened
-from keras_curv.baselines.interval import (
-    interval_bounds,
-    l2_norm,
-    margin_rows,
-    require_value_range,
-    row_products,
-)
+from keras_curv.baselines.interval import interval_bounds, l2_norm, margin_rows, row_products
 from keras_curv.errors import InputError, require_at_least, require_non_negative
+from keras_curv.methods.box import require_value_range
 from keras_curv.network import FeedForward
 from keras_curv.training.logits_model import class_numbers
 

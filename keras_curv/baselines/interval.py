@@ -9,9 +9,7 @@ the range of its values; an affine map the box with centre c and half-widths r t
 entry by entry. The last map is merged with the margin: its columns are those of label minus
 rival. Each step is exact for its own box, and forgets how the entries of the box hang together.
 
-**Rounding**, of the certificate alone. Computed in float64, with N terms a sum, `c W + b` is off by
-`γ_{N+8} ((|c| + r) |W| + |b|)`, which also covers the rounding of c, r and `r |W|`; folding may
-have rounded away `‖ΔW‖ ‖a‖ + ‖Δb‖`; activations are off as `rounding.py` says.
+To train with, they hold up to rounding; those of the certificate, in full: `methods/box.py`.
 
 Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably
 robust models" (2018), equations 6 and 7; Mirman, Gehr & Vechev, "Differentiable abstract
@@ -27,47 +25,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.activations import Activation
-from keras_curv.errors import InputError
+from keras_curv.methods.box import Box, require_value_range, value_range
 from keras_curv.methods.bracket import largest_radius
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import FeedForward, Network, require_dense
-from keras_curv.rounding import ACTIVATION_ULPS, TINY, UNIT, gamma, norm_bound, up
+from keras_curv.rounding import norm_bound
 
-# Where the value has its only interior extremum, a minimum: roots of σ′ to 40 digits.
-_MINIMUM_AT = {
-    "silu": -1.2784645427610738,
-    "gelu": -0.7517915375599286,
-    "gelu_tanh": -0.7524614044087227,
-    "mish": -1.1924312145154952,
-}
 _ENTRIES = 2**23  # of one array at a time: 64 MB
-_SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
-
-
-def require_value_range(activation: Activation) -> None:
-    """InputError, naming the activation, if the range of its values has no rule."""
-    if activation.first_range[0] < 0.0 and activation.name not in _MINIMUM_AT:
-        raise InputError(
-            f"no interval bounds for activation {activation.name!r}: they need one that does "
-            f"not fall, or one of {', '.join(_MINIMUM_AT)}"
-        )
-
-
-def value_range(activation: Activation, low: tf.Tensor, high: tf.Tensor):
-    """Least and largest `σ(z)` for z in `[low, high]`, up to rounding; differentiable.
-
-    Example:
-        >>> from keras_curv import activations
-        >>> low, high = value_range(activations.get("relu"), tf.constant(-1.0), tf.constant(2.0))
-        >>> float(low), float(high)
-        (0.0, 2.0)
-    """
-    ends = activation.value(low), activation.value(high)
-    if activation.name not in _MINIMUM_AT:
-        return ends
-    at = tf.constant(_MINIMUM_AT[activation.name], low.dtype)
-    return activation.value(tf.minimum(tf.maximum(at, low), high)), tf.maximum(*ends)
 
 
 class IntervalBounds(NamedTuple):
@@ -226,67 +190,7 @@ class IntervalCertificate(Method):
             return self._margin_bounds(x, label, rivals, radius)
 
     def _margin_bounds(self, x, label, rivals, radius) -> np.ndarray:
-        *maps, last = self.network.affines
-        box = _Box(x, None, radius[:, None])
-        for affine, activation in zip(maps, self.network.activations, strict=True):
-            folding = affine.kernel_error, affine.bias_error
-            box = box.activated(activation, *box.image(affine.kernel, affine.bias, *folding))
-        columns, bias = last.kernel.T, last.bias
-        rows = columns[label][:, None] - columns[rivals]
-        constants = bias[label][:, None] - bias[rivals]
-        folding = 2.0 * last.kernel_error, 2.0 * last.bias_error
-        low, _ = box.image(np.swapaxes(rows, 1, 2), constants, *folding)
-        return low
-
-
-class _Box(NamedTuple):
-    """Where the entries of a layer are, for n examples: `centre ± half`, or the ball at first.
-
-    Attributes:
-        centre: `(n, N)`.
-        half: `(n, N)`; None: the ball.
-        radius: of the ball, `(n, 1)`.
-    """
-
-    centre: np.ndarray
-    half: np.ndarray | None
-    radius: np.ndarray
-
-    def image(self, matrix, constants, kernel_error, bias_error) -> tuple[np.ndarray, np.ndarray]:
-        """Least and largest `a W + b`, from outside, `(n, m)`.
-
-        Args:
-            matrix, constants: W and b, `(N, m)` and `(m,)`, or with an axis of examples before.
-            kernel_error, bias_error: as of `Affine`.
-        """
-        if self.half is None:
-            spread = self.radius * norm_bound(matrix, axis=-2)
-            norm = norm_bound(self.centre, axis=1) + self.radius[:, 0]
-        else:
-            spread = _product(self.half, np.abs(matrix))
-            norm = norm_bound(np.abs(self.centre) + self.half, axis=1)
-        middle = _product(self.centre, matrix) + constants
-        size = _product(np.abs(self.centre), np.abs(matrix)) + spread + np.abs(constants)
-        terms = matrix.shape[-2]
-        error = gamma(terms + 16) * size + (kernel_error * norm + bias_error)[:, None]
-        spread = spread + (error + 8.0 * TINY * terms) * _SLACK
-        low, high = middle - spread, middle + spread
-        return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
-
-    def activated(self, activation: Activation, low, high) -> _Box:
-        """The box of `σ(z)`, z in `[low, high]`, from outside."""
-        ends = value_range(activation, tf.constant(low), tf.constant(high))
-        low, high = (end.numpy() for end in ends)
-        relative, floor = 2.0 * ACTIVATION_ULPS * UNIT, activation.value_floor
-        low = low - relative * (np.abs(low) + floor) - 4.0 * TINY
-        high = high + relative * (np.abs(high) + floor) + 4.0 * TINY
-        centre = low / 2.0 + high / 2.0
-        half = up(np.maximum(high - centre, centre - low)) + 4.0 * TINY
-        return _Box(centre, half, self.radius)
-
-
-def _product(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """`(n, N)` with `(N, m)`, or with `(n, N, m)`, each row with its example's: `(n, m)`."""
-    if matrix.ndim == 2:
-        return vectors @ matrix
-    return np.matmul(vectors[:, None], matrix)[:, 0]
+        box = Box(x, None, radius[:, None])
+        for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
+            box = Box.of_values(activation, *box.image(affine))
+        return box.margins(self.network.affines[-1], label, rivals)

@@ -64,11 +64,11 @@ def largest_radius(
     guess, floor = (np.clip(np.nan_to_num(a), 1e-100, _LARGEST) for a in (guess, floor))
     proved, unproved = known.astype(np.float64), np.full(margin.shape, np.inf)
     low, high = grid_below(proved, guess), unproved  # on the grid
-    at = np.where(proved > 0.0, low + 1.0, 0.0)
+    at, top = np.where(proved > 0.0, low + 1.0, 0.0), grid_below(np.float64(_LARGEST), guess)
     good, bad = np.zeros(margin.shape), unproved  # ends of the chord,
     above, below = margin, -unproved  # and its values there
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row
-    active = (margin > 0.0) & (margin < np.inf) & (proved < _LARGEST)
+    active = (margin > 0.0) & (margin < np.inf) & (low < top)
     with np.errstate(all="ignore"):
         for _ in range(_MAX_PROBES):
             rows = np.flatnonzero(active)
@@ -91,6 +91,6 @@ def largest_radius(
             inside = np.where(np.isfinite(below) & ~crawls, chord, logarithmic)
             beyond = np.maximum(proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), guess)
             following = np.log(np.where(np.isfinite(high), inside, beyond) / guess) / _STEP
-            at = np.clip(np.round(following), low + 1.0, high - 1.0)
-            active &= (high > low + 1.0) & (on_grid(at, guess) <= _LARGEST)
+            at = np.clip(np.round(following), low + 1.0, np.minimum(high - 1.0, top))
+            active &= (high > low + 1.0) & (low < top)
     return proved

@@ -8,7 +8,9 @@ bounded below by one of the layer before: with s and t slope and intercept of th
     Λ a_k + c  ≥  Ω z_k + (Λ t + c)  =  (Ω W_kᵀ) a_{k−1} + (Λ t + Ω b_k + c),
 
 and at the input the minimum over the ball is `Λ x + c − R ‖Λ‖₂`. The intervals are found the same
-way, layer after layer, all the way back to the input; those of the first layer are exact.
+way, layer after layer, all the way back to the input; those of the first layer are exact. Later
+layers' and the margins are also bounded by the box of the layer before (`box.py`), and the better
+bound kept: lines let go of a bounded σ as the ball grows, and the box does not.
 
 **Second pass.** With the intervals given, the best lines are not those close to σ at the midpoints
 but those close to it where the bound takes its minimum: a saddle point. So a margin is bounded
@@ -40,6 +42,7 @@ import tensorflow as tf
 from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
+from keras_curv.methods.box import Box, require_value_range
 from keras_curv.methods.bracket import largest_radius
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.methods.relaxation import POINTS, Relaxation, relaxation, require_relaxation
@@ -101,7 +104,8 @@ class LinearBoundCertificate(Method):
 
     Attributes:
         relaxation: the lines around an activation; a subclass may take others that are sound.
-        adaptive: whether these lines follow `at`; if not, there is no second pass.
+        refined: whether boxes and a second pass make the bounds tighter; not those of a
+            published method, of which they are no part.
 
     Args:
         network: relu, or activations with a bounded second derivative.
@@ -121,7 +125,7 @@ class LinearBoundCertificate(Method):
 
     name = "crown"
     relaxation = staticmethod(relaxation)
-    adaptive = True
+    refined = True
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         _require_rules(network)
@@ -197,16 +201,18 @@ class LinearBoundCertificate(Method):
 
     def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
         balls = _Balls(self.network, x, radius, self.relaxation)
-        balls.bound_layers()
+        balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]
         rows = last.kernel.T[label][:, None] - last.kernel.T[rivals]
         constants = last.bias[label][:, None] - last.bias[rivals]
         rounding = 2.0 * UNIT * (_row_norms(rows) * balls.size[:, None] + np.abs(constants))
         error = rounding + 2.0 * balls.folding(last)
         value, direction = balls.minimum(rows, constants, error)
+        if balls.box is not None:
+            value = np.maximum(value, balls.box.margins(last, label, rivals))
         value = np.where(asked, value, np.inf)
         # A rival's second pass can wait until it is the one that counts.
-        waiting = np.full(value.shape, self.adaptive)
+        waiting = np.full(value.shape, self.refined)
         while True:
             worst = value.argmin(axis=1)
             some = np.flatnonzero(np.take_along_axis(waiting, worst[:, None], axis=1)[:, 0])
@@ -244,6 +250,7 @@ class _Balls:
     Attributes:
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
         size: bound of ‖a_k‖, `(n,)`.
+        box: of a_k; None if there is none, as for the input.
     """
 
     def __init__(self, network: Network, x: np.ndarray, radius: np.ndarray, relax=relaxation):
@@ -254,11 +261,17 @@ class _Balls:
         self.layers: list[_Layer] = []
         self.reach = up(np.abs(x) + radius[:, None])
         self.size = up(norm_bound(x, axis=1) + radius)
+        self.box: Box | None = None
 
-    def bound_layers(self) -> None:
-        """Bounds one hidden layer after the other."""
+    def bound_layers(self, boxes: bool = True) -> None:
+        """Bounds one hidden layer after the other, by lines and, if asked, by boxes."""
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             low, high = self._interval(affine)
+            if self.box is not None:
+                lowest, highest = self.box.image(affine)
+                low, high = np.maximum(low, lowest), np.minimum(high, highest)
+            if boxes:
+                self.box = Box.of_values(activation, low, high)
             magnitudes = self.reach @ affine.magnitude + np.abs(affine.bias) + affine.bias_error
             pre = up(magnitudes, affine.fan_in + 8)
             total = 1.0 + pre.sum(axis=1) + self.reach.sum(axis=1)
@@ -393,3 +406,4 @@ def _chunks(network: Network, x: np.ndarray, rivals: int):
 def _require_rules(network: Network) -> None:
     for activation in network.activations:
         require_relaxation(activation)
+        require_value_range(activation)
