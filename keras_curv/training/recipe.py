@@ -17,6 +17,7 @@ from keras_curv.baselines.pgd import PGDModel
 from keras_curv.baselines.trades import TRADESModel
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.training.logits_model import LogitsModel
+from keras_curv.training.losses import GeneralizedCrossEntropy
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
 
 # What is trained, in words for the card; the options of some losses alone are below.
@@ -76,6 +77,7 @@ _OPTIONS = {
     "gamma": _of_losses(*_CURVATURE, default=0.0),
     "rivals": _of_attacks("certified"),
     "attack_steps": _of_attacks("certified", "crt", "pgd", "trades"),
+    "gce": _of_losses("certified", "crt", default=0.0),
     "ramp": _of_attacks(*_BALL, default=0.3),
     "trade_off": _of_losses("trades", default=6.0),
     "final_beta": _of_losses("crown_ibp", default=1.0),
@@ -98,7 +100,7 @@ OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
 _LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = {"ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
+_MOST = {"gce": 1.0, "ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +122,8 @@ class Recipe:
         rivals: of the certified loss; None: its default. Of "noise": 1 attacks the runner-up
             alone; None: all.
         attack_steps: gradients for each attack; None: the method's own, 2 of the curvature's.
+        gce: q of `GeneralizedCrossEntropy`, which the attacked points are trained with; None: 0,
+            which is cross-entropy.
         trade_off: 1/λ of "trades"; None: 6.
         final_beta: β of "crown_ibp" after the ramp; None: 1.
         final_kappa: κ of "crown_ibp" after the ramp, the share of the clean loss; None: 0.5.
@@ -155,6 +159,7 @@ class Recipe:
     gamma: float | None = None
     rivals: int | None = None
     attack_steps: int | None = None
+    gce: float | None = None
     trade_off: float | None = None
     final_beta: float | None = None
     final_kappa: float | None = None
@@ -273,7 +278,8 @@ class Recipe:
     def model(self, base: keras.Model, steps_per_epoch: int) -> keras.Model:
         """What `fit` trains, compiled."""
         model = self._wrapped(base, round((self.ramp or 0.0) * self.epochs * steps_per_epoch))
-        model.compile(self._optimizer(), jit_compile=self.jit)
+        loss = GeneralizedCrossEntropy(self.gce) if self.gce else None
+        model.compile(self._optimizer(), loss, jit_compile=self.jit)
         return model
 
     def _wrapped(self, base: keras.Model, ramp_steps: int) -> LogitsModel:
