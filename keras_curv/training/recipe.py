@@ -122,8 +122,8 @@ class Recipe:
         rivals: of the certified loss; None: its default. Of "noise": 1 attacks the runner-up
             alone; None: all.
         attack_steps: gradients for each attack; None: the method's own, 2 of the curvature's.
-        gce: q of `GeneralizedCrossEntropy`, which the attacked points are trained with; None: 0,
-            which is cross-entropy.
+        gce: q of `GeneralizedCrossEntropy`, which the attacked points are trained with; it rises
+            with the radius. None: 0, which is cross-entropy.
         trade_off: 1/λ of "trades"; None: 6.
         final_beta: β of "crown_ibp" after the ramp; None: 1.
         final_kappa: κ of "crown_ibp" after the ramp, the share of the clean loss; None: 0.5.
@@ -278,7 +278,7 @@ class Recipe:
     def model(self, base: keras.Model, steps_per_epoch: int) -> keras.Model:
         """What `fit` trains, compiled."""
         model = self._wrapped(base, round((self.ramp or 0.0) * self.epochs * steps_per_epoch))
-        loss = GeneralizedCrossEntropy(self.gce) if self.gce else None
+        loss = GeneralizedCrossEntropy(self.q(0)) if self.gce else None
         model.compile(self._optimizer(), loss, jit_compile=self.jit)
         return model
 
@@ -329,6 +329,10 @@ class Recipe:
             weight_decay=None,
             adam_weight_decay=None,
         )
+
+    def q(self, epoch: int) -> float:
+        """That of the generalized cross-entropy in an epoch."""
+        return self.gce * min(1.0, epoch / max(1.0, self.ramp * self.epochs))
 
     def rate(self, epoch: int) -> float:
         """The learning rate that the optimizer is given in an epoch."""
