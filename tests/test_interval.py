@@ -8,10 +8,10 @@ from scipy.optimize import brentq
 
 from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.attacks import pgd_attack
-from keras_curv.baselines import interval
 from keras_curv.baselines.interval import IntervalCertificate, interval_bounds
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
+from keras_curv.methods import ball_bounds
 from keras_curv.methods.box import value_range
 from keras_curv.methods.method import ServedError
 from keras_curv.network import Network
@@ -322,7 +322,7 @@ def test_chunks_and_an_empty_batch(rng, random_network, monkeypatch):
     x = rng.standard_normal((7, 4))
     certificate = IntervalCertificate(network)
     whole = certificate.certify(x)
-    monkeypatch.setattr(interval, "_ENTRIES", 40)
+    monkeypatch.setattr(ball_bounds, "ENTRIES", 40)
     parts = certificate.certify(x)
     np.testing.assert_allclose(parts.radius, whole.radius, rtol=2e-3)  # probes may differ
     assert whole.gradient_evaluations.min() > 2

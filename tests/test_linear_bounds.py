@@ -11,7 +11,7 @@ from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.baselines.interval import IntervalCertificate
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
-from keras_curv.methods import linear_bounds
+from keras_curv.methods import ball_bounds
 from keras_curv.methods.linear_bounds import LinearBoundCertificate, pre_activation_bounds
 from keras_curv.network import Network
 
@@ -471,7 +471,7 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     whole = certificate.radii(x, label, rivals, np.zeros((7, 3)))
     intervals = pre_activation_bounds(network, x, 0.1)
     for entries in (600, 60):
-        monkeypatch.setattr(linear_bounds, "_ENTRIES", entries)
+        monkeypatch.setattr(ball_bounds, "ENTRIES", entries)
         parts = certificate.radii(x, label, rivals, np.zeros((7, 3)))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
         for one, other in zip(intervals, pre_activation_bounds(network, x, 0.1), strict=True):

@@ -25,13 +25,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.methods.ball_bounds import BallBoundCertificate
 from keras_curv.methods.box import Box, require_value_range, value_range
-from keras_curv.methods.bracket import largest_radius
-from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.network import FeedForward, Network, require_dense
+from keras_curv.methods.method import ServedError, no_error
+from keras_curv.network import FeedForward, Network
 from keras_curv.rounding import norm_bound
-
-_ENTRIES = 2**23  # of one array at a time: 64 MB
 
 
 class IntervalBounds(NamedTuple):
@@ -103,7 +101,7 @@ def row_products(rows: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
     return tf.einsum("nki,ni->nk", rows, vectors)
 
 
-class IntervalCertificate(Method):
+class IntervalCertificate(BallBoundCertificate):
     """The largest ball on which the interval bounds of the margins are positive.
 
     Args:
@@ -127,69 +125,14 @@ class IntervalCertificate(Method):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         for activation in network.activations:
             require_value_range(activation)
-        require_dense(network, self.name)
-        self.network = network
-        self.served_error = served_error
         # As far as an interval of each z_L grows with the radius, at most.
         steepest = norm_bound(network.affines[0].kernel, axis=0)
-        with np.errstate(over="ignore"):  # only where the search looks depends on it
+        with np.errstate(over="ignore"):
             for activation, affine in zip(network.activations, network.affines[1:], strict=True):
                 steepest = activation.slope * steepest @ np.abs(affine.kernel)
-            self._steepest = 2.0 * steepest.max()
+        super().__init__(network, served_error, steepest=2.0 * steepest.max())
 
-    def radii(self, x, label, rivals, known) -> PairCertificates:
-        """See `Method`.
-
-        One radius is searched for each example, against the rivals that are not known to be
-        farther. A pair of passes, with W and with |W|, counts as a gradient of each rival.
-        """
-        x = np.asarray(x, np.float64)
-        label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
-        radius = np.array(known, np.float64)
-        probes = np.zeros(len(x), np.int64)
-        step = max(1, _ENTRIES // (max(self.network.sizes) * max(1, rivals.shape[1])))
-        with np.errstate(all="ignore"):  # what overflows proves nothing
-            for start in range(0, len(x), step):
-                rows = slice(start, start + step)
-                args = x[rows], label[rows], rivals[rows], radius[rows]
-                proved, probes[rows] = self._search(*args)
-                radius[rows] = np.maximum(radius[rows], proved[:, None])
-        return PairCertificates(radius, probes * rivals.shape[1])
-
-    def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
-        """Radii `(n,)` against all rivals that are not known to be farther; bounds tried."""
-        logits = self.logits(x)
-        margin = np.take_along_axis(logits, label[:, None], axis=1)
-        margin = (margin - np.take_along_axis(logits, rivals, axis=1)).min(axis=1)
-        probes = np.ones(len(x), np.int64)
-
-        def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
-            probes[rows] += 1
-            args = x[rows], label[rows], rivals[rows]
-            served = self.served_error(*args, np.broadcast_to(radius[:, None], args[2].shape))
-            value = self.margin_bounds(*args, radius) - served
-            value = np.where(np.isnan(value), -np.inf, value)
-            return np.where(known[rows] < radius[:, None], value, np.inf).min(axis=1)
-
-        floor = margin / self._steepest
-        return largest_radius(bound, margin, known.min(axis=1), 4.0 * floor, floor), probes
-
-    def margin_bounds(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
-    ) -> np.ndarray:
-        """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
-
-        Args:
-            x, label, rivals: as in `radii`.
-            radius: `(n,)`, not negative.
-
-        Returns:
-            −∞ where anything overflows.
-        """
-        with np.errstate(all="ignore"):
-            return self._margin_bounds(x, label, rivals, radius)
-
-    def _margin_bounds(self, x, label, rivals, radius) -> np.ndarray:
+    def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
         box = Box(x, None, radius[:, None])
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             box = Box.of_values(activation, *box.image(affine))

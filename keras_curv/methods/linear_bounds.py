@@ -42,16 +42,15 @@ import tensorflow as tf
 from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
+from keras_curv.methods.ball_bounds import BallBoundCertificate, batches
 from keras_curv.methods.box import Box, require_value_range
-from keras_curv.methods.bracket import largest_radius
-from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.methods.method import ServedError, no_error
 from keras_curv.methods.relaxation import POINTS, Relaxation, relaxation, require_relaxation
-from keras_curv.network import Network, require_dense
+from keras_curv.network import Network
 from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 
 __all__ = ["LinearBoundCertificate", "pre_activation_bounds", "relaxation"]
 
-_ENTRIES = 2**23  # of one array at a time: 64 MB
 _SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
 
 
@@ -86,7 +85,8 @@ def pre_activation_bounds(
     if not np.all(radius >= 0.0):
         raise InputError("a radius must not be negative, nor NaN")
     with np.errstate(over="ignore", invalid="ignore"):
-        chunks = [_Balls(network, x[rows], radius[rows]) for rows in _chunks(network, x, 1)]
+        parts = batches(len(x), max(network.sizes) * _height(network))
+        chunks = [_Balls(network, x[rows], radius[rows]) for rows in parts]
         for balls in chunks:
             balls.bound_layers()
     layers = zip(*(balls.layers for balls in chunks), strict=True)
@@ -99,7 +99,7 @@ def pre_activation_bounds(
     ]
 
 
-class LinearBoundCertificate(Method):
+class LinearBoundCertificate(BallBoundCertificate):
     """The largest ball on which CROWN's lower bounds of the margins are positive.
 
     Attributes:
@@ -129,75 +129,16 @@ class LinearBoundCertificate(Method):
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         _require_rules(network)
-        require_dense(network, self.name)
-        self.network = network
-        self.served_error = served_error
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
         hidden = zip(network.sizes[2:-1], products[:-1], strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
-        self._passes = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
-        sizes = [norm_bound(affine.kernel) for affine in network.affines]
-        with np.errstate(over="ignore"):  # only where the search looks depends on it
-            self._steepest = np.prod([*sizes, *(a.slope for a in network.activations)])
-
-    def radii(self, x, label, rivals, known) -> PairCertificates:
-        """See `Method`.
-
-        One radius is searched for each example, against the rivals that are not known to be
-        farther.
-        """
-        x = np.asarray(x, np.float64)
-        label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
-        radius = np.array(known, np.float64)
-        gradients = np.zeros(len(x), np.int64)
-        with np.errstate(all="ignore"):  # what overflows proves nothing
-            for rows in _chunks(self.network, x, rivals.shape[1]):
-                args = x[rows], label[rows], rivals[rows], radius[rows]
-                proved, gradients[rows] = self._search(*args)
-                radius[rows] = np.maximum(radius[rows], proved[:, None])
-        return PairCertificates(radius, gradients)
-
-    def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
-        """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
-        evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
-        margin = evaluation.margin.numpy()
-        steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
-        passes = np.full(len(x), float(rivals.shape[1]))
-
-        def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
-            asked = known[rows] < radius[:, None]
-            most = asked.sum(axis=1).max()
-            order = np.argsort(known[rows], axis=1, kind="stable")[:, :most]
-            passes[rows] += self._passes + most
-            args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)
-            asked = np.take_along_axis(asked, order, axis=1)
-            served = self.served_error(*args, np.repeat(radius[:, None], most, axis=1))
-            value = self._margin_bounds(*args, radius, asked) - served
-            value = np.where(np.isnan(value), -np.inf, value)
-            return np.where(asked, value, np.inf).min(axis=1)
-
-        nearest = margin.min(axis=1)
-        guess = (margin / steepness).min(axis=1)
-        proved = largest_radius(bound, nearest, known.min(axis=1), guess, nearest / self._steepest)
-        return proved, np.ceil(passes).astype(np.int64)
-
-    def margin_bounds(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
-    ) -> np.ndarray:
-        """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
-
-        All n examples at once: for batches that fit into memory.
-
-        Args:
-            x, label, rivals: as in `radii`.
-            radius: `(n,)`, not negative.
-
-        Returns:
-            −∞ where anything overflows. Only the smallest one of each example is sure to have had
-            its second pass.
-        """
-        with np.errstate(all="ignore"):
-            return self._margin_bounds(x, label, rivals, radius, np.ones(rivals.shape, bool))
+        cost = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
+        slopes = [activation.slope for activation in network.activations]
+        with np.errstate(over="ignore"):
+            steepest = np.prod([*(norm_bound(a.kernel) for a in network.affines), *slopes])
+        super().__init__(
+            network, served_error, steepest=steepest, cost=cost, height=_height(network)
+        )
 
     def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
         balls = _Balls(self.network, x, radius, self.relaxation)
@@ -312,12 +253,10 @@ class _Balls:
     def _interval(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Of every entry of `a W + b`, a the last layer that is known."""
         rows, constants = affine.kernel.T[None], affine.bias[None]
-        step = max(
-            1, _ENTRIES // max(1, len(self.x) * max(self.network.sizes[: len(self.layers) + 1]))
-        )
+        widest = max(self.network.sizes[: len(self.layers) + 1])
         low, high = [], []
-        for start in range(0, affine.fan_out, step):
-            part, offset = rows[:, start : start + step], constants[:, start : start + step]
+        for some in batches(affine.fan_out, max(1, len(self.x) * widest)):
+            part, offset = rows[:, some], constants[:, some]
             low.append(self.minimum(part, offset, self.folding(affine))[0])
             high.append(-self.minimum(-part, -offset, self.folding(affine))[0])
         return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
@@ -396,11 +335,9 @@ def _row_norms(rows: np.ndarray) -> np.ndarray:
     return up(np.sqrt(np.einsum("nmi,nmi->nm", rows, rows)) + SLOPE_FLOOR, rows.shape[-1] + 8)
 
 
-def _chunks(network: Network, x: np.ndarray, rivals: int):
-    """Slices of the examples, such that no array of a pass has more than about _ENTRIES."""
-    rows = max(rivals, POINTS, *network.sizes[2:-1])
-    step = max(1, _ENTRIES // (rows * max(network.sizes)))
-    return [slice(start, start + step) for start in range(0, len(x), step)] or [slice(0, 0)]
+def _height(network: Network) -> int:
+    """Vectors that an example takes at a time: a row for each unit of a layer, or a grid."""
+    return max([POINTS, *network.sizes[2:-1]])
 
 
 def _require_rules(network: Network) -> None:
