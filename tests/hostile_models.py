@@ -465,6 +465,61 @@ case("loading: a variable times itself, once it is a constant")(
 )
 
 
+def _listing(op, attribute, body):
+    """As if the op had a billion inputs or outputs."""
+
+    def build(path, canary):
+        export(path, body)
+        with edited(path) as meta:
+            for node in [*meta.graph_def.node, *nodes_of(meta)]:
+                node.attr.pop("_output_shapes", None)
+                if node.op == op:
+                    node.attr[attribute].i = 2**30
+        return path
+
+    return build
+
+
+case("list: unpacked to a billion")(
+    _listing("Unpack", "num", lambda x, n: n(x) + tf.unstack(x, 4, axis=1)[0][:, None])
+)
+case("list: split in a billion")(
+    _listing("Split", "num_split", lambda x, n: n(tf.concat(tf.split(x, 4, axis=1), 1)))
+)
+case("list: a billion packed")(
+    _listing("Pack", "N", lambda x, n: n(x) + tf.stack([x, x])[0, :, :1])
+)
+case("list: the shapes of a billion")(
+    _listing("ShapeN", "N", lambda x, n: n(x) + tf.cast(tf.shape_n([x, x])[0][0], tf.float32))
+)
+
+
+@case("calls: with a number that the function takes")
+def _generic(path, canary):
+    inner = tf.function(lambda x: x + tf.unstack(x, 4, axis=1)[0][:, None])
+    export(path, lambda x, net: net(inner(x)))
+    with edited(path) as meta:
+        for node in [*meta.graph_def.node, *nodes_of(meta)]:
+            node.attr.pop("_output_shapes", None)
+            if node.op == "Unpack":
+                node.attr["num"].placeholder = "N"
+            if node.op == "PartitionedCall":
+                node.attr["N"].i = 2**30
+        for function in meta.graph_def.library.function:
+            if any(node.op == "Unpack" for node in function.node_def):
+                function.signature.attr.add(name="N", type="int")
+    return path
+
+
+@case("calls: a function with another implementation")
+def _implementations(path, canary):
+    export(path, lambda x, net: tf.function(net)(x))
+    with edited(path) as meta:
+        for function in meta.graph_def.library.function:
+            function.attr["api_implements"].s = b"net"
+    return path
+
+
 # Calls
 
 

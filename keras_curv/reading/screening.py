@@ -4,7 +4,8 @@
    nor the graph that it becomes when all calls are written out (`limits.py`), nor what TensorFlow
    computes of it while it loads (`folding.py`).
 2. Every op of every graph and function is on the list of `allow_list.py`.
-3. The object graph holds plain variables, constants and functions only.
+3. The object graph holds plain variables, constants and functions only, and no function is another
+   one depending on who calls it, or where.
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ import math
 from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError, Message
-from tensorflow.core.framework import graph_pb2, tensor_pb2, tensor_shape_pb2
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    graph_pb2,
+    node_def_pb2,
+    tensor_pb2,
+    tensor_shape_pb2,
+)
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
 from keras_curv.reading import allow_list, folding, limits
@@ -78,6 +86,7 @@ def refuse_unsafe(meta: meta_graph_pb2.MetaGraphDef, source: str) -> None:
             )
     if meta.asset_file_def:
         raise InputError(f"{source} refers to asset files; they are not allowed")
+    _refuse_variants(meta.graph_def, source)
     exposed = meta.object_graph_def.concrete_functions
     allow_list.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, source)
     try:
@@ -86,10 +95,24 @@ def refuse_unsafe(meta: meta_graph_pb2.MetaGraphDef, source: str) -> None:
         raise InputError(f"{source}: {error}") from error
 
 
+def _refuse_variants(definition: graph_pb2.GraphDef, source: str) -> None:
+    """Refuses functions that are not the same wherever they are called."""
+    for function in definition.library.function:
+        name, signature = function.signature.name, function.signature
+        arguments = [*signature.input_arg, *signature.output_arg]
+        listed = any(argument.number_attr or argument.type_list_attr for argument in arguments)
+        if signature.attr or listed:
+            raise InputError(f"{source}: function {name!r} takes attributes from who calls it")
+        if "api_implements" in function.attr:
+            # TensorFlow may run another one that says the same, by the device.
+            raise InputError(f"{source}: function {name!r} is one of several implementations")
+
+
 def _refuse_large(meta: meta_graph_pb2.MetaGraphDef) -> None:
     definition, objects = meta.graph_def, meta.object_graph_def
-    written = len(definition.node) + sum(len(f.node_def) for f in definition.library.function)
-    limits.require_at_most(written, limits.NODES, "its graph, in nodes,")
+    bodies = [definition.node, *(f.node_def for f in definition.library.function)]
+    written = sum(_size(node) for body in bodies for node in body)
+    limits.require_at_most(written, limits.NODES, "its graph, in nodes and what they list,")
     limits.require_at_most(len(objects.nodes), limits.NODES, "its object graph")
     repeated = 0
     for message in _parts(meta):
@@ -98,6 +121,8 @@ def _refuse_large(meta: meta_graph_pb2.MetaGraphDef) -> None:
         elif isinstance(message, tensor_pb2.TensorProto):
             entries = math.prod(max(dim.size, 0) for dim in message.tensor_shape.dim)
             repeated += entries if not message.tensor_content else 0
+        elif isinstance(message, attr_value_pb2.AttrValue) and message.placeholder:
+            raise InputError(f"a function takes {message.placeholder!r} from who calls it")
     limits.require_at_most(repeated, limits.REPEATED_ENTRIES, "its constants, in entries,")
     _refuse_long_calls(definition)
 
@@ -117,6 +142,16 @@ def _parts(message: Message) -> Iterator[Message]:
                 stack += value
             elif field.message_type.fields_by_name["value"].message_type is not None:
                 stack += [value[key] for key in value]
+
+
+def _size(node: node_def_pb2.NodeDef) -> int:
+    """How much a node adds to a graph: itself, and as many tensors as it says that it lists."""
+    definition = op_def_registry.get(node.op)
+    if definition is None:
+        return 1
+    arguments = [*definition.input_arg, *definition.output_arg]
+    counts = [argument.number_attr for argument in arguments if argument.number_attr]
+    return 1 + sum(max(0, node.attr[count].i) for count in counts if count in node.attr)
 
 
 def _refuse_long_calls(definition: graph_pb2.GraphDef) -> None:
@@ -145,12 +180,14 @@ def _refuse_long_calls(definition: graph_pb2.GraphDef) -> None:
                 open_.add(name)
                 stack += missing
                 continue
-            nodes = len(functions[name].node_def) + sum(sizes[called][0] for called in calls)
+            own = sum(_size(node) for node in functions[name].node_def)
+            nodes = own + sum(sizes[called][0] for called in calls)
             depth = 1 + max((sizes[called][1] for called in calls), default=0)
             what = f"function {name!r} with what it calls"
             limits.require_at_most(nodes, limits.NODES, f"{what}, in nodes,")
             limits.require_at_most(depth, limits.CALL_DEPTH, f"{what}, in depth,")
             sizes[name] = nodes, depth
     calls = [c for node in definition.node for c in allow_list.called(node) if c in sizes]
-    total = len(definition.node) + sum(sizes[called][0] for called in calls)
+    own = sum(_size(node) for node in definition.node)
+    total = own + sum(sizes[called][0] for called in calls)
     limits.require_at_most(total, 4 * limits.NODES, "its graph with what it calls, in nodes,")
