@@ -11,7 +11,6 @@ from keras_curv.reading.saved_model import ServedModel, read
 from keras_curv.run import certify_examples
 from keras_curv.serving.certified_signature import certified_serving
 from keras_curv.training.callbacks import CertifiedAccuracy
-from keras_curv.training.losses import GeneralizedCrossEntropy
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
 from keras_curv.training.recipe import Recipe
 from keras_curv.training.run import train
@@ -26,7 +25,6 @@ __all__ = [
     "CurvatureBounds",
     "CurvatureCertificate",
     "CurvatureRegularizer",
-    "GeneralizedCrossEntropy",
     "InputError",
     "Network",
     "Recipe",

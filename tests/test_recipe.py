@@ -19,9 +19,7 @@ from keras_curv.training import run as training_run
 from keras_curv.training.recipe import OBJECTIVES, Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SMALL = Recipe(
-    width=16, epochs=3, batch_size=128, radius=0.3, gce=0.2, held_out=0.2, shift=0.5, jit=False
-)
+SMALL = Recipe(width=16, epochs=3, batch_size=128, radius=0.3, held_out=0.2, shift=0.5, jit=False)
 
 
 class Killed(Exception):
@@ -70,7 +68,7 @@ def test_what_is_written(finished):
 
 @pytest.mark.parametrize("loss", ["certified", "penalty"])
 def test_a_killed_run_resumes_to_the_same_weights(loss, tmp_path, monkeypatch):
-    attacked = {} if loss == "certified" else {"radius": None, "ramp": None, "gce": None}
+    attacked = {} if loss == "certified" else {"radius": None, "ramp": None}
     chosen = dataclasses.replace(SMALL, loss=loss, **attacked)
     training_run.train(chosen, str(tmp_path / "whole"))
     with monkeypatch.context() as patch, pytest.raises(Killed):

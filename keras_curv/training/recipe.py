@@ -17,7 +17,6 @@ from keras_curv.baselines.pgd import PGDModel
 from keras_curv.baselines.trades import TRADESModel
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.training.logits_model import LogitsModel
-from keras_curv.training.losses import GeneralizedCrossEntropy
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
 
 # What is trained, in words for the card; the options of some losses alone are below.
@@ -77,7 +76,6 @@ _OPTIONS = {
     "gamma": _of_losses(*_CURVATURE, default=0.0),
     "rivals": _of_attacks("certified"),
     "attack_steps": _of_attacks("certified", "crt", "pgd", "trades"),
-    "gce": _of_losses("certified", "crt", default=0.0),
     "ramp": _of_attacks(*_BALL, default=0.3),
     "trade_off": _of_losses("trades", default=6.0),
     "final_beta": _of_losses("crown_ibp", default=1.0),
@@ -100,7 +98,7 @@ OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
 _LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = {"gce": 1.0, "ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
+_MOST = {"ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +120,6 @@ class Recipe:
         rivals: of the certified loss; None: its default. Of "noise": 1 attacks the runner-up
             alone; None: all.
         attack_steps: gradients for each attack; None: the method's own, 2 of the curvature's.
-        gce: q of `GeneralizedCrossEntropy`, which the attacked points are trained with; it rises
-            with the radius. None: 0, which is cross-entropy.
         trade_off: 1/λ of "trades"; None: 6.
         final_beta: β of "crown_ibp" after the ramp; None: 1.
         final_kappa: κ of "crown_ibp" after the ramp, the share of the clean loss; None: 0.5.
@@ -159,7 +155,6 @@ class Recipe:
     gamma: float | None = None
     rivals: int | None = None
     attack_steps: int | None = None
-    gce: float | None = None
     trade_off: float | None = None
     final_beta: float | None = None
     final_kappa: float | None = None
@@ -278,8 +273,7 @@ class Recipe:
     def model(self, base: keras.Model, steps_per_epoch: int) -> keras.Model:
         """What `fit` trains, compiled."""
         model = self._wrapped(base, round((self.ramp or 0.0) * self.epochs * steps_per_epoch))
-        loss = GeneralizedCrossEntropy(self.q(0)) if self.gce else None
-        model.compile(self._optimizer(), loss, jit_compile=self.jit)
+        model.compile(self._optimizer(), jit_compile=self.jit)
         return model
 
     def _wrapped(self, base: keras.Model, ramp_steps: int) -> LogitsModel:
@@ -329,10 +323,6 @@ class Recipe:
             weight_decay=None,
             adam_weight_decay=None,
         )
-
-    def q(self, epoch: int) -> float:
-        """That of the generalized cross-entropy in an epoch."""
-        return self.gce * min(1.0, epoch / max(1.0, self.ramp * self.epochs))
 
     def rate(self, epoch: int) -> float:
         """The learning rate that the optimizer is given in an epoch."""

@@ -112,11 +112,6 @@ def _proof(recipe: Recipe) -> tuple[str, int | None]:
 def _fit(recipe: Recipe, model, x, y, held, callbacks, progress: bool) -> None:
     """Trains what is left of the epochs."""
     first = callbacks[-1].restore()
-    if recipe.gce:
-        set_q = keras.callbacks.LambdaCallback(
-            lambda epoch, logs: model.loss.q.assign(recipe.q(epoch))
-        )
-        callbacks = [set_q, *callbacks]
     model.fit(
         _batches(x, y, recipe, first),
         initial_epoch=first,
