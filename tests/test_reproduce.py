@@ -155,13 +155,15 @@ def test_measures_of_a_known_network(tmp_path):
     """The shipped digits model: the columns agree with one another and with `bin/certify`."""
     examples = data.load("digits").limited(60)
     row = tables.Row(2, "softplus", "certified", None, {})
-    subject = Subject(str(ROOT / "saved_models" / "digits"), row, examples, 0.5)
+    args = str(ROOT / "saved_models" / "digits"), row, examples, 0.5
+    subject = Subject(*args)
     figure = {name: COLUMNS[name].measure(subject) for name in COLUMNS}
     x, y = examples.arrays()
     radius = subject.certifier("crc").certify_all(x, y).radius
     assert figure["certified_all"] == 100.0 * np.mean(radius > 0.5)
     assert figure["clean"] >= figure["empirical"] >= figure["certified_all"]
     assert figure["clean"] >= figure["empirical_ddn"] >= figure["certified_all"]
+    assert COLUMNS["empirical"].measure(Subject(*args)) >= figure["certified_all"]  # by itself
     assert figure["certified"] >= figure["certified_all"]
     assert figure["crc"] <= figure["crc_random"] <= figure["crc_least"]
     assert figure["crown"] <= figure["crown_random"] <= figure["crown_least"]

@@ -138,12 +138,11 @@ def _proved_linearly(subject: Subject) -> int:
 
 
 def _empirical(subject: Subject) -> float:
-    count = min(ATTACKED, len(subject.x))
+    count, network = min(ATTACKED, len(subject.x)), subject.network
 
     @tf.function(reduce_retracing=True)
     def attack(x, label):
-        radius = subject.radius
-        return pgd_attack(subject.network, x, label, radius=radius, steps=100, restarts=3)
+        return pgd_attack(network, x, label, radius=subject.radius, steps=100, restarts=3)
 
     survived = []
     for start in range(0, count, _BATCH):
