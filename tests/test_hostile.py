@@ -42,7 +42,13 @@ SERVED_OTHERWISE = {
     "two variables share a name": "two of its variables would be one",
     "a variable is restored twice": "restoring would assign .* in another way",
     "the init op assigns": "the init op 'NoOp' would run first",
-    "another one changes variables": "the signature 'change' changes variables",
+    "another one changes variables": "the signature 'change' changes or saves variables",
+    "what a client sends is negated": "given something else than a client sends",
+    "what a client sends is left out": "given something else than a client sends",
+    "restoring saves": "restoring would also run SaveV2",
+    "two variables share a name in two containers": "two of its variables would be one",
+    "in fewer bits": "with options that 'StatefulPartitionedCall' has for the runtime",
+    "its outputs go by other names": "with outputs of other names",
 }
 
 

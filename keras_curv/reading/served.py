@@ -5,11 +5,14 @@ signature by the nodes that its definition names. `tf.saved_model.load` goes by 
 functions and in variables. Nothing in the format ties the two, so one model could be certified
 and another one served. What is asked for here is what TensorFlow and Keras export:
 
-- the signature is one call of a function, the one that loading returns for it, its outputs in
-  the order of their names;
+- the signature is one call of a function, the one that loading returns for it, of what a client
+  sends and nothing in its place, with outputs of the same names in their order;
 - the restore op is one call of a function that assigns tensors of the checkpoint to variables, each
-  once and as it is; the init op does nothing, and no signature assigns anything;
-- so every variable of the call has a tensor of the checkpoint, and that is what loading gave it.
+  once and as it is, and does no more; the init op does nothing, and no signature assigns, saves or
+  restores anything;
+- every variable is its own; those of the call have a tensor of the checkpoint each, and that is
+  what loading gave them;
+- no call asks the runtime for another way to compute it, as in fewer bits.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
-from tensorflow.core.protobuf import meta_graph_pb2
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.reading import allow_list
@@ -27,6 +31,20 @@ from keras_curv.reading import allow_list
 _CALLS = ("StatefulPartitionedCall", "PartitionedCall")
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 _INIT_SIGNATURE = "__saved_model_init_op"
+_RESTORING = ("Const", "Identity", "RestoreV2", "AssignVariableOp", "NoOp")
+_CHANGING = ("Assign", "Save", "Restore", "MergeV2Checkpoints")  # how names of ops begin
+# What a call may ask of the runtime: where and with how many threads it runs, not what.
+_PLAIN_OPTIONS = {
+    "device_count",
+    "intra_op_parallelism_threads",
+    "inter_op_parallelism_threads",
+    "log_device_placement",
+    "allow_soft_placement",
+    "gpu_options",
+    "pluggable_device_options",
+    "experimental",  # as long as there is nothing in it
+}
+_NO_ATTRIBUTE = attr_value_pb2.AttrValue()
 
 
 class _Differs(Exception):
@@ -50,21 +68,27 @@ def require_as_served(
     """
     try:
         server = _Server(meta)
+        server.require_plain_calls()
         server.require_nothing_assigned()
         values = loaded.captured_inputs
-        arguments = server.arguments(signature)
+        if set(loaded.structured_outputs) != set(meta.signature_def[signature].outputs):
+            raise _Differs("with outputs of other names")
+        arguments = server.arguments(signature, captured=len(values))
         keys = server.restored_keys() if values else {}
         stored = tf.train.load_checkpoint(checkpoint) if keys else None
-        for node, value in zip(arguments[len(arguments) - len(values) :], values, strict=True):
+        for node, value in zip(arguments, values, strict=True):
             if node.op == "Const":
                 _require_equal(node, tf.make_ndarray(node.attr["value"].tensor), value)
-            elif node.name in keys:
+            elif node.op == "VarHandleOp" and node.name in keys:
                 dtype = tf.as_dtype(node.attr["dtype"].type)
                 value = tf.raw_ops.ReadVariableOp(resource=value, dtype=dtype)
                 _require_equal(node, stored.get_tensor(keys[node.name]), value)
             else:
                 raise _Differs(f"it would be given {node.name!r}, which is not restored")
-    except (_Differs, ValueError, KeyError, IndexError, TypeError, tf.errors.OpError) as error:
+    except (
+        *(_Differs, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+        *(DecodeError, tf.errors.OpError),
+    ) as error:
         raise InputError(
             f"{source}: a server would answer the signature {signature!r} otherwise than the "
             f"function that loading the model gives: {error}; export it again"
@@ -85,8 +109,8 @@ class _Server:
         self._nodes = {node.name: node for node in meta.graph_def.node}
         self._functions = {f.signature.name: f for f in meta.graph_def.library.function}
 
-    def arguments(self, signature: str) -> list[node_def_pb2.NodeDef]:
-        """What the function is called with that answers the signature."""
+    def arguments(self, signature: str, captured: int) -> list[node_def_pb2.NodeDef]:
+        """What the signature's function is called with, after what a client sends."""
         definition = self._meta.signature_def[signature]
         outputs = [definition.outputs[name].name for name in sorted(definition.outputs)]
         call = self._nodes[_name(outputs[0])]
@@ -94,7 +118,30 @@ class _Server:
             raise _Differs("by another function")
         if outputs != [f"{call.name}:{i}" for i in range(len(outputs))]:
             raise _Differs("with its outputs in another order")
-        return [self._nodes[_name(given)] for given in _data(call)]
+        given = [self._nodes[_name(tensor)] for tensor in _data(call)]
+        sent, rest = given[: len(given) - captured], given[len(given) - captured :]
+        named = sorted(tensor.name for tensor in definition.inputs.values())
+        if definition.defaults or named != sorted(f"{node.name}:0" for node in sent):
+            raise _Differs("given something else than a client sends")
+        for node in sent:
+            if node.op != "Placeholder" or node.input:
+                raise _Differs(f"given {node.name!r} in place of what a client sends")
+        return rest
+
+    def require_plain_calls(self) -> None:
+        """That no call says how it is to be computed."""
+        for node in self._all():
+            if _attribute(node, "executor_type").s:
+                raise _Differs(f"by an executor that {node.name!r} names")
+            config = config_pb2.ConfigProto.FromString(_attribute(node, "config_proto").s)
+            options = {field.name for field, _ in config.ListFields()}
+            if not options <= _PLAIN_OPTIONS or config.experimental.ByteSize():
+                raise _Differs(f"with options that {node.name!r} has for the runtime")
+
+    def _all(self) -> Iterator[node_def_pb2.NodeDef]:
+        yield from self._nodes.values()
+        for function in self._functions.values():
+            yield from function.node_def
 
     def _loaded_function(self, signature: str) -> str | None:
         """The name of the function that the object graph has for a signature."""
@@ -117,15 +164,19 @@ class _Server:
         for name in map(_name, first):
             if self._nodes[name].op != "NoOp" or self._nodes[name].input:
                 raise _Differs(f"the init op {name!r} would run first")
+        seen: set[str] = set()
         for name, definition in signatures.items():
             outputs = [tensor.name for tensor in definition.outputs.values()]
-            for node in self._behind(outputs):
-                if node.op.startswith("Assign"):
-                    raise _Differs(f"the signature {name!r} changes variables ({node.name!r})")
+            for node in self._behind(outputs, seen):
+                if node.op.startswith(_CHANGING):
+                    raise _Differs(f"the signature {name!r} changes or saves variables")
 
-    def _behind(self, tensors: list[str]) -> Iterator[node_def_pb2.NodeDef]:
-        """The nodes of the main graph behind these tensors, and those of functions they call."""
-        waiting, seen = [_name(tensor) for tensor in tensors], set()
+    def _behind(self, tensors: list[str], seen: set[str]) -> Iterator[node_def_pb2.NodeDef]:
+        """The nodes of the main graph behind these tensors, and those of functions they call.
+
+        Those in `seen`, which grows, are left out, and with them what is behind them.
+        """
+        waiting = [_name(tensor) for tensor in tensors]
         called: set[str] = set()
         while waiting:
             name = waiting.pop()
@@ -146,15 +197,15 @@ class _Server:
 
     def restored_keys(self) -> dict[str, str]:
         """Variable → the key of what it is restored to, in the checkpoint."""
-        shared = [
-            (node.attr["container"].s, node.attr["shared_name"].s or node.name.encode())
-            for node in self._nodes.values()
-            if node.op == "VarHandleOp"
-        ]
-        if len(set(shared)) < len(shared):
-            raise _Differs("two of its variables would be one")
+        variables = [node for node in self._nodes.values() if node.op == "VarHandleOp"]
+        shared = {_attribute(node, "shared_name").s for node in variables} - {b""}
+        apart = any(_attribute(node, "container").s for node in variables)
+        if len(shared) < len(variables) or apart:
+            raise _Differs("two of its variables would be one, or one without a name")
         saver = self._meta.saver_def
         call = self._nodes[saver.restore_op_name]
+        if any(i.startswith("^") for n in (call, *variables) for i in n.input):
+            raise _Differs("restoring would wait for something else")
         function = self._functions.get(call.attr["f"].func.name)
         if call.op not in _CALLS or function is None:
             raise _Differs("its variables would not be restored by a function")
@@ -163,9 +214,9 @@ class _Server:
         file = {name for name in names if given[name] == _name(saver.filename_tensor_name)}
         body = {node.name: node for node in function.node_def}
         found: dict[str, str] = {}
-        for node in body.values():
-            if set(allow_list.called(node)) & self._functions.keys():
-                raise _Differs("restoring would call further functions")
+        for node in function.node_def:
+            if node.op not in _RESTORING:
+                raise _Differs(f"restoring would also run {node.op}")
             if node.op.startswith("Assign"):
                 variable = given.get(node.input[0])
                 if node.op != "AssignVariableOp" or variable is None or variable in found:
@@ -190,6 +241,10 @@ def _key(body: dict, tensor: str, file: set[str]) -> str:
     if slices[place] != b"":
         raise _Differs("restoring would take a slice")
     return keys[place].decode()
+
+
+def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
+    return node.attr.get(name, _NO_ATTRIBUTE)
 
 
 def _data(node: node_def_pb2.NodeDef) -> list[str]:
