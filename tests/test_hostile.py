@@ -41,7 +41,7 @@ def test_malicious_models_are_refused(name, tmp_path, monkeypatch):
 
 
 INDEX = {
-    "numbers as ten strings": "do not fit its shape",
+    "numbers as references": "do not fit its shape",
     "a shape of 100,000 dimensions": "the rank of 'w/.*' is too large: 100002, at most 254",
     "a string of 8 GiB": "a string of 8589934592 bytes is in",
     "a letter makes a key longer": "the length of a key is too large: 4097",

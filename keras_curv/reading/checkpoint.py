@@ -126,18 +126,18 @@ def _require_inside(key: bytes, entry, sizes: Sequence[int]) -> None:
     _require_at_most(len(entry.shape.dim), _RANK, f"the rank of {name}")
     shape = [dim.size for dim in entry.shape.dim]
     width = _width(entry.dtype)
-    if width == 0 or min(shape, default=0) < 0 or math.prod(shape) * width != entry.size:
+    fits = min(shape, default=0) >= 0 and math.prod(shape) * width == entry.size
+    if width == 0 or entry.shape.unknown_rank or not fits:
         raise _Broken(f"{name} has {entry.size} bytes, which do not fit its shape {shape[:8]}")
 
 
 def _width(number: int) -> int:
-    """Bytes of a number of a type; zero for what are not numbers, such as strings."""
+    """Bytes of a number of a type; zero for what are none, such as strings and references."""
     try:
         dtype = tf.as_dtype(number)
     except TypeError:
         return 0
-    numbers = dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex
-    return dtype.size if numbers and dtype == dtype.base_dtype else 0
+    return dtype.size if dtype == dtype.base_dtype else 0
 
 
 def _require_whole(size: int, parts: list[tuple[int, int]]) -> None:
