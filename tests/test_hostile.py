@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import struct
+
 import hostile_models as hostile
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from keras_curv.crc32c import masked_crc32c
 from keras_curv.errors import InputError
 from keras_curv.reading import checkpoint, graph, saved_model, screening
+from keras_curv.reading.files import ModelFiles
 
 # Ops and objects are in test_refusals.py; what takes seconds to build, in benchmarks/hostile.py.
 _SLOW = ("op: ", "object: ", "message: ", "calls: 5,000", "depth: ")
@@ -33,6 +38,55 @@ def test_malicious_models_are_refused(name, tmp_path, monkeypatch):
     assert str(caught.value).isprintable()
     assert str(path) in str(caught.value)
     assert not canary.exists()
+
+
+INDEX = {
+    "numbers as references": "do not fit its shape",
+    "a shape of 100,000 dimensions": "the rank of 'w/.*' is too large: 100002, at most 254",
+    "a string of 8 GiB": "a string of 8589934592 bytes is in",
+    "a letter makes a key longer": "the length of a key is too large: 4097",
+    "keys share all but two bytes": "the length of its keys is too large",
+    "too many entries": "the number of its entries is too large: 65537",
+    "one block 20,000 times": "a block does not lie behind the one before",
+    "an entry within another": "a block lists a place where no entry starts",
+    "data with a hole of 4 GiB": "a file has 4294967296 bytes, but its entries end at",
+}
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_what_an_index_claims_is_what_it_is_refused_for(name, tmp_path):
+    path = hostile.CASES[f"index: {name}"](tmp_path / "model", None)
+    with pytest.raises(InputError, match=f"the index is corrupt: .*{INDEX[name]}"):
+        ModelFiles.read(path)
+
+
+def test_an_index_of_several_blocks_is_sound(tmp_path):
+    """TensorFlow starts another block after 256 KiB."""
+    names = [f"{'layer' * 20}/{i}" for i in range(9000)]
+    prefix = tmp_path / "variables"
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.zeros(2)] * len(names),
+    )
+    index = prefix.with_suffix(".index").read_bytes()
+    assert len(index) > 2**18
+    checkpoint.require_sound_index(index, [8 * len(names)], "the variables")
+
+
+def test_a_changed_byte_of_an_index_is_never_more_than_refused(tmp_path):
+    """Checks made right again, so that what the bytes say is what is looked at."""
+    path = hostile.export(tmp_path / "model")
+    entries = list(checkpoint._entries((path / hostile.INDEX).read_bytes()))
+    content, size = hostile.block_of(entries)[:-4], (path / hostile.DATA).stat().st_size
+    rng = np.random.default_rng(0)
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= rng.integers(1, 256)
+        block = bytes(changed) + struct.pack("<I", masked_crc32c(bytes(changed)))
+        with contextlib.suppress(InputError):
+            checkpoint.require_sound_index(hostile.table_of(block), [size], "the model")
 
 
 SERVED_OTHERWISE = {

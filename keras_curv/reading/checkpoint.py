@@ -3,7 +3,9 @@
 `variables.index` is a table in the format of LevelDB: a footer names the block of the index, that
 names the blocks of data, and these hold sorted entries, key → `BundleEntryProto`, which says in
 which file, where and how large a tensor is. TensorFlow allocates what an entry claims, and ends
-the process where it cannot; so here every claim is held against the files there are.
+the process where it cannot; so here every claim is held against the files there are. And it jumps
+into a block, to what the end of the block lists; so whatever is listed must be an entry that was
+looked at here.
 
 Reference: `table_format.txt` of LevelDB; `tensor_bundle.h` of TensorFlow.
 """
@@ -11,6 +13,8 @@ Reference: `table_format.txt` of LevelDB; `tensor_bundle.h` of TensorFlow.
 from __future__ import annotations
 
 import math
+import os
+import pathlib
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -21,18 +25,52 @@ from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from keras_curv.crc32c import masked_crc32c
 from keras_curv.errors import InputError
+from keras_curv.reading import limits
 
 _FOOTER = 48
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _TRAILER = 5  # bytes behind a block: its compression, and its check
 _OBJECT_GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+_CHECK = 4  # bytes of a check
+_LONGEST_NUMBER = 10  # bytes
+_RANK = 254  # at most, in TensorFlow
 
 
 class _Broken(Exception):
     """What is wrong with the index."""
 
 
-def require_sound_index(index: bytes, sizes: Sequence[int], source: str) -> None:
+def require_sound_checkpoint(index: bytes, files: Sequence[pathlib.Path], source: str) -> None:
+    """Refuses variables whose index, or whose one string, claims more than there is.
+
+    Args:
+        index: the content of `variables.index`.
+        files: those of data, in order.
+        source: for messages.
+
+    Raises:
+        InputError: as `require_sound_index`; or the string is not as long as its entry.
+        OSError: a file cannot be read.
+    """
+    entry = require_sound_index(index, [file.stat().st_size for file in files], source)
+    if entry is None:
+        return
+    # Without waiting, should it have become a pipe since.
+    with open(os.open(files[entry.shard_id], os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        stream.seek(entry.offset)
+        start = stream.read(min(entry.size, _LONGEST_NUMBER))
+    try:
+        length, place = _varint(start, 0)
+        if place + _CHECK + length != entry.size:
+            raise _Broken(f"a string of {length} bytes is in {entry.size}")
+        _require_at_most(length, limits.GRAPH_BYTES, "the bytes of its string")
+    except _Broken as error:
+        raise _refusal(source, error) from error
+
+
+def require_sound_index(
+    index: bytes, sizes: Sequence[int], source: str
+) -> tensor_bundle_pb2.BundleEntryProto | None:
     """Refuses an index that claims more than there is.
 
     Args:
@@ -40,22 +78,39 @@ def require_sound_index(index: bytes, sizes: Sequence[int], source: str) -> None
         sizes: of the files of data, in bytes, in order.
         source: for messages.
 
+    Returns:
+        The entry of the only string that there may be, the graph of objects.
+
     Raises:
-        InputError: it is cut off, corrupt, or an entry lies outside of its file.
+        InputError: it is cut off, corrupt, or too large; an entry lies outside of its file, or
+            the entries are not what their file consists of.
     """
+    places = [[] for _ in sizes]
+    objects = None
     try:
-        entries = list(_entries(index))
-        if not entries or entries[0][0] != b"":
+        entries = _entries(index)
+        key, value = next(entries, (None, b""))
+        if key != b"":
             raise _Broken("it has no header")
-        header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries[0][1])
+        header = tensor_bundle_pb2.BundleHeaderProto.FromString(value)
         if header.num_shards != len(sizes) or header.endianness:
             raise _Broken(f"it is of {header.num_shards} files, but there are {len(sizes)}")
-        for key, value in entries[1:]:
-            _require_inside(key, tensor_bundle_pb2.BundleEntryProto.FromString(value), sizes)
-    except (_Broken, DecodeError) as error:
-        raise InputError(
-            f"{source}: TensorFlow cannot load its variables: the index is corrupt: {error}"
-        ) from error
+        for key, value in entries:
+            entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
+            _require_inside(key, entry, sizes)
+            places[entry.shard_id].append((entry.offset, entry.size))
+            objects = entry if key == _OBJECT_GRAPH else objects
+        for size, parts in zip(sizes, places, strict=True):
+            _require_whole(size, sorted(parts))
+    except (_Broken, DecodeError, ValueError, OverflowError, struct.error) as error:
+        raise _refusal(source, error) from error
+    return objects
+
+
+def _refusal(source: str, error: Exception) -> InputError:
+    return InputError(
+        f"{source}: TensorFlow cannot load its variables: the index is corrupt: {error}"
+    )
 
 
 def _require_inside(key: bytes, entry, sizes: Sequence[int]) -> None:
@@ -68,24 +123,61 @@ def _require_inside(key: bytes, entry, sizes: Sequence[int]) -> None:
         if entry.dtype != types_pb2.DT_STRING or entry.shape.dim or entry.size == 0:
             raise _Broken(f"{name} is not one string")
         return
+    _require_at_most(len(entry.shape.dim), _RANK, f"the rank of {name}")
     shape = [dim.size for dim in entry.shape.dim]
-    try:
-        width = tf.as_dtype(entry.dtype).size
-    except TypeError:
-        width = 0
-    if width == 0 or min(shape, default=0) < 0 or math.prod(shape) * width != entry.size:
+    width = _width(entry.dtype)
+    fits = min(shape, default=0) >= 0 and math.prod(shape) * width == entry.size
+    if width == 0 or entry.shape.unknown_rank or not fits:
         raise _Broken(f"{name} has {entry.size} bytes, which do not fit its shape {shape[:8]}")
 
 
+def _width(number: int) -> int:
+    """Bytes of a number of a type; zero for what are none, such as strings and references."""
+    try:
+        dtype = tf.as_dtype(number)
+    except TypeError:
+        return 0
+    return dtype.size if dtype == dtype.base_dtype else 0
+
+
+def _require_whole(size: int, parts: list[tuple[int, int]]) -> None:
+    """TensorFlow writes one tensor behind the other: a file has no holes, and nothing twice."""
+    end = 0
+    for offset, length in parts:
+        if offset != end:
+            raise _Broken(f"an entry starts at {offset}, but the one before ends at {end}")
+        end += length
+    if end != size:
+        raise _Broken(f"a file has {size} bytes, but its entries end at {end}")
+
+
 def _entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All entries, by increasing key; the first is the header."""
     footer = index[-_FOOTER:]
     if len(footer) < _FOOTER or not footer.endswith(_MAGIC):
         raise _Broken("it is cut off, or of another format")
     _, place = _handle(footer, 0)
     block, _ = _handle(footer, place)
-    for _, handle in _block(index, block):
-        inner, _ = _handle(handle, 0)
-        yield from _block(index, inner)
+    end, count, written, last = 0, 0, 0, None
+    for number, (_, handle) in enumerate(_block(index, block)):
+        _require_at_most(number + 1, limits.INDEX_BLOCKS, "the number of its blocks")
+        (offset, size), _ = _handle(handle, 0)
+        if offset < end:
+            raise _Broken("a block does not lie behind the one before")
+        end = offset + size
+        for key, value in _block(index, (offset, size)):
+            count, written = count + 1, written + len(key)
+            _require_at_most(count, limits.NODES, "the number of its entries")
+            _require_at_most(written, limits.INDEX_BYTES, "the length of its keys")
+            if last is not None and key <= last:
+                raise _Broken("its keys are not in order")
+            last = key
+            yield key, value
+
+
+def _require_at_most(number: int, limit: int, what: str) -> None:
+    if number > limit:
+        raise _Broken(f"{what} is too large: {number}, at most {limit}")
 
 
 def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
@@ -104,18 +196,26 @@ def _block(index: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes
         raise _Broken("a block is compressed, which TensorFlow never does")
     if struct.unpack("<I", block[size + 1 :])[0] != masked_crc32c(block[: size + 1]):
         raise _Broken("the check of a block is wrong")
-    (restarts,) = struct.unpack("<I", block[size - 4 : size])
-    end = size - 4 * (restarts + 1)
-    key, place = b"", 0
+    (count,) = struct.unpack("<I", block[size - 4 : size])
+    end = size - 4 * (count + 1)
+    if end < 0:
+        raise _Broken("a block is too small for its list")
+    key, place, whole = b"", 0, {0}  # `whole`: where an entry with all of its key starts
     while place < end:
+        start = place
         shared, place = _varint(block, place)
         own, place = _varint(block, place)
         length, place = _varint(block, place)
         if shared > len(key) or place + own + length > end:
             raise _Broken("an entry lies outside of its block")
+        _require_at_most(shared + own, limits.KEY_BYTES, "the length of a key")
+        if shared == 0:
+            whole.add(start)
         key = key[:shared] + block[place : place + own]
         yield key, block[place + own : place + own + length]
         place += own + length
+    if any(start not in whole for (start,) in struct.iter_unpack("<I", block[end : size - 4])):
+        raise _Broken("a block lists a place where no entry starts")
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

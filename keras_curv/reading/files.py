@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
-from keras_curv.reading.checkpoint import require_sound_index
+from keras_curv.reading.checkpoint import require_sound_checkpoint
 
 GRAPH = "saved_model.pb"
 INDEX = "variables.index"
@@ -60,7 +60,7 @@ class ModelFiles:
         data = tuple(sorted(f for f in variables.iterdir() if _DATA.fullmatch(f.name)))
         sizes = [_require_plain(file, path).st_size for file in data]
         limits.require_at_most(sum(sizes), limits.VARIABLE_BYTES, f"{variables}, in bytes,")
-        require_sound_index(index, sizes, str(path))
+        require_sound_checkpoint(index, data, str(path))
         return cls(path, graph, index, data)
 
     def fingerprint(self) -> str:

@@ -23,6 +23,8 @@ EXAMPLE_ENTRIES = 2**24  # of one example, at the input or at any layer
 REPEATED_ENTRIES = 2**24  # of all constants that are written down shorter than they are
 TOTAL_ENTRIES = 2**28  # of all layers together
 LAYERS = 256
+INDEX_BLOCKS = 2**12  # of variables.index; TensorFlow makes one for each 256 KiB
+KEY_BYTES = 2**12  # of the name of one variable in it; INDEX_BYTES of all, written out
 
 
 def require_at_most(number: int, limit: int, what: str) -> None:
