@@ -59,6 +59,8 @@ ASKED = {
 }  # fmt: skip
 _MOVES = ("Identity", "Cast", "Pack", "ConcatV2", "StridedSlice", "Squeeze", "ExpandDims")
 _FLAT = ("Identity", "Cast", "StridedSlice", "Slice", "ConcatV2")  # keep vectors vectors
+_RAISED = ("ExpandDims", "OneHot", "Pack", "Bitcast", "UnsortedSegmentSum", "Where")
+_RESHAPED = {**dict.fromkeys(_SHAPED, 0), "Reshape": 1, "BroadcastTo": 1}  # by which argument
 _RANK = 254.0  # the most axes that TensorFlow knows
 _LONGEST = 2**10  # entries of a constant that is looked at as a shape
 _STEPS = 4 * limits.NODES
@@ -73,12 +75,14 @@ class Folded(NamedTuple):
         work: entries of all that is computed on the way to it.
         product: no less than the product of its numbers, each one larger; `inf`: not known.
         flat: it is a scalar or a vector, for sure.
+        rank: it has at most so many axes.
     """
 
     entries: float | None
     work: float = 0.0
     product: float = math.inf
     flat: bool = False
+    rank: float = 1.0
 
 
 _INPUT = Folded(None)
@@ -128,6 +132,7 @@ class _Walk:
             sum(value.work for value in returned),
             max((value.product for value in returned), default=math.inf),
             all(value.flat for value in returned),
+            max((value.rank for value in returned), default=0.0),
         )
 
     def values(
@@ -174,9 +179,11 @@ def _value(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     match node.op:
         case "Const":
             shape = _attribute(node, "value").tensor.tensor_shape
-            return Folded(_entries(shape), _entries(shape), _product(node), len(shape.dim) <= 1)
+            entries, rank = _entries(shape), len(shape.dim)
+            return Folded(entries, entries, _product(node), rank <= 1, rank)
         case "VarHandleOp":
-            return Folded(_entries(_attribute(node, "shape").shape))
+            shape = _attribute(node, "shape").shape
+            return Folded(_entries(shape), rank=len(shape.dim))
         case "Placeholder":
             return _INPUT
         case "Shape" | "ShapeN" | "Size" | "Rank":
@@ -209,12 +216,30 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
             entries = max(entries, sum(parts))
         case "StridedSlice" if flat:
             entries = 1.0 if _attribute(node, "shrink_axis_mask").i else parts[0]
+        case "Reshape":
+            entries = max(entries, given[1].product)  # of none, it makes 2^29 × 0
+        case "Where":
+            entries *= max(1.0, given[0].rank)
         case "Bitcast":
             entries *= 16.0
         case "Einsum":
             entries = math.inf  # it may repeat an axis
     entries *= math.prod(1.0 + abs(by) for by in _attribute(node, "explicit_paddings").list.i)
-    return Folded(entries, work + entries, product, flat)
+    rank = _rank(node, given)
+    if rank > _RANK / 2.0:
+        entries = math.inf  # TensorFlow would end the process where it computes too many axes
+    return Folded(entries, work + entries, product, flat, rank)
+
+
+def _rank(node: node_def_pb2.NodeDef, given: list[Folded]) -> float:
+    """A bound of the axes of what an op computes."""
+    ranks = [value.rank for value in given]
+    if node.op in _RESHAPED:
+        return given[_RESHAPED[node.op]].entries
+    if node.op in ("Gather", "GatherV2", "GatherNd"):
+        return sum(ranks)
+    mask = _attribute(node, "new_axis_mask").i
+    return max([1.0, *ranks]) + (node.op in _RAISED) + (mask % 2**64).bit_count()
 
 
 def _entries(shape: tensor_shape_pb2.TensorShapeProto) -> float:
@@ -228,7 +253,7 @@ def _product(node: node_def_pb2.NodeDef) -> float:
         return math.inf
     try:
         values = np.abs(np.ravel(tf.make_ndarray(tensor)).astype(np.float64))
-    except (TypeError, ValueError):  # strings, or not a constant at all, which TensorFlow refuses
+    except (TypeError, ValueError, ArithmeticError):  # strings, or what TensorFlow refuses
         return math.inf
     with np.errstate(all="ignore"):
         steps = np.where((values > 0.0) & (values < 1.0), 1.0 / values, values)

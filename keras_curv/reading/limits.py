@@ -23,6 +23,10 @@ EXAMPLE_ENTRIES = 2**24  # of one example, at the input or at any layer
 REPEATED_ENTRIES = 2**24  # of all constants that are written down shorter than they are
 TOTAL_ENTRIES = 2**28  # of all layers together
 LAYERS = 256
+FIELDS = 2**20  # that saved_model.pb lists, of any kind; numbers of tensors have their own limit
+FUNCTIONS = 2**12
+OBJECT_DEPTH = 64  # of objects that hold one another; a Keras model in a model adds two
+AXES = 16  # of any shape that is written down
 
 
 def require_at_most(number: int, limit: int, what: str) -> None:
