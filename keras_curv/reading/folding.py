@@ -76,6 +76,7 @@ class Folded(NamedTuple):
         product: no less than the product of its numbers, each one larger; `inf`: not known.
         flat: it is a scalar or a vector, for sure.
         rank: it has at most so many axes.
+        padded: no less than the product of the sums of its rows, each one larger.
     """
 
     entries: float | None
@@ -83,6 +84,7 @@ class Folded(NamedTuple):
     product: float = math.inf
     flat: bool = False
     rank: float = 1.0
+    padded: float = math.inf
 
 
 _INPUT = Folded(None)
@@ -180,7 +182,7 @@ def _value(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
         case "Const":
             shape = _attribute(node, "value").tensor.tensor_shape
             entries, rank = _entries(shape), len(shape.dim)
-            return Folded(entries, entries, _product(node), rank <= 1, rank)
+            return Folded(entries, entries, _product(node), rank <= 1, rank, _padded(node))
         case "VarHandleOp":
             shape = _attribute(node, "shape").shape
             return Folded(_entries(shape), rank=len(shape.dim))
@@ -200,6 +202,8 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     product = math.prod(value.product for value in given) if node.op in _MOVES else math.inf
     places = [place for place in SIZED.get(node.op, ()) if place < len(given)]
     size = math.prod(given[place].product for place in places)
+    if node.op in _PADDED and len(given) > 1:
+        size = min(size, given[1].padded)
     if limits.REPEATED_ENTRIES < size < math.inf:
         raise InputError(
             f"op {node.op} (node {node.name!r}) asks for an array of up to {size:.3g} entries, at "
@@ -248,16 +252,31 @@ def _entries(shape: tensor_shape_pb2.TensorShapeProto) -> float:
 
 def _product(node: node_def_pb2.NodeDef) -> float:
     """Of a constant's numbers: see `Folded`; also of the inverse of fractions, for small steps."""
-    tensor = _attribute(node, "value").tensor
-    if _entries(tensor.tensor_shape) > _LONGEST:
-        return math.inf
-    try:
-        values = np.abs(np.ravel(tf.make_ndarray(tensor)).astype(np.float64))
-    except (TypeError, ValueError, ArithmeticError):  # strings, or what TensorFlow refuses
+    if (values := _numbers(node)) is None:
         return math.inf
     with np.errstate(all="ignore"):
         steps = np.where((values > 0.0) & (values < 1.0), 1.0 / values, values)
         return float(np.prod(1.0 + steps))
+
+
+def _padded(node: node_def_pb2.NodeDef) -> float:
+    """By how much a constant can make an array larger, as its paddings: one row for each axis."""
+    values = _numbers(node)
+    if values is None or values.ndim != 2:
+        return math.inf
+    with np.errstate(all="ignore"):
+        return float(np.prod(1.0 + values.sum(axis=1)))
+
+
+def _numbers(node: node_def_pb2.NodeDef) -> np.ndarray | None:
+    """Of a constant, without their signs; None: it has too many, or none."""
+    tensor = _attribute(node, "value").tensor
+    if _entries(tensor.tensor_shape) > _LONGEST:
+        return None
+    try:
+        return np.abs(tf.make_ndarray(tensor).astype(np.float64))
+    except (TypeError, ValueError, ArithmeticError):  # strings, or what TensorFlow refuses
+        return None
 
 
 def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
