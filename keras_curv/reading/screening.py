@@ -27,6 +27,7 @@ from tensorflow.core.protobuf import (
     meta_graph_pb2,
     saved_model_pb2,
     saved_object_graph_pb2,
+    struct_pb2,
 )
 from tensorflow.python.framework import op_def_registry
 
@@ -116,15 +117,18 @@ def _refuse_variants(definition: graph_pb2.GraphDef, source: str) -> None:
 
 
 def _refuse_large(meta: meta_graph_pb2.MetaGraphDef) -> None:
-    repeated = 0
+    repeated = specified = 0
     for message in _parts(meta):
         if isinstance(message, tensor_shape_pb2.TensorShapeProto):
             limits.require_at_most(len(message.dim), limits.AXES, "a shape, in axes,")
             limits.require_shape(dim.size for dim in message.dim if dim.size > 0)
         elif isinstance(message, tensor_pb2.TensorProto):
             repeated += _entries(message) if not message.tensor_content else 0
+        elif isinstance(message, struct_pb2.StructuredValue):
+            specified += 1
         elif isinstance(message, attr_value_pb2.AttrValue) and message.placeholder:
             raise InputError(f"a function takes {message.placeholder!r} from who calls it")
+    limits.require_at_most(specified, limits.NODES, "what its functions take and give, in parts,")
     # Each object that names a constant gets an array of its own.
     constants = {node.name: node.attr for node in meta.graph_def.node if "value" in node.attr}
     for node in meta.object_graph_def.nodes:
