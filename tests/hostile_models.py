@@ -504,6 +504,41 @@ def _specification(path, canary):
     return path
 
 
+@case("constant: a shape of seventeen axes")
+def _axes(path, canary):
+    export(path, lambda x, net: net(x + tf.zeros((1, 4))))
+    with edited(path) as meta:
+        node = next(node for node in nodes_of(meta) if node.op == "Const")
+        for _ in range(17):
+            node.attr["value"].tensor.tensor_shape.dim.add().size = 1
+    return path
+
+
+def _add_objects(meta, number, parents):
+    """Plain objects, each the child of another one; returns them."""
+    nodes = meta.object_graph_def.nodes
+    for index in range(number):
+        nodes.add().user_object.identifier = "_generic_user_object"
+        parent = len(nodes) - 2 if index and parents == "chain" else 0
+        nodes[parent].children.add(node_id=len(nodes) - 1, local_name=f"more{index}")
+    return nodes[-number:]
+
+
+@case("constant: named by a hundred objects")
+def _named(path, canary):
+    export(path)
+    with edited(path) as meta:
+        node = meta.graph_def.node.add(name="big", op="Const")
+        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        tensor = node.attr["value"].tensor
+        tensor.dtype = tf.float32.as_datatype_enum
+        tensor.float_val.append(0.5)
+        tensor.tensor_shape.dim.add().size = 2**20
+        for each in _add_objects(meta, 100, "first"):
+            each.constant.operation = "big"
+    return path
+
+
 # What TensorFlow computes while it loads: here what a reshape is asked to make of the examples
 
 
@@ -542,6 +577,26 @@ def _doubled(column, row, net):
     return tf.reduce_max(row)
 
 
+def _indices(column, row, net):
+    """Each time twice as many: of as many numbers as the last ones have axes."""
+    found = tf.raw_ops.Where(condition=tf.ones((4, 4)))
+    for _ in range(22):
+        found = tf.raw_ops.Where(condition=found + 1)
+    return tf.reduce_max(found) * 0
+
+
+def _axes_added_up(column, row, net):
+    many = tf.zeros([1] * 16, tf.int32)
+    for _ in range(3):
+        many = tf.raw_ops.GatherV2(params=many, indices=many, axis=0)
+    return tf.raw_ops.Reshape(tensor=many, shape=[])
+
+
+def _nothing(column, row, net):
+    none = tf.raw_ops.Reshape(tensor=tf.zeros((0,)), shape=[2**29, 0])
+    return tf.reduce_max(tf.raw_ops.Sum(input=none, axis=[1]))
+
+
 def _long():
     net = Net()
     net.long = tf.Variable(tf.zeros((2**16, 1)))
@@ -558,6 +613,9 @@ ASKED = {
     "filled, as a shape says three times": lambda c, r, n: tf.reduce_max(tf.fill(tf.stack([_shape_of(input=r)[1]] * 3), 0)),
     "filled, as the shape of a product says": lambda c, r, n: tf.reduce_max(tf.fill(_shape_of(input=c @ r), 0)),
     "filled, three times one number": lambda c, r, n: tf.reduce_max(tf.fill(tf.stack([tf.constant(4096)] * 3), 0)),
+    "indices of indices, twenty times": _indices,
+    "the sums of no numbers": _nothing,
+    "more axes at each step": _axes_added_up,
     "a range in small steps": lambda c, r, n: tf.reduce_min(tf.raw_ops.Range(start=0.0, limit=1.0, delta=1e-10)),
 }  # fmt: skip
 for name, body in ASKED.items():
@@ -594,6 +652,50 @@ case("list: a billion packed")(
 case("list: the shapes of a billion")(
     _listing("ShapeN", "N", lambda x, n: n(x) + tf.cast(tf.shape_n([x, x])[0][0], tf.float32))
 )
+
+
+def _changed(change):
+    """A model whose message `change(meta)` changes."""
+
+    def build(path, canary):
+        export(path, lambda x, net: net(x))
+        with edited(path) as meta:
+            change(meta)
+        return path
+
+    return build
+
+
+def _stripped(meta):
+    meta.meta_info_def.stripped_op_list.MergeFromString(b"\x0a\x00" * (2**20 + 1))
+
+
+def _specifications(meta):
+    (function, *_) = meta.object_graph_def.concrete_functions.values()
+    function.output_signature.tuple_value.MergeFromString(b"\x0a\x02\x0a\x00" * 10**5)
+
+
+def _types(meta):
+    node = next(node for node in nodes_of(meta) if "Tout" in node.attr)
+    node.attr["Tout"].list.type.extend([1] * 300_000)
+
+
+def _inputs(meta):
+    node = next(nodes_of(meta))
+    node.input.extend([f"^{node.name}"] * 300_000)
+
+
+def _children(meta):
+    for index in range(70_000):
+        meta.object_graph_def.nodes[0].children.add(node_id=1, local_name=f"more{index}")
+
+
+case("list: a million ops that nobody needs")(_changed(_stripped))
+case("list: 100,000 specifications")(_changed(_specifications))
+case("list: 300,000 types of a call")(_changed(_types))
+case("list: 300,000 inputs of an op")(_changed(_inputs))
+case("list: 70,000 children of an object")(_changed(_children))
+case("list: a chain of a hundred objects")(_changed(lambda meta: _add_objects(meta, 100, "chain")))
 
 
 @case("calls: with a number that the function takes")
@@ -656,6 +758,32 @@ def _chain(path, links, calls):
 case("calls: itself")(lambda path, canary: _chain(path, 0, 1))
 case("calls: the next twice, fifty times")(lambda path, canary: _chain(path, 50, 2))
 case("calls: 5,000 deep")(lambda path, canary: _chain(path, 5000, 1))
+
+
+def _with_function(arguments, calls, functions=1):
+    """Functions of so many arguments, and another one that calls the first so many times."""
+
+    def add(meta):
+        library = meta.graph_def.library.function
+        for index in range(functions):
+            function = library.add()
+            function.signature.name = f"e{index}"
+            for place in range(arguments):
+                function.signature.input_arg.add(name=f"a{place}", type=1)
+        caller = library.add()
+        caller.signature.name = "caller"
+        for index in range(calls):
+            node = caller.node_def.add(name=f"c{index}", op="PartitionedCall")
+            node.attr["f"].func.name = "e0"
+            node.attr["Tin"].list.SetInParent()
+            node.attr["Tout"].list.SetInParent()
+
+    return _changed(add)
+
+
+case("calls: a function of 70,000 arguments")(_with_function(70_000, 0))
+case("calls: 5000 arguments, twenty times")(_with_function(5000, 20))
+case("calls: none of five thousand functions")(_with_function(0, 0, 5000))
 
 
 # The message

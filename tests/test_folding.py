@@ -67,6 +67,7 @@ OPS = {
     "new axis": lambda r, c, v, m, s: v[:, None] + v[None],
     "scalar of a matrix": lambda r, c, v, m, s: s[2],
     "size": lambda r, c, v, m, s: tf.raw_ops.Size(input=m),
+    "pad twice": lambda r, c, v, m, s: tf.pad(tf.pad(m, [[1, 2], [3, 0]]), [[0, 5], [0, 0]]),
     "padded convolution": lambda r, c, v, m, s: tf.nn.conv2d(
         tf.cast(s, tf.float32)[None, :, :, None], np.ones((2, 2, 1, 3), np.float32), 1,
         [[0, 0], [5, 5], [4, 6], [0, 0]],
@@ -80,6 +81,7 @@ def test_no_array_is_larger_than_its_bound(rng, name):
     for operation in graph.get_operations():
         for tensor in operation.outputs:
             assert values[operation.name].entries >= math.prod(tensor.shape), operation.name
+            assert values[operation.name].rank >= (tensor.shape.rank or 0), operation.name
 
 
 def test_arithmetic_on_shapes_is_little_work():
@@ -92,6 +94,23 @@ def test_arithmetic_on_shapes_is_little_work():
     walk, values, _ = walked(body, tf.TensorSpec((None, 8, 8, 3)))
     assert walk.work < 1e4
     assert values["Tile"].entries is None  # of the input
+
+
+def test_padding_an_image_by_much_is_fine():
+    definition = walked(
+        lambda x: tf.pad(x, [[0, 0], [64, 64], [64, 64], [0, 0]]), tf.TensorSpec((None, 8, 8, 1))
+    )[2].as_graph_def()
+    folding.refuse_large(definition)
+
+
+def test_a_constant_that_its_type_cannot_hold_is_of_any_size():
+    with tf.Graph().as_default() as graph:
+        tf.constant([1, 2], tf.uint8)
+    definition = graph.as_graph_def()
+    tensor = definition.node[0].attr["value"].tensor
+    tensor.ClearField("tensor_content")
+    tensor.int_val[:] = [300, 1]
+    assert folding._Walk(definition).values(definition.node, {})["Const"].product == math.inf
 
 
 def test_what_depends_on_the_input_is_not_computed(rng):

@@ -63,7 +63,7 @@ def require_sound_checkpoint(index: bytes, files: Sequence[pathlib.Path], source
         length, place = _varint(start, 0)
         if place + _CHECK + length != entry.size:
             raise _Broken(f"a string of {length} bytes is in {entry.size}")
-        _require_at_most(length, limits.GRAPH_BYTES, "the bytes of its string")
+        _require_at_most(length, limits.OBJECT_GRAPH_BYTES, "the bytes of its string")
     except _Broken as error:
         raise _refusal(source, error) from error
 

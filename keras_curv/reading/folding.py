@@ -59,6 +59,8 @@ ASKED = {
 }  # fmt: skip
 _MOVES = ("Identity", "Cast", "Pack", "ConcatV2", "StridedSlice", "Squeeze", "ExpandDims")
 _FLAT = ("Identity", "Cast", "StridedSlice", "Slice", "ConcatV2")  # keep vectors vectors
+_RAISED = ("ExpandDims", "OneHot", "Pack", "Bitcast", "UnsortedSegmentSum", "Where")
+_RESHAPED = {**dict.fromkeys(_SHAPED, 0), "Reshape": 1, "BroadcastTo": 1}  # by which argument
 _RANK = 254.0  # the most axes that TensorFlow knows
 _LONGEST = 2**10  # entries of a constant that is looked at as a shape
 _STEPS = 4 * limits.NODES
@@ -73,12 +75,16 @@ class Folded(NamedTuple):
         work: entries of all that is computed on the way to it.
         product: no less than the product of its numbers, each one larger; `inf`: not known.
         flat: it is a scalar or a vector, for sure.
+        rank: it has at most so many axes.
+        padded: no less than the product of the sums of its rows, each one larger.
     """
 
     entries: float | None
     work: float = 0.0
     product: float = math.inf
     flat: bool = False
+    rank: float = 1.0
+    padded: float = math.inf
 
 
 _INPUT = Folded(None)
@@ -128,6 +134,7 @@ class _Walk:
             sum(value.work for value in returned),
             max((value.product for value in returned), default=math.inf),
             all(value.flat for value in returned),
+            max((value.rank for value in returned), default=0.0),
         )
 
     def values(
@@ -174,9 +181,11 @@ def _value(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     match node.op:
         case "Const":
             shape = _attribute(node, "value").tensor.tensor_shape
-            return Folded(_entries(shape), _entries(shape), _product(node), len(shape.dim) <= 1)
+            entries, rank = _entries(shape), len(shape.dim)
+            return Folded(entries, entries, _product(node), rank <= 1, rank, _padded(node))
         case "VarHandleOp":
-            return Folded(_entries(_attribute(node, "shape").shape))
+            shape = _attribute(node, "shape").shape
+            return Folded(_entries(shape), rank=len(shape.dim))
         case "Placeholder":
             return _INPUT
         case "Shape" | "ShapeN" | "Size" | "Rank":
@@ -193,6 +202,8 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     product = math.prod(value.product for value in given) if node.op in _MOVES else math.inf
     places = [place for place in SIZED.get(node.op, ()) if place < len(given)]
     size = math.prod(given[place].product for place in places)
+    if node.op in _PADDED and len(given) > 1:
+        size = min(size, given[1].padded)
     if limits.REPEATED_ENTRIES < size < math.inf:
         raise InputError(
             f"op {node.op} (node {node.name!r}) asks for an array of up to {size:.3g} entries, at "
@@ -209,12 +220,30 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
             entries = max(entries, sum(parts))
         case "StridedSlice" if flat:
             entries = 1.0 if _attribute(node, "shrink_axis_mask").i else parts[0]
+        case "Reshape":
+            entries = max(entries, given[1].product)  # of none, it makes 2^29 × 0
+        case "Where":
+            entries *= max(1.0, given[0].rank)
         case "Bitcast":
             entries *= 16.0
         case "Einsum":
             entries = math.inf  # it may repeat an axis
     entries *= math.prod(1.0 + abs(by) for by in _attribute(node, "explicit_paddings").list.i)
-    return Folded(entries, work + entries, product, flat)
+    rank = _rank(node, given)
+    if rank > _RANK / 2.0:
+        entries = math.inf  # TensorFlow would end the process where it computes too many axes
+    return Folded(entries, work + entries, product, flat, rank)
+
+
+def _rank(node: node_def_pb2.NodeDef, given: list[Folded]) -> float:
+    """A bound of the axes of what an op computes."""
+    ranks = [value.rank for value in given]
+    if node.op in _RESHAPED:
+        return given[_RESHAPED[node.op]].entries
+    if node.op in ("Gather", "GatherV2", "GatherNd"):
+        return sum(ranks)
+    mask = _attribute(node, "new_axis_mask").i
+    return max([1.0, *ranks]) + (node.op in _RAISED) + (mask % 2**64).bit_count()
 
 
 def _entries(shape: tensor_shape_pb2.TensorShapeProto) -> float:
@@ -223,16 +252,31 @@ def _entries(shape: tensor_shape_pb2.TensorShapeProto) -> float:
 
 def _product(node: node_def_pb2.NodeDef) -> float:
     """Of a constant's numbers: see `Folded`; also of the inverse of fractions, for small steps."""
-    tensor = _attribute(node, "value").tensor
-    if _entries(tensor.tensor_shape) > _LONGEST:
-        return math.inf
-    try:
-        values = np.abs(np.ravel(tf.make_ndarray(tensor)).astype(np.float64))
-    except (TypeError, ValueError):  # strings, or not a constant at all, which TensorFlow refuses
+    if (values := _numbers(node)) is None:
         return math.inf
     with np.errstate(all="ignore"):
         steps = np.where((values > 0.0) & (values < 1.0), 1.0 / values, values)
         return float(np.prod(1.0 + steps))
+
+
+def _padded(node: node_def_pb2.NodeDef) -> float:
+    """By how much a constant can make an array larger, as its paddings: one row for each axis."""
+    values = _numbers(node)
+    if values is None or values.ndim != 2:
+        return math.inf
+    with np.errstate(all="ignore"):
+        return float(np.prod(1.0 + values.sum(axis=1)))
+
+
+def _numbers(node: node_def_pb2.NodeDef) -> np.ndarray | None:
+    """Of a constant, without their signs; None: it has too many, or none."""
+    tensor = _attribute(node, "value").tensor
+    if _entries(tensor.tensor_shape) > _LONGEST:
+        return None
+    try:
+        return np.abs(tf.make_ndarray(tensor).astype(np.float64))
+    except (TypeError, ValueError, ArithmeticError):  # strings, or what TensorFlow refuses
+        return None
 
 
 def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:

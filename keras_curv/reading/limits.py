@@ -25,6 +25,11 @@ TOTAL_ENTRIES = 2**28  # of all layers together
 LAYERS = 256
 INDEX_BLOCKS = 2**12  # of variables.index; TensorFlow makes one for each 256 KiB
 KEY_BYTES = 2**12  # of the name of one variable in it; INDEX_BYTES of all, written out
+OBJECT_GRAPH_BYTES = 2**22  # of the graph of objects that is stored with the variables
+FIELDS = 2**20  # that saved_model.pb lists, of any kind; numbers of tensors have their own limit
+FUNCTIONS = 2**12
+OBJECT_DEPTH = 64  # of objects that hold one another; a Keras model in a model adds two
+AXES = 16  # of any shape that is written down
 
 
 def require_at_most(number: int, limit: int, what: str) -> None:
