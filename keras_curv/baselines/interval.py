@@ -28,7 +28,7 @@ import tensorflow as tf
 from keras_curv.methods.ball_bounds import BallBoundCertificate
 from keras_curv.methods.box import Box, require_value_range, value_range
 from keras_curv.methods.method import ServedError, no_error
-from keras_curv.network import FeedForward, Network
+from keras_curv.network import FeedForward, Network, require_dense
 from keras_curv.rounding import norm_bound
 
 
@@ -125,6 +125,7 @@ class IntervalCertificate(BallBoundCertificate):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         for activation in network.activations:
             require_value_range(activation)
+        require_dense(network, self.name)
         # As far as an interval of each z_L grows with the radius, at most.
         steepest = norm_bound(network.affines[0].kernel, axis=0)
         with np.errstate(over="ignore"):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_curv.methods.bracket import largest_radius
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.network import Network, require_dense
+from keras_curv.network import Network
 
 ENTRIES = 2**23  # of one array at a time: 64 MB
 
@@ -21,7 +21,7 @@ class BallBoundCertificate(Method):
     searched for each example, against the rivals that are not known to be farther.
 
     Args:
-        network: what to certify; its convolutions have to be matrices.
+        network: what to certify.
         served_error: what serving may take off a margin.
         steepest: about as much as bounds fall with the radius, at most; only where the search
             looks depends on it.
@@ -38,7 +38,6 @@ class BallBoundCertificate(Method):
         cost: float = 0.0,
         height: int = 1,
     ):
-        require_dense(network, self.name)
         self.network = network
         self.served_error = served_error
         self._steepest, self._cost, self._height = steepest, cost, height

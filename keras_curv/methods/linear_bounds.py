@@ -46,7 +46,7 @@ from keras_curv.methods.ball_bounds import BallBoundCertificate, batches
 from keras_curv.methods.box import Box, require_value_range
 from keras_curv.methods.method import ServedError, no_error
 from keras_curv.methods.relaxation import POINTS, Relaxation, relaxation, require_relaxation
-from keras_curv.network import Network
+from keras_curv.network import Network, require_dense
 from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 
 __all__ = ["LinearBoundCertificate", "pre_activation_bounds", "relaxation"]
@@ -129,6 +129,7 @@ class LinearBoundCertificate(BallBoundCertificate):
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         _require_rules(network)
+        require_dense(network, self.name)
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
         hidden = zip(network.sizes[2:-1], products[:-1], strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
