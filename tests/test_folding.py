@@ -139,6 +139,15 @@ def test_many_little_ones_are_too_much_together(inside):
         folding.refuse_large(definition)
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_ops_without_their_arguments_are_left_to_tensorflow(count):
+    definition = tf.Graph().as_graph_def()
+    definition.node.add(name="x", op="Placeholder")
+    for op in allow_list._PURE_OPS:
+        definition.node.add(name=f"of_{op}", op=op, input=["x"] * count)
+    folding.refuse_large(definition)
+
+
 def test_a_function_defined_twice_is_refused(tmp_path):
     from keras_curv.reading import saved_model
 

@@ -199,10 +199,12 @@ def _value(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
 def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     """Of an op that computes from its arguments alone."""
     work = sum(value.work for value in given)
+    if any(place >= len(given) for place in ASKED.get(node.op, ())):
+        return Folded(None, work)  # TensorFlow refuses an op without its arguments
     product = math.prod(value.product for value in given) if node.op in _MOVES else math.inf
-    places = [place for place in SIZED.get(node.op, ()) if place < len(given)]
+    places = SIZED.get(node.op, ())
     size = math.prod(given[place].product for place in places)
-    if node.op in _PADDED and len(given) > 1:
+    if node.op in _PADDED:
         size = min(size, given[1].padded)
     if limits.REPEATED_ENTRIES < size < math.inf:
         raise InputError(
@@ -222,7 +224,7 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
             entries = 1.0 if _attribute(node, "shrink_axis_mask").i else parts[0]
         case "Reshape":
             entries = max(entries, given[1].product)  # of none, it makes 2^29 × 0
-        case "Where":
+        case "Where" if given:
             entries *= max(1.0, given[0].rank)
         case "Bitcast":
             entries *= 16.0
