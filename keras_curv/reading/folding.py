@@ -165,7 +165,8 @@ class _Walk:
         limits.require_at_most(self.steps, _STEPS, "its graph, in nodes with calls written out,")
         if callee := self.callee(node):
             return self.call(callee, given)
-        asked = [given[place] for place in ASKED.get(node.op, ()) if place < len(given)]
+        places = ASKED.get(node.op, ())
+        asked = [given[place] for place in places if _is_there(place, given)]
         self.work += sum(value.work for value in asked)
         if not self.work <= limits.TOTAL_ENTRIES:
             raise InputError(
@@ -199,7 +200,7 @@ def _value(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
 def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     """Of an op that computes from its arguments alone."""
     work = sum(value.work for value in given)
-    if any(place >= len(given) for place in ASKED.get(node.op, ())):
+    if any(not _is_there(place, given) for place in ASKED.get(node.op, ())):
         return Folded(None, work)  # TensorFlow refuses an op without its arguments
     product = math.prod(value.product for value in given) if node.op in _MOVES else math.inf
     places = SIZED.get(node.op, ())
@@ -283,6 +284,10 @@ def _numbers(node: node_def_pb2.NodeDef) -> np.ndarray | None:
 
 def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
     return node.attr.get(name, _NO_ATTRIBUTE)  # node.attr[name] would add what is not there
+
+
+def _is_there(place: int, given: Sequence[Folded]) -> bool:
+    return -len(given) <= place < len(given)
 
 
 def _node_of(tensor: str) -> str:
