@@ -164,20 +164,21 @@ class _Server:
         for name in map(_name, first):
             if self._nodes[name].op != "NoOp" or self._nodes[name].input:
                 raise _Differs(f"the init op {name!r} would run first")
-        seen: set[str] = set()
+        seen, called = set(), set()
         for name, definition in signatures.items():
             outputs = [tensor.name for tensor in definition.outputs.values()]
-            for node in self._behind(outputs, seen):
+            for node in self._behind(outputs, seen, called):
                 if node.op.startswith(_CHANGING):
                     raise _Differs(f"the signature {name!r} changes or saves variables")
 
-    def _behind(self, tensors: list[str], seen: set[str]) -> Iterator[node_def_pb2.NodeDef]:
+    def _behind(
+        self, tensors: list[str], seen: set[str], called: set[str]
+    ) -> Iterator[node_def_pb2.NodeDef]:
         """The nodes of the main graph behind these tensors, and those of functions they call.
 
-        Those in `seen`, which grows, are left out, and with them what is behind them.
+        Nodes in `seen` and functions in `called` are left out; both grow.
         """
         waiting = [_name(tensor) for tensor in tensors]
-        called: set[str] = set()
         while waiting:
             name = waiting.pop()
             if name in seen:
