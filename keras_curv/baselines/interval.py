@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.methods.ball_bounds import BallBoundCertificate
-from keras_curv.methods.box import Box, require_value_range, value_range
+from keras_curv.methods.box import Box, margin_map, require_value_range, value_range
 from keras_curv.methods.method import ServedError, no_error
 from keras_curv.network import FeedForward, Network, require_dense
 from keras_curv.rounding import norm_bound
@@ -137,4 +137,5 @@ class IntervalCertificate(BallBoundCertificate):
         box = Box(x, None, radius[:, None])
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             box = Box.of_values(activation, *box.image(affine))
-        return box.margins(self.network.affines[-1], label, rivals)
+        last = self.network.affines[-1]
+        return box.margins(last, *margin_map(last, label, rivals))

@@ -60,6 +60,14 @@ def value_range(activation: Activation, low: tf.Tensor, high: tf.Tensor):
     return activation.value(tf.minimum(tf.maximum(at, low), high)), tf.maximum(*ends)
 
 
+def margin_map(
+    last: Affine, label: np.ndarray, rivals: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the margins are of the last activations: `(n, k, N)`, and `(n, k)` besides."""
+    columns, bias = last.kernel.T, last.bias
+    return columns[label][:, None] - columns[rivals], bias[label][:, None] - bias[rivals]
+
+
 class Box(NamedTuple):
     """Where the entries of a layer are, for n examples: `centre ± half`, or a ball at first.
 
@@ -94,11 +102,8 @@ class Box(NamedTuple):
         """Least and largest `a W + b`, `(n, fan_out)`, from outside; infinite on overflow."""
         return self._image(affine.kernel, affine.bias, affine.kernel_error, affine.bias_error)
 
-    def margins(self, last: Affine, label: np.ndarray, rivals: np.ndarray) -> np.ndarray:
-        """Lower bounds of `z_label − z_rival`, `(n, k)`, for the logits `z = a W + b`."""
-        columns, bias = last.kernel.T, last.bias
-        rows = columns[label][:, None] - columns[rivals]
-        constants = bias[label][:, None] - bias[rivals]
+    def margins(self, last: Affine, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:
+        """Lower bounds of `z_label − z_rival`, `(n, k)`, for logits `z` and their `margin_map`."""
         folding = 2.0 * last.kernel_error, 2.0 * last.bias_error
         return self._image(np.swapaxes(rows, 1, 2), constants, *folding)[0]
 

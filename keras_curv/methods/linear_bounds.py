@@ -43,7 +43,7 @@ from keras_curv.activations import Activation
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.methods.ball_bounds import BallBoundCertificate, batches
-from keras_curv.methods.box import Box, require_value_range
+from keras_curv.methods.box import Box, margin_map, require_value_range
 from keras_curv.methods.method import ServedError, no_error
 from keras_curv.methods.relaxation import POINTS, Relaxation, relaxation, require_relaxation
 from keras_curv.network import Network, require_dense
@@ -145,13 +145,12 @@ class LinearBoundCertificate(BallBoundCertificate):
         balls = _Balls(self.network, x, radius, self.relaxation)
         balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]
-        rows = last.kernel.T[label][:, None] - last.kernel.T[rivals]
-        constants = last.bias[label][:, None] - last.bias[rivals]
+        rows, constants = margin_map(last, label, rivals)
         rounding = 2.0 * UNIT * (_row_norms(rows) * balls.size[:, None] + np.abs(constants))
         error = rounding + 2.0 * balls.folding(last)
         value, direction = balls.minimum(rows, constants, error)
         if balls.box is not None:
-            value = np.maximum(value, balls.box.margins(last, label, rivals))
+            value = np.maximum(value, balls.box.margins(last, rows, constants))
         value = np.where(asked, value, np.inf)
         # A rival's second pass can wait until it is the one that counts.
         waiting = np.full(value.shape, self.refined)

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import (
-    attr_value_pb2,
     graph_pb2,
     node_def_pb2,
     tensor_shape_pb2,
@@ -28,6 +27,7 @@ from tensorflow.core.framework import (
 
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
+from keras_curv.reading.nodes import attribute, node_name
 
 _REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "ArgMax", "ArgMin")
 _SHAPED = ("Fill", "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt",
@@ -64,7 +64,6 @@ _RESHAPED = {**dict.fromkeys(_SHAPED, 0), "Reshape": 1, "BroadcastTo": 1}  # by 
 _RANK = 254.0  # the most axes that TensorFlow knows
 _LONGEST = 2**10  # entries of a constant that is looked at as a shape
 _STEPS = 4 * limits.NODES
-_NO_ATTRIBUTE = attr_value_pb2.AttrValue()
 
 
 class Folded(NamedTuple):
@@ -117,7 +116,7 @@ class _Walk:
 
     def callee(self, node: node_def_pb2.NodeDef) -> str | None:
         """The function that a node calls."""
-        name = node.op if node.op in self.functions else _attribute(node, "f").func.name
+        name = node.op if node.op in self.functions else attribute(node, "f").func.name
         return name if name in self.functions else None
 
     def call(self, name: str, given: Sequence[Folded]) -> Folded:
@@ -127,7 +126,7 @@ class _Walk:
         names = [argument.name for argument in function.signature.input_arg]
         given = [*given, *[_INPUT] * (len(names) - len(given))]
         values = self.values(function.node_def, dict(zip(names, given, strict=False)))
-        returned = [values.get(_node_of(tensor), _INPUT) for tensor in function.ret.values()]
+        returned = [values.get(node_name(tensor), _INPUT) for tensor in function.ret.values()]
         known = [value.entries for value in returned if value.entries is not None]
         return Folded(
             max(known, default=None),
@@ -148,7 +147,7 @@ class _Walk:
             while stack:
                 name = stack[-1]
                 node = by_name[name]
-                inputs = [_node_of(i) for i in node.input if not i.startswith("^")]
+                inputs = [node_name(i) for i in node.input if not i.startswith("^")]
                 missing = [i for i in inputs if i in by_name and i not in values]
                 if missing and name not in begun and name not in values:
                     begun.add(name)
@@ -157,10 +156,10 @@ class _Walk:
                 stack.pop()
                 if name not in values:
                     # Of what is not there, or depends on itself, TensorFlow computes nothing.
-                    values[name] = self._value(node, [values.get(i, _INPUT) for i in inputs])
+                    values[name] = self._visit(node, [values.get(i, _INPUT) for i in inputs])
         return values
 
-    def _value(self, node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
+    def _visit(self, node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
         self.steps += 1
         limits.require_at_most(self.steps, _STEPS, "its graph, in nodes with calls written out,")
         if callee := self.callee(node):
@@ -181,11 +180,11 @@ def _value(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     """Of a node that calls nothing."""
     match node.op:
         case "Const":
-            shape = _attribute(node, "value").tensor.tensor_shape
+            shape = attribute(node, "value").tensor.tensor_shape
             entries, rank = _entries(shape), len(shape.dim)
             return Folded(entries, entries, _product(node), rank <= 1, rank, _padded(node))
         case "VarHandleOp":
-            shape = _attribute(node, "shape").shape
+            shape = attribute(node, "shape").shape
             return Folded(_entries(shape), rank=len(shape.dim))
         case "Placeholder":
             return _INPUT
@@ -217,12 +216,12 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
     parts = [value.entries for place, value in enumerate(given) if place not in places]
     entries = math.prod(parts) * size
     flat = node.op in _FLAT and all(value.flat for value in given)
-    flat = flat and not _attribute(node, "new_axis_mask").i
+    flat = flat and not attribute(node, "new_axis_mask").i
     match node.op:
         case "Pack" | "Concat" | "ConcatV2" | "AddN":
             entries = max(entries, sum(parts))
         case "StridedSlice" if flat:
-            entries = 1.0 if _attribute(node, "shrink_axis_mask").i else parts[0]
+            entries = 1.0 if attribute(node, "shrink_axis_mask").i else parts[0]
         case "Reshape":
             entries = max(entries, given[1].product)  # of none, it makes 2^29 × 0
         case "Where" if given:
@@ -231,7 +230,7 @@ def _computed(node: node_def_pb2.NodeDef, given: list[Folded]) -> Folded:
             entries *= 16.0
         case "Einsum":
             entries = math.inf  # it may repeat an axis
-    entries *= math.prod(1.0 + abs(by) for by in _attribute(node, "explicit_paddings").list.i)
+    entries *= math.prod(1.0 + abs(by) for by in attribute(node, "explicit_paddings").list.i)
     rank = _rank(node, given)
     if rank > _RANK / 2.0:
         entries = math.inf  # TensorFlow would end the process where it computes too many axes
@@ -245,7 +244,7 @@ def _rank(node: node_def_pb2.NodeDef, given: list[Folded]) -> float:
         return given[_RESHAPED[node.op]].entries
     if node.op in ("Gather", "GatherV2", "GatherNd"):
         return sum(ranks)
-    mask = _attribute(node, "new_axis_mask").i
+    mask = attribute(node, "new_axis_mask").i
     return max([1.0, *ranks]) + (node.op in _RAISED) + (mask % 2**64).bit_count()
 
 
@@ -273,7 +272,7 @@ def _padded(node: node_def_pb2.NodeDef) -> float:
 
 def _numbers(node: node_def_pb2.NodeDef) -> np.ndarray | None:
     """Of a constant, without their signs; None: it has too many, or none."""
-    tensor = _attribute(node, "value").tensor
+    tensor = attribute(node, "value").tensor
     if _entries(tensor.tensor_shape) > _LONGEST:
         return None
     try:
@@ -282,13 +281,5 @@ def _numbers(node: node_def_pb2.NodeDef) -> np.ndarray | None:
         return None
 
 
-def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
-    return node.attr.get(name, _NO_ATTRIBUTE)  # node.attr[name] would add what is not there
-
-
 def _is_there(place: int, given: Sequence[Folded]) -> bool:
     return -len(given) <= place < len(given)
-
-
-def _node_of(tensor: str) -> str:
-    return tensor.split(":")[0]

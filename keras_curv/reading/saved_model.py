@@ -111,7 +111,6 @@ class ServedModel:
 # our own evaluation of the same inputs.
 _FLOAT32_RELATIVE = 1e-5
 _FLOAT32_NOISE = 100.0
-_IDLE = ("NoOp", "Const", "Identity", "ReadVariableOp", "Placeholder")
 
 
 def read(source, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
@@ -260,7 +259,6 @@ def _read_function(function, source: str) -> ServedModel:
             f"{source}: inputs of type {inputs[0].dtype.name} are not supported; use one of "
             f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
         )
-    _refuse_computations_beside(definition, output.op.name, source)
     position = [tensor.name for tensor in frozen.outputs].index(output.name)
     pruned = frozen.prune(inputs[0].name, frozen.outputs[position].name)
 
@@ -278,27 +276,6 @@ def _read_function(function, source: str) -> ServedModel:
         call=call,
         source=source,
     )
-
-
-def _refuse_computations_beside(definition: graph_pb2.GraphDef, output: str, source: str) -> None:
-    """Refuses what would be computed with the output, but not for it: behind a control edge."""
-    nodes = {node.name: node for node in definition.node}
-
-    def behind(control: bool) -> set[str]:
-        found, waiting = set(), [output]
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                inputs = [i for i in nodes[name].input if control or not i.startswith("^")]
-                waiting += [i.lstrip("^").split(":")[0] for i in inputs]
-        return found
-
-    for name in sorted(behind(control=True) - behind(control=False)):
-        if nodes[name].op not in _IDLE:
-            raise InputError(
-                f"{source}: op {nodes[name].op} (node {name!r}) would be computed beside the output"
-            )
 
 
 def _pick_output(function, frozen, source: str) -> tf.Tensor:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 
@@ -79,10 +80,8 @@ def refuse_unsafe(meta: meta_graph_pb2.MetaGraphDef, source: str) -> None:
         raise InputError(
             f"{source} is a TensorFlow 1 SavedModel; export the model with TensorFlow 2"
         )
-    try:
+    with _naming(source):
         _refuse_large(meta)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
     for node in meta.object_graph_def.nodes:
         kind = node.WhichOneof("kind")
         plain = kind in _PLAIN_OBJECTS and node.registered_name in _PLAIN_CLASSES
@@ -94,26 +93,34 @@ def refuse_unsafe(meta: meta_graph_pb2.MetaGraphDef, source: str) -> None:
             )
     if meta.asset_file_def:
         raise InputError(f"{source} refers to asset files; they are not allowed")
-    _refuse_variants(meta.graph_def, source)
+    with _naming(source):
+        _refuse_variants(meta.graph_def)
     exposed = meta.object_graph_def.concrete_functions
     allow_list.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, source)
-    try:
+    with _naming(source):
         folding.refuse_large(meta.graph_def)
+
+
+@contextlib.contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """Puts the source before what is refused."""
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
 
 
-def _refuse_variants(definition: graph_pb2.GraphDef, source: str) -> None:
+def _refuse_variants(definition: graph_pb2.GraphDef) -> None:
     """Refuses functions that are not the same wherever they are called."""
     for function in definition.library.function:
         name, signature = function.signature.name, function.signature
         arguments = [*signature.input_arg, *signature.output_arg]
         listed = any(argument.number_attr or argument.type_list_attr for argument in arguments)
         if signature.attr or listed:
-            raise InputError(f"{source}: function {name!r} takes attributes from who calls it")
+            raise InputError(f"function {name!r} takes attributes from who calls it")
         if "api_implements" in function.attr:
             # TensorFlow may run another one that says the same, by the device.
-            raise InputError(f"{source}: function {name!r} is one of several implementations")
+            raise InputError(f"function {name!r} is one of several implementations")
 
 
 def _refuse_large(meta: meta_graph_pb2.MetaGraphDef) -> None:
@@ -148,9 +155,10 @@ def _refuse_large_graph(definition: graph_pb2.GraphDef) -> None:
     limits.require_at_most(len(functions), limits.FUNCTIONS, "its library, in functions,")
     nodes = len(definition.node) + sum(len(function.node_def) for function in functions)
     limits.require_at_most(nodes, limits.NODES, "its graph, in nodes,")
-    written = sum(map(_size, definition.node)) + sum(map(_own_size, functions))
+    main, own = sum(map(_size, definition.node)), [_own_size(function) for function in functions]
+    written = main + sum(own)
     limits.require_at_most(written, 4 * limits.NODES, "its graph, in nodes and what they list,")
-    _refuse_long_calls(definition)
+    _refuse_long_calls(definition, main, own)
 
 
 def _refuse_deep_objects(objects: saved_object_graph_pb2.SavedObjectGraph) -> None:
@@ -215,11 +223,16 @@ def _own_size(function: function_pb2.FunctionDef) -> int:
     return arguments + sum(map(_size, function.node_def))
 
 
-def _refuse_long_calls(definition: graph_pb2.GraphDef) -> None:
-    """Refuses functions that call themselves, or that become too large when written out."""
+def _refuse_long_calls(definition: graph_pb2.GraphDef, main: int, own: list[int]) -> None:
+    """Refuses functions that call themselves, or that become too large when written out.
+
+    Args:
+        main, own: sizes of the main graph and of each function, without what they call.
+    """
     functions = {function.signature.name: function for function in definition.library.function}
     if len(functions) < len(definition.library.function):
         raise InputError("a function is defined twice")
+    alone = dict(zip(functions, own, strict=True))
     sizes: dict[str, tuple[int, int]] = {}  # nodes when written out, depth of calls
     for first in functions:
         stack, open_ = [first], set()
@@ -241,12 +254,12 @@ def _refuse_long_calls(definition: graph_pb2.GraphDef) -> None:
                 open_.add(name)
                 stack += missing
                 continue
-            nodes = _own_size(functions[name]) + sum(sizes[called][0] for called in calls)
+            nodes = alone[name] + sum(sizes[called][0] for called in calls)
             depth = 1 + max((sizes[called][1] for called in calls), default=0)
             what = f"function {name!r} with what it calls"
             limits.require_at_most(nodes, limits.NODES, f"{what}, in nodes,")
             limits.require_at_most(depth, limits.CALL_DEPTH, f"{what}, in depth,")
             sizes[name] = nodes, depth
     calls = [c for node in definition.node for c in allow_list.called(node) if c in sizes]
-    total = sum(map(_size, definition.node)) + sum(sizes[called][0] for called in calls)
+    total = main + sum(sizes[called][0] for called in calls)
     limits.require_at_most(total, 4 * limits.NODES, "its graph with what it calls, in nodes,")

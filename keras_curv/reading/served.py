@@ -22,11 +22,12 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.reading import allow_list
+from keras_curv.reading.nodes import attribute, node_name
 
 _CALLS = ("StatefulPartitionedCall", "PartitionedCall")
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
@@ -44,7 +45,6 @@ _PLAIN_OPTIONS = {
     "pluggable_device_options",
     "experimental",  # as long as there is nothing in it
 }
-_NO_ATTRIBUTE = attr_value_pb2.AttrValue()
 
 
 class _Differs(Exception):
@@ -113,12 +113,12 @@ class _Server:
         """What the signature's function is called with, after what a client sends."""
         definition = self._meta.signature_def[signature]
         outputs = [definition.outputs[name].name for name in sorted(definition.outputs)]
-        call = self._nodes[_name(outputs[0])]
+        call = self._nodes[node_name(outputs[0])]
         if call.op not in _CALLS or call.attr["f"].func.name != self._loaded_function(signature):
             raise _Differs("by another function")
         if outputs != [f"{call.name}:{i}" for i in range(len(outputs))]:
             raise _Differs("with its outputs in another order")
-        given = [self._nodes[_name(tensor)] for tensor in _data(call)]
+        given = [self._nodes[node_name(tensor)] for tensor in _data(call)]
         sent, rest = given[: len(given) - captured], given[len(given) - captured :]
         named = sorted(tensor.name for tensor in definition.inputs.values())
         if definition.defaults or named != sorted(f"{node.name}:0" for node in sent):
@@ -131,9 +131,9 @@ class _Server:
     def require_plain_calls(self) -> None:
         """That no call says how it is to be computed."""
         for node in self._all():
-            if _attribute(node, "executor_type").s:
+            if attribute(node, "executor_type").s:
                 raise _Differs(f"by an executor that {node.name!r} names")
-            config = config_pb2.ConfigProto.FromString(_attribute(node, "config_proto").s)
+            config = config_pb2.ConfigProto.FromString(attribute(node, "config_proto").s)
             options = {field.name for field, _ in config.ListFields()}
             if not options <= _PLAIN_OPTIONS or config.experimental.ByteSize():
                 raise _Differs(f"with options that {node.name!r} has for the runtime")
@@ -161,7 +161,7 @@ class _Server:
         first = [tensor.name for name in init for tensor in signatures[name].outputs.values()]
         for name in _INIT_COLLECTIONS:
             first += collections[name].node_list.value if name in collections else []
-        for name in map(_name, first):
+        for name in map(node_name, first):
             if self._nodes[name].op != "NoOp" or self._nodes[name].input:
                 raise _Differs(f"the init op {name!r} would run first")
         seen, called = set(), set()
@@ -178,13 +178,13 @@ class _Server:
 
         Nodes in `seen` and functions in `called` are left out; both grow.
         """
-        waiting = [_name(tensor) for tensor in tensors]
+        waiting = [node_name(tensor) for tensor in tensors]
         while waiting:
             name = waiting.pop()
             if name in seen:
                 continue
             seen.add(name)
-            waiting += map(_name, self._nodes[name].input)
+            waiting += map(node_name, self._nodes[name].input)
             yield from self._with_calls(self._nodes[name], called)
 
     def _with_calls(self, node, called: set[str]) -> Iterator[node_def_pb2.NodeDef]:
@@ -199,8 +199,8 @@ class _Server:
     def restored_keys(self) -> dict[str, str]:
         """Variable → the key of what it is restored to, in the checkpoint."""
         variables = [node for node in self._nodes.values() if node.op == "VarHandleOp"]
-        shared = {_attribute(node, "shared_name").s for node in variables} - {b""}
-        apart = any(_attribute(node, "container").s for node in variables)
+        shared = {attribute(node, "shared_name").s for node in variables} - {b""}
+        apart = any(attribute(node, "container").s for node in variables)
         if len(shared) < len(variables) or apart:
             raise _Differs("two of its variables would be one, or one without a name")
         saver = self._meta.saver_def
@@ -211,8 +211,8 @@ class _Server:
         if call.op not in _CALLS or function is None:
             raise _Differs("its variables would not be restored by a function")
         names = [argument.name for argument in function.signature.input_arg]
-        given = dict(zip(names, map(_name, _data(call)), strict=True))
-        file = {name for name in names if given[name] == _name(saver.filename_tensor_name)}
+        given = dict(zip(names, map(node_name, _data(call)), strict=True))
+        file = {name for name in names if given[name] == node_name(saver.filename_tensor_name)}
         body = {node.name: node for node in function.node_def}
         found: dict[str, str] = {}
         for node in function.node_def:
@@ -228,15 +228,15 @@ class _Server:
 
 def _key(body: dict, tensor: str, file: set[str]) -> str:
     """The key in the checkpoint of a tensor in the restore function."""
-    node = body[_name(tensor)]
+    node = body[node_name(tensor)]
     for _ in body:  # as often, and they go in circles
         if node.op != "Identity":
             break
-        tensor, node = node.input[0], body[_name(node.input[0])]
+        tensor, node = node.input[0], body[node_name(node.input[0])]
     if node.op != "RestoreV2" or node.input[0] not in file:
         raise _Differs(f"restoring would compute a value ({node.name!r})")
     keys, slices = (
-        tf.make_ndarray(body[_name(given)].attr["value"].tensor) for given in node.input[1:3]
+        tf.make_ndarray(body[node_name(given)].attr["value"].tensor) for given in node.input[1:3]
     )
     place = int(tensor.rpartition(":")[2])
     if slices[place] != b"":
@@ -244,15 +244,6 @@ def _key(body: dict, tensor: str, file: set[str]) -> str:
     return keys[place].decode()
 
 
-def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
-    return node.attr.get(name, _NO_ATTRIBUTE)
-
-
 def _data(node: node_def_pb2.NodeDef) -> list[str]:
     """Its inputs, but for those that it only waits for."""
     return [given for given in node.input if not given.startswith("^")]
-
-
-def _name(tensor: str) -> str:
-    """Of the node that a tensor comes from."""
-    return tensor.lstrip("^").split(":")[0]

@@ -1,0 +1,22 @@
+"""What a node of a graph says, read without changing it."""
+
+from __future__ import annotations
+
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+
+_NOTHING = attr_value_pb2.AttrValue()
+
+
+def attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
+    """An attribute, empty where there is none; `node.attr[name]` would add it."""
+    return node.attr.get(name, _NOTHING)
+
+
+def node_name(tensor: str) -> str:
+    """Of the node that an input comes from, or waits for.
+
+    Example:
+        >>> node_name("dense:output:0"), node_name("x:1"), node_name("^init")
+        ('dense', 'x', 'init')
+    """
+    return tensor.lstrip("^").split(":")[0]
