@@ -19,7 +19,16 @@ from keras_curv.training import run as training_run
 from keras_curv.training.recipe import OBJECTIVES, Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SMALL = Recipe(width=16, epochs=3, batch_size=128, radius=0.3, held_out=0.2, shift=0.5, jit=False)
+SMALL = Recipe(
+    width=16,
+    epochs=3,
+    batch_size=128,
+    radius=0.3,
+    held_out=0.2,
+    shift=0.5,
+    distortion=0.5,
+    jit=False,
+)
 
 
 class Killed(Exception):
@@ -136,19 +145,6 @@ def test_every_epoch_sees_every_example_once_in_an_order_of_its_own():
     np.testing.assert_array_equal(np.concatenate([label for _, label in later]), orders[2])
 
 
-def test_shifts_move_by_at_most_one_pixel(rng):
-    images = rng.random((400, 5, 6, 2)).astype(np.float32)
-    moved = training_run._shifted(tf.constant(images), 0.5, tf.constant([3, 4], tf.int64)).numpy()
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    shifts = [(i, j) for i in range(3) for j in range(3)]
-    candidates = np.stack([padded[:, i : i + 5, j : j + 6] for i, j in shifts])
-    matches = (candidates == moved).all(axis=(2, 3, 4))
-    np.testing.assert_array_equal(matches.sum(axis=0), 1)
-    counts = matches.sum(axis=1)
-    # Half stay, and one in nine of the others: 222 of 400; the rest spread over eight moves.
-    assert abs(counts[4] - 222) < 50 and np.delete(counts, 4).min() > 5
-
-
 def test_the_rate_is_flat_and_then_halved():
     chosen = Recipe(epochs=10, optimizer="adam", learning_rate=1.0, flat=0.5, halvings=5)
     assert [chosen.rate(epoch) for epoch in (0, 5, 6, 9)] == pytest.approx([1, 1, 0.5, 1 / 16])
@@ -192,6 +188,7 @@ BAD = {
     "jit": ({"jit": "no"}, "jit must be True or False. Received: 'no'"),
     "muon rate": ({"muon_rate": float("nan")}, "muon_rate must be a positive number"),
     "shift": ({"shift": 1.5}, "shift must be from 0 to 1. Received: 1.5"),
+    "distortion": ({"distortion": -1.0}, "distortion must be from 0 to 10. Received: -1.0"),
     "held out": ({"held_out": 0.95}, "held_out must be from 0 to 0.9"),
     "radius of nothing": (
         {"loss": "penalty", "radius": 1.0},

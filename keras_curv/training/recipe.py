@@ -98,7 +98,14 @@ OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
 _LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = {"ramp": 1.0, "flat": 1.0, "shift": 1.0, "held_out": 0.9, "halvings": 100.0}
+_MOST = {
+    "ramp": 1.0,
+    "flat": 1.0,
+    "shift": 1.0,
+    "distortion": 10.0,
+    "held_out": 0.9,
+    "halvings": 100.0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +142,8 @@ class Recipe:
         halvings: see `learning_rate`.
         initial_scale: factor on the initial hidden kernels of the first layer.
         shift: probability that a training image is moved by up to one pixel in each direction.
+        distortion: deviation, in pixels, of smooth random displacements within a training image;
+            see `augmentation.distorted`.
         held_out: fraction of the training set kept for validation; if there is one, the
             final figures are for it, not for the test set.
         jit: compile the step with XLA.
@@ -171,6 +180,7 @@ class Recipe:
     halvings: float = 5.0
     initial_scale: float = 1.0
     shift: float = 0.0
+    distortion: float = 0.0
     held_out: float = 0.0
     jit: bool = True
 

@@ -21,6 +21,7 @@ from keras_curv.files import part_path, write_file, write_text, writing
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.methods.linear_bounds import LinearBoundCertificate
 from keras_curv.run import DEFAULT_RADII, certify_examples
+from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.recipe import Recipe
 
@@ -177,26 +178,15 @@ def _batches(x, y, recipe: Recipe, first_epoch: int) -> tf.data.Dataset:
 
     def batch(rows, step, number):
         chosen = tf.gather(images, rows)
+        seed = tf.stack([number, step]) + recipe.seed * 1_000_003
         if recipe.shift:
-            seed = tf.stack([number, step]) + recipe.seed * 1_000_003
-            chosen = _shifted(chosen, recipe.shift, seed)
+            chosen = augmentation.shifted(chosen, recipe.shift, seed)
+        if recipe.distortion:
+            chosen = augmentation.distorted(chosen, recipe.distortion, seed + 2)
         return chosen, tf.gather(labels, rows)
 
     epochs = tf.data.Dataset.range(first_epoch, recipe.epochs)
     return epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2)
-
-
-def _shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
-    """Images `(n, h, w, c)`, some moved by −1, 0 or 1 pixels along each axis, zeros moved in."""
-    count, height, width = tf.shape(images)[0], images.shape[1], images.shape[2]
-    by = tf.random.stateless_uniform((count, 2), seed, -1, 2, tf.int32)
-    moves = tf.random.stateless_uniform((count, 1), seed + 1) < probability
-    by = tf.where(moves, by, 0)
-    padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
-    rows = by[:, :1] + tf.range(1, height + 1)
-    columns = by[:, 1:] + tf.range(1, width + 1)
-    padded = tf.gather(padded, rows, axis=1, batch_dims=1)
-    return tf.gather(padded, tf.repeat(columns[:, None], height, 1), axis=2, batch_dims=2)
 
 
 class _Checkpoints(keras.callbacks.Callback):
