@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-_SPACING = 7  # pixels between the points at which a displacement is drawn
+_SPACING = 7  # pixels at most between the points at which a displacement is drawn
 
 
 def shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
@@ -32,12 +32,12 @@ def shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor
 def distorted(images: tf.Tensor, deviation: float, seed: tf.Tensor) -> tf.Tensor:
     """Images drawn on rubber: each pixel takes its value from a place nearby.
 
-    Displacements are normal at the points of a grid of seven pixels and bicubic between, values
+    Displacements are normal at points at most seven pixels apart and bicubic between, values
     are bilinear; places outside of the image are moved to its edge.
 
     Args:
         images: `(n, height, width, channels)`.
-        deviation: of the displacements at the points of the grid, in pixels.
+        deviation: of the displacements at those points, in pixels.
         seed: two integers.
 
     Example:
