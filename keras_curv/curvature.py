@@ -337,11 +337,14 @@ class CurvatureGap(NamedTuple):
 
     Attributes:
         lower: K_lb, the curvature met.
-        upper: K_ub, the proved bound on the same pairs.
+        proved: what a certificate uses on the same pairs: the smallest of our bounds, that of
+            theorem 3 for two layers.
+        upper: K_ub, the bound of theorem 4.
         pairs: how many (label, runner-up) pairs had enough examples.
     """
 
     lower: float
+    proved: float
     upper: float
     pairs: int
 
@@ -354,10 +357,10 @@ def curvature_gap(
     minimum_examples: int = 100,
     batch_size: int = 256,
 ) -> CurvatureGap:
-    """K_lb and K_ub: the largest curvature at examples, beside theorem 4's bound.
+    """K_lb and K_ub: the largest curvature at examples, beside what is proved.
 
     For every pair (label, runner-up class) with at least `minimum_examples` examples, K_lb
-    takes the largest ‖∇²f(x)‖ over those examples; both figures are means over these pairs.
+    takes the largest ‖∇²f(x)‖ over those examples; all figures are means over these pairs.
     K_lb is what was met, not a bound of what there is.
 
     Args:
@@ -375,8 +378,9 @@ def curvature_gap(
     x = np.asarray(x, np.float64)
     label = np.asarray(label, np.int64)
     rival = network.runner_up(network.logits(x), tf.constant(label)).numpy()
-    bound = theorem4(network)
-    lower, upper = [], []
+    bounds, theorem = curvature_bounds(network), theorem4(network)
+    ours = np.maximum(-bounds.lower, bounds.upper)
+    lower, proved, upper = [], [], []
     for y, t in np.unique(np.stack([label, rival], axis=1), axis=0):
         members = np.flatnonzero((label == y) & (rival == t))
         if len(members) < minimum_examples:
@@ -386,13 +390,15 @@ def curvature_gap(
         most = members[np.concatenate(sizes).argmax()][None]
         hessian = network.hessian(x[most], label[most], rival[most]).numpy()[0]
         lower.append(symmetric_norm_estimate(hessian))
-        upper.append(bound[y, t])
+        proved.append(ours[y, t])
+        upper.append(theorem[y, t])
     if not lower:
         raise ValueError(
             f"no pair of label and runner-up has {minimum_examples} examples. "
             f"Received: {len(x)} examples; lower minimum_examples"
         )
-    return CurvatureGap(float(np.mean(lower)), float(np.mean(upper)), len(lower))
+    means = [float(np.mean(values)) for values in (lower, proved, upper)]
+    return CurvatureGap(*means, len(lower))
 
 
 def _hessian_sizes(network: Network, x, label, rival) -> np.ndarray:

@@ -234,13 +234,17 @@ def test_curvature_gap(rng, random_network):
     x = rng.standard_normal((60, 4))
     label = network.logits(x).numpy().argmax(axis=1)
     gap = curvature.curvature_gap(network, x, label, minimum_examples=5)
-    assert 0.0 < gap.lower <= gap.upper
+    assert 0.0 < gap.lower <= gap.proved <= gap.upper
     rival = network.runner_up(network.logits(x), tf.constant(label)).numpy()
     pairs, counts = np.unique(np.stack([label, rival], 1), axis=0, return_counts=True)
     enough = pairs[counts >= 5]
     assert gap.pairs == len(enough) > 0
     bound = curvature.theorem4(network)
     assert gap.upper == pytest.approx(np.mean([bound[y, t] for y, t in enough]), rel=1e-12)
+    ours = curvature.theorem3(network)
+    assert gap.proved == pytest.approx(
+        np.mean([max(-ours.lower[y, t], ours.upper[y, t]) for y, t in enough]), rel=1e-9
+    )
     met = []
     for y, t in enough:
         rows = (label == y) & (rival == t)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -101,6 +102,23 @@ def test_a_run_killed_while_certifying_need_not_train_again(finished, tmp_path, 
     again = training_run.train(SMALL, str(output), resume=True)
     assert again | {"seconds": 0} == summary | {"seconds": 0}
     assert (output / "CARD.md").is_file()
+
+
+def test_a_run_begun_by_an_older_version_resumes(finished, tmp_path):
+    """It knew nothing of an option that changes nothing by default."""
+    output = tmp_path / "model"
+    shutil.copytree(finished[0], output)
+    plain = dataclasses.replace(SMALL, distortion=0.0)
+    older = {key: value for key, value in vars(plain).items() if key != "distortion"}
+    (output / "recipe.json").write_text(json.dumps(older))
+    with pytest.raises(InputError, match="is finished"):
+        training_run.train(plain, str(output), resume=True)
+    with pytest.raises(InputError, match=r"differ in distortion \(0.0, now 0.5\)"):
+        training_run.train(SMALL, str(output), resume=True)
+    for spoiled in (b"[1]", b"{", b"\xff"):
+        (output / "recipe.json").write_bytes(spoiled)
+        with pytest.raises(InputError, match="model cannot be used for output: "):
+            training_run.train(SMALL, str(output), resume=True)
 
 
 def test_convolutions(tmp_path):

@@ -244,6 +244,12 @@ COLUMNS = {
         functools.partial(_curvature, "lower"),
         f"largest |eigenvalue| of a pair's Hessians, mean over pairs of {PAIR} images or more",
     ),
+    "curvature_proved": Column(
+        "K, ours",
+        "",
+        functools.partial(_curvature, "proved"),
+        "the smallest of our bounds, theorem 3 for two layers, mean over the same pairs",
+    ),
     "curvature_above": Column(
         "K_ub",
         "",

@@ -173,9 +173,9 @@ TABLES = {
         0.5,
         (
             *("clean", "empirical", "empirical_ddn", "certified", "certified_all"),
-            *("curvature_below", "curvature_above"),
+            *("curvature_below", "curvature_proved", "curvature_above"),
         ),
-        plot=("curvature_below", "curvature_above"),
+        plot=("curvature_below", "curvature_proved", "curvature_above"),
     ),
     "penalty_gamma": Table(
         "The curvature penalty alone: what γ does",

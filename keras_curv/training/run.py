@@ -132,13 +132,15 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
         if resume and not file.is_file():
             raise InputError(f"{directory} has no recipe.json: there is no run to resume")
         if resume:
-            then = json.loads(file.read_text())
+            # What an older version did not ask for was as it is by default.
+            by_default = {field.name: field.default for field in dataclasses.fields(Recipe)}
+            then = by_default | json.loads(file.read_text())
             now = json.loads(text)
-            other = [key for key in now if now[key] != then.get(key)]
+            other = [key for key in now if now[key] != then[key]]
             if other:
                 raise InputError(
                     f"{directory} was begun with another recipe; they differ in "
-                    + ", ".join(f"{key} ({then.get(key)}, now {now[key]})" for key in other)
+                    + ", ".join(f"{key} ({then[key]}, now {now[key]})" for key in other)
                 )
             if (directory / "CARD.md").is_file():
                 raise InputError(f"{directory} is finished; there is nothing to resume")
@@ -149,7 +151,7 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
             raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
         directory.mkdir(parents=True, exist_ok=True)
         write_text(file, text + "\n")
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
         raise InputError(f"{directory} cannot be used for output: {error}") from error
     return directory
 
