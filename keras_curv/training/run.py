@@ -134,7 +134,10 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
         if resume:
             # What an older version did not ask for was as it is by default.
             by_default = {field.name: field.default for field in dataclasses.fields(Recipe)}
-            then = by_default | json.loads(file.read_text())
+            then = json.loads(file.read_text())
+            if not isinstance(then, dict):
+                raise TypeError(f"{file.name} holds no recipe")
+            then = by_default | then
             now = json.loads(text)
             other = [key for key in now if now[key] != then[key]]
             if other:
