@@ -51,8 +51,7 @@ class BallBoundCertificate(Method):
     ) -> np.ndarray:
         """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
 
-        All n examples at once: for batches that fit into memory. Only the smallest bound of each
-        example is sure to be as tight as can be.
+        Only the smallest bound of each example is sure to be as tight as can be.
 
         Args:
             x, label, rivals: as in `radii`.
@@ -61,8 +60,13 @@ class BallBoundCertificate(Method):
         Returns:
             −∞ where anything overflows.
         """
+        bounds = np.empty(rivals.shape)
         with np.errstate(all="ignore"):
-            return self._margin_bounds(x, label, rivals, radius, np.ones(rivals.shape, bool))
+            for rows in self._batches(rivals):
+                asked = np.ones(rivals[rows].shape, bool)
+                args = x[rows], label[rows], rivals[rows], radius[rows]
+                bounds[rows] = self._margin_bounds(*args, asked)
+        return bounds
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`."""
@@ -70,13 +74,16 @@ class BallBoundCertificate(Method):
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
         radius = np.array(known, np.float64)
         gradients = np.zeros(len(x), np.int64)
-        width = max(self.network.sizes) * max(self._height, rivals.shape[1])
         with np.errstate(all="ignore"):  # what overflows proves nothing
-            for rows in batches(len(x), width):
+            for rows in self._batches(rivals):
                 args = x[rows], label[rows], rivals[rows], radius[rows]
                 proved, gradients[rows] = self._search(*args)
                 radius[rows] = np.maximum(radius[rows], proved[:, None])
         return PairCertificates(radius, gradients)
+
+    def _batches(self, rivals: np.ndarray) -> list[slice]:
+        widest = max(self.network.sizes) * max(self._height, rivals.shape[1])
+        return batches(len(rivals), widest)
 
     def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
