@@ -125,7 +125,7 @@ def _write_csv(path: pathlib.Path, table: Table, results, *, quick, limit) -> No
 
 
 def _plot(table: Table, results, path: pathlib.Path) -> bool:
-    """Ours (full) beside the paper's (hollow), a group of bars for each network."""
+    """Ours as bars, the paper's as marks, a group for each network; whether it could be drawn."""
     try:
         report.require_plottable(str(path))
     except report.InputError:
