@@ -8,13 +8,17 @@ import sys
 from absl import app, flags, logging
 
 
-def run(main, name):
-    """Runs a command: `main()` with the flags parsed, its result as exit status."""
-    stop_in_one_line(name)
+def run(main, name, go_on="go on with --resume if there is an --output"):
+    """Runs a command: `main()` with the flags parsed, its result as exit status.
+
+    Args:
+        go_on: what to do after an interruption.
+    """
+    stop_in_one_line(name, go_on)
     app.run(lambda argv: call(main, name, argv), flags_parser=lambda argv: parse(name, argv))
 
 
-def stop_in_one_line(name):
+def stop_in_one_line(name, go_on):
     """SIGINT and SIGTERM end the process at once, after a line, with status 130 and 143.
 
     As nothing is cleaned up, nothing can go wrong while it is; what is written survives a kill.
@@ -26,7 +30,7 @@ def stop_in_one_line(name):
     words = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
     def stop(number, frame):
-        line = f"{name}: {words[number]}; go on with --resume if there is an --output\n"
+        line = f"{name}: {words[number]}; {go_on}\n"
         with contextlib.suppress(OSError):
             os.write(stderr, line.encode())
         os._exit(128 + number)

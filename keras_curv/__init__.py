@@ -4,12 +4,15 @@ from keras_curv.attacks import AttackResult, curvature_attack, pgd_attack
 from keras_curv.certificate import Certificates, Status
 from keras_curv.certifier import Certifier, certify, success_rates
 from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
+from keras_curv.data import Examples
 from keras_curv.errors import InputError
+from keras_curv.job import Smoothing
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.network import Network
 from keras_curv.reading.saved_model import ServedModel, read
 from keras_curv.run import certify_examples
 from keras_curv.serving.certified_signature import certified_serving
+from keras_curv.serving.run import certify_requests
 from keras_curv.training.callbacks import CertifiedAccuracy
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
 from keras_curv.training.recipe import Recipe
@@ -25,15 +28,18 @@ __all__ = [
     "CurvatureBounds",
     "CurvatureCertificate",
     "CurvatureRegularizer",
+    "Examples",
     "InputError",
     "Network",
     "Recipe",
     "ServedModel",
+    "Smoothing",
     "Status",
     "__version__",
     "certified_serving",
     "certify",
     "certify_examples",
+    "certify_requests",
     "curvature_attack",
     "curvature_bounds",
     "curvature_gap",

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -38,7 +39,7 @@ class Activation:
     """One activation, applied entrywise.
 
     Attributes:
-        name: the Keras name.
+        name: the Keras name; "gelu_tanh", which has none, is gelu with `approximate=True`.
         value: σ, on tensors of any shape, float32 or float64.
         first: σ′.
         second: σ″.
@@ -428,6 +429,11 @@ def get(name: str) -> Activation:
         ) from None
 
 
+def named_in_keras(table: Iterable[str]) -> list[str]:
+    """Those of these names that a Keras layer takes."""
+    return [name for name in table if hasattr(keras.activations, name)]
+
+
 def require_smooth(activations: Iterable[Activation]) -> None:
     """Refuses what has no curvature bound.
 
@@ -438,5 +444,6 @@ def require_smooth(activations: Iterable[Activation]) -> None:
         if not activation.smooth:
             raise InputError(
                 f"activation {activation.name!r} is not differentiable, so it has no curvature "
-                f"bound; CROWN can certify it, and these have one: {', '.join(SMOOTH)}"
+                f"bound; the methods crown and lipschitz need none, and these activations have "
+                f"one: {', '.join(SMOOTH)}"
             )

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.errors import require_at_least
 from keras_curv.network import FeedForward, likeliest_rivals
 
 
@@ -59,12 +60,11 @@ def curvature_attack(
         `AttackResult`.
 
     Raises:
-        ValueError: `steps` is not positive.
+        InputError: `steps` is not positive.
 
     Reference: Singla & Feizi (2020), theorem 2 and definition 2.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1. Received: steps={steps}")
+    require_at_least(steps, 1, "steps")
     shape, several = tf.shape(rival), rival if rival.shape.rank == 2 else rival[:, None]
     count = tf.shape(several)[1]
     # From here on a row is a pair (example, rival).

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_curv import rounding
+from keras_curv.errors import require_one_of
 
 RIVALS = ("all", "runner_up", "random", "least")
 GUARANTEES = ("real", "float32")
@@ -108,8 +109,9 @@ def choose_rivals(
         seeds: `(n,)`, non-negative; used by "random".
 
     Raises:
-        ValueError: unknown `rivals`.
+        InputError: unknown `rivals`.
     """
+    require_one_of(rivals, RIVALS, "rivals")
     count, classes = logits.shape
     others = np.tile(np.arange(classes - 1), (count, 1))
     others += others >= label[:, None]
@@ -120,12 +122,8 @@ def choose_rivals(
         column = theirs.argmax(axis=1)
     elif rivals == "least":
         column = theirs.argmin(axis=1)
-    elif rivals == "random":
+    else:
         column = np.array(
             [np.random.default_rng(seed).integers(classes - 1) for seed in seeds], np.int64
-        )
-    else:
-        raise ValueError(
-            f"rivals must be 'all', 'runner_up', 'random' or 'least'. Received: {rivals!r}"
         )
     return np.take_along_axis(others, column[:, None], axis=1)

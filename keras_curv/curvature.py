@@ -85,12 +85,12 @@ def theorem3(network: Network) -> CurvatureBounds:
     the range of σ″ is symmetric.
 
     Raises:
-        ValueError: the network does not have exactly two layers.
+        InputError: the network does not have exactly two layers.
 
     Reference: Singla & Feizi (2020), theorem 3; their n_i lacks the factor w_i.
     """
     if network.depth != 2:
-        raise ValueError(f"theorem 3 is for two layers. Received: {network.depth} layers")
+        raise InputError(f"theorem 3 is for two layers. Received: {network.depth} layers")
     return signed_bound(network)
 
 
@@ -371,7 +371,7 @@ def curvature_gap(
             largest one of each pair the norm is that of the dense matrix.
 
     Raises:
-        ValueError: no pair has enough examples.
+        InputError: no pair has enough examples.
 
     Reference: Singla & Feizi (2020), appendix G.1 (K_lb and K_ub).
     """
@@ -393,7 +393,7 @@ def curvature_gap(
         proved.append(ours[y, t])
         upper.append(theorem[y, t])
     if not lower:
-        raise ValueError(
+        raise InputError(
             f"no pair of label and runner-up has {minimum_examples} examples. "
             f"Received: {len(x)} examples; lower minimum_examples"
         )

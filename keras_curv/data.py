@@ -34,7 +34,8 @@ class Examples:
             `(n, *shape)` and `y` is `(n,)` int64, or None where there are no labels.
         reshapable: whether unit axes may be dropped or added, and images flattened, to fit a
             model: so for named data sets, where it is clear what an axis means.
-        fingerprint: tells these examples from others of the same name.
+        fingerprint: tells these examples from others of the same name, so that no run goes on
+            with others than it began with.
         path: of the file they come from, if it is one.
         origin: loads them again, in whatever process it is called; None where they are in memory
             only.
@@ -44,23 +45,51 @@ class Examples:
     count: int
     shape: tuple[int, ...]
     batches: Callable[..., Iterator[tuple[np.ndarray, np.ndarray | None]]]
+    fingerprint: str
     reshapable: bool = False
-    fingerprint: str = ""
     path: str | None = None
     origin: Callable[[], Examples] | None = None
 
     @classmethod
     def from_arrays(
-        cls, name: str, x: np.ndarray, y: np.ndarray | None, *, reshapable: bool = False
+        cls, name: str, x: np.ndarray, y: np.ndarray | None = None, *, reshapable: bool = False
     ) -> Examples:
-        """Examples that are in memory already."""
+        """Examples that are in memory already.
+
+        Args:
+            name: for reports and messages.
+            x: numbers, `(n, …)`, n at least 1.
+            y: integers, `(n,)`; None: no labels.
+            reshapable: see above.
+
+        Raises:
+            InputError: they are something else.
+
+        Example:
+            >>> examples = Examples.from_arrays("mine", np.zeros((3, 2)), np.array([0, 1, 0]))
+            >>> examples.count, examples.shape
+            (3, (2,))
+        """
+        x = np.asarray(x)
+        if x.ndim < 2 or len(x) == 0:
+            raise InputError(f"{name}: x must be (examples, …), not empty. Received: {x.shape}")
+        if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
+            raise InputError(f"{name}: x must hold numbers. Received: {x.dtype}")
+        if y is not None:
+            y = np.asarray(y)
+            if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
+                raise InputError(
+                    f"{name}: y must be integers of shape ({len(x)},). "
+                    f"Received: {y.dtype} {y.shape}"
+                )
+            y = y.astype(np.int64)
 
         def batches(size: int, start: int = 0):
             for begin in range(start, len(x), size):
                 stop = begin + size
                 yield x[begin:stop], None if y is None else y[begin:stop]
 
-        return cls(name, len(x), x.shape[1:], batches, reshapable)
+        return cls(name, len(x), x.shape[1:], batches, _fingerprint(x, y), reshapable)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """All of them in memory, `(x, y)`; they must have labels."""
@@ -84,6 +113,15 @@ class Examples:
 
         origin = self.origin and functools.partial(_limited, self.origin, limit)
         return dataclasses.replace(self, count=limit, batches=batches, origin=origin)
+
+
+def _fingerprint(*arrays: np.ndarray | None) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        if array is not None:
+            digest.update(f"{array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _limited(origin: Callable[[], Examples], limit: int) -> Examples:
@@ -142,22 +180,9 @@ def load_npz(path: str) -> Examples:
         raise InputError(f"{path} cannot be read as an .npz file: {error}") from error
     if "x" not in arrays:
         raise InputError(f"{path} has no array 'x'; it has: {', '.join(names) or 'none'}")
-    x, y = arrays["x"], arrays.get("y")
-    if x.ndim < 2 or len(x) == 0:
-        raise InputError(f"{path}: x must be (examples, …), not empty. Received: {x.shape}")
-    if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
-        raise InputError(f"{path}: x must hold numbers. Received: {x.dtype}")
-    if y is not None:
-        if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
-            raise InputError(
-                f"{path}: y must be integers of shape ({len(x)},). Received: {y.dtype} {y.shape}"
-            )
-        y = y.astype(np.int64)
-    with open(path, "rb") as file:
-        fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-    examples = Examples.from_arrays(pathlib.Path(path).name, x, y)
-    origin = functools.partial(load_npz, os.path.abspath(path))
-    return dataclasses.replace(examples, fingerprint=fingerprint, path=path, origin=origin)
+    examples = Examples.from_arrays(path, arrays["x"], arrays.get("y"))
+    name, origin = pathlib.Path(path).name, functools.partial(load_npz, os.path.abspath(path))
+    return dataclasses.replace(examples, name=name, path=path, origin=origin)
 
 
 def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -206,4 +231,4 @@ def _from_tfds(name: str, split: str, data_dir: str | None) -> Examples:
 
     shape = builder.info.features["image"].shape
     fingerprint = f"tfds {name} {builder.version}"
-    return Examples(f"{name} {split}", count, shape, batches, True, fingerprint)
+    return Examples(f"{name} {split}", count, shape, batches, fingerprint, reshapable=True)

@@ -37,6 +37,19 @@ def require_non_negative(value: float, name: str) -> float:
     return float(value)
 
 
+def require_probability(value: float, name: str) -> float:
+    """The number; InputError unless it is strictly between 0 and 1."""
+    if not 0.0 < value < 1.0:
+        raise InputError(f"{name} must be between 0 and 1. Received: {value}")
+    return float(value)
+
+
+def require_fraction(value: float | None, name: str) -> None:
+    """InputError unless the value is None or from 0 to 1."""
+    if value is not None and not 0.0 <= value <= 1.0:
+        raise InputError(f"{name} must be from 0 to 1. Received: {value}")
+
+
 def require_at_least(value: float, least: int, name: str) -> int:
     """The number as an integer; InputError unless it is one, and at least `least`."""
     if not (math.isfinite(value) and value >= least and value == int(value)):

@@ -9,11 +9,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from keras_curv.baselines.smoothing import SmoothedClassifier
+from keras_curv.baselines.smoothing import NOISE, VOTE_RIVALS, SmoothedClassifier
 from keras_curv.certificate import RIVALS
 from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
-from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
+from keras_curv.errors import (
+    InputError,
+    require_at_least,
+    require_one_of,
+    require_positive,
+    require_probability,
+)
 from keras_curv.reading import saved_model
 from keras_curv.rows import Row
 from keras_curv.version import __version__
@@ -21,12 +27,22 @@ from keras_curv.version import __version__
 
 @dataclasses.dataclass(frozen=True)
 class Smoothing:
-    """How to certify by a vote under noise; see `SmoothedClassifier`."""
+    """How to certify by a vote under noise; see `SmoothedClassifier`.
+
+    Raises:
+        InputError: a number that is out of range, or another kind of noise.
+    """
 
     deviation: float
     samples: int = 100_000
     failure_probability: float = 1e-3
     noise: str = "own"
+
+    def __post_init__(self):
+        require_positive(self.deviation, "deviation")
+        require_at_least(self.samples, 1, "samples")
+        require_probability(self.failure_probability, "failure_probability")
+        require_one_of(self.noise, NOISE, "noise")
 
     def votes(self) -> dict:
         """What `SmoothedClassifier.certify` takes."""
@@ -91,11 +107,17 @@ class Job:
         require_positive(scale, "input_scale, in float32,")
         if batch_size is not None:
             require_at_least(batch_size, 1, "batch_size")
-        require_one_of(rivals, RIVALS, "rivals")
         if smoothing is None:
+            require_one_of(rivals, RIVALS, "rivals")
             certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
             self._certify = certifier.certify
         else:
+            require_one_of(rivals, VOTE_RIVALS, "rivals, with smoothing,")
+            if method != "auto" or guarantee != "real":
+                raise InputError(
+                    "smoothing is a method of its own, and its guarantee a probabilistic one: "
+                    f"leave both away. Received: {method!r}, {guarantee!r}"
+                )
             certifier = SmoothedClassifier(model, smoothing.deviation, signature=signature)
             self._certify = functools.partial(certifier.certify, **smoothing.votes())
             method, guarantee = "smoothing", "probabilistic"

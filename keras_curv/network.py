@@ -250,13 +250,13 @@ class Network(FeedForward):
         return self._tensors[dtype.name]
 
 
-def require_dense(network: FeedForward, what: str) -> None:
+def require_dense(network: Network, what: str, instead: str = "use lipschitz or crc") -> None:
     """InputError where a map is too large to be dense, naming `what` needs it."""
-    for index, affine in enumerate(getattr(network, "affines", ())):
+    for index, affine in enumerate(network.affines):
         if affine.is_sparse:
             raise InputError(
                 f"the network is too large for {what}: map {index + 1}, {affine.fan_in} × "
-                f"{affine.fan_out}, has more than {DENSE_UP_TO} entries; use lipschitz or crc"
+                f"{affine.fan_out}, has more than {DENSE_UP_TO} entries; {instead}"
             )
 
 

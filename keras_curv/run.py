@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from keras_curv.data import Examples
-from keras_curv.errors import InputError, require_positive
+from keras_curv.errors import InputError, require_fraction, require_positive
 from keras_curv.files import write_file, write_json, write_text
 from keras_curv.html_report import page
 from keras_curv.html_report.gathered import Gathered
@@ -15,14 +15,14 @@ from keras_curv.job import Job, Smoothing
 from keras_curv.reading import saved_model
 from keras_curv.report import Tally, plot_curve, progress_bar, require_plottable, working
 from keras_curv.rows import RowFile, settings_path
-from keras_curv.verdict import require_fraction, verdict
+from keras_curv.verdict import verdict
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 
 
 def certify_examples(
     model,
-    examples: Examples,
+    examples: Examples | tuple,
     *,
     signature: str = saved_model.DEFAULT_SIGNATURE,
     method: str = "auto",
@@ -50,7 +50,8 @@ def certify_examples(
         model, signature, method, guarantee, rivals, batch_size, seed: as for `certify`.
         smoothing: certify the model smoothed by noise, instead of by a method; then the
             guarantee is probabilistic.
-        examples: see `data.load` and `data.load_npz`.
+        examples: arrays `(x, y)`, or `(x, None)` without labels; or a stream of batches, see
+            `data.load` and `data.load_npz`.
         radii: at which to report certified accuracy.
         input_scale: examples are multiplied by this before the model sees them. Radii are in
             the model's input units, that is, multiplied too.
@@ -73,8 +74,16 @@ def certify_examples(
     Raises:
         InputError: what cannot be used, before anything is written where that can be known;
             rows already written stay.
+
+    Example:
+        >>> from keras_curv import data
+        >>> x, y = data.load_all("digits")
+        >>> summary = certify_examples("saved_models/digits", (x[:20], y[:20]), radii=[0.5])
+        >>> summary["examples"], summary["clean_accuracy"]
+        (20, 0.95)
     """
     started = time.monotonic()
+    examples = _stream(examples)
     radii = [require_positive(radius, "radius") for radius in radii]
     require_fraction(required, "the certified accuracy required")
     if resume and not output:
@@ -147,6 +156,16 @@ def certify_examples(
             )
         write_text(report, page.render(result, job.settings, gathered, cases, command))
     return result
+
+
+def _stream(examples: Examples | tuple) -> Examples:
+    if isinstance(examples, Examples):
+        return examples
+    if isinstance(examples, tuple) and len(examples) == 2:
+        return Examples.from_arrays("the examples", *examples)
+    raise InputError(
+        f"examples must be arrays (x, y), or data.Examples. Received: {type(examples).__name__}"
+    )
 
 
 def _workers(runner: str | None, options: Sequence[str]):

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from keras_curv.errors import InputError
 from keras_curv.report import percent, percent_up
-
-
-def require_fraction(value: float | None, name: str) -> None:
-    """InputError unless the value is None or between 0 and 1."""
-    if value is not None and not 0.0 <= value <= 1.0:
-        raise InputError(f"{name} must be between 0 and 1. Received: {value}")
 
 
 def verdict(

@@ -186,7 +186,9 @@ def test_projection():
 def test_steps_must_be_positive(steps, rng, random_network):
     network = random_network(rng, (5, 4), ())
     x, label, rival, kappa = _problem(network, rng)
-    with pytest.raises(ValueError, match=f"Received: steps={steps}"):
+    with pytest.raises(
+        ValueError, match=f"steps must be an integer, at least 1. Received: {steps}"
+    ):
         attacks.curvature_attack(network, x, label, rival, radius=1.0, curvature=kappa, steps=steps)
 
 

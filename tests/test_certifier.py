@@ -216,6 +216,33 @@ def test_resume_takes_only_the_examples_it_began_with(digits, tmp_path):
     assert again["examples"] == 20 and (tmp_path / "rows.csv").read_bytes() == written
 
 
+def test_arrays_are_known_by_what_they_hold(digits, tmp_path):
+    model, x, y = digits
+    options = {"output": str(tmp_path / "rows.csv"), "method": "lipschitz", "batch_size": 8}
+    first = keras_curv.certify_examples(model, (x[:16], y[:16]), **options)
+    assert first["examples"] == 16
+    for other in ((x[15::-1], y[:16]), (x[:16], y[15::-1]), (x[:16], None)):
+        with pytest.raises(InputError, match="dataset_fingerprint"):
+            keras_curv.certify_examples(model, other, **options, resume=True)
+    again = keras_curv.certify_examples(model, (x[:16], y[:16]), **options, resume=True)
+    assert again["certified_accuracy"] == first["certified_accuracy"]
+
+
+@pytest.mark.parametrize("examples", [np.zeros((2, 8, 8, 1)), [1], (np.zeros((2, 64)),)])
+def test_examples_of_another_kind_are_refused(digits, examples):
+    with pytest.raises(InputError, match=r"examples must be arrays \(x, y\)"):
+        keras_curv.certify_examples(digits[0], examples)
+
+
+def test_smoothing_takes_no_other_method_or_guarantee(digits):
+    model, x, _ = digits
+    for options in ({"method": "crc"}, {"guarantee": "float32"}):
+        with pytest.raises(InputError, match="smoothing is a method of its own"):
+            keras_curv.certify_examples(
+                model, (x[:2], None), smoothing=keras_curv.Smoothing(0.1), **options
+            )
+
+
 @pytest.mark.parametrize("clash", ["output", "inputs", "settings"])
 def test_files_must_not_overwrite_one_another(digits, tmp_path, clash):
     model, x, _ = digits

@@ -204,8 +204,21 @@ BAD = {
     ),
     "resume alone": (lambda f: ("--resume",), "needs the output"),
     "zero scale": (lambda f: ("--input_scale", "0"), "input_scale must be"),
+    "two sources": (lambda f: (*npz(f, x=X), "--split", "train"), "--split is not for --inputs"),
+    "samples without a vote": (lambda f: ("--samples", "9"), "--samples is for --method smoothing"),
     "a keras file": (lambda f: ("--saved_model", touch(f / "m.keras")), "model.export"),
     "not a model": (lambda f: ("--saved_model", touch(f / "saved_model.pb").parent), "SavedModel"),
+}
+
+
+VOTE = ("--method", "smoothing", "--deviation", "0.1")
+BAD_VOTES = {
+    "no deviation": (VOTE[:2], "needs a --deviation"),
+    "deviation": ((*VOTE[:3], "-1"), "deviation must be a positive number. Received: -1"),
+    "samples": ((*VOTE, "--samples", "0"), "samples must be an integer, at least 1. Received: 0"),
+    "probability": ((*VOTE, "--failure_probability", "1"), "failure_probability must be between"),
+    "rivals": ((*VOTE, "--rivals", "random"), "must be one of all, runner_up. Received: 'random'"),
+    "guarantee": ((*VOTE, "--guarantee", "float32"), "--guarantee is not for --method smoothing"),
 }
 
 
@@ -225,3 +238,11 @@ def test_bad_input_is_one_line_and_exit_2(script, capfd, name, tmp_path):
     assert stdout == ""
     written = tmp_path / "rows.csv"
     assert not written.exists() or len(written.read_text().splitlines()) == 1  # the header
+
+
+@pytest.mark.parametrize("name", BAD_VOTES)
+def test_a_bad_vote_is_refused_before_anything_is_written(script, capfd, name, tmp_path):
+    arguments, message = BAD_VOTES[name]
+    code, stdout, stderr = call(script, capfd, *arguments, "--output", tmp_path / "rows.csv")
+    assert code == 2 and stdout == "" and message in stderr and stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -481,7 +481,7 @@ def stack(shape, *layers):
 REFUSED = {
     "max pooling": (
         stack((4, 4, 1), lambda: L.Conv2D(2, 3), lambda: L.MaxPool2D(2), L.Flatten),
-        "op MaxPool .*not differentiable",
+        "op MaxPool .*not supported; use average",
         r"\(MaxPooling2D\)",
     ),
     "dilated": (

@@ -203,6 +203,10 @@ BAD = {
         {"muon_rate": 0.1, "optimizer": "adam"},
         "muon_rate is for the optimizer muon. Received: muon_rate 0.1 with optimizer 'adam'",
     ),
+    "no Keras name": (
+        {"activation": "gelu_tanh"},
+        "activation must be one of softplus, .*gelu, mish",
+    ),
     "jit": ({"jit": "no"}, "jit must be True or False. Received: 'no'"),
     "muon rate": ({"muon_rate": float("nan")}, "muon_rate must be a positive number"),
     "shift": ({"shift": 1.5}, "shift must be from 0 to 1. Received: 1.5"),
@@ -235,6 +239,12 @@ BAD = {
     "final kappa": ({"final_kappa": 0.5}, "final_kappa is for the loss crown_ibp. "),
     "final beta": ({"final_beta": 0.5}, "final_beta is for the loss crown_ibp. "),
 }
+
+
+@pytest.mark.parametrize("loss", ["pgd", "trades", "coap", "noise"])
+def test_the_seed_is_the_models_too(loss):
+    recipe = Recipe(loss=loss, activation="relu", width=4, seed=7)
+    assert recipe.model(recipe.build((2, 2, 1), 3), 1).seed == 7
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -259,15 +259,15 @@ def _loop(x, net):
 
 
 UNREADABLE = {
-    "relu6": (lambda x, n: tf.nn.relu6(x @ n.w) @ n.v, ["Relu6", "not differentiable"]),
-    "leaky relu": (lambda x, n: tf.nn.leaky_relu(x @ n.w) @ n.v, ["LeakyRelu", "differentiable"]),
-    "selu": (lambda x, n: tf.nn.selu(x @ n.w) @ n.v, ["Selu", "not differentiable"]),
+    "relu6": (lambda x, n: tf.nn.relu6(x @ n.w) @ n.v, ["Relu6", "not supported", "softplus"]),
+    "leaky relu": (lambda x, n: tf.nn.leaky_relu(x @ n.w) @ n.v, ["LeakyRelu", "softplus"]),
+    "selu": (lambda x, n: tf.nn.selu(x @ n.w) @ n.v, ["Selu", "not supported", "softplus"]),
     "exp": (lambda x, n: tf.exp(x @ n.w) @ n.v, ["Exp"]),
     "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
     "absolute": (lambda x, n: tf.abs(x @ n.w) @ n.v, ["Abs"]),
     "max pooling": (
         lambda x, n: tf.reshape(tf.nn.max_pool2d(_image(x), 2, 1, "SAME"), (-1, 4)) @ n.w,
-        ["MaxPool", "differentiable"],
+        ["MaxPool", "not supported", "average pooling"],
     ),
     "transposed convolution": (
         lambda x, n: (
@@ -356,7 +356,7 @@ def test_relu_is_read_but_has_no_curvature(tmp_path):
     assert [activation.name for activation in network.activations] == ["relu"]
     for refuses in (CurvatureCertificate, curvature_bounds):
         with pytest.raises(
-            InputError, match="'relu' is not differentiable.*CROWN can certify it.*softplus"
+            InputError, match="'relu' is not differentiable.*methods crown and.*softplus"
         ):
             refuses(network)
 

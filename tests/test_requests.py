@@ -439,7 +439,7 @@ REFUSED = {
     "smoothing": (("--method", "smoothing"), "method must be one of"),
     "gate alone": (("--max_lost", 0), "--max_lost needs a --radius"),
     "no baseline": (("--max_lost", 0, "--radius", 1), "name one"),
-    "fraction": (("--max_lost", 2, "--radius", 1), "between 0 and 1"),
+    "fraction": (("--max_lost", 2, "--radius", 1), "from 0 to 1"),
     "lost alone": (("--lost", "lost.csv"), "name one"),
     "baseline": (("--baseline", "/nowhere"), "/nowhere does not exist"),
     "limit": (("--limit", 0), "at least 1"),

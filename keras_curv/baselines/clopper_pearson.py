@@ -6,7 +6,12 @@ import numpy as np
 import scipy.special
 import scipy.stats
 
-from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.errors import (
+    InputError,
+    require_at_least,
+    require_positive,
+    require_probability,
+)
 
 # Relative; SciPy's quantile was met within 1e-12 of mpmath's. Φ⁻¹ has slope above 2, so that this
 # also pays for its rounding, and for that of the product with s.
@@ -58,10 +63,3 @@ def certified_radius(
     """
     lower = clopper_pearson(wins, samples, failure_probability)
     return np.maximum(require_positive(deviation, "deviation") * scipy.special.ndtri(lower), 0.0)
-
-
-def require_probability(value: float, name: str) -> float:
-    """The number; InputError unless it is strictly between 0 and 1."""
-    if not 0.0 < value < 1.0:
-        raise InputError(f"{name} must be between 0 and 1. Received: {value}")
-    return float(value)

@@ -26,7 +26,7 @@ from keras_curv.errors import (
 from keras_curv.network import FeedForward, likeliest_rivals
 from keras_curv.training.logits_model import LogitsModel, risen
 
-RIVALS = ("all", "runner_up")
+_RIVALS = ("all", "runner_up")
 _TEST = -1  # in place of the step's number
 _NEVER = -1e9  # the logit of a class that takes no part
 _STEP_SIZE = 2.0  # times ρ / attack_steps: the ball can be crossed
@@ -100,7 +100,7 @@ class NoiseModel(LogitsModel):
         self.deviation = require_positive(deviation, "deviation")
         self.radius = None if radius is None else require_positive(radius, "radius")
         self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
-        self.rivals = require_one_of(rivals, RIVALS, "rivals")
+        self.rivals = require_one_of(rivals, _RIVALS, "rivals")
         self.samples = require_at_least(samples, 1, "samples")
         self.ramp_steps = require_at_least(ramp_steps, 0, "ramp_steps")
         if self.ramp_steps and self.radius is None:

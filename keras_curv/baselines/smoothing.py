@@ -24,14 +24,20 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.baselines.clopper_pearson import certified_radius, require_probability
+from keras_curv.baselines.clopper_pearson import certified_radius
 from keras_curv.baselines.votes import NoiseVotes
 from keras_curv.certificate import Certificates, Status, around
 from keras_curv.certifier import Certifier
-from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
+from keras_curv.errors import (
+    InputError,
+    require_at_least,
+    require_one_of,
+    require_positive,
+    require_probability,
+)
 from keras_curv.reading import saved_model
 
-RIVALS = ("all", "runner_up")
+VOTE_RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
 _EXAMPLES_AT_ONCE = 16
 _RESOLUTION = 2.0**-16  # of float32 beside 2⁻²⁴: noise smaller than this is lost beside an input
@@ -124,7 +130,7 @@ class SmoothedClassifier(Certifier):
                 which float32 loses the noise, or a model whose signature disagrees with what was
                 read from it.
         """
-        require_one_of(rivals, RIVALS, "rivals")
+        require_one_of(rivals, VOTE_RIVALS, "rivals")
         require_one_of(noise, NOISE, "noise")
         selection_samples = require_at_least(selection_samples, 1, "selection_samples")
         samples = require_at_least(samples, 1, "samples")

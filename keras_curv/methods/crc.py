@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_curv import dual, rounding
 from keras_curv.activations import require_smooth
 from keras_curv.curvature import CurvatureBounds, curvature_bounds
+from keras_curv.errors import require_at_least, require_probability
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.methods.screening import Screening
 from keras_curv.network import Evaluation, Network
@@ -57,10 +58,8 @@ class CurvatureCertificate(Method):
         max_steps: int = 40,
         curvature: CurvatureBounds | None = None,
     ):
-        if not 0.0 < tolerance < 1.0:
-            raise ValueError(f"tolerance must be between 0 and 1. Received: {tolerance}")
-        if max_steps < 0:
-            raise ValueError(f"max_steps must not be negative. Received: {max_steps}")
+        require_probability(tolerance, "tolerance")
+        require_at_least(max_steps, 0, "max_steps")
         require_smooth(network.activations)
         self.network = network
         self.served_error = served_error

@@ -95,7 +95,7 @@ class Float32Error(ServedError):
                 f"in float32 a served {head} may tie where the logits do not, so it cannot be "
                 "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
             )
-        require_dense(network, "the guarantee float32")
+        require_dense(network, "the guarantee float32", "use the guarantee real")
         self.network = network
         plain = all(activation.name in ONE_OP for activation in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED

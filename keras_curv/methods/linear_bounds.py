@@ -49,8 +49,6 @@ from keras_curv.methods.relaxation import POINTS, Relaxation, relaxation, requir
 from keras_curv.network import Network, require_dense
 from keras_curv.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 
-__all__ = ["LinearBoundCertificate", "pre_activation_bounds", "relaxation"]
-
 _SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
 
 

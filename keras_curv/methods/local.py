@@ -45,7 +45,7 @@ class LocalCurvatureCertificate(Method):
 
     Args:
         network: at least one hidden layer.
-        served_error: see `methods.ServedError`.
+        served_error: see `method.ServedError`.
 
     Raises:
         InputError: the network is affine, which has no curvature; or an activation is not
@@ -145,10 +145,8 @@ class LocalCurvatureCertificate(Method):
                 break
         return result, gradients
 
-    def _at(self, anchor: Anchor, x, label, rivals, known, radius, curvature, to=1.0):
+    def _at(self, anchor: Anchor, x, label, rivals, known, radius, curvature):
         """Radii `(n, k)` that the balls of these radii prove, if the curvature holds; gradients.
-
-        Points are sought until they prove `to` times the radius.
 
         Args:
             curvature: a method of `LocalCurvature`: its bound, or its estimate.
@@ -164,7 +162,7 @@ class LocalCurvatureCertificate(Method):
             found, following = self._step(*args, iterate)
             best[rows] = np.fmax(best[rows], found)
             used += np.bincount(of[rows], minlength=len(x))
-            going = best[rows] < to * radius[of[rows]]
+            going = best[rows] < radius[of[rows]]
             if not going.any():
                 break
             rows, iterate = rows[going], dual.Iterate(*(part[going] for part in following))

@@ -77,7 +77,7 @@ class OneGradient:
 
     def __init__(self, network: Network, *, curvature: CurvatureBounds | None = None):
         require_smooth(network.activations)
-        require_dense(network, "a certified signature")
+        require_dense(network, "a certified signature", "certify it offline, by lipschitz or crc")
         curvature = curvature_bounds(network) if curvature is None else curvature
         self.activations = network.activations
         self.affines = [_in_float32(affine) for affine in network.affines]

@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saver_pb2
 from keras_curv.errors import InputError
 
 # Ops that compute from their inputs and do nothing else; a graph of these is safe to load and
-# to run. Most have no rule below: such a model is loaded, then refused by the rule that lacks.
+# to run. Most have no rule in `op_rules.py`: such a model is loaded, then refused for want of one.
 _PURE_OPS = frozenset(
     """
     Placeholder PlaceholderWithDefault Const Identity IdentityN NoOp StopGradient PreventGradient

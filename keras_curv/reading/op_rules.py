@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from keras_curv.activations import ACTIVATIONS
 from keras_curv.reading import convolution, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
@@ -93,12 +94,12 @@ def _constant(array: np.ndarray):
 
 
 _BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum")
-_KINK = "is not differentiable, so it has no curvature bound; use softplus, sigmoid or tanh"
+_KNOWN = f"there are bounds for: {', '.join(ACTIVATIONS)}"
 _WHY_NOT = {
-    "Relu6": f"ReLU6 {_KINK}",
-    "LeakyRelu": f"leaky ReLU {_KINK}",
-    "Selu": f"SELU {_KINK}",
-    "MaxPool": f"max pooling {_KINK}",
+    "Relu6": f"ReLU6 is not supported; {_KNOWN}",
+    "LeakyRelu": f"leaky ReLU is not supported; {_KNOWN}",
+    "Selu": f"SELU is not supported; {_KNOWN}",
+    "MaxPool": "max pooling is not supported; use average pooling, or strides",
     "SpaceToBatchND": "a dilated convolution is not supported; use dilation_rate=1",
 }
 

@@ -151,10 +151,10 @@ class RequestTally:
         """What the run came to, as JSON can hold it.
 
         Returns:
-            All of `report.Tally.summary`, over requests that are not skipped; `refused` examples;
-            `reasons`, name → count, text, where it first came and with what detail; `versions`,
-            version ("" where none is known) → see `Fraction.summary`; `drift`, see
-            `Parts.summary`; `baseline`, see
+            All of `report.Tally.summary`, over requests that are not skipped; how many examples
+            were `refused`, and records `skipped`; `reasons`, name → count, text, where it first
+            came and with what detail; `versions`, version ("" where none is known) → see
+            `Fraction.summary`; `drift`, see `Parts.summary`; `baseline`, see
             `Comparison.summary`, or None.
         """
         reasons = self._reasons.values()

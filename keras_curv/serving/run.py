@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from keras_curv import report
-from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.errors import InputError, require_at_least, require_fraction, require_positive
 from keras_curv.files import replacing, write_file, write_json, writing
 from keras_curv.reading import saved_model
 from keras_curv.rows import RowFile
@@ -17,7 +17,7 @@ from keras_curv.serving.compare import RequestTally
 from keras_curv.serving.request_rows import RequestRow, certify_block
 from keras_curv.serving.requests import RequestLog, Survey
 from keras_curv.serving.versions import Versions
-from keras_curv.verdict import require_fraction, verdict
+from keras_curv.verdict import verdict
 from keras_curv.version import __version__
 
 BATCH_SIZE = 512

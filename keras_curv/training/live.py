@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.activations import SMOOTH, Activation
+from keras_curv.activations import SMOOTH, Activation, named_in_keras
 from keras_curv.errors import InputError
 from keras_curv.network import FeedForward, Product
 
@@ -284,7 +284,7 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
     hint = (
         "base must return logits: leave the softmax away"
         if name in ("softmax", "log_softmax")
-        else f"supported: {', '.join(table)}"
+        else f"supported: {', '.join(named_in_keras(table))}"
     )
     raise InputError(
         f"base has the activation {name!r} in layer {layer.name!r}, which this "

@@ -31,6 +31,7 @@ from keras_curv.errors import (
     InputError,
     require_at_least,
     require_non_negative,
+    require_one_of,
     require_positive,
 )
 from keras_curv.network import likeliest_rivals
@@ -38,7 +39,7 @@ from keras_curv.training.curvature_estimate import CurvatureEstimate
 from keras_curv.training.logits_model import LogitsModel, class_numbers, risen
 
 LOSSES = ("certified", "crt")
-RIVALS = 4  # of the certified loss, by default
+_RIVALS = 4  # of the certified loss, by default
 _NEVER = -1e9  # the logit of a class that takes no part
 
 
@@ -195,9 +196,7 @@ class CRTModel(_CurvatureModel):
     ):
         super().__init__(base, gamma, **kwargs)
         self.radius = require_positive(radius, "radius")
-        if loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(LOSSES)}. Received: {loss!r}")
-        self.objective = loss
+        self.objective = require_one_of(loss, LOSSES, "loss")
         others = self.live.sizes[-1] - 1
         if loss == "crt" and rivals not in (None, 1):
             raise InputError(f"loss='crt' attacks the runner-up alone. Received: rivals={rivals}")
@@ -205,7 +204,7 @@ class CRTModel(_CurvatureModel):
             raise InputError(
                 f"rivals must be from 1 to {others}, the other classes. Received: {rivals}"
             )
-        self.rivals = 1 if loss == "crt" else int(rivals or min(RIVALS, others))
+        self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS, others))
         self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
         self.ramp_steps = require_at_least(ramp_steps, 0, "ramp_steps")
         self.clean_metric = keras.metrics.SparseCategoricalAccuracy("clean_accuracy")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 
 from keras_curv import data
-from keras_curv.activations import ACTIVATIONS, SMOOTH
+from keras_curv.activations import ACTIVATIONS, SMOOTH, named_in_keras
 from keras_curv.baselines.coap import COAPModel
 from keras_curv.baselines.crown_ibp import CROWNIBPModel
 from keras_curv.baselines.noise import NoiseModel
@@ -118,7 +118,8 @@ class Recipe:
         width: units of each hidden dense layer; None: 256.
         filters: of convolutions before the dense layers, each with padding "same"; none by default.
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
-        activation: a name in `activations.SMOOTH`.
+        activation: its Keras name, of those in `activations.SMOOTH`; where the loss needs no
+            curvature, of those in `activations.ACTIVATIONS`.
         loss: "certified", "crt" (see `CRTModel`); "penalty": no attack, curvature penalty alone
             (`CurvatureRegularizer`); "plain"; or a method to compare with, in `baselines`: "pgd",
             "trades", "crown_ibp", "coap", "noise".
@@ -187,7 +188,7 @@ class Recipe:
     def __post_init__(self):
         known = {
             "dataset": data.DATASETS,
-            "activation": tuple(SMOOTH if self.loss in _CURVATURE else ACTIVATIONS),
+            "activation": named_in_keras(SMOOTH if self.loss in _CURVATURE else ACTIVATIONS),
             "loss": OBJECTIVES,
             "optimizer": OPTIMIZERS,
         }
@@ -290,25 +291,26 @@ class Recipe:
         steps = {} if self.attack_steps is None else {"attack_steps": self.attack_steps}
         ramp = {"ramp_steps": ramp_steps}
         attack = {**ramp, **steps}
+        seed = {"seed": self.seed}
         match self.loss:
             case "plain":
                 return LogitsModel(base)
             case "penalty":
                 return CurvatureRegularizer(base, self.gamma)
             case "pgd":
-                return PGDModel(base, self.radius, **attack)
+                return PGDModel(base, self.radius, **seed, **attack)
             case "trades":
-                return TRADESModel(base, self.radius, trade_off=self.trade_off, **attack)
+                weight = {"trade_off": self.trade_off}
+                return TRADESModel(base, self.radius, **weight, **seed, **attack)
             case "crown_ibp":
                 ends = {"kappa": (1.0, self.final_kappa), "beta": (1.0, self.final_beta)}
                 return CROWNIBPModel(base, self.radius, **ends, **ramp)
             case "coap":
-                projections = self.projections
-                return COAPModel(base, self.radius, projections=projections, seed=self.seed, **ramp)
+                return COAPModel(base, self.radius, projections=self.projections, **seed, **ramp)
             case "noise":
                 rivals = "all" if self.rivals is None else "runner_up"
-                options = {"radius": self.radius, "rivals": rivals, "seed": self.seed}
-                return NoiseModel(base, self.deviation, **options, **attack)
+                options = {"radius": self.radius, "rivals": rivals}
+                return NoiseModel(base, self.deviation, **options, **seed, **attack)
         return CRTModel(base, self.radius, self.gamma, loss=self.loss, rivals=self.rivals, **attack)
 
     @property

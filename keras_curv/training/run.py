@@ -54,7 +54,7 @@ def train(
         resume: go on where an interrupted run of the same recipe stopped.
         data_dir: of tfds.
         command: for the card.
-        radii: for the card.
+        radii: at which accuracy is certified, for the card and every so many epochs.
         certify_every: epochs between certifications of 500 held-out examples; 0: none.
         limit: certify only the first so many examples of what is evaluated.
         progress: show bars.
