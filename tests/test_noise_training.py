@@ -133,7 +133,7 @@ def test_the_radius_rises(monkeypatch):
     x, y = data(8)
     model = _model("adversarial", run_eagerly=True)
     fit(model, x, y, epochs=6, validation_data=(x, y))
-    assert radii[1::2] == [0.7] * 6  # evaluation
+    assert radii[1::2] == pytest.approx([0.7] * 6)  # evaluation
     assert radii[::2] == pytest.approx([0.7 * min(0.05 + 0.95 * k / 4, 1.0) for k in range(6)])
 
 

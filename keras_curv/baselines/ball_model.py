@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_curv.errors import require_at_least, require_positive
-from keras_curv.training.logits_model import LogitsModel, risen
+from keras_curv.training.logits_model import LogitsModel, class_numbers
 
 
 class BallModel(LogitsModel):
@@ -38,15 +38,10 @@ class BallModel(LogitsModel):
         """The same at the full radius; nothing moves."""
         return super().test_step(self.checked(data))
 
-    def progress(self, training: bool):
-        """How much of the ramp is done, from 0 to 1; 1 outside of training."""
-        if not training or not self.ramp_steps:
-            return 1.0
-        return tf.minimum(tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps, 1.0)
-
-    def current_radius(self, training: bool):
-        """ρ times what the ramp leaves of it now."""
-        return self.radius * risen(self.progress(training))
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """The compiled metrics, and the accuracy, on the clean examples."""
+        self.clean_metric.update_state(class_numbers(y), y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_config(self):
         """What `from_config` takes."""

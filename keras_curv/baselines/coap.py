@@ -84,11 +84,6 @@ class COAPModel(BallModel):
         self.certified_metric.update_state(proved, sample_weight)
         return super().compute_loss(x, label, -bounds, sample_weight, training)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """The compiled metrics, and the accuracy, on the clean examples."""
-        self.clean_metric.update_state(y, y_pred, sample_weight)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
     def _seed_of(self, training):
         drawn = self.seed_generator.next() if training and self.projections else (self.seed, 0)
         return tf.cast(drawn, tf.int32)

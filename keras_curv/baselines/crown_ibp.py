@@ -223,7 +223,6 @@ class CROWNIBPModel(BallModel):
         # 0 for the label.
         worst = -tf.reduce_sum(tf.one_hot(rivals, network.classes) * margins[..., None], axis=1)
         proved = tf.reduce_all(tf.maximum(by_intervals.margins, by_lines) > 0.0, axis=1)
-        self.clean_metric.update_state(label, y_pred, sample_weight)
         self.certified_metric.update_state(proved, sample_weight)
         clean = loss(x, label, y_pred, sample_weight, training)
         return kappa * clean + (1.0 - kappa) * loss(x, label, worst, sample_weight, training)

@@ -24,7 +24,7 @@ from keras_curv.errors import (
     require_positive,
 )
 from keras_curv.network import FeedForward, likeliest_rivals
-from keras_curv.training.logits_model import LogitsModel, risen
+from keras_curv.training.logits_model import LogitsModel
 
 _RIVALS = ("all", "runner_up")
 _TEST = -1  # in place of the step's number
@@ -115,16 +115,13 @@ class NoiseModel(LogitsModel):
     def train_step(self, data):
         """One step: the noise, the attack, then Keras' own step at its points."""
         step = tf.cast(self.optimizer.iterations, tf.int32)
-        radius = self.radius
-        if self.ramp_steps:
-            radius *= risen(tf.cast(step, tf.float32) / self.ramp_steps)
-        return super().train_step(self._noisy(data, radius, step))
+        return super().train_step(self._noisy(data, step, training=True))
 
     def test_step(self, data):
         """The same at the full radius."""
-        return super().test_step(self._noisy(data, self.radius, _TEST))
+        return super().test_step(self._noisy(data, _TEST, training=False))
 
-    def _noisy(self, data, radius, step):
+    def _noisy(self, data, step, training: bool):
         """The step's data, with noisy points `(n·m, …)` for x and `_Noisy` for y."""
         x, label, sample_weight = self.checked(data)
         network = self.live.now()
@@ -133,8 +130,9 @@ class NoiseModel(LogitsModel):
         shape = tf.shape(flat)[0], self.samples, network.dim
         noise = self.deviation * standard_normal(shape, (self.seed, step))
         point = flat
-        if radius is not None:
+        if self.radius is not None:
             rivals = self._taking_part(network, flat, noise, label)
+            radius = self.current_radius(training)
             point = noise_attack(
                 network, flat, noise, label, rivals, radius=radius, steps=self.attack_steps
             )

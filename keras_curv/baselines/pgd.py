@@ -151,6 +151,5 @@ class PGDModel(AttackedModel):
             uniform_in_ball,
         )
         worst = self.base(point, training=training)
-        self.clean_metric.update_state(label, y_pred, sample_weight)
         self.attack_metric.update_state(label, worst, sample_weight)
         return loss(x, label, worst, sample_weight, training)

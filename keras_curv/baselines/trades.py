@@ -60,7 +60,6 @@ class TRADESModel(AttackedModel):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The compiled loss, plus the divergence."""
         label = class_numbers(y)
-        self.clean_metric.update_state(label, y_pred, sample_weight)
         clean_loss = super().compute_loss(x, label, y_pred, sample_weight, training)
         if self.trade_off == 0.0:
             return clean_loss

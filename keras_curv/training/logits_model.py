@@ -29,9 +29,13 @@ class LogitsModel(keras.Model):
         live: the base as affine maps and activations; `live.now()` is differentiable in the
             variables.
         activations: which ones the method has a theory for.
+        radius: ρ of the ball that the method trains against, if it does.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
     """
 
     activations: Mapping[str, Activation] = ACTIVATIONS
+    radius: float | None = None
+    ramp_steps = 0
 
     def __init__(self, base, **kwargs):
         super().__init__(**kwargs)
@@ -66,6 +70,17 @@ class LogitsModel(keras.Model):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         return x, require_labels(y, self.live.sizes[-1]), sample_weight
 
+    def progress(self, training: bool):
+        """How much of the ramp is done, from 0 to 1; 1 outside of training."""
+        if not training or not self.ramp_steps:
+            return 1.0
+        return tf.minimum(tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps, 1.0)
+
+    def current_radius(self, training: bool):
+        """ρ times what the ramp leaves of it now."""
+        part = _RAMP_START + (1.0 - _RAMP_START) * self.progress(training)
+        return self.radius * tf.minimum(part, 1.0)
+
     def get_config(self):
         """What `from_config` takes."""
         return {**super().get_config(), "base": keras.saving.serialize_keras_object(self.base)}
@@ -75,11 +90,6 @@ class LogitsModel(keras.Model):
         """The model, with fresh weights."""
         base = keras.saving.deserialize_keras_object(config["base"])
         return cls(**{**config, "base": base})
-
-
-def risen(done):
-    """The part of its radius that a ramp has come to, of which `done` is over: from 1/20 to 1."""
-    return tf.minimum(_RAMP_START + (1.0 - _RAMP_START) * done, 1.0)
 
 
 def class_numbers(y) -> tf.Tensor:

@@ -36,7 +36,7 @@ from keras_curv.errors import (
 )
 from keras_curv.network import likeliest_rivals
 from keras_curv.training.curvature_estimate import CurvatureEstimate
-from keras_curv.training.logits_model import LogitsModel, class_numbers, risen
+from keras_curv.training.logits_model import LogitsModel, class_numbers
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
@@ -215,14 +215,11 @@ class CRTModel(_CurvatureModel):
     def train_step(self, data):
         """One step: the vectors move on, the attack, then Keras' own step at its points."""
         self.curvature.advance(self.live.now())
-        radius = self.radius
-        if self.ramp_steps:
-            radius *= risen(tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps)
-        return super().train_step(self._attacked(data, radius))
+        return super().train_step(self._attacked(data, self.current_radius(True)))
 
     def test_step(self, data):
         """The same at the full radius; nothing moves."""
-        return super().test_step(self._attacked(data, self.radius))
+        return super().test_step(self._attacked(data, self.current_radius(False)))
 
     def _attacked(self, data, radius):
         """The step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
