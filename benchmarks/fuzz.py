@@ -30,7 +30,14 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.serving"]):
-    from keras_curv.reading import checkpoint, graph, op_rules, patterns, screening, served
+    from keras_curv.reading import (
+        checkpoint,
+        graph,
+        op_rules,
+        patterns,
+        screening,
+        server_agreement,
+    )
     from keras_curv.serving import requests, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
@@ -125,7 +132,9 @@ class Model:
             meta = screening.parse(content, "fuzz")
             screening.refuse_unsafe(meta, "fuzz")
             name, variables = "serving_default", str(self.folder / "variables" / "variables")
-            served.require_as_served(meta, name, self.loaded.signatures[name], variables, "fuzz")
+            server_agreement.require_as_served(
+                meta, name, self.loaded.signatures[name], variables, "fuzz"
+            )
         elif kind == b"\1":
             definition = graph_pb2.GraphDef()
             try:

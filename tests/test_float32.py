@@ -160,7 +160,7 @@ def test_the_assumption_about_activations(name):
     exact = z.astype(float)
     real = ACTIVATIONS[name].value(tf.constant(exact)).numpy()
     size = np.abs(real) + (0.0 if one_op else 1.0 + np.abs(exact))
-    allowed = float32.ACTIVATION_ULPS * float32.UNIT * size + float32.ACTIVATION_TINY
+    allowed = float32.FLOAT32_ULPS * float32.FLOAT32_UNIT * size + float32.ACTIVATION_TINY
     worst = np.argmax(np.abs(served - real) / allowed)
     assert abs(served[worst] - real[worst]) <= allowed[worst], z[worst]
 
@@ -186,11 +186,12 @@ def test_long_sums_are_charged_in_full():
     """Beyond 4,096 terms, n u is less than what n roundings may do."""
     terms = 9000
     flow = Flow.input((terms,)).times(Ball.exact(np.ones((terms, 1))))
-    assert np.all(flow.affine().served_kernel_error >= gamma(terms, float32.UNIT))
+    assert np.all(flow.affine().served_kernel_error >= gamma(terms, float32.FLOAT32_UNIT))
     assert np.all(
-        Affine(np.ones((terms, 1)), np.zeros(1)).served_kernel_error >= gamma(terms, float32.UNIT)
+        Affine(np.ones((terms, 1)), np.zeros(1)).served_kernel_error
+        >= gamma(terms, float32.FLOAT32_UNIT)
     )
-    assert gamma(terms, float32.UNIT) > (terms + 1) * float32.UNIT
+    assert gamma(terms, float32.FLOAT32_UNIT) > (terms + 1) * float32.FLOAT32_UNIT
 
 
 def test_through_a_served_model():
@@ -290,7 +291,7 @@ def test_what_cannot_be_guaranteed_is_refused():
 
 def test_constants_that_the_runtime_adds_first(tmp_path):
     """TensorFlow folds two constant offsets into one, which rounds otherwise than one by one."""
-    unit = float32.UNIT
+    unit = float32.FLOAT32_UNIT
     rescaling = keras.layers.Rescaling
     offset = np.float32([-0.49 * unit, 0.99 * unit])
     model = keras.Sequential(

@@ -1,6 +1,6 @@
 """CRC, the curvature-based robustness certificate.
 
-`screening.py` searches, one gradient at a time, and `proved_radius` turns each gradient into a
+`rival_search.py` searches, one gradient at a time, and `proved_radius` turns each gradient into a
 radius: float64 throughout, so that every gradient of the search is a proof as well. A search
 in float32 needs one more gradient, in float64, to close each rival, and measured no faster for a
 quarter more gradients (2 × 1024 softplus, MNIST, all rivals).
@@ -20,7 +20,7 @@ from keras_curv.activations import require_smooth
 from keras_curv.curvature import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.methods.screening import Screening
+from keras_curv.methods.rival_search import RivalSearch
 from keras_curv.network import Evaluation, Network
 
 _REACH = 8.0  # times the radius that one gradient proves
@@ -70,9 +70,9 @@ class CurvatureCertificate(Method):
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
         self._kappa = np.where(_constant_margins(network), 0.0, kappa)
         self._prove = functools.partial(proved_radius, network.layer_norms)
-        screening = Screening(network, self._prove, tolerance=tolerance, max_steps=max_steps)
+        search = RivalSearch(network, self._prove, tolerance=tolerance, max_steps=max_steps)
         self._search = tf.function(
-            screening.__call__,
+            search.__call__,
             input_signature=[
                 tf.TensorSpec((None, network.dim), tf.float64),
                 tf.TensorSpec((None,), tf.int32),

@@ -40,11 +40,9 @@ from keras_curv.curvature import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.methods.method import ServedError
 from keras_curv.network import Network, require_dense
-from keras_curv.rounding import FLOAT32_TINY as TINY
-from keras_curv.rounding import FLOAT32_UNIT as UNIT
-from keras_curv.rounding import norm_bound, pre_activation_errors, up
+from keras_curv.rounding import FLOAT32_TINY, FLOAT32_UNIT, norm_bound, pre_activation_errors, up
 
-ACTIVATION_ULPS = 16.0
+FLOAT32_ULPS = 16.0
 ACTIVATION_TINY = 2.0**-100
 # Activations that are one op in a served graph. Others are spelled out in several, or cancel near 0
 # as TensorFlow's elu does, and are exact relative to |σ| + 1 + |z| only.
@@ -141,16 +139,16 @@ class Float32Error(ServedError):
             rounded_rate = (steepest + affine.kernel_error) * lipschitz
             rounded_rate += _through(away, steepest, error_rate)
             terms = (size + error).sum(axis=1, keepdims=True)
-            underflow = TINY * (4.0 * len(kernel) + 4.0 + kernel.sum(axis=0) + terms)
+            underflow = FLOAT32_TINY * (4.0 * len(kernel) + 4.0 + kernel.sum(axis=0) + terms)
             rounded += underflow
-            rounded_rate += TINY * (len(kernel) * lipschitz + error_rate.sum())
+            rounded_rate += FLOAT32_TINY * (len(kernel) * lipschitz + error_rate.sum())
             peak = 2.0 * affine.served_gain
             largest = np.maximum(largest, peak * (1.0 + (size + error).max(axis=1)))
             largest_rate = max(largest_rate, peak * (lipschitz + error_rate.max()))
             if last:
                 break
             activation = self.network.activations[index]
-            slope, omega = activation.slope, ACTIVATION_ULPS * UNIT
+            slope, omega = activation.slope, FLOAT32_ULPS * FLOAT32_UNIT
             before, before_rate = passed + rounded, passed_rate + rounded_rate
             worst = before.max(axis=1) * _OURS, before_rate.max() * _OURS
             pre_activations.append(worst)
@@ -190,7 +188,7 @@ class Float32Error(ServedError):
             self.network.activations, computed[1:], errors, strict=True
         ):
             off = activation.slope * error.numpy()[:, None] + 1e-12 * activation.value_floor
-            sizes.append((np.abs(a.numpy()) + off) * _OURS + TINY)
+            sizes.append((np.abs(a.numpy()) + off) * _OURS + FLOAT32_TINY)
         return sizes
 
 
@@ -204,9 +202,9 @@ def _head_error(head: str, classes: int) -> tuple[float, float] | None:
     spread = np.log(classes)
     return {
         "logits": (0.0, 0.0),
-        "softmax": (2.0 * UNIT, (2.0 * ACTIVATION_ULPS + 8.0 + 4.0 * spread) * UNIT),
-        "log_softmax": (4.0 * UNIT, (8.0 + 8.0 * spread) * UNIT),
-        "binary_sigmoid": (0.0, 4.0 * ACTIVATION_ULPS * UNIT),  # its slope at 0 is 1/4
+        "softmax": (2.0 * FLOAT32_UNIT, (2.0 * FLOAT32_ULPS + 8.0 + 4.0 * spread) * FLOAT32_UNIT),
+        "log_softmax": (4.0 * FLOAT32_UNIT, (8.0 + 8.0 * spread) * FLOAT32_UNIT),
+        "binary_sigmoid": (0.0, 4.0 * FLOAT32_ULPS * FLOAT32_UNIT),  # its slope at 0 is 1/4
     }.get(head)
 
 

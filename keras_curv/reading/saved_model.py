@@ -9,7 +9,7 @@ Loading a SavedModel runs parts of its graph, and graphs can read and write file
    variables, constants and functions: no assets, lookup tables or resources with initialisers, no
    custom save or restore code;
 3. only then load what was screened, and make sure that a server would answer by the function that
-   was loaded, with the same variables (`served.py`);
+   was loaded, with the same variables (`server_agreement.py`);
 4. freeze the signature, and read it op by op (`graph.py`);
 5. run examples through the signature, up to the output that was read and no further, and through
    the network that was read, and refuse on disagreement beyond rounding. The op rules are the
@@ -35,7 +35,7 @@ from keras_curv.errors import InputError
 from keras_curv.network import Network
 from keras_curv.reading import graph, screening
 from keras_curv.reading.files import GRAPH, ModelFiles
-from keras_curv.reading.served import require_as_served
+from keras_curv.reading.server_agreement import require_as_served
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)

@@ -2,7 +2,7 @@
 
 1. The file is no larger than it may be, and neither are the tensors and shapes it writes down,
    nor anything that it lists, nor the graph that it becomes when all calls are written out
-   (`limits.py`), nor what TensorFlow computes of it while it loads (`folding.py`).
+   (`limits.py`), nor what TensorFlow computes of it while it loads (`constant_folding.py`).
 2. Every op of every graph and function is on the list of `allow_list.py`.
 3. The object graph holds plain variables, constants and functions only, and no function is another
    one depending on who calls it, or where.
@@ -33,7 +33,7 @@ from tensorflow.core.protobuf import (
 from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
-from keras_curv.reading import allow_list, folding, limits
+from keras_curv.reading import allow_list, constant_folding, limits
 
 _PLAIN_OBJECTS = {
     "user_object",
@@ -98,7 +98,7 @@ def refuse_unsafe(meta: meta_graph_pb2.MetaGraphDef, source: str) -> None:
     exposed = meta.object_graph_def.concrete_functions
     allow_list.refuse_unsafe_ops(meta.graph_def, meta.saver_def, exposed, source)
     with _naming(source):
-        folding.refuse_large(meta.graph_def)
+        constant_folding.refuse_large(meta.graph_def)
 
 
 @contextlib.contextmanager

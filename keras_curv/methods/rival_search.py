@@ -45,7 +45,7 @@ class _State(NamedTuple):
     iterate: dual.Iterate  # of that search, rows n
 
 
-class Screening:
+class RivalSearch:
     """The search, for one network.
 
     Args:

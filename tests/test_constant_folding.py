@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
-from keras_curv.reading import allow_list, folding
+from keras_curv.reading import allow_list, constant_folding
 
 # Integers on which values depend, but no shape.
 DATA = {
@@ -21,7 +21,7 @@ DATA = {
 def walked(body, *specs):
     """The walk through `body`'s graph, and what it knows of each node."""
     graph = tf.function(body).get_concrete_function(*specs).graph
-    walk = folding._Walk(graph.as_graph_def())
+    walk = constant_folding._Walk(graph.as_graph_def())
     return walk, walk.values(graph.as_graph_def().node, {}), graph
 
 
@@ -39,7 +39,7 @@ def test_every_argument_that_can_be_a_shape_is_asked():
         definition = op_def_registry.get(op)
         attributes = {attribute.name: attribute for attribute in definition.attr}
         arguments = definition.input_arg
-        asked = {place % len(arguments) for place in folding.ASKED.get(op, ())}
+        asked = {place % len(arguments) for place in constant_folding.ASKED.get(op, ())}
         for place, argument in enumerate(arguments):
             if _is_integer(argument, attributes) and argument.name not in DATA:
                 assert place in asked, (op, argument.name)
@@ -100,7 +100,7 @@ def test_padding_an_image_by_much_is_fine():
     definition = walked(
         lambda x: tf.pad(x, [[0, 0], [64, 64], [64, 64], [0, 0]]), tf.TensorSpec((None, 8, 8, 1))
     )[2].as_graph_def()
-    folding.refuse_large(definition)
+    constant_folding.refuse_large(definition)
 
 
 def test_a_constant_that_its_type_cannot_hold_is_of_any_size():
@@ -110,7 +110,9 @@ def test_a_constant_that_its_type_cannot_hold_is_of_any_size():
     tensor = definition.node[0].attr["value"].tensor
     tensor.ClearField("tensor_content")
     tensor.int_val[:] = [300, 1]
-    assert folding._Walk(definition).values(definition.node, {})["Const"].product == math.inf
+    assert (
+        constant_folding._Walk(definition).values(definition.node, {})["Const"].product == math.inf
+    )
 
 
 def test_what_depends_on_the_input_is_not_computed(rng):
@@ -121,7 +123,9 @@ def test_what_depends_on_the_input_is_not_computed(rng):
             x = x @ kernel
         return tf.reshape(x, tf.shape(x @ tf.transpose(x)))
 
-    folding.refuse_large(walked(body, tf.TensorSpec((None, 400), tf.float64))[2].as_graph_def())
+    constant_folding.refuse_large(
+        walked(body, tf.TensorSpec((None, 400), tf.float64))[2].as_graph_def()
+    )
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -136,7 +140,7 @@ def test_many_little_ones_are_too_much_together(inside):
     function = tf.function((lambda x: called(x)) if inside else body)
     definition = function.get_concrete_function(tf.TensorSpec((None, 2))).graph.as_graph_def()
     with pytest.raises(InputError, match=r"op Reshape \(node 'Reshape_\d+'\) depends on a shape"):
-        folding.refuse_large(definition)
+        constant_folding.refuse_large(definition)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -145,7 +149,7 @@ def test_ops_without_their_arguments_are_left_to_tensorflow(count):
     definition.node.add(name="x", op="Placeholder")
     for op in allow_list._PURE_OPS:
         definition.node.add(name=f"of_{op}", op=op, input=["x"] * count)
-    folding.refuse_large(definition)
+    constant_folding.refuse_large(definition)
 
 
 def test_a_function_defined_twice_is_refused(tmp_path):
