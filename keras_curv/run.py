@@ -6,15 +6,17 @@ import pathlib
 import time
 from collections.abc import Sequence
 
+from keras_curv.console import progress_bar, working
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_fraction, require_positive
 from keras_curv.files import write_file, write_json, write_text
 from keras_curv.html_report import page
 from keras_curv.html_report.gathered import Gathered
 from keras_curv.job import Job, Smoothing
+from keras_curv.plot import plot_curve, require_plottable
 from keras_curv.reading import saved_model
-from keras_curv.report import Tally, plot_curve, progress_bar, require_plottable, working
 from keras_curv.rows import RowFile, settings_path
+from keras_curv.tally import Tally
 from keras_curv.verdict import verdict
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
@@ -69,7 +71,7 @@ def certify_examples(
         progress: draw a progress bar on stderr.
 
     Returns:
-        The summary; see `report.Tally.summary` for its keys, and `verdict.verdict`.
+        The summary; see `Tally.summary` for its keys, and `verdict.verdict`.
 
     Raises:
         InputError: what cannot be used, before anything is written where that can be known;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keras_curv.report import percent, percent_up
+from keras_curv.wording import percent, percent_up
 
 
 def verdict(

@@ -22,8 +22,10 @@ from keras_curv.html_report.examples import Case
 from keras_curv.html_report.gathered import Gathered, read_again
 from keras_curv.methods.best_of import choose_method
 from keras_curv.network import Network
-from keras_curv.report import Tally, percent
+from keras_curv.plot import last_radius
 from keras_curv.rows import Row
+from keras_curv.tally import Tally
+from keras_curv.wording import percent
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "saved_models" / "digits")
@@ -347,7 +349,7 @@ def test_pictures_decode_to_what_was_drawn(rng):
 @pytest.mark.parametrize("count", [1, 5, 2000])
 def test_the_curve_is_never_above_what_is_certified(count, rng):
     radii = np.where(rng.random(count) < 0.9, rng.exponential(size=count), 0.0)
-    end = charts.last_radius(radii)
+    end = last_radius(radii)
     drawing = charts.curve(radii, {"0.5": 0.5}, 0.9, "units")
     path = next(a for a in Page(drawing).all("path"))["d"]
     steps = [(kind, float(value)) for kind, value in re.findall(r"([MHV ])([\d.]+)", path)]

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from keras_curv.html_report.markup import Markup, element
-from keras_curv.report import percent
+from keras_curv.plot import last_radius
+from keras_curv.wording import percent
 
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 16, 32, 62
@@ -16,12 +17,6 @@ _SMALL_WIDTH, _SMALL_HEIGHT, _SMALL_BASE, _SMALL_LEFT = 200, 110, 88, 22
 _COLUMNS = 540  # of the curve: it is evaluated once each
 _BARS = 24
 _LABEL_WIDTH = 0.12  # of the curve
-
-
-def last_radius(radii: np.ndarray) -> float:
-    """Where the axis of radii ends: somewhat beyond the largest finite one."""
-    finite = radii[np.isfinite(radii) & (radii > 0.0)]
-    return 1.05 * float(finite.max()) if len(finite) else 1.0
 
 
 def curve(

@@ -10,8 +10,8 @@ import numpy as np
 from keras_curv.certificate import Status
 from keras_curv.html_report import pictures
 from keras_curv.html_report.markup import Markup, element, join
-from keras_curv.report import number
 from keras_curv.rows import Row
+from keras_curv.wording import number
 
 _NUMBERS = 16  # entries of an input that is written out
 _FOUR_DIGITS_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)

@@ -24,7 +24,8 @@ from keras_curv.html_report.examples import Case, gallery
 from keras_curv.html_report.gathered import Gathered, read_again
 from keras_curv.html_report.markup import Markup, element, join
 from keras_curv.network import FeedForward
-from keras_curv.report import facts, number, percent, units
+from keras_curv.plot import last_radius
+from keras_curv.wording import facts, number, percent, units
 
 _STYLE = Markup(pathlib.Path(__file__).with_name("style.css").read_text(encoding="utf-8"))
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -189,7 +190,7 @@ def _classes(summary: dict, gathered: Gathered):
         names = sorted(sorted(names, key=medians.get)[:_CLASSES])
     else:
         note = ""
-    end = charts.last_radius(radii)
+    end = last_radius(radii)
     counts = {name: charts.histogram_counts(radii[classes == name], end) for name in names}
     zeros = {name: int(np.sum(radii[classes == name] == 0.0)) for name in names}
     highest = max(max(counts[name].max(), zeros[name]) for name in names)

@@ -7,8 +7,9 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-from keras_curv import report
+from keras_curv.errors import InputError
 from keras_curv.files import write_file, write_text
+from keras_curv.plot import require_plottable
 from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
 from keras_curv.reproduce.results import Result
@@ -127,8 +128,8 @@ def _write_csv(path: pathlib.Path, table: Table, results, *, quick, limit) -> No
 def _plot(table: Table, results, path: pathlib.Path) -> bool:
     """Ours as bars, the paper's as marks, a group for each network; whether it could be drawn."""
     try:
-        report.require_plottable(str(path))
-    except report.InputError:
+        require_plottable(str(path))
+    except InputError:
         return False
     from matplotlib.figure import Figure
 

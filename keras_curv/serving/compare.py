@@ -6,10 +6,10 @@ import collections
 import datetime
 from collections.abc import Iterable, Sequence
 
-from keras_curv.report import Tally
 from keras_curv.serving.reasons import Reason
 from keras_curv.serving.request_rows import RequestRow
 from keras_curv.serving.requests import Survey
+from keras_curv.tally import Tally
 
 PARTS = 10
 
@@ -151,7 +151,7 @@ class RequestTally:
         """What the run came to, as JSON can hold it.
 
         Returns:
-            All of `report.Tally.summary`, over requests that are not skipped; how many examples
+            All of `Tally.summary`, over requests that are not skipped; how many examples
             were `refused`, and records `skipped`; `reasons`, name → count, text, where it first
             came and with what detail; `versions`, version ("" where none is known) → see
             `Fraction.summary`; `drift`, see `Parts.summary`; `baseline`, see

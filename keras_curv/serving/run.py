@@ -7,9 +7,10 @@ import csv
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from keras_curv import report
+from keras_curv.console import progress_bar, working
 from keras_curv.errors import InputError, require_at_least, require_fraction, require_positive
 from keras_curv.files import replacing, write_file, write_json, writing
+from keras_curv.plot import plot_curve, require_plottable
 from keras_curv.reading import saved_model
 from keras_curv.rows import RowFile
 from keras_curv.run import DEFAULT_RADII, require_distinct_files
@@ -103,13 +104,13 @@ def certify_requests(
     if baseline is None and (lost is not None or max_lost is not None):
         raise InputError("what is lost is lost against a baseline; name one")
     if plot:
-        report.require_plottable(plot)
+        require_plottable(plot)
     options = {"signature": signature, "method": method, "guarantee": guarantee}
     sides = [Versions(path, **options) for path in (model, baseline) if path is not None]
     log = RequestLog(patterns, sides, model_name=model_name)
     require_distinct_files(output, [summary, plot, lost], log.files)
 
-    with report.working("reading the requests and their models", visible=progress):
+    with working("reading the requests and their models", visible=progress):
         survey = log.survey(limit)
     for side in sides:
         if side.refused() and not side.models():
@@ -119,7 +120,7 @@ def certify_requests(
     with (
         RowFile(output, settings, count=survey.count, resume=resume, kind=RequestRow) as file,
         _lost_file(lost) as write_lost,
-        report.progress_bar(survey.count, len(file.rows), visible=progress) as advance,
+        progress_bar(survey.count, len(file.rows), visible=progress) as advance,
     ):
 
         def take(rows: Sequence[RequestRow]) -> None:
@@ -147,7 +148,7 @@ def certify_requests(
     if summary:
         write_json(summary, result)
     if plot:
-        write_file(plot, lambda path: report.plot_curve(tally.all, result, str(path)))
+        write_file(plot, lambda path: plot_curve(tally.all, result, str(path)))
     return result | {"seconds": round(time.monotonic() - started, 3)}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from keras_curv.report import percent, percent_up, print_table
+from keras_curv.console import print_table
+from keras_curv.wording import percent, percent_up
 
 
 def print_requests(summary: dict, console: Console | None = None) -> None:

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv import data, report
+from keras_curv import data, wording
 from keras_curv.activations import SMOOTH
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
@@ -60,7 +60,7 @@ def train(
         progress: show bars.
 
     Returns:
-        The summary of the certification; see `report.Tally.summary`.
+        The summary of the certification; see `Tally.summary`.
 
     Raises:
         InputError: what cannot be used; before anything is written where that can be known.
@@ -269,7 +269,7 @@ def _writing(directory: pathlib.Path, theirs=tf.errors.OpError) -> Iterator[None
 def _card(recipe: Recipe, name: str, part: str, summary: dict, command: str | None) -> str:
     """What a reader must know of the model: how it was made, and what it is worth."""
     rows = "\n".join(
-        f"| {radius} | {report.percent(fraction)} |"
+        f"| {radius} | {wording.percent(fraction)} |"
         for radius, fraction in summary["certified_accuracy"].items()
     )
     trained = f"\n    {command}\n" if command else "\n    " + json.dumps(dataclasses.asdict(recipe))
@@ -283,9 +283,9 @@ def _card(recipe: Recipe, name: str, part: str, summary: dict, command: str | No
 
 | radius | certified accuracy |
 | ---: | ---: |
-| 0 (clean) | {report.percent(summary["clean_accuracy"])} |
+| 0 (clean) | {wording.percent(summary["clean_accuracy"])} |
 {rows}
 
-Mean radius over the correct ones {report.number(summary["mean_radius"])}, by the method
+Mean radius over the correct ones {wording.number(summary["mean_radius"])}, by the method
 `{summary["method"]}` alone. Trained by
 {trained}"""
