@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from keras_curv.baselines.clopper_pearson import require_failure_probability
 from keras_curv.baselines.smoothing import NOISE, VOTE_RIVALS, SmoothedClassifier
 from keras_curv.certificate import RIVALS
 from keras_curv.certifier import Certifier, plain_shape
@@ -18,7 +19,6 @@ from keras_curv.errors import (
     require_at_least,
     require_one_of,
     require_positive,
-    require_probability,
 )
 from keras_curv.reading import saved_model
 from keras_curv.rows import Row
@@ -41,7 +41,7 @@ class Smoothing:
     def __post_init__(self):
         require_positive(self.deviation, "deviation")
         require_at_least(self.samples, 1, "samples")
-        require_probability(self.failure_probability, "failure_probability")
+        require_failure_probability(self.failure_probability)
         require_one_of(self.noise, NOISE, "noise")
 
     def votes(self) -> dict:

@@ -8,7 +8,8 @@ By the Neyman–Pearson lemma `Φ⁻¹(p_A)` changes by at most ‖δ‖/s betwe
 p_A is unknown; a count of k wins in n draws bounds it from below, with Clopper and Pearson: the p
 with `P(Bin(n, p) ≥ k) = α` is above p_A with probability at most α. Which class A is voted on is
 chosen from other draws, independent of those counted. A draw counts for A only where its logit is
-strictly the largest and all are finite.
+proved to be the largest of all, in real arithmetic on the stored weights: computed in float64, and
+above the others by more than the rounding of it could be (`votes.py`).
 
 Against one rival t (the paper's binary variant), A wins a draw where `z_A > z_t`: the same
 argument, for the classifier with these two classes.
@@ -22,9 +23,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import tensorflow as tf
 
-from keras_curv.baselines.clopper_pearson import certified_radius
+from keras_curv.baselines.clopper_pearson import certified_radius, require_failure_probability
 from keras_curv.baselines.votes import NoiseVotes
 from keras_curv.certificate import Certificates, Status, around
 from keras_curv.certifier import Certifier
@@ -33,14 +33,12 @@ from keras_curv.errors import (
     require_at_least,
     require_one_of,
     require_positive,
-    require_probability,
 )
 from keras_curv.reading import saved_model
 
 VOTE_RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
 _EXAMPLES_AT_ONCE = 16
-_RESOLUTION = 2.0**-16  # of float32 beside 2⁻²⁴: noise smaller than this is lost beside an input
 
 
 class SmoothedClassifier(Certifier):
@@ -50,13 +48,13 @@ class SmoothedClassifier(Certifier):
     within the radius.
 
     Args:
-        model: see `Certifier`; of float32 inputs, any activation that can be read.
+        model: see `Certifier`; of floats, with any activation that can be read.
         deviation: s > 0, the standard deviation of the noise in each entry, in input units.
         signature: of a SavedModel.
 
     Raises:
         InputError: see `saved_model.read`; the deviation is not a positive float32 number; or the
-            model takes anything but float32, integers say, to which no such noise can be added.
+            model takes integers, to which no such noise can be added.
 
     Example:
         >>> from keras_curv import data
@@ -69,13 +67,13 @@ class SmoothedClassifier(Certifier):
 
     def __init__(self, model, deviation: float, *, signature=saved_model.DEFAULT_SIGNATURE):
         served = saved_model.read(model, signature)
-        if served.input_dtype != tf.float32:
+        if not served.input_dtype.is_floating:
             raise InputError(
-                f"{served.source} takes {served.input_dtype.name}, to which float32 noise cannot "
-                "be added; export the model with float32 inputs"
+                f"{served.source} takes {served.input_dtype.name}, to which noise cannot be added; "
+                "export the model with float32 inputs"
             )
         with np.errstate(over="ignore"):
-            # What is drawn in float32 has this deviation.
+            # Times a float32 number it is exact in float64.
             self.deviation = float(np.float32(require_positive(deviation, "deviation")))
         if not np.finfo(np.float32).tiny <= self.deviation < math.inf:
             raise InputError(f"deviation must be in the range of float32. Received: {deviation}")
@@ -105,8 +103,8 @@ class SmoothedClassifier(Certifier):
         For each example: with probability at least 1 − `failure_probability` over the noise,
         either the radius is 0, or for every δ with `‖δ‖₂ < radius` the class `prediction` has
         probability above 1/2 at `x + δ + s ξ`; with "runner_up", beats `nearest_rival` with
-        probability above 1/2. This takes Philox's numbers and their Box–Muller transform for
-        normal ones, and the network's float32 logits for its real ones.
+        probability above 1/2. This takes Philox's numbers and their Box–Muller transform, in
+        float32, for normal ones.
 
         Args:
             x: `(n, *input shape)`.
@@ -126,9 +124,8 @@ class SmoothedClassifier(Certifier):
             `Certificates`; where the vote is not won, the status is ABSTAINED, prediction −1.
 
         Raises:
-            InputError: wrong shape, NaN or infinite entries, labels out of range, inputs beside
-                which float32 loses the noise, or a model whose signature disagrees with what was
-                read from it.
+            InputError: wrong shape, NaN or infinite entries, labels out of range, or a model whose
+                signature disagrees with what was read from it.
         """
         require_one_of(rivals, VOTE_RIVALS, "rivals")
         require_one_of(noise, NOISE, "noise")
@@ -136,16 +133,11 @@ class SmoothedClassifier(Certifier):
         samples = require_at_least(samples, 1, "samples")
         seed = require_at_least(seed, 0, "seed")
         first_index = require_at_least(first_index, 0, "first_index")
-        require_probability(failure_probability, "failure_probability")
+        require_failure_probability(failure_probability)
         served, moved = self._as_served(np.asarray(x), first_index)
         y = None if y is None else self._validate_labels(np.asarray(y), len(served), first_index)
-        self._refuse_where(
-            np.abs(served) * _RESOLUTION > self.deviation,
-            first_index,
-            f"is too large for float32 to show noise of deviation {self.deviation:g} beside it",
-        )
         self._check(served)
-        flat = served.reshape(len(served), self.served.network.dim)
+        flat = served.reshape(len(served), self.served.network.dim).astype(np.float64)
         draw = {"first_index": first_index, "seed": seed, "shared": noise == "shared"}
         votes = self.votes.preferences(flat, samples=selection_samples, **draw)
         classes = np.arange(votes.shape[1])

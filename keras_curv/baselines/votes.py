@@ -4,6 +4,10 @@ A draw is `z(x + s ξ)`, ξ standard normal. The first layer is affine, `(x + s 
 (s ξ W + b)`, so that examples that share their noise share that product, most of the work of a
 shallow network.
 
+All of it is in float64, in which s ξ is exact, ξ and s being float32 numbers. What rounding can do
+to a margin is bounded for each draw as for any certificate (`rounding.py`), with ‖x‖ + ‖s ξ‖ for
+the norm of what the first map is given, as its two parts are multiplied apart.
+
 ξ comes from Philox, keyed by the seed, the stream, the example (unless shared) and the block of
 draws: it does not depend on how examples are cut into batches.
 """
@@ -14,24 +18,27 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network import Network, require_dense
+from keras_curv.rounding import pre_activation_errors
 
 _BLOCK = 2000  # draws at a time
+_SLACK = 1.0 + 1e-6  # covers the rounding of norms, of the bound itself and of the last difference
 _SELECTION, _ESTIMATION = 0, 1  # streams
 
 
 class NoiseVotes:
-    """Counts how a network votes at noisy points, in float32.
+    """Counts how a network votes at noisy points.
 
-    A draw with an infinite or undefined logit counts for no class.
+    A draw counts for a class where its logit is proved to be above the others in real arithmetic on
+    the stored weights; so never one with an infinite or undefined logit.
 
     Args:
         network: any.
-        deviation: s, the standard deviation of the noise.
+        deviation: s, the standard deviation of the noise, a float32 number.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
         >>> votes = NoiseVotes(network, 1.0)
-        >>> x = np.array([[9.0, 0.0], [0.0, 0.0]], np.float32)
+        >>> x = np.array([[9.0, 0.0], [0.0, 0.0]])
         >>> options = {"first_index": 0, "seed": 0, "samples": 100, "shared": False}
         >>> votes.preferences(x, **options)[0].round().tolist()
         [100.0, 0.0]
@@ -56,7 +63,7 @@ class NoiseVotes:
         Among equals the mean softmax decides: it is added, scaled to less than one vote.
 
         Args:
-            x: `(n, dim)`, float32.
+            x: `(n, dim)`, float64.
             first_index: of the first example.
             seed: of the noise.
             samples: draws for each example; other ones than those of `wins`.
@@ -75,7 +82,7 @@ class NoiseVotes:
         samples: int,
         shared: bool,
     ) -> np.ndarray:
-        """How often the label's logit is above those of all `others`, `(n,)`; ties are lost.
+        """How often the label's logit is proved above those of all `others`, `(n,)`.
 
         Args:
             label: `(n,)`, integers.
@@ -97,10 +104,11 @@ class NoiseVotes:
         """The sum of each example's ballots over the draws, `(n, ·)`, float64.
 
         Args:
-            ballot: `ballot(logits, *choice)`, `(draws, ·)`, of one example.
+            ballot: `ballot(logits, error, *choice)`, `(draws, ·)`, of one example; a difference
+                of two of its logits is off by at most `error`, `(draws, 1)`.
             choice: tensors, each with one entry for each example.
         """
-        kernel, bias = (part[0] for part in self.network.weights(tf.float32))
+        kernel, bias = (part[0] for part in self.network.weights(tf.float64))
         size = min(samples, _BLOCK)
 
         def in_block(x, choice, key, number):
@@ -108,13 +116,15 @@ class NoiseVotes:
             normal = tf.random.stateless_normal(
                 (size, self.network.dim), _fold_in(key, number), alg="philox"
             )
-            moved = tf.matmul(self.deviation * normal, kernel) + bias
+            noise = self.deviation * tf.cast(normal, tf.float64)
+            moved, length = tf.matmul(noise, kernel) + bias, tf.norm(noise, axis=1, keepdims=True)
 
             def of_one(row, *choice):
                 # Row by row: rounding depends on the shape of a product, so on the batch.
-                logits = self._logits(moved + tf.linalg.matvec(kernel, row, transpose_a=True))
+                first = moved + tf.linalg.matvec(kernel, row, transpose_a=True)
+                logits, error = self._logits(first, tf.norm(row) + length)
                 valid = counted & tf.reduce_all(tf.math.is_finite(logits), axis=1)
-                ballots = tf.where(valid[:, None], ballot(logits, *choice), 0.0)
+                ballots = tf.where(valid[:, None], ballot(logits, error, *choice), 0.0)
                 return tf.reduce_sum(ballots, axis=0)
 
             return _map(of_one, x, *choice)
@@ -134,22 +144,30 @@ class NoiseVotes:
 
         return over_blocks(x, choice, key) if shared else _map(on_its_own, x, index, *choice)
 
-    def _logits(self, first: tf.Tensor) -> tf.Tensor:
-        """From pre-activations of the first layer."""
-        if self._tail is None:
-            return first
-        return self._tail.logits(self.network.activations[0].value(first))
+    def _logits(self, first: tf.Tensor, size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Logits, and what a difference of two may be off by, `(draws, 1)`.
+
+        Args:
+            first: pre-activations of the first layer.
+            size: bounds of the norms of what it was given, `(draws, 1)`, as if of one entry.
+        """
+        logits, hidden = first, []
+        if self._tail is not None:
+            hidden = self._tail.hidden(self.network.activations[0].value(first))
+            logits = self._tail.logits(hidden[0])
+        error = pre_activation_errors(self.network.layer_norms, [size * _SLACK, *hidden])[-1]
+        return logits, error[:, None] * _SLACK
 
 
-def _preference(logits: tf.Tensor) -> tf.Tensor:
-    logits = tf.cast(logits, tf.float64)
+def _preference(logits: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
     vote = tf.one_hot(tf.argmax(logits, axis=1), logits.shape[1], dtype=tf.float64)
     return vote + 2.0**-40 * tf.nn.softmax(logits)
 
 
-def _win(logits: tf.Tensor, label: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+def _win(logits: tf.Tensor, error: tf.Tensor, label: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     strongest = tf.reduce_max(tf.where(others, logits, -np.inf), axis=1, keepdims=True)
-    return tf.cast(tf.gather(logits, label[None], axis=1) > strongest, tf.float64)
+    margin = tf.gather(logits, label[None], axis=1) - strongest
+    return tf.cast(margin > error, tf.float64)
 
 
 def _map(function, *columns) -> tf.Tensor:

@@ -27,7 +27,7 @@ from keras_curv.reproduce.tables import Row
 CORRECT = 150  # of mean certificates
 ATTACKED = 1000
 LINEAR = 1000  # proved by linear bounds, where there are more than two layers
-SMOOTHED = 300
+SMOOTHED = 1000
 SAMPLES = 10_000
 PAIR = 100  # images of a pair (label, runner-up) that make its curvature worth a mean
 _BATCH = 250
@@ -195,7 +195,7 @@ class Column(NamedTuple):
 
 _CERTIFIED = (
     "proved at ρ, of all test images: by CRC; CROWN-IBP, COAP and ReLU nets by CROWN, above two "
-    f"layers the first {LINEAR:,} images; noise by smoothing, the first {SMOOTHED} images, "
+    f"layers the first {LINEAR:,} images; noise by smoothing, the first {SMOOTHED:,} images, "
     f"{SAMPLES:,} samples, α = 0.001"
 )
 _MEAN = f"mean radius of the first {CORRECT} correct images"
