@@ -16,6 +16,13 @@ from keras_curv.errors import require_at_least
 from keras_curv.network import FeedForward, likeliest_rivals
 
 
+def normalized(gradient: tf.Tensor) -> tf.Tensor:
+    """`g / ‖g‖` of each row, 0 where g is; of a confident net g² underflows, and g does not."""
+    largest = tf.reduce_max(tf.abs(gradient), axis=-1, keepdims=True)
+    gradient = tf.math.divide_no_nan(gradient, largest)
+    return tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
+
+
 class AttackResult(NamedTuple):
     """All of the shape of `rival`, `(n,)` or `(n, rivals)`.
 
@@ -169,8 +176,7 @@ def pgd_attack(
         better = margin < best_margin
         best_point = tf.where(better[:, None], point, best_point)
         _, gradient = network.margin_and_gradient(point, label, target)
-        direction = tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
-        moved = point - (step_size * radius / steps)[:, None] * direction
+        moved = point - (step_size * radius / steps)[:, None] * normalized(gradient)
         return target, tf.minimum(margin, best_margin), best_point, project(moved, x, radius)
 
     best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x

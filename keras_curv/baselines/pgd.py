@@ -11,7 +11,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from keras_curv.attacks import project, uniform_in_ball
+from keras_curv.attacks import normalized, project, uniform_in_ball
 from keras_curv.baselines.ball_model import BallModel, flattened
 from keras_curv.errors import require_at_least, require_positive
 from keras_curv.training.logits_model import class_numbers
@@ -52,11 +52,7 @@ def l2_ascent(
             tape.watch(point)
             value = objective(point)
         gradient = tape.gradient(value, point)
-        # Of a confident net it is so small that its square underflows.
-        largest = tf.reduce_max(tf.abs(gradient), axis=-1, keepdims=True)
-        gradient = tf.math.divide_no_nan(gradient, largest)
-        direction = tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
-        return index + 1, project(point + step * direction, x, radius)
+        return index + 1, project(point + step * normalized(gradient), x, radius)
 
     step = tf.reshape(step_size * tf.cast(radius, x.dtype) / steps, (-1, 1))
     begin = tf.constant(0), project(start, x, radius)

@@ -8,6 +8,7 @@ accuracies are of the whole test set wherever a proof costs milliseconds.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -88,7 +89,7 @@ class Subject:
         return "quadratic" if name == "crc" and not smooth else name
 
     def _certificates(self, method: str, rivals: str, only: str) -> tuple[Certificates, float]:
-        """Of "all" examples or of the first "correct" ones; and seconds for each."""
+        """Of "all" examples or of the first "correct" ones, at least one; and seconds for each."""
         rows = np.flatnonzero(self.correct)[:CORRECT] if only == "correct" else slice(None)
         certifier, x, y = self.certifier(method), self.x[rows], self.y[rows]
         certifier.certify(x[:2], y[:2], rivals=rivals)  # traced, checked
@@ -158,11 +159,15 @@ def _empirical_ddn(subject: Subject) -> float:
 
 
 def _mean_radius(method: str, rivals: str, subject: Subject) -> float:
+    if not subject.correct.any():
+        return math.nan
     method = subject.method(method)
     return subject.certificates(method, rivals, "correct")[0].radius.mean()
 
 
 def _seconds(method: str, subject: Subject) -> float:
+    if not subject.correct.any():
+        return math.nan
     return subject.certificates(subject.method(method), "runner_up", "correct")[1]
 
 
@@ -183,7 +188,7 @@ class Column(NamedTuple):
     Attributes:
         heading: what stands above it.
         unit: "%" or "".
-        measure: `Subject → float`.
+        measure: `Subject → float`; NaN where there is no such figure.
         meaning: what exactly is measured, on how many examples.
     """
 

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import pathlib
 import time
 from collections.abc import Iterator, Sequence
@@ -53,43 +54,49 @@ def reproduce(
         data_dir: of tfds.
         seed: of every training.
         quick: tiny networks and 40 examples, to see that everything runs; marked so.
-        limit: measure the first so many test examples only; marked so.
+        limit: measure the first so many test examples only; marked so, and so is the files' name,
+            as it is for `quick` and another seed.
         layers: train and measure only networks of so many; others stay as they are.
         train: if not, only networks that an earlier run trained are measured.
         progress: show bars.
-        say: called with a line of text as each network is begun.
+        say: called with a line of text as each network is begun, and where others are at work.
 
     Returns:
         "md", "csv" and "png" (where matplotlib is installed) → the files.
 
     Raises:
-        InputError: the table is unknown, its data are not there, or the folder cannot be used.
+        InputError: the table is unknown, its data are not there, the folder cannot be used, or a
+            file in it is broken or of another recipe.
     """
     table, folder = tables.get(name), pathlib.Path(output)
-    limit = min(limit or _QUICK_EXAMPLES, _QUICK_EXAMPLES) if quick else limit
-    examples = data.load(table.dataset, "test", data_dir=data_dir).limited(limit)
+    whole = data.load(table.dataset, "test", data_dir=data_dir)
+    examples = whole.limited(min(limit or _QUICK_EXAMPLES, _QUICK_EXAMPLES) if quick else limit)
     for part in ("models", "measurements"):
         try:
             (folder / part).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder} cannot be used for output: {error}") from error
-    for row in tables.rows(name):
-        if layers is not None and row.layers not in layers:
-            continue
-        recipe = recipes.recipe(table, row, seed=seed, quick=quick)
-        model = folder / "models" / key(recipe)
-        if not (train or model.with_suffix(".json").is_file()):
-            continue
-        with lock(model.with_suffix(".lock")) as ours:
-            if ours:
-                say(f"{name}: {recipe.architecture}, {row.training} {row.weight or ''}".strip())
-                _train(recipe, model, data_dir, progress)
-                _measure(folder, model, table, row, recipe, examples)
-    results = [
-        _result(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
+    nets = [
+        _Net(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
         for row in tables.rows(name)
     ]
-    return write.table(name, table, results, folder, quick=quick, limit=limit)
+    elsewhere = 0
+    for net in nets:
+        left = layers is not None and net.row.layers not in layers
+        if left or not (train or net.history.is_file()):
+            continue
+        with lock(net.model.with_suffix(".lock")) as ours:
+            elsewhere += not ours
+            if ours:
+                say(f"{name}: {net}")
+                net.train(data_dir, progress)
+                net.measure()
+    if elsewhere:
+        say(f"{name}: {elsewhere} networks are in work elsewhere; started again, it takes them in")
+    limited = examples.count < whole.count
+    marks = write.Marks(name, examples, quick=quick, limited=limited, seed=seed)
+    with lock(folder / "measurements" / f"{marks.stem}.lock", wait=True):
+        return write.table(table, [net.result() for net in nets], folder, marks)
 
 
 def key(*settings) -> str:
@@ -100,71 +107,106 @@ def key(*settings) -> str:
 
 
 @contextlib.contextmanager
-def lock(path: pathlib.Path) -> Iterator[bool]:
+def lock(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
     """Whether the lock is ours; it goes with the process, however that ends."""
     with writing(path):
         file = open(path, "w")
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
             return
         yield True
 
 
-def _train(recipe: Recipe, model: pathlib.Path, data_dir, progress: bool) -> None:
-    """Trains the network unless it is there; goes on with one that was interrupted."""
-    took = model.with_suffix(".json")
-    if took.is_file():
-        return
-    begun, earlier = (model / "recipe.json").is_file(), time.time()
-    if not (model / "CARD.md").is_file():
-        training.train(
-            recipe,
-            str(model),
-            resume=begun,
-            data_dir=data_dir,
-            command=recipes.command(recipe),
-            limit=_ON_CARD,
-            progress=progress,
+class _Net:
+    """One network of a table, and where what is known of it is kept.
+
+    Attributes:
+        row, recipe: what it is.
+        model: its SavedModel.
+        history: JSON file of how the training went; there once it is over.
+        measured: JSON file of figures, by what exactly they mean; null where there is none.
+    """
+
+    def __init__(self, folder, table: Table, row: Row, recipe: Recipe, examples: Examples):
+        self.row, self.recipe = row, recipe
+        self._table, self._examples = table, examples
+        self.model = folder / "models" / key(recipe, examples.fingerprint)
+        self.history = self.model.with_suffix(".json")
+        known_by = [examples.name, examples.fingerprint, examples.count, table.radius]
+        self.measured = folder / "measurements" / f"{key(recipe, known_by)}.json"
+
+    def __str__(self):
+        return f"{self.recipe.architecture}, {self.row.training} {self.row.weight or ''}".strip()
+
+    def train(self, data_dir, progress: bool) -> None:
+        """Trains it unless that is done; goes on with a training that was interrupted."""
+        if self.history.is_file():
+            training.require_same_recipe(self.model, self.recipe)
+            return
+        begun, earlier = (self.model / "recipe.json").is_file(), time.time()
+        if not (self.model / "CARD.md").is_file():
+            training.train(
+                self.recipe,
+                str(self.model),
+                resume=begun,
+                data_dir=data_dir,
+                command=recipes.command(self.recipe),
+                limit=_ON_CARD,
+                progress=progress,
+            )
+            keras.backend.clear_session()
+        write_json(self.history, {"seconds": time.time() - earlier, "resumed": begun})
+
+    def measure(self) -> None:
+        """Measures what is not there yet; what is, is written down column by column."""
+        known = _read(self.measured) if self.measured.is_file() else {}
+        missing = [column for column in self._columns() if _meaning(column) not in known]
+        if not missing:
+            return
+        subject = Subject(str(self.model), self.row, self._examples, self._table.radius)
+        for column in missing:
+            figure = float(COLUMNS[column].measure(subject))
+            known[_meaning(column)] = None if math.isnan(figure) else figure
+            write_text(self.measured, json.dumps(known, indent=1))
+
+    def result(self) -> Result:
+        """What is known of it now."""
+        known = _read(self.measured) if self.measured.is_file() else {}
+        history = _read(self.history) if self.history.is_file() else {"resumed": True}
+        figures = {column: known.get(_meaning(column)) for column in self._table.columns}
+        return Result(
+            self.row,
+            self.recipe,
+            {column: figure for column, figure in figures.items() if figure is not None},
+            None if history["resumed"] else history["seconds"],
+            all(_meaning(column) in known for column in self._columns()),
         )
-        keras.backend.clear_session()
-    write_json(took, {"seconds": time.time() - earlier, "resumed": begun})
+
+    def _columns(self) -> list[str]:
+        """Those that there are of such a network, on this machine."""
+        return [column for column in self._table.columns if self._applies(column)]
+
+    def _applies(self, column: str) -> bool:
+        if column == "empirical_ddn":
+            return foolbox_attacks.available()
+        if self.row.activation == "relu" and column.startswith("crc"):
+            return self.row.layers == 2
+        return True
 
 
-def _measurements(folder, table: Table, recipe: Recipe, examples: Examples) -> pathlib.Path:
-    known_by = [examples.name, examples.fingerprint, examples.count, table.radius]
-    return folder / "measurements" / f"{key(recipe, known_by)}.json"
+def _meaning(column: str) -> str:
+    """What a figure is kept by: if the column comes to mean something else, it is measured anew."""
+    return f"{COLUMNS[column].heading}: {COLUMNS[column].meaning}"
 
 
-def _measure(folder, model, table: Table, row: Row, recipe: Recipe, examples: Examples) -> None:
-    """Measures what is not there yet; what is, is written down column by column."""
-    file = _measurements(folder, table, recipe, examples)
-    figures = json.loads(file.read_text()) if file.is_file() else {}
-    subject = Subject(str(model), row, examples, table.radius)
-    for column in table.columns:
-        if column in figures or not _applies(column, row):
-            continue
-        figures[column] = float(COLUMNS[column].measure(subject))
-        write_text(file, json.dumps(figures, indent=1))
-
-
-def _applies(column: str, row: Row) -> bool:
-    """Whether there is such a figure of such a network, on this machine."""
-    if column == "empirical_ddn":
-        return foolbox_attacks.available()
-    if row.activation == "relu" and column.startswith("crc"):
-        return row.layers == 2
-    return True
-
-
-def _result(folder, table: Table, row: Row, recipe: Recipe, examples: Examples) -> Result:
-    file = _measurements(folder, table, recipe, examples)
-    known = json.loads(file.read_text()) if file.is_file() else {}
-    took = folder / "models" / f"{key(recipe)}.json"
-    history = json.loads(took.read_text()) if took.is_file() else {"resumed": True}
-    seconds = None if history["resumed"] else history["seconds"]
-    figures = {column: known[column] for column in table.columns if column in known}
-    done = all(column in figures or not _applies(column, row) for column in table.columns)
-    return Result(row, recipe, figures, seconds, done)
+def _read(file: pathlib.Path) -> dict:
+    try:
+        known = json.loads(file.read_text())
+        if not isinstance(known, dict):
+            raise ValueError("no JSON object")
+        return known
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is broken: {error}; remove it") from error

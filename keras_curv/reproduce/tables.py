@@ -201,9 +201,10 @@ def get(name: str) -> Table:
 
 def rows(name: str) -> list[Row]:
     """The networks of a table: the paper's, and ours behind those that are like them."""
+    table = get(name)
     with open(_FIGURES / f"{name}.csv", newline="") as file:
         found = [_row(line) for line in csv.DictReader(file)]
-    for row in get(name).ours:
+    for row in table.ours:
         deep = [i for i, one in enumerate(found) if one.layers == row.layers]
         alike = [i for i in deep if found[i].activation == row.activation]
         found.insert((alike or deep)[-1] + 1, row)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import pathlib
 from collections.abc import Sequence
 
+from keras_curv.data import Examples
 from keras_curv.errors import InputError
 from keras_curv.files import write_file, write_text
 from keras_curv.plot import require_plottable
@@ -14,6 +16,45 @@ from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
 from keras_curv.reproduce.results import Result
 from keras_curv.reproduce.tables import Row, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """What a table is of, if not all that the paper's is: nothing else may be taken for that.
+
+    Attributes:
+        name: of the table.
+        examples: measured.
+        quick: whether the networks are tiny.
+        limited: whether there are more examples.
+        seed: of the trainings.
+    """
+
+    name: str
+    examples: Examples
+    quick: bool = False
+    limited: bool = False
+    seed: int = 0
+
+    @property
+    def stem(self) -> str:
+        """The name of files."""
+        parts = [self.name]
+        if self.quick:
+            parts.append("quick")
+        if self.limited and not self.quick:
+            parts.append(f"first_{self.examples.count}")
+        if self.seed:
+            parts.append(f"seed_{self.seed}")
+        return ".".join(parts)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to say so that everybody sees it."""
+        quick = "--quick: nets of 32 units, one epoch. These are not results."
+        limited = f"Of the first {self.examples.count:,} test images only."
+        return [quick] * self.quick + [limited] * self.limited
+
 
 _TRAININGS = {
     "plain": "plain",
@@ -24,22 +65,20 @@ _TRAININGS = {
     "trades": "TRADES",
     "crown_ibp": "CROWN-IBP",
     "coap": "COAP",
-    "noise": "noise, s = {:g}",
+    "noise": "adversarial noise, s = {:g}",
 }
 
 
 def table(
-    name: str, table: Table, results: Sequence[Result], folder: pathlib.Path, *, quick, limit
+    table: Table, results: Sequence[Result], folder: pathlib.Path, marks: Marks
 ) -> dict[str, pathlib.Path]:
-    """Writes `name.md`, `name.csv` and, with matplotlib, `name.png`; returns where."""
-    files = {"md": folder / f"{name}.md", "csv": folder / f"{name}.csv"}
-    write_text(files["md"], markdown(name, table, results, quick=quick, limit=limit))
-    write_file(
-        files["csv"], lambda part: _write_csv(part, table, results, quick=quick, limit=limit)
-    )
-    picture = folder / f"{name}.png"
-    if _plot(table, results, picture):
-        files["png"] = picture
+    """Writes Markdown, CSV and, with matplotlib, a picture; returns where."""
+    files = {kind: folder / f"{marks.stem}.{kind}" for kind in ("md", "csv", "png")}
+    write_text(files["md"], markdown(table, results, marks))
+    write_file(files["csv"], lambda part: _write_csv(part, table, results, marks))
+    if not _plot(table, results, files["png"], marks):
+        files["png"].unlink(missing_ok=True)
+        del files["png"]
     return files
 
 
@@ -61,12 +100,10 @@ def _figure(column: str, value: float | None) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "∞"
 
 
-def markdown(
-    name: str, table: Table, results: Sequence[Result], *, quick: bool, limit: int | None
-) -> str:
+def markdown(table: Table, results: Sequence[Result], marks: Marks) -> str:
     """The table, what its columns mean, and the commands behind its rows."""
     headings = [COLUMNS[column].heading for column in table.columns]
-    lines = [f"# {table.title}", "", _terms(name, table, results, quick=quick, limit=limit), ""]
+    lines = [f"# {table.title}", "", _terms(table, results, marks), ""]
     lines.append("| " + " | ".join(["network", "training", *headings]) + " |")
     lines.append("| --- | --- |" + " ---: |" * len(headings))
     known = [result for result in results if result.figures]
@@ -90,27 +127,23 @@ def markdown(
     return "\n".join(lines) + "\n"
 
 
-def _terms(name: str, table: Table, results, *, quick, limit) -> str:
+def _terms(table: Table, results: Sequence[Result], marks: Marks) -> str:
     """On what terms the figures stand."""
     done = sum(result.done for result in results)
     parts = [
-        f"Ours, and in brackets the paper's ({table.source}); ρ = {table.radius:g}, seed "
-        f"{results[0].recipe.seed}, by `bin/reproduce --table {name}`; {done} of {len(results)} "
-        "networks."
+        f"Ours, and in brackets the paper's ({table.source}); {marks.examples.name}, ρ = "
+        f"{table.radius:g}, seed {marks.seed}, by `bin/reproduce --table {marks.name}`; {done} of "
+        f"{len(results)} networks."
     ]
-    if quick:
-        parts.append("**--quick: nets of 32 units, one epoch. These are not results.**")
-    if limit is not None:
-        parts.append(f"**Of the first {limit:,} test images only.**")
-    return " ".join(parts)
+    return " ".join([*parts, *(f"**{warning}**" for warning in marks.warnings)])
 
 
-def _write_csv(path: pathlib.Path, table: Table, results, *, quick, limit) -> None:
+def _write_csv(path: pathlib.Path, table: Table, results, marks: Marks) -> None:
     with open(path, "w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(
             ["layers", "activation", "training", "weight", "column", "ours", "paper", "command"]
-            + ["seed", "quick", "limit"]
+            + ["seed", "quick", "examples"]
         )
         for result in results:
             for column in table.columns:
@@ -120,12 +153,13 @@ def _write_csv(path: pathlib.Path, table: Table, results, *, quick, limit) -> No
                         column,
                         result.figures.get(column),
                         result.row.figures.get(column),
-                        *(recipes.command(result.recipe), result.recipe.seed, quick, limit),
+                        recipes.command(result.recipe),
+                        *(marks.seed, marks.quick, marks.examples.count),
                     ]
                 )
 
 
-def _plot(table: Table, results, path: pathlib.Path) -> bool:
+def _plot(table: Table, results, path: pathlib.Path, marks: Marks) -> bool:
     """Ours as bars, the paper's as marks, a group for each network; whether it could be drawn."""
     try:
         require_plottable(str(path))
@@ -177,7 +211,7 @@ def _plot(table: Table, results, path: pathlib.Path) -> bool:
         fontsize=7,
     )
     axes.invert_yaxis()
-    axes.set(xlabel="%" if percent else "", title=table.title)
+    axes.set(xlabel="%" if percent else "", title="\n".join([table.title, *marks.warnings]))
     axes.title.set_fontsize(10)
     entries = 1 + len(columns)
     figure.legend(loc="outside lower center", ncols=entries, fontsize=7, frameon=False)

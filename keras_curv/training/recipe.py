@@ -97,6 +97,7 @@ _OPTIONS = {
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
 _LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
+_LARGEST_SEED = 2**32 - 1
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
 _MOST = {
     "ramp": 1.0,
@@ -212,6 +213,7 @@ class Recipe:
         for name, most in _MOST.items():
             value = getattr(self, name)
             self._require(name, value is None or 0.0 <= value <= most, f"from 0 to {most:g}")
+        self._require("seed", self.seed <= _LARGEST_SEED, f"at most {_LARGEST_SEED}")
         if self.loss == "noise":
             self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
 

@@ -132,19 +132,7 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
         if resume and not file.is_file():
             raise InputError(f"{directory} has no recipe.json: there is no run to resume")
         if resume:
-            # What an older version did not ask for was as it is by default.
-            by_default = {field.name: field.default for field in dataclasses.fields(Recipe)}
-            then = json.loads(file.read_text())
-            if not isinstance(then, dict):
-                raise TypeError(f"{file.name} holds no recipe")
-            then = by_default | then
-            now = json.loads(text)
-            other = [key for key in now if now[key] != then[key]]
-            if other:
-                raise InputError(
-                    f"{directory} was begun with another recipe; they differ in "
-                    + ", ".join(f"{key} ({then[key]}, now {now[key]})" for key in other)
-                )
+            require_same_recipe(directory, recipe)
             if (directory / "CARD.md").is_file():
                 raise InputError(f"{directory} is finished; there is nothing to resume")
             return directory
@@ -154,9 +142,29 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
             raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
         directory.mkdir(parents=True, exist_ok=True)
         write_text(file, text + "\n")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+    except OSError as error:
         raise InputError(f"{directory} cannot be used for output: {error}") from error
     return directory
+
+
+def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
+    """InputError unless what is in the directory was begun by this recipe."""
+    file = directory / "recipe.json"
+    try:
+        then = json.loads(file.read_text())
+        if not isinstance(then, dict):
+            raise TypeError(f"{file.name} holds no recipe")
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+        raise InputError(f"{directory} cannot be used for output: {error}") from error
+    # What an older version did not ask for was as it is by default.
+    then = {field.name: field.default for field in dataclasses.fields(Recipe)} | then
+    now = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    other = [key for key in now if now[key] != then[key]]
+    if other:
+        raise InputError(
+            f"{directory} was begun with another recipe; they differ in "
+            + ", ".join(f"{key} ({then[key]}, now {now[key]})" for key in other)
+        )
 
 
 def _split(x, y, recipe: Recipe, name: str):
