@@ -237,3 +237,13 @@ def test_foolbox_finds_the_closest_point_of_a_linear_classifier(rng):
     assert np.all(found >= exact * (1.0 - 1e-6)) and np.median(found / exact) < 1.02
     wrong = (label + 1) % 3
     assert foolbox_attacks.ddn_distances(network, x[:2], wrong[:2], steps=5).max() < 1e-6
+
+
+def test_pgd_goes_on_where_the_square_of_the_gradient_underflows():
+    kernel = 1e-25 * np.array([[3.0, 0.0], [0.0, 4.0]])
+    network = Network.from_weights([kernel], [np.zeros(2)], [])
+    x, label = tf.constant([[1.0, 0.0]]), tf.constant([0])  # 0.6 from the boundary
+    for radius, broken in ((0.59, False), (0.61, True)):
+        margin, point = attacks.pgd_attack(network, x, label, radius=radius, steps=50, restarts=1)
+        assert bool(margin[0] < 0.0) == broken
+        assert np.linalg.norm(point[0] - x[0]) <= radius * (1.0 + 1e-6)

@@ -182,7 +182,7 @@ def test_processes_share_the_work(stand_in, short, tmp_path, monkeypatch):
         options = {"data_dir": stand_in, "quick": True, "say": said.append}
         files = run.reproduce(NAME, str(tmp_path), **options)
     assert trained == [short[1].training]
-    assert said[-1].startswith(f"{NAME}: 1 networks are in work elsewhere")
+    assert said[-1].startswith(f"{NAME}: 1 of 2 are in work elsewhere")
     text = files["md"].read_text()
     assert "0 of 2 networks" in text and "Not run: 2 × [32], " in text
 

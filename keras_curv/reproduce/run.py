@@ -92,7 +92,7 @@ def reproduce(
                 net.train(data_dir, progress)
                 net.measure()
     if elsewhere:
-        say(f"{name}: {elsewhere} networks are in work elsewhere; started again, it takes them in")
+        say(f"{name}: {elsewhere} of {len(nets)} are in work elsewhere; start again to take them in")
     limited = examples.count < whole.count
     marks = write.Marks(name, examples, quick=quick, limited=limited, seed=seed)
     with lock(folder / "measurements" / f"{marks.stem}.lock", wait=True):
