@@ -69,6 +69,15 @@ def curvature_attack(
     Raises:
         InputError: `steps` is not positive.
 
+    Example:
+        >>> from keras_curv import Network, curvature_bounds
+        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "sigmoid")
+        >>> x, label, rival = tf.constant([[2.0, 0.0]]), tf.constant([0]), tf.constant([1])
+        >>> kappa = tf.constant(-curvature_bounds(network).lower[0, 1:], tf.float32)
+        >>> found = curvature_attack(network, x, label, rival, radius=0.5, curvature=kappa)
+        >>> found.margin.numpy().round(3), bool(found.primal_equals_dual)
+        (array([0.245], dtype=float32), True)
+
     Reference: Singla & Feizi (2020), theorem 2 and definition 2.
     """
     require_at_least(steps, 1, "steps")
@@ -160,6 +169,13 @@ def pgd_attack(
 
     Returns:
         The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
+
+    Example:
+        >>> from keras_curv import Network
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
+        >>> x, label = tf.constant([[1.0, 0.0]]), tf.constant([0])  # √½ from the boundary
+        >>> [bool(pgd_attack(network, x, label, radius=r)[0] < 0.0) for r in (0.7, 0.72)]
+        [False, True]
 
     Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
     (2018), with l2 steps; Gowal et al., "An alternative surrogate loss for PGD-based adversarial

@@ -23,7 +23,12 @@ PRIMAL_EQUALS_DUAL = 1e-3  # relative: an adversarial point this close above the
 
 
 class Status(enum.IntEnum):
-    """What came of one example; `text` is what the user reads."""
+    """What came of one example; `text` is what the user reads.
+
+    Example:
+        >>> Status(1).name, Status.ABSTAINED.text
+        ('MISCLASSIFIED', 'no class wins enough votes under noise; there is no prediction')
+    """
 
     CERTIFIED = 0
     MISCLASSIFIED = 1
@@ -63,6 +68,15 @@ class Certificates(NamedTuple):
             distance to the decision boundary is between `radius` and this.
         primal_equals_dual: bool, the two coincide (to 0.1 %): the radius is the exact distance.
         method: str, the method that proved the radius; "" where there is none.
+
+    Example:
+        >>> from keras_curv import certify, data
+        >>> x, y = data.load_all("digits")
+        >>> result = certify("saved_models/digits", x[:4], y[:4], method="crc")
+        >>> result.prediction, result.nearest_rival
+        (array([0, 9, 0, 5]), array([ 9, -1,  8,  9]))
+        >>> [Status(status).name for status in result.status[:2]]
+        ['CERTIFIED', 'MISCLASSIFIED']
     """
 
     prediction: np.ndarray

@@ -33,6 +33,13 @@ class Certifier:
 
     Raises:
         InputError: see `saved_model.read`, `choose_method` and `Float32Error`.
+
+    Example:
+        >>> from keras_curv import data
+        >>> x, y = data.load_all("digits")
+        >>> certifier = Certifier("saved_models/digits", method="crc")
+        >>> certifier.certify(x[:4], y[:4]).radius.round(1)
+        array([0.8, 0. , 0.7, 0.8])
     """
 
     def __init__(
@@ -264,6 +271,14 @@ def success_rates(
     Returns:
         Fractions of all examples: those whose closest adversarial point was found and proved
         closest, and those whose worst point in the ball was found and proved worst.
+
+    Example:
+        >>> from keras_curv import data
+        >>> x, y = data.load_all("digits")
+        >>> certificate = Certifier("saved_models/digits", method="crc").method
+        >>> closest, worst = success_rates(certificate, x[:50].reshape(50, -1), y[:50], radius=0.3)
+        >>> 0.2 < closest < worst == 1.0
+        True
 
     Reference: Singla & Feizi (2020), table 2, "certificate success" and "attack success".
     """

@@ -31,6 +31,10 @@ class Smoothing:
 
     Raises:
         InputError: a number that is out of range, or another kind of noise.
+
+    Example:
+        >>> Smoothing(0.25, noise="shared").samples
+        100000
     """
 
     deviation: float

@@ -152,6 +152,11 @@ class Recipe:
 
     Raises:
         InputError: a value out of range, or an option that has no effect on this recipe.
+
+    Example:
+        >>> recipe = Recipe(dataset="mnist", width=1024, activation="sparse_plus", radius=1.58)
+        >>> recipe.architecture
+        '2 × 1024 sparse_plus'
     """
 
     dataset: str = "digits"

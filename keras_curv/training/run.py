@@ -64,6 +64,13 @@ def train(
 
     Raises:
         InputError: what cannot be used; before anything is written where that can be known.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp() + "/digits"
+        >>> summary = train(Recipe(width=16, epochs=1), folder)
+        >>> summary["examples"], pathlib.Path(folder, "CARD.md").is_file()
+        (360, True)
     """
     if certify_every and not recipe.held_out:
         raise InputError("certifying while training needs held_out examples to certify")
