@@ -68,7 +68,8 @@ def train(
     Example:
         >>> import tempfile
         >>> folder = tempfile.mkdtemp() + "/digits"
-        >>> summary = train(Recipe(width=16, epochs=1), folder)
+        >>> summary = train(Recipe(width=16, epochs=1), folder)  # doctest: +ELLIPSIS
+        Epoch 1/1...
         >>> summary["examples"], pathlib.Path(folder, "CARD.md").is_file()
         (360, True)
     """
