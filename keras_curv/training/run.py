@@ -69,7 +69,7 @@ def train(
         >>> import tempfile
         >>> folder = tempfile.mkdtemp() + "/digits"
         >>> summary = train(Recipe(width=16, epochs=1), folder)  # doctest: +ELLIPSIS
-        Epoch 1/1...
+        6/6 - ...
         >>> summary["examples"], pathlib.Path(folder, "CARD.md").is_file()
         (360, True)
     """
