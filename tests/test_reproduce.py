@@ -193,6 +193,21 @@ def test_what_is_not_to_be_trained(stand_in, short, tmp_path, monkeypatch, optio
     run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, **options)
 
 
+def test_one_that_fails_does_not_hold_up_the_others(stand_in, short, tmp_path, monkeypatch):
+    measured = []
+
+    def train(net, *rest):
+        if net.recipe.loss == short[0].training:
+            raise InputError("its weights are not finite")
+
+    monkeypatch.setattr(run._Net, "train", train)
+    monkeypatch.setattr(run._Net, "measure", lambda net: measured.append(net.recipe.loss))
+    with pytest.raises(InputError, match="its weights are not finite"):
+        run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True)
+    assert measured == [short[1].training]
+    assert "0 of 2 networks" in (tmp_path / f"{NAME}.quick.md").read_text()
+
+
 def test_an_interrupted_training_goes_on(stand_in, short, tmp_path, monkeypatch):
     resumed = []
 
@@ -289,6 +304,7 @@ def test_figures_are_written_as_they_are():
         (["--table", "local", "--layers", ""], "--layers must be of 2. Received: ''"),
         (["--table", "local", "--data_dir", "/nowhere"], "/nowhere does not exist"),
         (["--table", "local", "--limit", "0"], "--limit"),
+        (["--table", "local", "--output", ""], "--output must name a folder"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, tmp_path):

@@ -66,7 +66,8 @@ def reproduce(
 
     Raises:
         InputError: the table is unknown, its data are not there, the folder cannot be used, or a
-            file in it is broken or of another recipe.
+            file in it is broken or of another recipe; what one network comes to (a diverged one is
+            refused) is raised when all others are done and written down.
     """
     table, folder = tables.get(name), pathlib.Path(output)
     whole = data.load(table.dataset, "test", data_dir=data_dir)
@@ -80,23 +81,32 @@ def reproduce(
         _Net(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
         for row in tables.rows(name)
     ]
-    elsewhere = 0
+    elsewhere, failed = 0, None
     for net in nets:
         left = layers is not None and net.row.layers not in layers
         if left or not (train or net.history.is_file()):
             continue
         with lock(net.model.with_suffix(".lock")) as ours:
             elsewhere += not ours
-            if ours:
-                say(f"{name}: {net}")
+            if not ours:
+                continue
+            say(f"{name}: {net}")
+            try:
                 net.train(data_dir, progress)
                 net.measure()
+            except InputError as error:
+                failed = error
     if elsewhere:
-        say(f"{name}: {elsewhere} of {len(nets)} are in work elsewhere; start again to take them in")
+        say(
+            f"{name}: {elsewhere} of {len(nets)} are in work elsewhere; start again to take them in"
+        )
     limited = examples.count < whole.count
     marks = write.Marks(name, examples, quick=quick, limited=limited, seed=seed)
     with lock(folder / "measurements" / f"{marks.stem}.lock", wait=True):
-        return write.table(table, [net.result() for net in nets], folder, marks)
+        files = write.table(table, [net.result() for net in nets], folder, marks)
+    if failed is not None:
+        raise failed
+    return files
 
 
 def key(*settings) -> str:
