@@ -357,4 +357,4 @@ def test_every_objective_trains(loss, activation):
     assert np.isfinite(history["loss"]).all()
     for then, now in zip(before, base.trainable_weights, strict=True):
         assert np.any(then != now)
-    assert recipe.method
+    assert recipe.training

@@ -321,8 +321,8 @@ class Recipe:
         return CRTModel(base, self.radius, self.gamma, loss=self.loss, rivals=self.rivals, **attack)
 
     @property
-    def method(self) -> str:
-        """In words."""
+    def training(self) -> str:
+        """The loss and what goes with it, in words."""
         values = {key: value for key, value in vars(self).items() if value is not None}
         attacked = f", attacked at {self.radius:g}" if self.loss == "noise" and self.radius else ""
         return OBJECTIVES[self.loss].format(**values) + attacked

@@ -291,7 +291,7 @@ def _card(recipe: Recipe, name: str, part: str, summary: dict, command: str | No
     trained = f"\n    {command}\n" if command else "\n    " + json.dumps(dataclasses.asdict(recipe))
     return f"""# {name}
 
-{recipe.dataset}, {recipe.architecture}; {recipe.method};
+{recipe.dataset}, {recipe.architecture}; {recipe.training};
 {recipe.epochs} epochs, seed {recipe.seed}.
 
 {part} of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
