@@ -1,9 +1,11 @@
 """How each network of the tables is trained: the paper's protocol where it says, ours where not.
 
 The paper gives the loss, γ and ρ; steps, rates and epochs are ours, chosen for two cores. CRT and
-the penalty train by Muon, which needs a third of Adam's epochs. Where a table asks what happens
-*without* control of the curvature (γ = 0), and for every rival's method, it is Adam as in the
-paper: Muon bounds a step's spectral norm, and so keeps curvature down by itself.
+the penalty train by Muon on MNIST, which needs a third of Adam's epochs. Where a table asks what
+happens *without* control of the curvature (γ = 0), and for every rival's method, it is Adam as in
+the paper: Muon bounds a step's spectral norm, and so keeps curvature down by itself. On CIFAR-10 it
+is Adam too: in eight epochs Muon fits so much further that γ says little (57.52 % clean, and 15.08 %
+certified at 0.5).
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def _settings(table: Table, row: Row) -> dict:
     if row.training == "certified":
         deep = {2: {}, 3: {"muon_rate": 0.03}, 4: {"muon_rate": 0.02, "rivals": 2}}[row.layers]
         return {**_MUON, "epochs": 15, **deep}
-    if row.training in ("crt", "penalty") and row.weight:
+    if row.training in ("crt", "penalty") and row.weight and table.dataset != "cifar10":
         epochs = _PENALTY_EPOCHS[row.layers]
         if row.training == "crt":
             epochs = _CRT_EPOCHS[row.layers][table.radius > 1.0]
@@ -75,6 +77,8 @@ def _settings(table: Table, row: Row) -> dict:
             "initial_scale": 4.0 if squashed and row.layers > 2 else 1.0,
         }
     chosen = {**_ADAM, **_OF_RIVALS.get(row.training, {})}
+    if table.dataset == "cifar10":
+        chosen["epochs"] = 8
     if row.training == "crown_ibp" and table.radius > 1.0:
         chosen["final_kappa"] = 0.0
     return chosen
