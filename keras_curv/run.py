@@ -80,7 +80,8 @@ def certify_examples(
     Example:
         >>> from keras_curv import data
         >>> x, y = data.load_all("digits")
-        >>> summary = certify_examples("saved_models/digits", (x[:20], y[:20]), radii=[0.5])
+        >>> some = x[:20], y[:20]
+        >>> summary = certify_examples("saved_models/digits", some, method="crc", radii=[0.5])
         >>> summary["examples"], summary["clean_accuracy"]
         (20, 0.95)
     """

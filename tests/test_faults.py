@@ -11,10 +11,11 @@ import sys
 import pytest
 from test_rows import COUNT, SETTINGS, row
 
-from keras_curv import files
+from keras_curv import data, files
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
 from keras_curv.reproduce import run as reproduce_run
+from keras_curv.reproduce import tables
 from keras_curv.rows import RowFile
 from keras_curv.serving.run import _lost_file
 from keras_curv.training import run as training_run
@@ -184,12 +185,14 @@ def test_a_training_on_a_full_disk_says_so(tmp_path, size):
 
 def test_a_table_on_a_full_disk_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce_run.training, "train", lambda *unused, **options: None)
-    took = tmp_path / "net.json"
-    with disk_full_at(10), pytest.raises(InputError, match="cannot write .*net.json"):
-        reproduce_run._train(Recipe(), tmp_path / "net", None, False)
-    assert not any(tmp_path.iterdir())
-    reproduce_run._train(Recipe(), tmp_path / "net", None, False)
-    assert took.is_file()
+    (tmp_path / "models").mkdir()
+    table, row = tables.get("local"), tables.rows("local")[0]
+    net = reproduce_run._Net(tmp_path, table, row, Recipe(), data.load("digits"))
+    with disk_full_at(10), pytest.raises(InputError, match=f"cannot write .*{net.history.name}"):
+        net.train(None, False)
+    assert not any((tmp_path / "models").iterdir())
+    net.train(None, False)
+    assert net.history.is_file()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -197,7 +200,7 @@ def test_a_signal_stops_in_one_line(number):
     """Even while stderr is kept quiet, and whatever is being imported."""
     code = (
         "import command_line, os\n"
-        "command_line.stop_in_one_line('certify')\n"
+        "command_line.stop_in_one_line('certify', 'go on with --resume')\n"
         f"with command_line.quiet_stderr(): os.kill(os.getpid(), {number:d})\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "bin")}

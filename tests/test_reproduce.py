@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -294,24 +295,48 @@ def test_figures_are_written_as_they_are():
     assert "| ∞ (0.5011) | 0.5 (0.5917) | – |" in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--table is required"),
-        (["--table", "nothing"], "table must be one of success, mnist_1.58"),
-        (["--table", "local", "--layers", "two"], "--layers must be numbers. Received: two"),
-        (["--table", "local,success", "--layers", "7"], "--layers must be of 2,3,4. Received: '7'"),
-        (["--table", "local", "--layers", ""], "--layers must be of 2. Received: ''"),
-        (["--table", "local", "--data_dir", "/nowhere"], "/nowhere does not exist"),
-        (["--table", "local", "--limit", "0"], "--limit"),
-        (["--table", "local", "--output", ""], "--output must name a folder"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, message, tmp_path):
-    command = [sys.executable, ROOT / "bin" / "reproduce", "--output", tmp_path / "out"]
-    result = subprocess.run([*map(str, command), *arguments], capture_output=True, text=True)
-    assert result.returncode == 2
-    assert message in result.stderr and result.stderr.count("\n") == 1
+BAD = [
+    ([], "--table is required"),
+    (["--table", "nothing"], "table must be one of success, mnist_1.58"),
+    (["--table", "local", "--layers", "two"], "--layers must be numbers. Received: two"),
+    (["--table", "local,success", "--layers", "7"], "--layers must be of 2,3,4. Received: '7'"),
+    (["--table", "local", "--layers", ""], "--layers must be of 2. Received: ''"),
+    (["--table", "local", "--data_dir", "/nowhere"], "/nowhere does not exist"),
+    (["--table", "local", "--limit", "0"], "--limit"),
+    (["--table", "local", "--output", ""], "--output must name a folder"),
+]
+# The script's own entry, once for each line of arguments: starting a process takes seconds.
+ENTRY = """
+import json, runpy, sys
+script = runpy.run_path(sys.argv[1])
+shared, flags = script["command_line"], script["FLAGS"]
+for arguments in json.loads(sys.argv[2]):
+    for name in flags:
+        flags[name].unparse()
+    try:
+        argv = shared.parse("reproduce", ["reproduce", *arguments])
+        code = shared.call(script["main"], "reproduce", argv)
+    except SystemExit as stop:
+        code = stop.code
+    print(code, flush=True)
+"""
+
+
+def test_bad_input_is_one_line(tmp_path):
+    lines = json.dumps([["--output", str(tmp_path / "out"), *arguments] for arguments, _ in BAD])
+    script = str(ROOT / "bin" / "reproduce")
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'bin'}"}
+    result = subprocess.run(
+        [sys.executable, "-c", ENTRY, script, lines],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert result.stdout.split() == ["2"] * len(BAD), result.stderr
+    said = result.stderr.splitlines()
+    assert len(said) == len(BAD) and not (tmp_path / "out").exists()
+    for line, (_, message) in zip(said, BAD, strict=True):
+        assert message in line and line.startswith("reproduce: ")
 
 
 def test_list():

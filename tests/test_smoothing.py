@@ -273,7 +273,7 @@ def test_rounding_is_no_vote(name, wanted, rng):
     exact = float(at_x + Fraction(float(bias[0])) - Fraction(float(bias[1]))) / norm
     smoothed = SmoothedClassifier(_linear(kernel, bias), deviation)
     for noise in NOISES:
-        result = smoothed.certify(x[None], samples=20_000, failure_probability=1e-6, noise=noise)
+        result = smoothed.certify(x[None], samples=4_000, failure_probability=1e-6, noise=noise)
         signed = exact if result.prediction[0] == 0 else -exact
         assert result.radius[0] <= max(signed, 0.0)
 

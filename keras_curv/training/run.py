@@ -68,7 +68,8 @@ def train(
     Example:
         >>> import tempfile
         >>> folder = tempfile.mkdtemp() + "/digits"
-        >>> summary = train(Recipe(width=16, epochs=1), folder)  # doctest: +ELLIPSIS
+        >>> recipe = Recipe(width=16, epochs=1, jit=False)
+        >>> summary = train(recipe, folder)  # doctest: +ELLIPSIS
         6/6 - ...
         >>> summary["examples"], pathlib.Path(folder, "CARD.md").is_file()
         (360, True)
