@@ -1,12 +1,12 @@
 """Keras classifiers whose l2 robustness can be proved: training, attacks and certificates."""
 
 from keras_curv.attacks import AttackResult, curvature_attack, pgd_attack
+from keras_curv.baselines.smoothing import Smoothing
 from keras_curv.certificate import Certificates, Status
 from keras_curv.certifier import Certifier, certify, success_rates
 from keras_curv.curvature import CurvatureBounds, curvature_bounds, curvature_gap
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
-from keras_curv.job import Smoothing
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.network import Network
 from keras_curv.reading.saved_model import ServedModel, read

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from keras_curv.baselines.clopper_pearson import require_failure_probability
-from keras_curv.baselines.smoothing import NOISE, VOTE_RIVALS, SmoothedClassifier
+from keras_curv.baselines.smoothing import VOTE_RIVALS, SmoothedClassifier, Smoothing
 from keras_curv.certificate import RIVALS
 from keras_curv.certifier import Certifier, plain_shape
 from keras_curv.data import Examples
@@ -23,38 +22,6 @@ from keras_curv.errors import (
 from keras_curv.reading import saved_model
 from keras_curv.rows import Row
 from keras_curv.version import __version__
-
-
-@dataclasses.dataclass(frozen=True)
-class Smoothing:
-    """How to certify by a vote under noise; see `SmoothedClassifier`.
-
-    Raises:
-        InputError: a number that is out of range, or another kind of noise.
-
-    Example:
-        >>> Smoothing(0.25, noise="shared").samples
-        100000
-    """
-
-    deviation: float
-    samples: int = 100_000
-    failure_probability: float = 1e-3
-    noise: str = "own"
-
-    def __post_init__(self):
-        require_positive(self.deviation, "deviation")
-        require_at_least(self.samples, 1, "samples")
-        require_failure_probability(self.failure_probability)
-        require_one_of(self.noise, NOISE, "noise")
-
-    def votes(self) -> dict:
-        """What `SmoothedClassifier.certify` takes."""
-        return {
-            "samples": self.samples,
-            "failure_probability": self.failure_probability,
-            "noise": self.noise,
-        }
 
 
 class Job:

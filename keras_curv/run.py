@@ -6,13 +6,14 @@ import pathlib
 import time
 from collections.abc import Sequence
 
+from keras_curv.baselines.smoothing import Smoothing
 from keras_curv.console import progress_bar, working
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_fraction, require_positive
 from keras_curv.files import write_file, write_json, write_text
 from keras_curv.html_report import page
 from keras_curv.html_report.gathered import Gathered
-from keras_curv.job import Job, Smoothing
+from keras_curv.job import Job
 from keras_curv.plot import plot_curve, require_plottable
 from keras_curv.reading import saved_model
 from keras_curv.rows import RowFile, settings_path

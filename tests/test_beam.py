@@ -4,11 +4,11 @@ import json
 import re
 import sys
 
-import certify_script
 import keras
 import numpy as np
 import pytest
-from certify_script import call
+import scripts
+from scripts import call
 
 from keras_curv import certify_examples, data
 from keras_curv.errors import InputError
@@ -24,7 +24,7 @@ RETRYING = "BundleBasedDirectRunner"  # of Beam's local runners the one that tri
 
 @pytest.fixture(scope="module")
 def script():
-    return certify_script.load()
+    return scripts.load()
 
 
 @pytest.fixture(scope="module")

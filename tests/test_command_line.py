@@ -7,10 +7,10 @@ import pathlib
 import subprocess
 import sys
 
-import certify_script
 import numpy as np
 import pytest
-from certify_script import call
+import scripts
+from scripts import call
 
 from keras_curv import data
 
@@ -30,7 +30,7 @@ def certify(*arguments):
 
 @pytest.fixture
 def script():
-    return certify_script.load()
+    return scripts.load()
 
 
 def read_rows(path):

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from test_command_line import call, script  # noqa: F401  (a fixture)
 
-from keras_curv import data, run
+from keras_curv import Smoothing, data, run
 from keras_curv.data import Examples
 from keras_curv.errors import InputError
 from keras_curv.html_report import charts, markup, page, pictures
@@ -265,7 +265,7 @@ def test_what_is_no_certificate_says_so(tmp_path, rng):
     single = report_of(tmp_path, dense((3,)), x, rivals="runner_up", method="crc")
     assert "This is not a certificate of the classifier" in single
     assert "so a point may be nearer than it" in single
-    smoothing = run.Smoothing(0.1, samples=100)
+    smoothing = Smoothing(0.1, samples=100)
     voted = report_of(tmp_path, dense((3,)), x, smoothing=smoothing)
     assert "not the model itself" in voted and "at distance" not in voted
     assert "are not searched for" in voted

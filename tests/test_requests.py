@@ -3,13 +3,13 @@
 import csv
 import json
 
-import certify_script
 import logged
 import numpy as np
 import pytest
+import scripts
 import tensorflow as tf
-from certify_script import call
 from logged import predict, write
+from scripts import call
 
 import keras_curv
 from keras_curv.certificate import Status
@@ -41,7 +41,7 @@ def versions(base):
 
 @pytest.fixture
 def script():
-    return certify_script.load()
+    return scripts.load()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ Reference: Cohen, Rosenfeld & Kolter, "Certified adversarial robustness via rand
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -39,6 +40,38 @@ from keras_curv.reading import saved_model
 VOTE_RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
 _EXAMPLES_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Smoothing:
+    """How to certify by a vote under noise; see `SmoothedClassifier`.
+
+    Raises:
+        InputError: a number that is out of range, or another kind of noise.
+
+    Example:
+        >>> Smoothing(0.25, noise="shared").samples
+        100000
+    """
+
+    deviation: float
+    samples: int = 100_000
+    failure_probability: float = 1e-3
+    noise: str = "own"
+
+    def __post_init__(self):
+        require_positive(self.deviation, "deviation")
+        require_at_least(self.samples, 1, "samples")
+        require_failure_probability(self.failure_probability)
+        require_one_of(self.noise, NOISE, "noise")
+
+    def votes(self) -> dict:
+        """What `SmoothedClassifier.certify` takes."""
+        return {
+            "samples": self.samples,
+            "failure_probability": self.failure_probability,
+            "noise": self.noise,
+        }
 
 
 class SmoothedClassifier(Certifier):
@@ -128,12 +161,10 @@ class SmoothedClassifier(Certifier):
                 signature disagrees with what was read from it.
         """
         require_one_of(rivals, VOTE_RIVALS, "rivals")
-        require_one_of(noise, NOISE, "noise")
+        samples = int(Smoothing(self.deviation, samples, failure_probability, noise).samples)
         selection_samples = require_at_least(selection_samples, 1, "selection_samples")
-        samples = require_at_least(samples, 1, "samples")
         seed = require_at_least(seed, 0, "seed")
         first_index = require_at_least(first_index, 0, "first_index")
-        require_failure_probability(failure_probability)
         served, moved = self._as_served(np.asarray(x), first_index)
         y = None if y is None else self._validate_labels(np.asarray(y), len(served), first_index)
         self._check(served)

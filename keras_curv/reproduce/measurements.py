@@ -97,6 +97,13 @@ class Subject:
         found = certifier.certify_all(x, y, rivals=rivals)
         return found, (time.perf_counter() - started) / len(x)
 
+    def mean_radius(self, method: str, rivals: str) -> tuple[float, float]:
+        """Of the first correct ones, and seconds for each; NaN if there are none."""
+        if not self.correct.any():
+            return math.nan, math.nan
+        found, seconds = self.certificates(self.method(method), rivals, "correct")
+        return found.radius.mean(), seconds
+
     def _linear_bounds_hold(self, rivals: str) -> np.ndarray:
         """Whether CROWN proves the ball of radius ρ, without a search for the largest one."""
         count = len(self.x) if self.network.depth == 2 else min(LINEAR, len(self.x))
@@ -159,16 +166,11 @@ def _empirical_ddn(subject: Subject) -> float:
 
 
 def _mean_radius(method: str, rivals: str, subject: Subject) -> float:
-    if not subject.correct.any():
-        return math.nan
-    method = subject.method(method)
-    return subject.certificates(method, rivals, "correct")[0].radius.mean()
+    return subject.mean_radius(method, rivals)[0]
 
 
 def _seconds(method: str, subject: Subject) -> float:
-    if not subject.correct.any():
-        return math.nan
-    return subject.certificates(subject.method(method), "runner_up", "correct")[1]
+    return subject.mean_radius(method, "runner_up")[1]
 
 
 def _success(which: int, subject: Subject) -> float:

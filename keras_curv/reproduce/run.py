@@ -87,8 +87,8 @@ def reproduce(
         if left or not (train or net.history.is_file()):
             continue
         with lock(net.model.with_suffix(".lock")) as ours:
-            elsewhere += not ours
             if not ours:
+                elsewhere += 1
                 continue
             say(f"{name}: {net}")
             try:
@@ -172,7 +172,7 @@ class _Net:
 
     def measure(self) -> None:
         """Measures what is not there yet; what is, is written down column by column."""
-        known = _read(self.measured) if self.measured.is_file() else {}
+        known = _read(self.measured)
         missing = [column for column in self._columns() if _meaning(column) not in known]
         if not missing:
             return
@@ -184,8 +184,7 @@ class _Net:
 
     def result(self) -> Result:
         """What is known of it now."""
-        known = _read(self.measured) if self.measured.is_file() else {}
-        history = _read(self.history) if self.history.is_file() else {"resumed": True}
+        known, history = _read(self.measured), _read(self.history) or {"resumed": True}
         figures = {column: known.get(_meaning(column)) for column in self._table.columns}
         return Result(
             self.row,
@@ -213,6 +212,9 @@ def _meaning(column: str) -> str:
 
 
 def _read(file: pathlib.Path) -> dict:
+    """What is in a JSON file; nothing where there is none."""
+    if not file.is_file():
+        return {}
     try:
         known = json.loads(file.read_text())
         if not isinstance(known, dict):
