@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -92,7 +93,7 @@ def test_every_row_has_a_recipe_and_every_column_a_measure(name):
 
 
 def test_a_table(stand_in, short, tmp_path, monkeypatch):
-    """Written down; run again, nothing is trained; with a figure lost, that one is measured."""
+    """Written down; again, from the figures alone; with a figure lost, that one is measured."""
     files = run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, limit=20)
     assert files["md"].name == f"{NAME}.quick.md"
     text = files["md"].read_text()
@@ -111,6 +112,11 @@ def test_a_table(stand_in, short, tmp_path, monkeypatch):
     assert files["png"].stat().st_size > 5000
 
     monkeypatch.setattr(training_run, "train", None)
+    (tmp_path / "models").rename(tmp_path / "elsewhere")
+    again = run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, limit=20)
+    assert again["md"].read_text() == text
+    shutil.rmtree(tmp_path / "models")
+    (tmp_path / "elsewhere").rename(tmp_path / "models")
     lost = next((tmp_path / "measurements").glob("*.json"))
     known = json.loads(lost.read_text())
     least = [key for key in known if key.startswith("certified, all rivals: ")]
@@ -123,8 +129,8 @@ def test_a_table(stand_in, short, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=f"{lost.name} is broken: .*; remove it"):
         run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, limit=20)
     lost.unlink()
-    recipe = next((tmp_path / "models").glob("*/recipe.json"))
-    recipe.write_text(recipe.read_text().replace('"epochs": 1', '"epochs": 2'))
+    for recipe in (tmp_path / "models").glob("*/recipe.json"):
+        recipe.write_text(recipe.read_text().replace('"epochs": 1', '"epochs": 2'))
     with pytest.raises(InputError, match=r"another recipe; they differ in epochs \(2, now 1\)"):
         run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, limit=20)
 
@@ -177,8 +183,8 @@ def test_processes_share_the_work(stand_in, short, tmp_path, monkeypatch):
     first = recipes.recipe(tables.get(NAME), short[0], quick=True)
     examples = data.load("fashion_mnist", data_dir=stand_in)
     (tmp_path / "models").mkdir()
-    lock, said = tmp_path / "models" / f"{run.key(first, examples.fingerprint)}.lock", []
-    with run.lock(lock) as ours:
+    net, said = run._Net(tmp_path, tables.get(NAME), short[0], first, examples), []
+    with run.lock(net.model.with_suffix(".lock")) as ours:
         assert ours
         options = {"data_dir": stand_in, "quick": True, "say": said.append}
         files = run.reproduce(NAME, str(tmp_path), **options)

@@ -2,7 +2,8 @@
 
 Everything is kept under the output folder by what decides it, so that a run that was killed goes
 on, tables share networks, and several processes started with the same folder share the work: each
-takes a network that no other holds the lock of.
+takes a network that no other holds the lock of. The folder `models`, which is large, is needed for
+figures that are still missing only: where all are known nothing is trained.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def reproduce(
         limit: measure the first so many test examples only; marked so, and so is the files' name,
             as it is for `quick` and another seed.
         layers: train and measure only networks of so many; others stay as they are.
-        train: if not, only networks that an earlier run trained are measured.
+        train: if not, only networks that are in the folder are measured.
         progress: show bars.
         say: called with a line of text as each network is begun, and where others are at work.
 
@@ -72,7 +73,7 @@ def reproduce(
     table, folder = tables.get(name), pathlib.Path(output)
     whole = data.load(table.dataset, "test", data_dir=data_dir)
     examples = whole.limited(min(limit or _QUICK_EXAMPLES, _QUICK_EXAMPLES) if quick else limit)
-    for part in ("models", "measurements"):
+    for part in ("models", "trainings", "measurements"):
         try:
             (folder / part).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -84,7 +85,7 @@ def reproduce(
     elsewhere, failed = 0, None
     for net in nets:
         left = layers is not None and net.row.layers not in layers
-        if left or not (train or net.history.is_file()):
+        if left or not net.missing() or not (train or net.trained):
             continue
         with lock(net.model.with_suffix(".lock")) as ours:
             if not ours:
@@ -113,7 +114,7 @@ def key(*settings) -> str:
     """A short name for what these settings decide."""
     parts = [one.given() if isinstance(one, Recipe) else one for one in settings]
     text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager
@@ -136,44 +137,58 @@ class _Net:
     Attributes:
         row, recipe: what it is.
         model: its SavedModel.
-        history: JSON file of how the training went; there once it is over.
+        training: JSON file of what the training took.
         measured: JSON file of figures, by what exactly they mean; null where there is none.
     """
 
     def __init__(self, folder, table: Table, row: Row, recipe: Recipe, examples: Examples):
         self.row, self.recipe = row, recipe
         self._table, self._examples = table, examples
-        self.model = folder / "models" / key(recipe, examples.fingerprint)
-        self.history = self.model.with_suffix(".json")
+        words = (recipe.dataset, recipe.layers, recipe.activation, recipe.loss)
+        name = "_".join([*map(str, words), key(recipe, recipes.REVISION, examples.fingerprint)])
+        self.model = folder / "models" / name
+        self.training = folder / "trainings" / f"{name}.json"
         known_by = [examples.name, examples.fingerprint, examples.count, table.radius]
-        self.measured = folder / "measurements" / f"{key(recipe, known_by)}.json"
+        self.measured = folder / "measurements" / f"{name}_{key(known_by)}.json"
 
     def __str__(self):
         return f"{self.recipe.architecture}, {self.row.training} {self.row.weight or ''}".strip()
 
+    @property
+    def trained(self) -> bool:
+        """Whether it can be measured: the card is what a training writes last."""
+        return (self.model / "CARD.md").is_file()
+
+    def missing(self) -> list[str]:
+        """Columns that there are of such a network, on this machine, and that nobody measured."""
+        known = _read(self.measured)
+        return [
+            column
+            for column in self._table.columns
+            if self._applies(column) and _meaning(column) not in known
+        ]
+
     def train(self, data_dir, progress: bool) -> None:
         """Trains it unless that is done; goes on with a training that was interrupted."""
-        if self.history.is_file():
+        if self.trained:
             training.require_same_recipe(self.model, self.recipe)
             return
         begun, earlier = (self.model / "recipe.json").is_file(), time.time()
-        if not (self.model / "CARD.md").is_file():
-            training.train(
-                self.recipe,
-                str(self.model),
-                resume=begun,
-                data_dir=data_dir,
-                command=recipes.command(self.recipe),
-                limit=_ON_CARD,
-                progress=progress,
-            )
-            keras.backend.clear_session()
-        write_json(self.history, {"seconds": time.time() - earlier, "resumed": begun})
+        training.train(
+            self.recipe,
+            str(self.model),
+            resume=begun,
+            data_dir=data_dir,
+            command=recipes.command(self.recipe),
+            limit=_ON_CARD,
+            progress=progress,
+        )
+        keras.backend.clear_session()
+        write_json(self.training, {"seconds": time.time() - earlier, "resumed": begun})
 
     def measure(self) -> None:
         """Measures what is not there yet; what is, is written down column by column."""
-        known = _read(self.measured)
-        missing = [column for column in self._columns() if _meaning(column) not in known]
+        known, missing = _read(self.measured), self.missing()
         if not missing:
             return
         subject = Subject(str(self.model), self.row, self._examples, self._table.radius)
@@ -184,19 +199,15 @@ class _Net:
 
     def result(self) -> Result:
         """What is known of it now."""
-        known, history = _read(self.measured), _read(self.history) or {"resumed": True}
+        known, took = _read(self.measured), _read(self.training) or {"resumed": True}
         figures = {column: known.get(_meaning(column)) for column in self._table.columns}
         return Result(
             self.row,
             self.recipe,
             {column: figure for column, figure in figures.items() if figure is not None},
-            None if history["resumed"] else history["seconds"],
-            all(_meaning(column) in known for column in self._columns()),
+            None if took["resumed"] else took["seconds"],
+            not self.missing(),
         )
-
-    def _columns(self) -> list[str]:
-        """Those that there are of such a network, on this machine."""
-        return [column for column in self._table.columns if self._applies(column)]
 
     def _applies(self, column: str) -> bool:
         if column == "empirical_ddn":
