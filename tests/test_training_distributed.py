@@ -86,3 +86,35 @@ def test_two_replicas_are_one_device(kind):
 
 def _flat(values):
     return [part for v in values for part in _flat(v)] if isinstance(values, list) else [values]
+
+
+_SEEDS = """
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.baselines.noise import NoiseModel
+from keras_curv.baselines.pgd import PGDModel
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+seeds = []
+for kind in (PGDModel, NoiseModel):
+    with strategy.scope():
+        model = kind(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), 0.5, seed=7)
+        model.compile("sgd")
+    for _ in range(2):
+        drawn = strategy.run(tf.function(model.seed_of_step), args=(True,))
+        seeds.append([one.numpy().tolist() for one in strategy.experimental_local_results(drawn)])
+        model.fit(np.ones((8, 4)), np.arange(8) % 3, batch_size=8, verbose=0)
+print(json.dumps(seeds))
+"""
+
+
+def test_replicas_draw_random_numbers_of_their_own():
+    done = subprocess.run([sys.executable, "-c", _SEEDS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[[7, 0], [7, 1]], [[7, 2], [7, 3]]] * 2

@@ -27,7 +27,6 @@ from keras_curv.network import FeedForward, likeliest_rivals
 from keras_curv.training.logits_model import LogitsModel
 
 _RIVALS = ("all", "runner_up")
-_TEST = -1  # in place of the step's number
 _NEVER = -1e9  # the logit of a class that takes no part
 _STEP_SIZE = 2.0  # times ρ / attack_steps: the ball can be crossed
 
@@ -48,8 +47,9 @@ class _Noisy(NamedTuple):
 class NoiseModel(LogitsModel):
     """Trains a base model under Gaussian noise, to be smoothed with noise of the same size.
 
-    The compiled loss is the mean over all draws. Each step's noise depends on `seed` and the
-    optimiser's count of steps alone; evaluation draws the same noise for every batch.
+    The compiled loss is the mean over all draws. Each step's noise depends on `seed`, the
+    optimiser's count of steps and the replica alone; evaluation draws the same noise for every
+    batch.
 
     Metrics: those compiled, on the clean examples; `clean_accuracy`; `noisy_accuracy`, of the
     noisy points, attacked where there is a radius.
@@ -114,21 +114,20 @@ class NoiseModel(LogitsModel):
 
     def train_step(self, data):
         """One step: the noise, the attack, then Keras' own step at its points."""
-        step = tf.cast(self.optimizer.iterations, tf.int32)
-        return super().train_step(self._noisy(data, step, training=True))
+        return super().train_step(self._noisy(data, training=True))
 
     def test_step(self, data):
         """The same at the full radius."""
-        return super().test_step(self._noisy(data, _TEST, training=False))
+        return super().test_step(self._noisy(data, training=False))
 
-    def _noisy(self, data, step, training: bool):
+    def _noisy(self, data, training: bool):
         """The step's data, with noisy points `(n·m, …)` for x and `_Noisy` for y."""
         x, label, sample_weight = self.checked(data)
         network = self.live.now()
         x = tf.cast(x, tf.float32)
         flat = tf.reshape(x, (-1, network.dim))
         shape = tf.shape(flat)[0], self.samples, network.dim
-        noise = self.deviation * standard_normal(shape, (self.seed, step))
+        noise = self.deviation * standard_normal(shape, self.seed_of_step(training))
         point = flat
         if self.radius is not None:
             rivals = self._taking_part(network, flat, noise, label)

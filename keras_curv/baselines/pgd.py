@@ -88,9 +88,7 @@ class AttackedModel(BallModel):
         """
         flat = flattened(x, self.live.sizes[0])
         radius = self.current_radius(training)
-        # No state of its own: what is loaded goes on with the same draws.
-        step = tf.cast(self.optimizer.iterations, tf.int32) if training else -1
-        begin = start(flat, radius, tf.stack([self.seed, step]))
+        begin = start(flat, radius, self.seed_of_step(training))
         options = {"steps": self.attack_steps, "step_size": self.step_size}
         point = l2_ascent(objective, flat, begin, radius=radius, **options)
         return tf.reshape(point, (-1, *x.shape[1:]))

@@ -31,11 +31,13 @@ class LogitsModel(keras.Model):
         activations: which ones the method has a theory for.
         radius: ρ of the ball that the method trains against, if it does.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        seed: of random numbers, if the method draws any.
     """
 
     activations: Mapping[str, Activation] = ACTIVATIONS
     radius: float | None = None
     ramp_steps = 0
+    seed = 0
 
     def __init__(self, base, **kwargs):
         super().__init__(**kwargs)
@@ -80,6 +82,18 @@ class LogitsModel(keras.Model):
         """ρ times what the ramp leaves of it now."""
         part = _RAMP_START + (1.0 - _RAMP_START) * self.progress(training)
         return self.radius * tf.minimum(part, 1.0)
+
+    def seed_of_step(self, training: bool) -> tf.Tensor:
+        """What random numbers of a step are drawn from, `(2,)`: a replica's own in every step.
+
+        No state of its own: a loaded model goes on with the draws that it would have had. Outside
+        of training it is always the same.
+        """
+        if not training:
+            return tf.constant([self.seed, -1])
+        replica = tf.distribute.get_replica_context()
+        step = tf.cast(self.optimizer.iterations, tf.int32) * replica.num_replicas_in_sync
+        return tf.stack([self.seed, step + replica.replica_id_in_sync_group])
 
     def get_config(self):
         """What `from_config` takes."""
