@@ -13,11 +13,9 @@ from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.methods.float32 import Float32Error
 from keras_curv.methods.method import no_error
 from keras_curv.reading import saved_model
-from keras_curv.rounding import norm_bound
+from keras_curv.served_inputs import ServedInputs
 
-_CHECKED = 32  # examples on which the read network is held against the signature
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
-_USUAL = 2.0**40
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
 
 
@@ -55,7 +53,7 @@ class Certifier:
         self.served = saved_model.read(model, signature)
         error = no_error if guarantee == "real" else _float32_error(self.served)
         self.method = choose_method(method, self.served.network, error)
-        self._checked = False
+        self._inputs = ServedInputs(self.served)
 
     def certify(
         self,
@@ -80,25 +78,15 @@ class Certifier:
             InputError: wrong shape, NaN or infinite entries, labels out of range, or a model
                 whose signature disagrees with what was read from it.
         """
-        served, moved = self._as_served(np.asarray(x), first_index)
-        label = (
-            None if y is None else self._validate_labels(np.asarray(y), len(served), first_index)
-        )
         require_one_of(rivals, RIVALS, "rivals")
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
-        self._check(served)
+        flat, label, moved = self._inputs.checked(x, y, first_index)
         seeds = None
         if rivals == "random":
-            pairs = [(seed, first_index + i) for i in range(len(served))]
+            pairs = [(seed, first_index + i) for i in range(len(flat))]
             seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
-        result = self.method.certify(
-            served.reshape(len(served), self.served.network.dim),
-            label,
-            rivals=rivals,
-            seeds=seeds,
-        )
-        return around(result, moved)
+        return around(self.method.certify(flat, label, rivals=rivals, seeds=seeds), moved)
 
     def certify_all(
         self,
@@ -140,64 +128,6 @@ class Certifier:
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
         return int(np.clip(_CELLS // (against * widest), 1, 512))
-
-    def _check(self, served: np.ndarray) -> None:
-        """Once, on the first examples at which no model overflows on its way."""
-        size = np.abs(served.astype(np.float64)).reshape(len(served), self.served.network.dim)
-        usual = served[size.max(axis=1, initial=0.0) < _USUAL]
-        if not self._checked and len(usual):
-            self.served.check(usual[:_CHECKED])
-            self._checked = True
-
-    def _as_served(self, x: np.ndarray, first_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """x in the dtype of the model, and bounds of how far that moved each example."""
-        served = self.served
-        if x.ndim == 0 or x.shape[1:] != served.input_shape:
-            raise InputError(
-                f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
-                f"{served.input_shape}; reshape x to (n, {plain_shape(served.input_shape)})"
-            )
-        if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
-            raise InputError(f"x must hold numbers. Received: {x.dtype}")
-        self._refuse_where(~np.isfinite(x), first_index, "has NaN or infinite entries")
-        exact = target = x.astype(np.float64)
-        dtype = served.input_dtype.as_numpy_dtype
-        name = served.input_dtype.name
-        if np.issubdtype(dtype, np.integer):
-            limits, target = np.iinfo(dtype), np.rint(exact)
-            fits = (target >= limits.min) & (target <= limits.max)
-            near = np.abs(target - exact) <= 1e-5 * np.maximum(1.0, np.abs(exact))
-            self._refuse_where(
-                ~(fits & near),
-                first_index,
-                f"is not of whole numbers in the range of {name}, which {served.source} takes "
-                "(pixels in [0, 1] need an input scale of 255)",
-            )
-        with np.errstate(over="ignore"):
-            converted = target.astype(dtype)
-        back = converted.astype(np.float64)
-        self._refuse_where(~np.isfinite(back), first_index, f"overflows {name}")
-        return converted, norm_bound((exact - back).reshape(len(x), served.network.dim), axis=1)
-
-    def _refuse_where(self, bad: np.ndarray, first_index: int, what: str) -> None:
-        rows = bad.reshape(len(bad), self.served.network.dim).any(axis=1)
-        if rows.any():
-            raise InputError(f"example {first_index + rows.argmax()} {what}")
-
-    def _validate_labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
-        classes = self.served.network.classes
-        if y.shape != (count,) or not np.issubdtype(y.dtype, np.integer):
-            raise InputError(
-                f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}"
-            )
-        bad = (y < 0) | (y >= classes)
-        if bad.any():
-            where = int(bad.argmax())
-            raise InputError(
-                f"example {first_index + where} has label {y[where]}, but {self.served.source} "
-                f"has {classes} classes (0 to {classes - 1})"
-            )
-        return y.astype(np.int64)
 
 
 def certify(
@@ -309,8 +239,3 @@ def _float32_error(served: saved_model.ServedModel) -> Float32Error:
             "the float32 guarantee needs inputs of float32 or of a smaller type"
         )
     return Float32Error(served.network, served.head)
-
-
-def plain_shape(shape: tuple[int, ...]) -> str:
-    """A shape without its brackets."""
-    return ", ".join(map(str, shape))

@@ -18,7 +18,7 @@ from keras_curv.activations import require_smooth
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.network import Network
-from keras_curv.rounding import UNIT, gamma, norm_bound, up
+from keras_curv.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.sparse_affine import DENSE_UP_TO
 from keras_curv.spectral import (
     largest_eigenvalue_bound,
@@ -28,6 +28,8 @@ from keras_curv.spectral import (
 
 _ENTRIES = 2**25  # of a sensitivity, for all pairs of classes at once: a quarter of a GiB
 _POWER_STEPS = 12  # to tell which Hessian is largest
+_LEAST = 1e-160  # what norms and Lipschitz constants are taken for at least: products of two and
+# a slope have room below
 
 
 class CurvatureBounds(NamedTuple):
@@ -43,10 +45,10 @@ class CurvatureBounds(NamedTuple):
 
 
 def curvature_bounds(network: Network) -> CurvatureBounds:
-    """The tightest proved curvature bounds at hand, for all class pairs.
+    """Proved curvature bounds, for all class pairs: the signed bound, theorem 3 for two layers.
 
-    An affine network has none (zeros). Theorem 4 and the signed bound hold at any depth; for
-    two layers the signed bound *is* theorem 3.
+    An affine network has none (zeros). Theorem 4 is never tighter: its S bounds both ends of the
+    signed bound's intervals, entry by entry, and its products of norms are LipLT's guard.
 
     Raises:
         InputError: an activation is not differentiable; it is named.
@@ -61,12 +63,11 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     if any(affine.is_sparse for affine in network.affines):
         _require_room(network)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
-        magnitude = theorem4(network)
-        signed = signed_bound(network)
-    # fmax and fmin prefer the number where only one bound is one.
-    lower = np.nan_to_num(np.fmax(signed.lower, -magnitude), nan=-np.inf, neginf=-np.inf)
-    upper = np.nan_to_num(np.fmin(signed.upper, magnitude), nan=np.inf, posinf=np.inf)
-    return CurvatureBounds(lower, upper)
+        lower, upper = signed_bound(network)
+    return CurvatureBounds(
+        np.nan_to_num(lower, nan=-np.inf, neginf=-np.inf),
+        np.nan_to_num(upper, nan=np.inf, posinf=np.inf),
+    )
 
 
 def _require_room(network: Network) -> None:
@@ -131,6 +132,8 @@ def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> C
         smallest, _ = interval_product(bends, (sensitivity.low, sensitivity.high))
         for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
             value = congruence_bound(affine, negative)
+            # What underflows in d, and in the eigenvalue, comes to as much.
+            value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
             # Lip² alone could underflow where the product does not.
             lower[y, t] -= up((np.sqrt(value) * outer[index]) ** 2, 8)
     if once:
@@ -144,6 +147,7 @@ def lipschitz_products(network: Network) -> list[float]:
     found: list[float] = []
     for affine, activation in zip(network.affines[:-1], network.activations, strict=True):
         found.append(up(activation.slope * affine.norm * (found[-1] if found else 1.0)))
+        found[-1] = max(found[-1], _LEAST)
     return found
 
 
@@ -177,8 +181,9 @@ def lipschitz_bounds(network: Network) -> list[float]:
             factor *= abs(centres[j])
             product = product.after(hidden[j])
         total += factor * product.norm
-        pre.append(up(total if total < guard else guard, 8 * (last + 1)))
-    return [up(a.slope * bound) for a, bound in zip(network.activations, pre, strict=True)]
+        pre.append(max(up(total if total < guard else guard, 8 * (last + 1)), _LEAST))
+    bounds = (up(a.slope * bound) for a, bound in zip(network.activations, pre, strict=True))
+    return [max(bound, _LEAST) for bound in bounds]
 
 
 class _MapProduct(NamedTuple):
@@ -191,28 +196,37 @@ class _MapProduct(NamedTuple):
     @classmethod
     def of(cls, affine: Affine) -> _MapProduct:
         if affine.is_sparse:
-            return cls(None, 0.0, affine.norm)
+            return cls(None, 0.0, max(affine.norm, _LEAST))
         return cls._dense(affine.kernel, affine.kernel_error)
 
     @classmethod
     def _dense(cls, matrix: np.ndarray, error: float) -> _MapProduct:
         if not np.isfinite(matrix).all():
             return cls(matrix, error, np.inf)
-        return cls(matrix, error, up(spectral_norm_bound(matrix) + error))
+        return cls(matrix, error, max(up(spectral_norm_bound(matrix) + error), _LEAST))
 
     def after(self, affine: Affine) -> _MapProduct:
         """The product with a map before."""
         if self.matrix is None or affine.fan_in * self.matrix.shape[1] > DENSE_UP_TO:
-            return _MapProduct(None, 0.0, up(affine.norm * self.norm))
-        return self._dense(*_product(affine, self.matrix, self.error))
+            return _MapProduct(None, 0.0, max(up(affine.norm * self.norm), _LEAST))
+        return self._dense(*product_after(affine, self.matrix, self.error))
 
 
-def _product(affine: Affine, product: np.ndarray, error: float) -> tuple[np.ndarray, float]:
-    """`affine.kernel @ product` and a bound of the norm of its distance to the real product."""
-    product_size = norm_bound(product)
-    rounding = gamma(affine.fan_out + 4) * affine.frobenius * product_size
-    carried = affine.kernel_error * (product_size + error) + affine.frobenius * error
-    return affine.kernel @ product, up(rounding + carried, 8)
+def product_after(affine: Affine, product: np.ndarray, error) -> tuple[np.ndarray, np.ndarray]:
+    """`W V` as computed, and how far that is from the real product, in norm.
+
+    Args:
+        affine: W.
+        product: V, as computed.
+        error: how far V is off: a number, in norm; or that of each column, and so is the answer.
+    """
+    size = affine.frobenius
+    columns = norm_bound(product, axis=0) if np.ndim(error) else norm_bound(product)
+    rounding = gamma(affine.fan_out + 4) * size * columns
+    carried = affine.kernel_error * (columns + error) + size * error
+    terms = float(affine.fan_out) * affine.fan_in * product.shape[1]
+    underflow = 4.0 * TINY * terms * (1.0 + size + columns)
+    return affine.kernel @ product, up(rounding + carried + underflow, 8)
 
 
 def congruence_bound(affine: Affine, diagonal: np.ndarray, *, guess: float | None = None) -> float:
@@ -254,7 +268,7 @@ def output_sensitivity(network: Network, label: np.ndarray, rival: np.ndarray) -
     last = network.affines[-1]
     w = last.kernel.T[label] - last.kernel.T[rival]
     # The difference rounds, and a folded kernel is known to within kernel_error.
-    slack = up(2.0 * last.kernel_error + 2.0 * UNIT * np.abs(w))
+    slack = up(2.0 * last.kernel_error + 2.0 * UNIT * np.abs(w) + 4.0 * TINY)
     return Sensitivity(w - slack, w + slack, up(norm_bound(w, 1) + norm_bound(slack, 1)))
 
 
@@ -273,18 +287,19 @@ def sensitivity_before(
     """
     p, q = interval_product(slopes, (behind.low, behind.high))
     steepest = np.maximum(np.abs(slopes[0]), np.abs(slopes[1]))
-    through = up(np.max(steepest, axis=-1) * behind.norm)  # ‖σ′ ∘ F‖
+    through = up(np.max(steepest, axis=-1) * behind.norm) + 4.0 * TINY  # ‖σ′ ∘ F‖
     size = np.maximum(np.abs(p), np.abs(q))
     terms = affine.fan_out + 16
     spread = up((0.5 * (q - p) + 2.0 * gamma(terms) * size) @ abs(affine.kernel).T, terms)
     spread += up(affine.kernel_error * through)[:, None]
     row_norms = affine.row_norms + affine.kernel_error
-    reach = up(np.multiply.outer(through, row_norms), 8)
+    spread += 8.0 * TINY * terms * (1.0 + row_norms)  # of the products above that underflow
+    reach = up(np.multiply.outer(through, row_norms), 8) + 4.0 * TINY
     middle = (0.5 * (p + q)) @ affine.kernel.T
     return Sensitivity(
         np.maximum(middle - spread, -reach),
         np.minimum(middle + spread, reach),
-        up(affine.norm * through, 8),
+        up(affine.norm * through, 8) + 4.0 * TINY,
     )
 
 

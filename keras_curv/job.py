@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_curv.baselines.smoothing import VOTE_RIVALS, SmoothedClassifier, Smoothing
 from keras_curv.certificate import RIVALS
-from keras_curv.certifier import Certifier, plain_shape
+from keras_curv.certifier import Certifier
 from keras_curv.data import Examples
 from keras_curv.errors import (
     InputError,
@@ -21,6 +21,7 @@ from keras_curv.errors import (
 )
 from keras_curv.reading import saved_model
 from keras_curv.rows import Row
+from keras_curv.served_inputs import plain_shape
 from keras_curv.version import __version__
 
 

@@ -6,11 +6,11 @@ intercept and raises the slope of the minorant (see `dual.py`), so that the radi
 shrink.
 
 Model of arithmetic: IEEE double, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
-`|δ| ≤ u = 2⁻⁵³`, `|η| ≤ τ = 2⁻¹⁰²²` (results below τ may be flushed to zero); dot products
-in any order, with or without fused multiply-add; activations within
-`ACTIVATION_ULPS · u` of their value, relative to `|σ(z)| + φ` for σ and to sup|σ′| for σ′ (the
-tests measure both). φ, the activation's `value_floor`, is 0 but for those whose value cancels, or
-has tails that magnify the rounding of its argument.
+`|δ| ≤ u = 2⁻⁵³`, `|η| ≤ τ = 2⁻¹⁰²²` (operands and results below τ may be flushed to zero); dot
+products in any order, with or without fused multiply-add; activations within
+`ACTIVATION_ULPS · u` of their value, relative to `|σ(z)| + φ` for σ and to sup|σ′| for σ′, and
+`1024 τ` (the tests measure all three). φ, the activation's `value_floor`, is 0 but for those whose
+value cancels, or has tails that magnify the rounding of its argument.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), lemma 3.1 and
 section 3.1; the recursion is a running error analysis of the forward and the backward pass.
@@ -97,15 +97,18 @@ def _norm(vector: tf.Tensor) -> tf.Tensor:
 def pre_activation_errors(
     layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Bounds of ‖ẑ_I − z_I‖, `(n,)` each: ζ_I in `margin_charge`, the last one doubled as there."""
+    """Bounds of ‖ẑ_I − z_I‖, ζ_I in `margin_charge`, `(n,)` each.
+
+    Args:
+        layers: one `LayerNorms` for each affine map, in order.
+        activations: `a_0 = x, a_1, …` as computed, one for each map, `(n, width)`, float64.
+    """
     error = tf.zeros_like(activations[0][:, 0])
     pre_errors = []
     for index, layer in enumerate(layers):
         size = _norm(activations[index]) * (1.0 + gamma(layer.fan_in + 4))
-        last = index == len(layers) - 1
-        twice = 2.0 if last else 1.0
         underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size + layer.magnitude)
-        pre_error = twice * (
+        pre_error = (
             layer.norm * error
             + gamma(layer.fan_in + 4) * (layer.magnitude * size + layer.bias)
             + layer.kernel_error * size
@@ -113,11 +116,11 @@ def pre_activation_errors(
             + underflow
         )
         pre_errors.append(pre_error)
-        if not last:
+        if index < len(layers) - 1:
             out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
             out += math.sqrt(layer.fan_out) * layer.floor
             ulps = 2.0 * ACTIVATION_ULPS * UNIT
-            error = layer.slope * pre_error + ulps * out + layer.fan_out * TINY
+            error = layer.slope * pre_error + ulps * out + 1024.0 * layer.fan_out * TINY
     return pre_errors
 
 
@@ -138,8 +141,7 @@ def margin_charge(
         θ_I = g_I χ_I + (h_I ζ_I + (ω + 2) u g_I)(‖v̂_I‖ + χ_I)
         χ_{I−1} = ‖W_I‖ θ_I + γ_N ‖|W_I|‖ ‖t̂_I‖ + folding + underflow.
 
-    The last map contributes the difference of two of its columns, so all its norms
-    count with a factor of two.
+    A margin is the difference of two of the last map's outputs, so that its norms count twice.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
@@ -157,7 +159,7 @@ def margin_charge(
     ] or [_norm(cotangents[0])]
     gradient = gradient_error(layers, pre_errors[:-1], sizes)
     # The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.
-    margin = tf.broadcast_to(pre_errors[-1][:, None], tf.shape(gradient))
+    margin = tf.broadcast_to(2.0 * pre_errors[-1][:, None], tf.shape(gradient))
     return Charge(margin * (1.0 + 1e-6), gradient)
 
 

@@ -157,6 +157,17 @@ def test_what_the_conversion_to_the_models_dtype_moves_is_charged():
     assert np.all((given.radius > 0) == (given.status == Status.CERTIFIED))
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [np.int64(2**53 + 1), np.int64(2**63 - 1), np.longdouble("1e-400"), np.longdouble(1) / 3],
+)
+def test_what_float64_cannot_hold_is_refused(entry):
+    x = np.full((1, 6), entry)
+    with pytest.raises(InputError, match="example 0 has .* entries that float64 cannot hold"):
+        keras_curv.certify(small_model(), x)
+    keras_curv.certify(small_model(), np.full((1, 6), 2**53))
+
+
 class IntegerModel(tf.Module):
     def __init__(self, dtype):
         super().__init__()

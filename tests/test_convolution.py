@@ -330,6 +330,11 @@ def test_the_matrix_is_the_convolution(padding, strides, dilations, rng):
         assert matrix.error.nnz == 0
 
 
+def test_no_weight_is_too_small_to_be_placed():
+    matrix, _ = convolution.matrix(Ball.exact(np.full((1, 1, 1, 1), 1e-170)), (1, 2, 1))
+    np.testing.assert_array_equal(matrix.dense().value, 1e-170 * np.eye(2))
+
+
 def test_unknown_weights_stay_unknown_wherever_they_are_copied():
     kernel = Ball(np.zeros((1, 2, 1, 1)), np.array([0.0, 0.25]).reshape(1, 2, 1, 1))
     matrix, _ = convolution.matrix(kernel, (1, 3, 1))

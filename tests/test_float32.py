@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 import keras_curv
 from keras_curv import data
 from keras_curv.activations import ACTIVATIONS, SMOOTH
+from keras_curv.certificate import Status
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine
 from keras_curv.methods import float32
+from keras_curv.methods.best_of import choose_method
 from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.methods.float32 import Float32Error
 from keras_curv.network import Network
@@ -354,3 +356,16 @@ def test_a_fused_normalisation_is_charged(rng, tmp_path, is_v3):
     charge = np.abs(x.astype(float)) @ affine.served_kernel_error + affine.served_bias_error
     assert np.all(np.abs(found - real) <= charge)
     assert np.max(np.abs(found - real) / charge) > 0.02
+
+
+def test_a_pair_that_never_differs_has_radius_zero(rng):
+    """Two equal columns, whose logits a sum in another order may tell apart."""
+    last = rng.standard_normal((50, 3))
+    last[:, 2] = last[:, 0]
+    biases = [rng.standard_normal(50), np.array([35.0, 0.0, 35.0])]
+    network = Network.from_weights([rng.standard_normal((4, 50)), last], biases, "softplus")
+    x = rng.standard_normal((40, 4))
+    for method in ("auto", "crc", "lipschitz"):
+        found = choose_method(method, network, Float32Error(network)).certify(x)
+        assert np.all(found.radius == 0.0)
+        assert not np.any(found.status == Status.CERTIFIED)

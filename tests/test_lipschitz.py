@@ -188,6 +188,21 @@ def test_extreme_weights(power, rng):
     assert np.all(np.isfinite(radius)) and np.all(radius >= 0.0)
 
 
+@pytest.mark.parametrize("name", ["relu", "softplus"])
+def test_products_that_underflow_are_charged(name):
+    """W_2 W_3 is 0 in float64, and 2.25e-322 in truth."""
+    small, large = 1.5e-162, 1e150
+    kernels = [[[large]], np.full((1, 100), small), np.full((100, 1), small), [[-large, 0.0]]]
+    biases = [np.zeros(1), np.zeros(100), np.zeros(1), np.array([1.0, 0.0])]
+    network = Network.from_weights([np.array(k) for k in kernels], biases, name)
+    slopes = [large, large * 10 * small, large * 100 * small * small]
+    assert np.all(lipschitz_bounds(network) >= np.array(slopes) * (1.0 - 1e-9))
+    assert margin_lipschitz_bounds(network)[0, 1] >= slopes[-1] * large * (1.0 - 1e-9)
+    one = np.zeros((1, 1)), np.zeros(1, int), np.ones((1, 1), int), np.zeros((1, 1))
+    radius, *_ = LipschitzCertificate(network).radii(*one)
+    assert 0.0 <= radius.item() <= 1.0 / (slopes[-1] * large)
+
+
 def test_unbounded_slopes_are_refused(rng):
     square = Activation("square", tf.square, None, None, (-np.inf, np.inf), (0.0, 2.0), (), ())
     maps = [Affine(np.eye(2), np.zeros(2)), Affine(np.eye(2), np.zeros(2))]

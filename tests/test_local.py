@@ -357,3 +357,15 @@ def test_far_tighter_than_the_global_bound_near_an_input(rng, random_network):
     kappa = local.bound(local.anchor(x), np.full(COUNT, 0.01), of, label, rival)
     everywhere = -curvature_bounds(network).lower[label, rival]
     assert np.median(everywhere / kappa) > 10.0
+
+
+@pytest.mark.parametrize("name", ["softplus", "sigmoid"])
+@pytest.mark.parametrize("size", [1e160, 1.7e308])
+def test_an_absurd_input_does_not_stop_the_others(name, size, rng):
+    """What overflows on its way may be anywhere: the whole line, and no interval without ends."""
+    kernels = [rng.standard_normal(shape) for shape in ((3, 4), (4, 4), (4, 3))]
+    network = Network.from_weights(kernels, [np.zeros(4), np.zeros(4), np.zeros(3)], name)
+    x = np.array([[0.3, -0.2, 0.1], [size, -size, size]])
+    alone, both = (LocalCurvatureCertificate(network).certify(part) for part in (x[:1], x))
+    assert both.radius[0] == pytest.approx(alone.radius[0], rel=1e-9) and both.radius[0] > 0.0
+    assert both.radius[1] >= 0.0

@@ -350,6 +350,38 @@ def test_graphs_without_a_rule_are_refused_by_name(case, tmp_path):
     assert_refused(export(tmp_path / "model", body), *words)
 
 
+HALF = {
+    "tanh": tf.tanh,
+    "silu": lambda x: x * tf.sigmoid(x),
+    "log_sigmoid": lambda x: -tf.nn.softplus(-x),
+    "softmax": tf.nn.softmax,
+    "negative": lambda x: -x,
+    "twice": lambda x: x + x,
+}
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("case", HALF)
+def test_arithmetic_in_half_precision_is_refused(case, dtype, tmp_path):
+    """It rounds a thousand times as much as any certificate charges."""
+
+    def body(x, net):
+        part = HALF[case](x)
+        return part if case == "softmax" else net(tf.cast(part, tf.float32))
+
+    specs = [tf.TensorSpec((None, 4), dtype)]
+    assert_refused(export(tmp_path / "model", body, specs), dtype.name, "only float32")
+
+
+def test_inputs_in_half_precision_are_read(tmp_path):
+    def body(x, net):
+        return net(tf.cast(tf.reshape(tf.reshape(x, (-1, 2, 2)), (-1, 4)), tf.float32))
+
+    specs = [tf.TensorSpec((None, 4), tf.float16)]
+    served = saved_model.read(export(tmp_path / "model", body, specs))
+    served.check(np.arange(8, dtype=np.float16).reshape(2, 4))
+
+
 def test_relu_is_read_but_has_no_curvature(tmp_path):
     path = export(tmp_path / "model", lambda x, n: tf.nn.relu(x @ n.w) @ n.v)
     network = saved_model.read(path).network

@@ -28,7 +28,6 @@ import numpy as np
 from keras_curv.baselines.clopper_pearson import certified_radius, require_failure_probability
 from keras_curv.baselines.votes import NoiseVotes
 from keras_curv.certificate import Certificates, Status, around
-from keras_curv.certifier import Certifier
 from keras_curv.errors import (
     InputError,
     require_at_least,
@@ -36,6 +35,7 @@ from keras_curv.errors import (
     require_positive,
 )
 from keras_curv.reading import saved_model
+from keras_curv.served_inputs import ServedInputs
 
 VOTE_RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
@@ -74,7 +74,7 @@ class Smoothing:
         }
 
 
-class SmoothedClassifier(Certifier):
+class SmoothedClassifier:
     """A classifier under Gaussian noise: predicts what wins most often, or abstains.
 
     What is certified is the smoothed classifier, not the model itself, whose prediction may change
@@ -111,7 +111,7 @@ class SmoothedClassifier(Certifier):
         if not np.finfo(np.float32).tiny <= self.deviation < math.inf:
             raise InputError(f"deviation must be in the range of float32. Received: {deviation}")
         self.served = served
-        self._checked = False
+        self._inputs = ServedInputs(served)
         self.votes = NoiseVotes(served.network, self.deviation)
 
     def batch_size(self, rivals: str = "all") -> int:
@@ -131,7 +131,7 @@ class SmoothedClassifier(Certifier):
         seed: int = 0,
         first_index: int = 0,
     ) -> Certificates:
-        """Certifies one batch.
+        """Certifies examples by their votes.
 
         For each example: with probability at least 1 − `failure_probability` over the noise,
         either the radius is 0, or for every δ with `‖δ‖₂ < radius` the class `prediction` has
@@ -165,10 +165,8 @@ class SmoothedClassifier(Certifier):
         selection_samples = require_at_least(selection_samples, 1, "selection_samples")
         seed = require_at_least(seed, 0, "seed")
         first_index = require_at_least(first_index, 0, "first_index")
-        served, moved = self._as_served(np.asarray(x), first_index)
-        y = None if y is None else self._validate_labels(np.asarray(y), len(served), first_index)
-        self._check(served)
-        flat = served.reshape(len(served), self.served.network.dim).astype(np.float64)
+        flat, y, moved = self._inputs.checked(x, y, first_index)
+        flat = flat.astype(np.float64)
         draw = {"first_index": first_index, "seed": seed, "shared": noise == "shared"}
         votes = self.votes.preferences(flat, samples=selection_samples, **draw)
         classes = np.arange(votes.shape[1])

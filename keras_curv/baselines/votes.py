@@ -156,7 +156,7 @@ class NoiseVotes:
             hidden = self._tail.hidden(self.network.activations[0].value(first))
             logits = self._tail.logits(hidden[0])
         error = pre_activation_errors(self.network.layer_norms, [size * _SLACK, *hidden])[-1]
-        return logits, error[:, None] * _SLACK
+        return logits, 2.0 * error[:, None] * _SLACK
 
 
 def _preference(logits: tf.Tensor, error: tf.Tensor) -> tf.Tensor:

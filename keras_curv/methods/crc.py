@@ -119,9 +119,11 @@ class CurvatureCertificate(Method):
         """Radii within which a served error is worth knowing: more is hardly ever proved."""
         start = self.network.evaluate(tf.constant(x, tf.float64), label, rivals)
         zeros = tf.zeros_like(start.gradient[:, 0])
-        bracket = np.sqrt(2.0 * np.maximum(start.margin, 0.0) / kappa)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bracket = np.sqrt(2.0 * np.maximum(start.margin, 0.0) / kappa)
         proved = self._prove(start, zeros, tf.constant(kappa), tf.zeros_like(start.margin))
-        return np.minimum(bracket, _REACH * proved.numpy())
+        # 0/0 is a margin that is always 0.
+        return np.nan_to_num(np.minimum(bracket, _REACH * proved.numpy()), nan=0.0, posinf=np.inf)
 
     def radius_at(
         self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor

@@ -11,8 +11,8 @@ any activation of bounded slope, relu among them. L is the smaller one of two bo
     L = Π_k |c_k| ‖W_1⋯W_{L−1} w‖ + Σ_j (s_j/g_j) Π_{k>j} |c_k| ‖W_{j+1}⋯W_{L−1} w‖ Lip(a_j).
 
 **Rounding.** The products `V = W_{j+1}⋯W_L` are formed once for all pairs, each column with a bound
-e of its distance to the real one: `e ← γ_N ‖W‖_F ‖v‖ + ‖ΔW‖ (‖v‖ + e) + ‖W‖_F e` as a map W is put
-before a column v. The margin's own rounding is `rounding.margin_charge`.
+e of its distance to the real one: `e ← γ_N ‖W‖_F ‖v‖ + ‖ΔW‖ (‖v‖ + e) + ‖W‖_F e`, and underflow, as
+a map W is put before a column v. The margin's own rounding is `rounding.margin_charge`.
 
 Reference: Tsuzuku, Sato & Sugiyama, "Lipschitz-margin training" (2018), for constants of margins;
 Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin maximization and
@@ -26,9 +26,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.curvature import lipschitz_bounds
+from keras_curv.curvature import lipschitz_bounds, product_after
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network
 from keras_curv.rounding import SLOPE_FLOOR, UNIT, gamma, margin_charge, norm_bound, up
@@ -63,7 +62,7 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
             if activation.slope > 0.0:
                 total += (high - low) / 2.0 / activation.slope * factor * distance * lipschitz
             factor *= abs(low + high) / 2.0
-            product, error = _product(affine, product, error)
+            product, error = product_after(affine, product, error)
             distance = _column_distances(product, error)
         total += factor * distance
         # fmin prefers the number where only one is one; the floor covers underflow.
@@ -73,22 +72,15 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
     return bound
 
 
-def _product(
-    affine: Affine, product: np.ndarray, error: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """`affine.kernel @ product`, and a bound for each column of its distance to the real one."""
-    size, columns = affine.frobenius, norm_bound(product, axis=0)
-    rounding = gamma(affine.fan_out + 4) * size * columns
-    carried = affine.kernel_error * (columns + error) + size * error
-    return affine.kernel @ product, up(rounding + carried + SLOPE_FLOOR, 8)
-
-
 def _column_distances(product: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """`‖V_y − V_t‖` from above, for columns known to within their errors, `(classes, classes)`."""
+    """`‖V_y − V_t‖` from above, for columns known to within their errors, `(classes, classes)`.
+
+    None is so small that its product with a Lipschitz constant would underflow on its way.
+    """
     columns = np.ascontiguousarray(product.T)
     apart = np.stack([norm_bound(columns - column, axis=1) for column in columns])
     apart = np.where(np.isfinite(product).all(), apart, np.inf)
-    return up(apart + error[:, None] + error[None, :])
+    return up(apart + error[:, None] + error[None, :]) + SLOPE_FLOOR
 
 
 class LipschitzCertificate(Method):

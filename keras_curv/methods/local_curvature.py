@@ -45,6 +45,7 @@ from keras_curv.network import Network
 from keras_curv.rounding import (
     ACTIVATION_ULPS,
     SLOPE_FLOOR,
+    TINY,
     UNIT,
     gamma,
     norm_bound,
@@ -164,7 +165,6 @@ class LocalCurvature:
             error.numpy()
             for error in pre_activation_errors(self.network.layer_norms[:-1], post[:-1])
         ]
-        # The last of them counts twice: as if it were a difference of two logits.
         count, first = len(x), self._hidden[0]
         anchor = Anchor([z.numpy() for z in pre], errors, slope, *([] for _ in range(7)))
         jacobian, error = self._first, np.full(count, self._first_error)
@@ -185,10 +185,10 @@ class LocalCurvature:
             through = jacobian * slope[index][:, None, :]  # J_I
             size = stacks.frobenius(through)
             steepest = np.abs(slope[index]).max(axis=1)
-            error = up(steepest * error + 2.0 * UNIT * size, 8)
+            error = up(steepest * error + 2.0 * UNIT * size, 8) + SLOPE_FLOOR
             anchor.post_norm.append(up(stacks.spectral_norms(through) + error))
             rounding = gamma(affine.fan_in + 8) * norm_bound(affine.kernel) + affine.kernel_error
-            error = up(affine.norm * error + rounding * size, 8)
+            error = up(affine.norm * error + rounding * size, 8) + SLOPE_FLOOR
             jacobian = through @ affine.kernel
             rows = up(norm_bound(jacobian, axis=1) + error[:, None])
             pre_norm = up(stacks.spectral_norms(jacobian) + error)
@@ -290,6 +290,9 @@ class LocalCurvature:
                 better = np.sum((together - lowest) * squares[index], axis=1) > cost
                 lowest = np.where(better[:, None], together, lowest)
                 constant += np.where(better, cost, 0.0)
+            # What underflows in d comes to as much.
+            steepness = self._hidden[index].norm * region.lipschitz[index][of]
+            constant += 8.0 * TINY * up(steepness**2)
             size = np.abs(lowest)
             loss = np.sqrt(size.max(axis=1)) * anchor.jacobian_error[index][of]
             stays = np.ones(len(of), bool)
@@ -392,6 +395,7 @@ class LocalCurvature:
             lost = up(lost * norm_bound(through, axis=1))
             centre = through @ affine.kernel.T
             reach = up(weighted + np.multiply.outer(carried, rows) + lost[:, None], 16)
+            reach += SLOPE_FLOOR
             low, high = _around(centre, reach)
             carried = affine.norm * carried
             if index < len(self._hidden) - 1:
@@ -408,9 +412,10 @@ class LocalCurvature:
 
 
 def _around(centre: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`[centre − reach, centre + reach]`, rounded outward."""
+    """`[centre − reach, centre + reach]`, rounded outward; the whole line where that overflows."""
     reach = up(reach + 2.0 * UNIT * np.abs(centre))
-    return centre - reach, centre + reach
+    low, high = centre - reach, centre + reach
+    return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
 
 
 def _below(product: np.ndarray) -> np.ndarray:

@@ -148,7 +148,7 @@ class Method(abc.ABC):
         likely = np.take_along_axis(logits[rows], against, axis=1)
         least = pairs.radius == pairs.radius.min(axis=1, keepdims=True)
         here = np.arange(len(rows)), np.where(least, likely, -np.inf).argmax(axis=1)
-        radius = pairs.radius[here]
+        radius = np.where(pairs.radius[here] > 0.0, pairs.radius[here], 0.0)  # NaN proves nothing
         result.radius[rows] = radius
         result.nearest_rival[rows] = against[here]
         result.status[rows[radius > 0.0]] = Status.CERTIFIED

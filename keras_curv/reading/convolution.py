@@ -64,7 +64,9 @@ def matrix(
     (down, down_inside), (across, across_inside) = axes
     height, width, filters = down.shape[1], across.shape[1], kernel.shape[3]
     # One line for each weight of the kernel, a plane of one entry for each position of the output.
-    ky, kx, channel, filter_ = np.nonzero(kernel.value**2 + kernel.error + kernel.served)
+    ky, kx, channel, filter_ = np.nonzero(
+        (kernel.value != 0.0) | (kernel.error != 0.0) | (kernel.served != 0.0)
+    )
     _refuse_large(len(ky), height * width)
     source = (down[ky][:, :, None] * image[1] + across[kx][:, None]) * image[2]
     source = source + channel[:, None, None]
@@ -158,7 +160,6 @@ def average_pooled(node, flow: Flow) -> Flow:
 
 def mean(node, flow: Flow, axes: np.ndarray) -> Flow:
     """`Mean` over axes of each example."""
-    _require_float(node)
     rank = len(flow.shape) + 1 if isinstance(flow, Flow) else 0
     axes = [int(axis) for axis in np.ravel(axes)]
     if not axes or not all(-rank < axis < rank and axis for axis in axes):
@@ -203,17 +204,11 @@ def _depthwise(kernel: Ball) -> Ball:
 
 
 def _image(node, flow) -> tuple[int, int, int]:
-    _require_float(node)
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
         raise InputError("only images (batch, height, width, channels) are supported")
     if node.attr["data_format"].s not in (b"", b"NHWC"):
         raise InputError("only channels_last is supported")
     return flow.shape
-
-
-def _require_float(node) -> None:
-    if node.attr["T"].type not in (1, 2):  # DT_FLOAT, DT_DOUBLE
-        raise InputError("only float32 and float64 are supported")
 
 
 def _two_axes(node, name: str) -> tuple[int, int]:

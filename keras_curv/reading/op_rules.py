@@ -69,10 +69,20 @@ def apply(node: node_def_pb2.NodeDef, arguments: list):
     if node.op not in _RULES:
         raise Unreadable(_WHY_NOT.get(node.op, "there is no rule that reads this op"))
     flows = [argument for argument in arguments if isinstance(argument, Flow)]
+    if flows and node.op not in _EXACT:
+        _require_float(node)
     if any(flow.head != "logits" for flow in flows) and node.op != "Identity":
         raise Unreadable(f"nothing may follow the final {flows[0].head}")
     _refuse_large(node.op, [a for a in arguments if isinstance(a, (Ball, np.ndarray))])
     return _RULES[node.op](node, *arguments)
+
+
+def _require_float(node: node_def_pb2.NodeDef) -> None:
+    dtype = tf.as_dtype(node.attr["T"].type or tf.float32.as_datatype_enum)
+    if dtype.is_integer:
+        raise Unreadable("integers wrap around; cast them to a float first")
+    if dtype not in (tf.float32, tf.float64):
+        raise Unreadable(f"{dtype.name} rounds; only float32 and float64 are supported")
 
 
 def _refuse_large(op: str, constants: list) -> None:
@@ -93,6 +103,11 @@ def _constant(array: np.ndarray):
     raise Unreadable(f"constants of type {array.dtype} are not supported")
 
 
+# Of these, numbers come out as they went in, whatever their type.
+_EXACT = (
+    *("Identity", "IdentityN", "StopGradient", "PreventGradient", "Cast", "Shape", "Reshape"),
+    *("Squeeze", "ExpandDims", "Transpose"),
+)
 _BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum")
 _KNOWN = f"there are bounds for: {', '.join(ACTIVATIONS)}"
 _WHY_NOT = {
@@ -194,8 +209,7 @@ def _grown(flow: Flow, constant: Ball) -> tuple[int, ...]:
 
 @_rule("Neg")
 def _neg(node, value):
-    if not tf.as_dtype(node.attr["T"].type).is_floating:
-        raise Unreadable("integers wrap around; cast them to a float first")
+    _require_float(node)
     if isinstance(value, Flow):
         return value.scaled(Ball.exact(-np.ones(value.shift.shape)))
     return -value

@@ -58,7 +58,8 @@ def _contracted(source: _Source, node: NodeDef) -> NodeDef:
     for activation, pattern in PATTERNS:
         if node.op == pattern[0]:
             for argument in _matches(source, node.name, pattern, None):
-                return NodeDef(name=node.name, op=activation, input=[argument])
+                attributes = {"T": node.attr["T"]}
+                return NodeDef(name=node.name, op=activation, input=[argument], attr=attributes)
     return node
 
 
