@@ -205,7 +205,7 @@ class Train(Run):
 
     def milestone(self, rng):
         names = ["recipe.json", "history.csv", "checkpoints", "variables", "saved_model.pb"]
-        names += ["checkpoints.part", "certified.json", "CARD.md"]
+        names += [".checkpoints.part", "certified.json", "CARD.md"]
         names += [f"checkpoints/ckpt-{k}.index" for k in range(1, 5)]
         name = rng.choice(names)
         return (self.out / name).exists

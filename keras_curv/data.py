@@ -83,6 +83,8 @@ class Examples:
                     f"{name}: y must be integers of shape ({len(x)},). "
                     f"Received: {y.dtype} {y.shape}"
                 )
+            if y.max(initial=0) >= 2**63:
+                raise InputError(f"labels must fit int64. Received: {y.max()}")
             y = y.astype(np.int64)
 
         def batches(size: int, start: int = 0):
@@ -168,7 +170,8 @@ def load_npz(path: str) -> Examples:
     """
     try:
         if not pathlib.Path(path).is_file():
-            raise InputError(f"{path} does not exist; give an .npz file with an array x")
+            what = "is no file" if pathlib.Path(path).exists() else "does not exist"
+            raise InputError(f"{path} {what}; give an .npz file with an array x")
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise InputError(f"{path} is not an .npz file; write one with np.savez(path, x=x, y=y)")

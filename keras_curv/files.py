@@ -12,9 +12,9 @@ from keras_curv.errors import InputError
 
 
 def part_path(path: str | pathlib.Path) -> pathlib.Path:
-    """Where a file lies while it is being written: beside it, with the same suffix."""
+    """Where a file lies while it is being written: beside it, hidden, with the same suffix."""
     path = pathlib.Path(path)
-    return path.with_name(f"{path.stem}.part{path.suffix}")
+    return path.with_name(f".{path.stem}.part{path.suffix}")
 
 
 @contextlib.contextmanager

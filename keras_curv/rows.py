@@ -221,7 +221,9 @@ def _require_same(target: pathlib.Path, settings: dict) -> None:
     beside = settings_path(target)
     try:
         before = json.loads(beside.read_text())
-    except (OSError, ValueError) as error:
+        if not isinstance(before, dict):
+            raise ValueError("no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{target} cannot be resumed: {beside.name}, which says how it was made, is missing "
             "or broken"

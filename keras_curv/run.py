@@ -10,12 +10,13 @@ from keras_curv.baselines.smoothing import Smoothing
 from keras_curv.console import progress_bar, working
 from keras_curv.data import Examples
 from keras_curv.errors import InputError, require_fraction, require_positive
-from keras_curv.files import write_file, write_json, write_text
+from keras_curv.files import part_path, write_file, write_json, write_text
 from keras_curv.html_report import page
 from keras_curv.html_report.gathered import Gathered
 from keras_curv.job import Job
 from keras_curv.plot import plot_curve, require_plottable
 from keras_curv.reading import saved_model
+from keras_curv.reading.files import GRAPH, INDEX
 from keras_curv.rows import RowFile, settings_path
 from keras_curv.tally import Tally
 from keras_curv.verdict import verdict
@@ -206,8 +207,11 @@ def require_distinct_files(
             raise InputError(f"the folder of {path} does not exist; make it first")
         if target.is_dir():
             raise InputError(f"{path} is a directory; give the name of a file")
+        if target.name == GRAPH or (target.parent / INDEX).exists():
+            raise InputError(f"{path} would be a file of a SavedModel; give another name")
     if output is not None:
         resolved.append(settings_path(pathlib.Path(output)).resolve())
     read = {pathlib.Path(path).resolve() for path in inputs if path is not None}
+    resolved += [part_path(target) for target in resolved]
     if len(set(resolved)) < len(resolved) or read & set(resolved):
         raise InputError("what is read and what is written must all be different files")

@@ -73,9 +73,9 @@ class ServedInputs:
             return
         size = np.abs(self._flat(converted).astype(np.float64))
         usual = converted[size.max(axis=1, initial=0.0) < _USUAL]
-        if len(usual):
+        if len(converted):
             self._served.check(usual[:_CHECKED])
-            self._checked = True
+            self._checked = len(usual) > 0
 
     def _as_served(self, x: np.ndarray, first_index: int) -> tuple[np.ndarray, np.ndarray]:
         """x in the dtype of the model, and bounds of how far that moved each example."""

@@ -203,7 +203,9 @@ def _guesses(matrix: np.ndarray) -> Iterator[float]:
                 matrix, k=1, which="LA", v0=start, tol=1e-12, return_eigenvectors=False
             )
             yield float(values[0])
-    yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=[side - 1, side - 1])[0])
+    for only in ([side - 1, side - 1], None):
+        with contextlib.suppress(scipy.linalg.LinAlgError):
+            yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=only)[-1])
 
 
 def _is_factorisable(matrix: np.ndarray) -> bool:

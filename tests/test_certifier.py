@@ -1,5 +1,7 @@
 """`keras_curv.certify` on arrays: the same answers however the model and the batch come."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -252,6 +254,32 @@ def test_smoothing_takes_no_other_method_or_guarantee(digits):
             keras_curv.certify_examples(
                 model, (x[:2], None), smoothing=keras_curv.Smoothing(0.1), **options
             )
+
+
+def test_a_file_on_its_way_is_no_other_file(digits, tmp_path):
+    """What lies beside a file while it is written has a name that nobody gives a file."""
+    model, x, _ = digits
+    (tmp_path / "a.part.json").write_text("kept")
+    files = {"output": str(tmp_path / "b.part.json"), "summary": str(tmp_path / "b.json")}
+    keras_curv.certify_examples(model, (x[:5], None), **files)
+    keras_curv.certify_examples(model, (x[:5], None), summary=str(tmp_path / "a.json"))
+    assert (tmp_path / "a.part.json").read_text() == "kept"
+    assert (tmp_path / "b.part.json").read_text().count("\n") == 6
+    assert (tmp_path / "b.json").is_file() and (tmp_path / "a.json").is_file()
+    with pytest.raises(InputError, match="different files"):
+        part = str(tmp_path / ".b.part.json")
+        keras_curv.certify_examples(model, (x[:5], None), **files | {"output": part})
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.index", "variables/a.csv"])
+@pytest.mark.parametrize("kind", ["output", "summary"])
+def test_nothing_is_written_into_a_model(digits, tmp_path, name, kind):
+    model, x, _ = digits
+    copy = shutil.copytree(model, tmp_path / "model")
+    before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    with pytest.raises(InputError, match="would be a file of a SavedModel"):
+        keras_curv.certify_examples(str(copy), (x[:5], None), **{kind: str(copy / name)})
+    assert {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize("clash", ["output", "inputs", "settings"])

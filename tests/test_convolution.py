@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from keras_curv import sparse_affine
 from keras_curv.attacks import pgd_attack
 from keras_curv.curvature import curvature_bounds
 from keras_curv.errors import InputError
@@ -328,6 +329,72 @@ def test_the_matrix_is_the_convolution(padding, strides, dilations, rng):
         # Integers: both are exact.
         np.testing.assert_array_equal((image.reshape(-1) @ matrix.value).reshape(shape), expected)
         assert matrix.error.nnz == 0
+
+
+def _adversarial_reshape():
+    """Two convolutions whose composition is 2 in norm, and 4 with the reshape between them."""
+    first, last = np.zeros((3, 1, 1, 1)), np.array([1.0, -1.0]).reshape(2, 1, 1, 1)
+    first[[0, 2]] = 1.0
+    layers = [
+        L.Conv2D(1, (3, 1), strides=(2, 1), padding="same", use_bias=False),
+        L.Reshape((20, 3, 1)),
+        L.Conv2D(1, (2, 1), use_bias=False),
+    ]
+    model = keras.Sequential([keras.Input((59, 2, 1)), *layers])
+    layers[0].set_weights([first])
+    layers[2].set_weights([last])
+    return model
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_norm_of_a_large_product_is_above_its_singular_values(seed, monkeypatch):
+    """Convolutions, pools, means and whatever lies between, kept sparse."""
+    monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 0)
+    rng = np.random.default_rng(seed)
+    between = [
+        L.Reshape((6, 24, 2)),
+        L.Permute((2, 1, 3)),
+        L.AveragePooling2D(2),
+        L.Rescaling(3.0),
+        L.DepthwiseConv2D(2),
+        L.Reshape((24, 12, 1)),
+    ]
+    layers = [L.Conv2D(2, 1), between[seed], L.Conv2D(3, 2, strides=2)]
+    models = [keras.Sequential([keras.Input((12, 12, 1)), *layers])]
+    randomise(models[0], rng)
+    models += [_adversarial_reshape()] * (seed == 0)
+    for model in models:
+        behind = [L.Activation("softplus"), L.Flatten(), L.Dense(2)]
+        model = keras.Sequential([*model.inputs, *model.layers, *behind])
+        affine = saved_model.read(model).network.affines[0]
+        kernel = affine.kernel.toarray() if affine.is_sparse else affine.kernel
+        assert affine.is_sparse
+        assert affine.norm >= np.linalg.norm(kernel, 2) * (1.0 - 1e-12)
+        assert affine.magnitude_norm >= np.linalg.norm(np.abs(kernel), 2) * (1.0 - 1e-12)
+
+
+MIXED_CHANNELS = {
+    "pool, mean": lambda: [L.AveragePooling2D(2), L.GlobalAveragePooling2D()],
+    "convolution, mean": lambda: [L.Conv2D(4, 2, strides=2), L.GlobalAveragePooling2D()],
+    "convolution, reshape, convolution": lambda: [
+        L.Conv2D(4, 1),
+        L.Reshape((32, 8)),
+        L.Conv1D(4, 3),
+    ],
+    "same pool": lambda: [L.AveragePooling2D(2, 2, "same")],
+}
+
+
+@pytest.mark.parametrize("name", MIXED_CHANNELS)
+@pytest.mark.parametrize("channels", [3, 15])
+def test_channels_that_change_between_maps_are_read(name, channels, rng):
+    layers = [*MIXED_CHANNELS[name](), L.Flatten(), L.Dense(5, "softplus"), L.Dense(3)]
+    model = keras.Sequential([keras.Input((8, 8, channels)), *layers])
+    randomise(model, rng)
+    x = rng.standard_normal((3, 8, 8, channels)).astype(np.float32)
+    served = saved_model.read(model)
+    served.check(x)
+    np.testing.assert_allclose(served.network.logits(flat(x)), model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_no_weight_is_too_small_to_be_placed():

@@ -267,9 +267,9 @@ def test_intermediate_overflow_is_seen():
     scalings = [LAYERS.Rescaling(factor) for factor in (1e30, 1e30, 1e-30, 1e-30)]
     model = keras.Sequential([keras.Input((3,)), *scalings, LAYERS.Dense(2)])
     served = keras_curv.read(model)
-    error = Float32Error(served.network)
+    with pytest.raises(InputError, match="may overflow in float32"):
+        Float32Error(served.network)
     args = np.ones((1, 3)), np.array([0]), np.array([[1]])
-    assert np.isinf(error(*args, np.zeros((1, 1))))
     plain = Float32Error(
         Network.from_weights(
             [a.kernel for a in served.network.affines], [a.bias for a in served.network.affines], ()
@@ -369,3 +369,16 @@ def test_a_pair_that_never_differs_has_radius_zero(rng):
         found = choose_method(method, network, Float32Error(network)).certify(x)
         assert np.all(found.radius == 0.0)
         assert not np.any(found.status == Status.CERTIFIED)
+
+
+def test_constants_that_may_overflow_have_no_float32_guarantee(rng):
+    """In real arithmetic 1/√(b²) · b is 1, and in float32 1/√∞ · b is 0."""
+    big = Ball.exact(np.full(3, np.float64(np.float32(1e30))))
+    factor = (big * big).rsqrt() * big
+    np.testing.assert_allclose(factor.value, 1.0, rtol=1e-12)
+    assert np.all(np.isinf(factor.served))
+    flow = Flow.input((4,)).times(Ball.exact(rng.standard_normal((4, 3)))).scaled(factor)
+    network = Network([flow.affine()], [])
+    with pytest.raises(InputError, match="may overflow in float32"):
+        Float32Error(network)
+    assert np.all(CurvatureCertificate(network).certify(rng.standard_normal((5, 4))).radius > 0.0)

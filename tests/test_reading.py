@@ -644,6 +644,55 @@ def test_check_sees_what_was_not_read(served_net, case):
         hidden.check(x)
 
 
+def test_nested_outputs_of_a_live_model():
+    """The one called "logits" is that, whatever lies beside it."""
+    inputs = keras.Input((4,))
+    parts = [L.Dense(3)(inputs) for _ in range(3)]
+    model = keras.Model(inputs, {"aux": parts[:2], "logits": parts[2]})
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    found = saved_model.read(model).network.logits(x.astype(np.float64))
+    np.testing.assert_allclose(found, model(x)["logits"], rtol=1e-5, atol=1e-6)
+    nested = keras.Model(inputs, {"aux": parts[0], "logits": parts[1:]})
+    with pytest.raises(InputError, match="or one named 'logits'"):
+        saved_model.read(nested)
+
+
+def test_live_models_are_told_apart_by_all_that_was_read():
+    def build(activation="softplus", head=None):
+        keras.utils.set_random_seed(0)
+        hidden = L.Dense(5, activation)
+        return keras.Sequential([keras.Input((4,)), hidden, L.Dense(3, head)])
+
+    kinds = [build(), build("tanh"), build(head="softmax"), build(head="sigmoid")]
+    assert len({saved_model.read(model).fingerprint for model in kinds}) == 4
+    assert saved_model.read(build()).fingerprint == saved_model.read(kinds[0]).fingerprint
+
+
+@pytest.mark.parametrize("head", ["softmax", "log_softmax", "sigmoid"])
+def test_saturation_hides_no_disagreement(head):
+    """What softmax makes of logits that are far apart is the same for most wrong readings."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3), L.Activation(head)])
+    model.layers[0].set_weights([np.eye(4, 3, dtype=np.float32) * 1e3, np.zeros(3, np.float32)])
+    served = saved_model.read(model)
+    x = np.array([[0.9, 0.1, 0.2, 0.3]] * 4, np.float32)
+    served.check(x)
+    served.check(x[:0])
+    kernel = served.network.affines[0].kernel
+    wrong = Network([Affine(kernel * [[1.0, 1.001, 1.0]], np.zeros(3))], [])
+    with pytest.raises(InputError, match="disagree"):
+        dataclasses.replace(served, network=wrong).check(x)
+
+
+def test_examples_that_are_all_alike_hide_no_disagreement(served_net):
+    """Inputs at which every order of the entries is the same are not all that is tried."""
+    first, *rest = served_net.network.affines
+    turned = Affine(first.kernel[::-1], first.bias)
+    wrong = Network([turned, *rest], served_net.network.activations)
+    with pytest.raises(InputError, match="disagree"):
+        dataclasses.replace(served_net, network=wrong).check(np.full((3, 6), 0.5, np.float32))
+
+
 def test_check_wants_the_right_head(served_net):
     with pytest.raises(InputError, match="disagree"):
         dataclasses.replace(served_net, head="softmax").check(examples((6,)))

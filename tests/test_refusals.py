@@ -61,6 +61,21 @@ def test_a_missing_directory_is_named(tmp_path):
     assert_refused(tmp_path / "nowhere", "does not exist")
 
 
+@pytest.mark.parametrize("name", ["٩", "99999999999999999999", "1.0", "v2"])
+def test_what_a_server_takes_for_no_version_is_none(name, tmp_path):
+    for version in ("007", name):
+        export(tmp_path / version)
+    assert saved_model.resolve_directory(tmp_path).name == "007"
+
+
+def test_a_newer_version_in_another_format_is_not_passed_over(tmp_path):
+    export(tmp_path / "1")
+    (tmp_path / "2").mkdir()
+    assert saved_model.resolve_directory(tmp_path).name == "1"  # nothing in it yet
+    (tmp_path / "2" / "saved_model.pbtxt").write_text("")
+    assert_refused(tmp_path, "newer than 1", "another format")
+
+
 def test_an_empty_directory_is_named(tmp_path):
     assert_refused(tmp_path, "saved_model.pb")
 
@@ -380,6 +395,36 @@ def test_inputs_in_half_precision_are_read(tmp_path):
     specs = [tf.TensorSpec((None, 4), tf.float16)]
     served = saved_model.read(export(tmp_path / "model", body, specs))
     served.check(np.arange(8, dtype=np.float16).reshape(2, 4))
+
+
+def _small_integers(x, net):
+    """A server multiplies 20 · 13 in eight bits."""
+    size = tf.reduce_prod(tf.constant([20, 13], tf.int8), keepdims=True)
+    shape = tf.concat([tf.shape(x)[:1], tf.cast(size, tf.int32), [-1]], 0)
+    return tf.transpose(tf.reshape(x, shape), (0, 2, 1))[:, 0]
+
+
+def _wrapping(x, net):
+    """65536² is 0 in 32 bits."""
+    size = tf.reduce_prod(tf.constant([65536, 65536]), keepdims=True)
+    return net(tf.reshape(x, tf.concat([tf.shape(x)[:1], size + 4], 0)))
+
+
+@pytest.mark.parametrize(
+    ("body", "word"), [(_small_integers, "int8"), (_wrapping, "wrap around")], ids=["int8", "2^32"]
+)
+def test_integers_that_a_server_would_wrap_are_refused(body, word, tmp_path):
+    specs = [tf.TensorSpec((None, 260 if word == "int8" else 4), tf.float32)]
+    assert_refused(export(tmp_path / "model", body, specs), word)
+
+
+def test_a_constant_that_overflows_its_cast_is_refused(tmp_path):
+    def body(x, net):
+        return net(x * tf.cast(net.big, tf.float32))
+
+    net = Net()
+    net.big = tf.Variable(1e60, dtype=tf.float64)
+    assert_refused(export(tmp_path / "model", body, net=net), "too large for float32")
 
 
 def test_relu_is_read_but_has_no_curvature(tmp_path):

@@ -76,6 +76,10 @@ def test_resume_with_other_settings_is_refused(tmp_path):
     write(path, [row(0)])
     with pytest.raises(InputError, match="made with seed 0, not 1"):
         write(path, [], resume=True, settings=SETTINGS | {"seed": 1})
+    for broken in ("[]", "3", "null", '"x"', "[" * 100_000, ""):
+        (tmp_path / "rows.csv.settings.json").write_text(broken)
+        with pytest.raises(InputError, match="missing or broken"):
+            write(path, [], resume=True)
     (tmp_path / "rows.csv.settings.json").unlink()
     with pytest.raises(InputError, match="missing or broken"):
         write(path, [], resume=True)

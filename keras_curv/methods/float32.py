@@ -94,6 +94,15 @@ class Float32Error(ServedError):
                 "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
             )
         require_dense(network, "the guarantee float32", "use the guarantee real")
+        if not all(
+            np.isfinite(error).all()
+            for affine in network.affines
+            for error in (affine.served_kernel_error, affine.served_bias_error)
+        ):
+            raise InputError(
+                "a constant of the model may overflow in float32, and then the guarantee float32 "
+                "does not hold; use the guarantee real"
+            )
         self.network = network
         plain = all(activation.name in ONE_OP for activation in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED

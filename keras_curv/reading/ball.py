@@ -25,6 +25,7 @@ from keras_curv.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT, gamma, n
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _OURS = 1.0 + 1e-6  # and those of one of `served`
+_FLOAT32_MOST = 2.0**126
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,7 +139,8 @@ class Ball:
         weights = other_size + other.error
         away = other.served + gamma(terms, FLOAT32_UNIT) * (weights + other.served)
         served = self._size() @ away + self.served @ (weights + away)
-        return Ball(product, error, served * _OURS + 8.0 * terms * FLOAT32_TINY)
+        served = served * _OURS + 8.0 * terms * FLOAT32_TINY
+        return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
 
     def reciprocal(self) -> Ball:
         """1/r; infinite error where 0 is in the ball."""
@@ -184,7 +186,11 @@ class Ball:
         """The same, after the server has rounded it."""
         away = gamma(times, FLOAT32_UNIT) * (self._size() + self.served)
         served = (self.served + away) * _OURS + 4.0 * times * FLOAT32_TINY
-        return dataclasses.replace(self, served=served)
+        return dataclasses.replace(self, served=_infinite_beyond(served, self._size() + served))
+
+    def overflows_float32(self) -> bool:
+        """Whether a server could not hold it."""
+        return bool(np.any(self.served_size() > _FLOAT32_MOST))
 
     def away(self, distance: np.ndarray) -> Ball:
         """The same, served off by so much more."""
@@ -201,3 +207,8 @@ class Ball:
     def norm_of_error(self) -> float:
         """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
         return norm_bound(self.error)
+
+
+def _infinite_beyond(served: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Where a server's numbers may overflow, they may be anything; NaN is among them."""
+    return np.where(size <= _FLOAT32_MOST, served, np.inf)

@@ -18,7 +18,7 @@ from keras_curv.errors import InputError
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import STORED_ENTRIES, require_shape
-from keras_curv.reading.stencil import Stencil
+from keras_curv.reading.stencil import Bounded, Stencil
 from keras_curv.rounding import up
 from keras_curv.sparse_affine import schur_bound
 
@@ -171,22 +171,22 @@ def mean(node, flow: Flow, axes: np.ndarray) -> Flow:
     sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
     if not node.attr["keep_dims"].b:
         kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in axes)
-    return _averaged(flow, sums, Stencil.bounded(schur_bound(sums.value)), kept)
+    return _averaged(flow, sums, Bounded(schur_bound(sums.value)), kept)
 
 
-def _averaged(flow: Flow, sums: Ball, windows: Stencil, shape: tuple[int, ...]) -> Flow:
+def _averaged(flow: Flow, sums: Ball, windows: Stencil | Bounded, shape: tuple[int, ...]) -> Flow:
     parts = Ball.exact(sums.value.sum(axis=0)).reciprocal()
     averaged = _times(flow, sums, windows, shape).scaled(parts)
     if flow.kernel is None and not np.all(parts.value == parts.value[0]):
         # At a border, few pixels may count much; in rows and columns of the matrix they do not.
         means = scipy.sparse.csr_array(sums.value * (parts.value + parts.error))
-        alone = Stencil.bounded(up(schur_bound(means))).with_inputs_scaled(flow.scale)
+        alone = Bounded(up(schur_bound(means))).with_inputs_scaled(flow.scale)
         nearest = min(alone, *averaged.stencils, key=lambda known: known.norm)
         averaged = dataclasses.replace(averaged, stencils=(nearest,))
     return averaged
 
 
-def _times(flow: Flow, lowered: Ball, placed: Stencil, shape: tuple[int, ...]) -> Flow:
+def _times(flow: Flow, lowered: Ball, placed: Stencil | Bounded, shape: tuple[int, ...]) -> Flow:
     return dataclasses.replace(flow.times(lowered, placed), shape=shape)
 
 

@@ -25,7 +25,7 @@ from keras_curv.reading.limits import (
     require_shape,
 )
 from keras_curv.reading.sparse_ball import SparseBall
-from keras_curv.reading.stencil import Stencil, magnitude_of_product, norm_of_product
+from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 from keras_curv.rounding import FLOAT32_UNIT, gamma
 
 
@@ -41,8 +41,8 @@ class Flow:
         layers: the affine maps and activations that make the base.
         base: its size.
         kernel: `(base, size)`, or None for a picking of entries. It is sparse where it is large.
-        stencils: of convolutions that it is the product of, in order, for its norm; None where it
-            is not one of convolutions alone.
+        stencils: of convolutions and rearrangements that it is the product of, in order, for its
+            norm; None where it is of other maps, too.
         order: `(size,)`, where there is no kernel.
         scale, shift: `(size,)`; scale is 1 where there is a kernel.
         head: what has been applied to the logits, "logits" while nothing has.
@@ -58,7 +58,7 @@ class Flow:
     order: np.ndarray
     scale: Ball
     shift: Ball
-    stencils: tuple[Stencil, ...] | None = ()
+    stencils: tuple[Stencil | Bounded, ...] | None = ()
     head: str = "logits"
     served_gain: float = 1.0
     shifts: int = 0
@@ -129,11 +129,13 @@ class Flow:
         """Entry j becomes the former entry `positions[j]`; the shape is that of `positions`."""
         flat = positions.reshape(-1)
         kernel, stencils = self.kernel, self.stencils
-        if kernel is not None and not np.array_equal(flat, np.arange(len(flat))):
+        moves = not np.array_equal(flat, np.arange(len(flat)))
+        if kernel is not None and moves:
             dense = isinstance(kernel, Ball)
             kernel = kernel[:, flat] if dense else kernel.with_columns(flat)
-            if stencils:  # and from now on entries of no particular channel
-                stencils = *stencils, Stencil.bounded(1.0)
+        if stencils and (moves or positions.shape != self.shape):
+            # What follows has another image before it than the last convolution made.
+            stencils = *stencils, Bounded(1.0)
         return dataclasses.replace(
             self,
             shape=positions.shape,
@@ -145,7 +147,7 @@ class Flow:
             gross=np.broadcast_to(self.gross, self.shift.shape)[flat],
         )
 
-    def times(self, kernel: Ball, stencil: Stencil | None = None) -> Flow:
+    def times(self, kernel: Ball, stencil: Stencil | Bounded | None = None) -> Flow:
         """The product with a matrix `(size, out)`, dense or sparse.
 
         Args:
@@ -181,7 +183,7 @@ class Flow:
             gross=shift.served_size(),
         )
 
-    def _stencils_with(self, stencil: Stencil | None) -> tuple[Stencil, ...] | None:
+    def _stencils_with(self, stencil) -> tuple[Stencil | Bounded, ...] | None:
         if stencil is None or self.stencils is None:
             return None
         if not self.stencils:
@@ -215,7 +217,7 @@ class Flow:
         flow, size = self, self.shift.shape[0]
         if self.kernel is None:
             identity = scipy.sparse.eye_array(size, format="csr")
-            flow = self.times(Ball.exact(identity), Stencil.bounded(1.0))
+            flow = self.times(Ball.exact(identity), Bounded(1.0))
         kernel, shift = flow.kernel, flow.shift
         known = (
             kernel.value,

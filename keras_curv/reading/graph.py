@@ -144,6 +144,20 @@ def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[s
     return [(node.op.lower(), node.input[0]) for node in path if node.op in ACTIVATION_OPS]
 
 
+def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
+    """The tensor that the last op before `output`, a head, is applied to.
+
+    Example:
+        >>> function = tf.function(lambda x: tf.identity(tf.nn.softmax(2.0 * x)))
+        >>> graph = function.get_concrete_function(tf.ones((1, 2))).graph
+        >>> before_head(graph.as_graph_def(), "Identity:0")
+        'mul:0'
+    """
+    head = patterns.Source({node.name: node for node in definition.node})(output)
+    name, _, index = head.input[0].partition(":")
+    return f"{name}:{index or 0}"
+
+
 def _finish(flow: Flow) -> tuple[Network, str]:
     if len(flow.shape) != 1:
         raise InputError(f"the output must be (batch, classes). Received: {flow.shape}")

@@ -74,7 +74,17 @@ def apply(node: node_def_pb2.NodeDef, arguments: list):
     if any(flow.head != "logits" for flow in flows) and node.op != "Identity":
         raise Unreadable(f"nothing may follow the final {flows[0].head}")
     _refuse_large(node.op, [a for a in arguments if isinstance(a, (Ball, np.ndarray))])
-    return _RULES[node.op](node, *arguments)
+    result = _RULES[node.op](node, *arguments)
+    if isinstance(result, (np.ndarray, np.integer, int)):
+        return _integers(np.asarray(result))
+    return result
+
+
+def _integers(array: np.ndarray) -> np.ndarray:
+    """Entries of a shape; those that TensorFlow's integers could not hold are refused."""
+    if any(isinstance(n, int) and abs(n) >= 2**31 for n in array.reshape(-1).tolist()):
+        raise Unreadable("a number of 2³¹ or more is computed, which may wrap around")
+    return array
 
 
 def _require_float(node: node_def_pb2.NodeDef) -> None:
@@ -98,7 +108,7 @@ def _constant(array: np.ndarray):
     """Floats become balls; integers, shapes among them, stay as they are."""
     if array.dtype in (np.float32, np.float64):
         return Ball.exact(array.astype(np.float64))
-    if np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_:
+    if array.dtype in (np.int32, np.int64, np.bool_):
         return array
     raise Unreadable(f"constants of type {array.dtype} are not supported")
 
@@ -150,9 +160,11 @@ def _cast(node, value):
     if target in (tf.float32, tf.float64):
         if isinstance(value, np.ndarray):
             raise Unreadable("a float made from integers may depend on the batch size")
+        if isinstance(value, Ball) and target == tf.float32 and value.overflows_float32():
+            raise Unreadable("a constant is too large for float32")
         return value.rounded()  # in real arithmetic it keeps its value
     if isinstance(value, np.ndarray) and target in (tf.int32, tf.int64):
-        return value  # a shape, or part of one
+        return value  # a shape, or part of one, and small
     raise Unreadable(f"a cast to {target.name} rounds; use float32 or float64 throughout")
 
 

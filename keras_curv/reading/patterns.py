@@ -50,11 +50,11 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
         >>> nodes["mul"].op, nodes["mul"].input
         ('silu', ['z'])
     """
-    source = _Source(nodes)
+    source = Source(nodes)
     return {name: _contracted(source, node) for name, node in nodes.items()}
 
 
-def _contracted(source: _Source, node: NodeDef) -> NodeDef:
+def _contracted(source: Source, node: NodeDef) -> NodeDef:
     for activation, pattern in PATTERNS:
         if node.op == pattern[0]:
             for argument in _matches(source, node.name, pattern, None):
@@ -91,14 +91,19 @@ def _all_match(source, tensors, patterns, argument):
         yield from _all_match(source, tensors[1:], patterns[1:], found)
 
 
-class _Source:
-    """The node behind a tensor, past ops that hand it on; None if it is not a first output."""
+class Source:
+    """The node behind a tensor, past ops that hand it on; None if it is not a first output.
+
+    Args:
+        nodes: of a flat graph, by name.
+    """
 
     def __init__(self, nodes: dict[str, NodeDef]):
         self._nodes = nodes
         self._found: dict[str, NodeDef | None] = {}
 
     def __call__(self, tensor: str) -> NodeDef | None:
+        """The node, or None."""
         passed = []
         while tensor not in self._found:
             passed.append(tensor)

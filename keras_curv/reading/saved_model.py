@@ -40,6 +40,8 @@ from keras_curv.reading.server_agreement import require_as_served
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
 _ALONE = 3  # examples that are also served in a batch of their own
+_RANDOM = 4  # inputs that are tried besides the examples
+_OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +54,10 @@ class ServedModel:
         input_shape: of one example, without the batch.
         input_dtype: what the signature takes.
         call: the signature: `(n, *input_shape)` of `input_dtype` → `(n, outputs)`.
+        call_logits: the same up to the head; None where there is none.
         source: the directory, or the Keras model's name.
         signature: its name; "" for a live model.
-        fingerprint: SHA-256 of the files that were read; for a live model, of its weights.
+        fingerprint: SHA-256 of the files that were read; for a live model, of what was read.
     """
 
     network: Network
@@ -65,27 +68,34 @@ class ServedModel:
     source: str
     signature: str = ""
     fingerprint: str = ""
+    call_logits: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def check(self, x: np.ndarray) -> None:
         """Holds the network against the signature, on these inputs and on others near them.
 
         Args:
-            x: `(n, *input_shape)`, a few real examples. Multiples of them outside their own
-                range are tried too, so that a clip would show.
+            x: `(n, *input_shape)`, a few real examples, or none. Random ones in their range are
+                tried too, and multiples outside of it, so that a clip would show; and the logits
+                beside what a head makes of them, so that saturation hides nothing.
 
         Raises:
             InputError: an output differs by more than float32 execution explains.
         """
         x = np.asarray(x, self.input_dtype.as_numpy_dtype)
-        if not np.issubdtype(x.dtype, np.floating):
-            inputs = x
-        else:
-            inputs = np.concatenate([x, -x, 3 * x + 1]).astype(x.dtype)
-        parts = [inputs, *(inputs[i : i + 1] for i in range(min(_ALONE, len(x))))]
-        served = np.concatenate([np.asarray(self.call(tf.constant(part))) for part in parts])
+        inputs = np.concatenate([x, _random_like(x)])
+        if np.issubdtype(x.dtype, np.floating):
+            inputs = np.concatenate([inputs, -x, 3 * x + 1]).astype(x.dtype)
+        parts = [inputs, *(inputs[i : i + 1] for i in range(min(_ALONE, len(inputs))))]
+        self._compare(parts, self.call, graph.HEADS[self.head])
+        if self.call_logits is not None:
+            one = self.head == "binary_sigmoid"
+            self._compare(parts, self.call_logits, lambda z: z[:, 1:] if one else z)
+
+    def _compare(self, parts: list[np.ndarray], call, head) -> None:
+        """What `call` returns of batches, beside `head` of the network's logits."""
+        served = np.concatenate([np.asarray(call(tf.constant(part))) for part in parts])
         served, inputs = served.astype(np.float64), np.concatenate(parts)
         flat = inputs.reshape(len(inputs), -1).astype(np.float64)
-        head = graph.HEADS[self.head]
         ours = head(self.network.logits(tf.constant(flat))).numpy()
         if served.shape != ours.shape:
             raise InputError(
@@ -105,6 +115,16 @@ class ServedModel:
                 f"{self.source}: the signature and the network read from it disagree by "
                 f"{worst:.3g}; the model does something that was not read. No certificate is given"
             )
+
+
+def _random_like(x: np.ndarray) -> np.ndarray:
+    """A few inputs between the least and the largest entry of x; of none, between 0 and 1."""
+    low, high = (float(x.min()), float(x.max())) if x.size else (0.0, 1.0)
+    part = np.random.default_rng(0).random((_RANDOM, *x.shape[1:]))
+    between = low * (1.0 - part) + max(high, low + 1.0) * part
+    if np.issubdtype(x.dtype, np.integer):
+        between = np.minimum(np.rint(between), np.iinfo(x.dtype).max)
+    return between.astype(x.dtype)
 
 
 # Where a disagreement is more than rounding: relative to the output, and to what float32 does to
@@ -154,8 +174,10 @@ def _read_live(model) -> ServedModel:
     spec = tf.TensorSpec((None, *inputs[0].shape[1:]), tf.as_dtype(inputs[0].dtype))
     function = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
     served = _read_function(function, source=str(model.name))
-    digest = hashlib.sha256()
-    for affine in served.network.affines:
+    network = served.network
+    around = [served.head, served.input_shape, served.input_dtype.name, network.sizes]
+    digest = hashlib.sha256(repr([*around, *(a.name for a in network.activations)]).encode())
+    for affine in network.affines:
         digest.update(affine.stored_bytes())
     return dataclasses.replace(served, fingerprint=digest.hexdigest())
 
@@ -215,17 +237,45 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
         raise InputError(f"{path} is a file, not a SavedModel directory{hint}")
     if (path / "saved_model.pb").is_file():
         return path
-    versions = [
-        entry
-        for entry in path.iterdir()
-        if entry.name.isdecimal() and (entry / "saved_model.pb").is_file()
-    ]
+    versions = numbered_versions(path)
     if not versions:
         raise InputError(
             f"{path} has no saved_model.pb, nor a numbered version that has one; "
             "make one with model.export(directory)"
         )
-    return max(versions, key=lambda entry: int(entry.name))
+    newest = versions[max(versions)]
+    for entry in path.iterdir():
+        newer = (version_number(entry.name) or 0) > max(versions)
+        if newer and any((entry / name).exists() for name in _OTHER_FORMATS):
+            raise InputError(
+                f"{entry}, which is newer than {newest.name}, is a SavedModel in another format; "
+                "only saved_model.pb is read"
+            )
+    return newest
+
+
+def numbered_versions(base: pathlib.Path) -> dict[int, pathlib.Path]:
+    """Versions of a model, as TF Serving counts them, that have a `saved_model.pb`.
+
+    Raises:
+        InputError: two are the same number.
+    """
+    found: dict[int, pathlib.Path] = {}
+    for entry in sorted(base.iterdir()):
+        number = version_number(entry.name)
+        if number is not None and (entry / GRAPH).is_file():
+            other = found.setdefault(number, entry)
+            if other != entry:
+                raise InputError(
+                    f"{base}: {other.name} and {entry.name} are the same version; remove one"
+                )
+    return found
+
+
+def version_number(name: str) -> int | None:
+    """Which version a directory of this name is; None: TF Serving takes it for none."""
+    number = int(name) if name.isascii() and name.isdigit() else 2**63
+    return number if number < 2**63 else None
 
 
 def _read_function(function, source: str) -> ServedModel:
@@ -259,21 +309,26 @@ def _read_function(function, source: str) -> ServedModel:
             f"{source}: inputs of type {inputs[0].dtype.name} are not supported; use one of "
             f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
         )
-    position = [tensor.name for tensor in frozen.outputs].index(output.name)
-    pruned = frozen.prune(inputs[0].name, frozen.outputs[position].name)
 
-    def call(x: tf.Tensor) -> tf.Tensor:
-        try:
-            return pruned(x)
-        except tf.errors.OpError as error:
-            raise InputError(f"{source}: its signature fails: {error.message}") from error
+    def up_to(tensor: str):
+        pruned = frozen.prune(inputs[0].name, tensor)
 
+        def call(x: tf.Tensor) -> tf.Tensor:
+            try:
+                return pruned(x)
+            except tf.errors.OpError as error:
+                raise InputError(f"{source}: its signature fails: {error.message}") from error
+
+        return call
+
+    logits = None if head == "logits" else up_to(graph.before_head(definition, output.name))
     return ServedModel(
         network=network,
         head=head,
         input_shape=tuple(shape[1:]),
         input_dtype=inputs[0].dtype,
-        call=call,
+        call=up_to(output.name),
+        call_logits=logits,
         source=source,
     )
 
@@ -287,8 +342,10 @@ def _pick_output(function, frozen, source: str) -> tf.Tensor:
     ]
     structured = function.structured_outputs
     if len(matrices) != 1 and isinstance(structured, dict) and "logits" in structured:
-        # Structured outputs are sorted by key, as the flat ones are.
-        return frozen.outputs[sorted(structured).index("logits")]
+        leaves = tf.nest.flatten(structured)
+        places = [i for i, leaf in enumerate(leaves) if leaf is structured["logits"]]
+        if len(leaves) == len(frozen.outputs) and len(places) == 1:
+            return frozen.outputs[places[0]]
     if len(matrices) != 1:
         described = ", ".join(f"{t.dtype.name}{t.shape}" for t in frozen.outputs) or "none"
         raise InputError(

@@ -123,7 +123,7 @@ class SparseBall:
             product.entries.error + 8.0 * terms * TINY,
             product.entries.served + 8.0 * terms * FLOAT32_TINY,
         )
-        return dataclasses.replace(product, entries=entries)
+        return dataclasses.replace(product, entries=entries.rounded())
 
     def _matrix(self, entries: np.ndarray) -> scipy.sparse.csr_array:
         parts = entries, self.places.indices, self.places.indptr

@@ -81,11 +81,6 @@ class Stencil:
     strides: tuple[int, int] = (1, 1)
     complete: bool = False
 
-    @classmethod
-    def bounded(cls, norm: float) -> Stencil:
-        """A map of which only a bound of ‖|W|‖ is known."""
-        return cls(Ball.exact(np.full((1, 1, 1, 1), norm)))
-
     @functools.cached_property
     def norm(self) -> float:
         """‖W‖, from above."""
@@ -109,12 +104,15 @@ class Stencil:
         largest = Ball.exact(_largest(factor, self.taps.shape[3]))
         return dataclasses.replace(self, taps=self.taps * largest, complete=False)
 
-    def then(self, other: Stencil) -> tuple[Stencil, ...]:
+    def then(self, other: Stencil | Bounded) -> tuple[Stencil | Bounded, ...]:
         """This and the other after it: as one where that is sure to be one, else as both.
+
+        The other must be given the output of this one as the image that it is, unscaled but for
+        factors of whole channels, and in its order.
 
         `K[s_1 k_2 + k_1] = Σ K_1[k_1] K_2[k_2]`, with the product of the strides.
         """
-        if not self.complete:
+        if not self.complete or isinstance(other, Bounded):
             return self, other
         heights, widths = zip(self.taps.shape[:2], other.taps.shape[:2], strict=True)
         shape = [
@@ -144,12 +142,38 @@ class Stencil:
             return math.inf
 
 
-def norm_of_product(stencils: tuple[Stencil, ...]) -> float:
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """A map of which only a bound of ‖|W|‖ is known, and so of ‖W‖; it may move entries anywhere.
+
+    Attributes:
+        magnitude: the bound.
+    """
+
+    magnitude: float
+
+    @property
+    def norm(self) -> float:
+        """‖W‖, from above."""
+        return self.magnitude
+
+    def with_inputs_scaled(self, factor: Ball) -> Bounded:
+        """The same after or before `diag(factor)`."""
+        return Bounded(up(self.magnitude * float(_largest(factor, 1)[0])))
+
+    with_outputs_scaled = with_inputs_scaled
+
+    def then(self, other: Stencil | Bounded) -> tuple[Stencil | Bounded, ...]:
+        """Both."""
+        return self, other
+
+
+def norm_of_product(stencils: tuple[Stencil | Bounded, ...]) -> float:
     """A bound of the norm of one map after the other."""
     return up(math.prod(stencil.norm for stencil in stencils), len(stencils))
 
 
-def magnitude_of_product(stencils: tuple[Stencil, ...]) -> float:
+def magnitude_of_product(stencils: tuple[Stencil | Bounded, ...]) -> float:
     """A bound of the norm of its absolute values, entry by entry at most the product of theirs."""
     return up(math.prod(stencil.magnitude for stencil in stencils), len(stencils))
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_curv.errors import InputError
+from keras_curv.reading import saved_model
 from keras_curv.serving.prediction_log import LoggedRequest, parse_log, read_tensor
 from keras_curv.serving.reasons import Reason, Refusal
 from keras_curv.serving.tf_record import read_records
@@ -237,8 +238,8 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
 def _file_version(file: str) -> int | None:
     """The version in whose directory a warm-up file lies."""
     path = pathlib.Path(file).absolute()
-    name = path.parent.parent.name
-    return int(name) if path.parts[-2:] == _WARM_UP and name.isdecimal() else None
+    number = saved_model.version_number(path.parent.parent.name)
+    return number if path.parts[-2:] == _WARM_UP else None
 
 
 def _require_one_model(names: set[str], chosen: str | None) -> None:

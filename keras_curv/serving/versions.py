@@ -64,7 +64,8 @@ class Versions:
                 self._directories = {self._only: base}
             else:
                 self._only, self._newest = None, _label(newest)
-                self._directories = _numbered(base)
+                numbered = saved_model.numbered_versions(base)
+                self._directories = {str(number): entry for number, entry in numbered.items()}
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
         self._signature = signature
@@ -139,20 +140,8 @@ class Versions:
 
 
 def _label(directory: pathlib.Path) -> str:
-    return str(int(directory.name)) if directory.name.isdecimal() else directory.name
-
-
-def _numbered(base: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Version → its directory, whatever that links to."""
-    found: dict[str, pathlib.Path] = {}
-    for entry in sorted(base.iterdir()):
-        if entry.name.isdecimal() and (entry / "saved_model.pb").is_file():
-            other = found.setdefault(_label(entry), entry)
-            if other != entry:
-                raise InputError(
-                    f"{base}: {other.name} and {entry.name} are the same version; remove one"
-                )
-    return found
+    number = saved_model.version_number(directory.name)
+    return directory.name if number is None else str(number)
 
 
 def _input_names(directory: pathlib.Path, version: str) -> dict[str, list[str]] | Refusal:
