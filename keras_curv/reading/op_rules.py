@@ -363,10 +363,10 @@ def _strided_slice(node, value, begin, end, strides):
     masked = node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i
     if len(np.atleast_1d(begin)) != 1 or masked:
         raise Unreadable("only slices of a shape are supported")
+    if node.attr["shrink_axis_mask"].i:
+        return _need_integers(value)[int(begin[0])]
     first = None if node.attr["begin_mask"].i else int(begin[0])
     last = None if node.attr["end_mask"].i else int(end[0])
-    if node.attr["shrink_axis_mask"].i:
-        return _need_integers(value)[first]
     return _need_integers(value)[first : last : int(strides[0])]
 
 
