@@ -16,8 +16,10 @@ import scipy.sparse
 from keras_curv.errors import InputError
 from keras_curv.linear import Affine, gain
 from keras_curv.rounding import norm_bound, up
+from keras_curv.spectral import spectral_norm_estimate
 
 DENSE_UP_TO = 2**24  # entries: 128 MiB, and seconds for each proof of an eigenvalue
+_STEPS = 12  # of power iteration
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +32,8 @@ class SparseAffine(Affine):
         proved_magnitude: the same for the matrix of its absolute values.
 
     Raises:
-        InputError: a weight is NaN or infinite.
+        InputError: a weight is NaN or infinite; or a norm is larger than was proved, which must not
+            be.
     """
 
     proved_norm: float = math.inf
@@ -43,6 +46,15 @@ class SparseAffine(Affine):
         numbers = np.concatenate([kernel.data, bias, [self.kernel_error, self.bias_error]])
         if not np.isfinite(numbers).all():
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
+        # The proofs go by how the matrix came about; this is their test.
+        for matrix, proved in ((kernel, self.proved_norm), (abs(kernel), self.proved_magnitude)):
+            with np.errstate(over="ignore", invalid="ignore"):
+                least = spectral_norm_estimate(matrix, iterations=_STEPS) - self.kernel_error
+            if math.inf > least > proved * (1.0 + 1e-6):
+                raise InputError(
+                    f"the bound of the norm of an affine map {kernel.shape}, {proved:.6g}, is less "
+                    f"than what was met, {least:.6g}; please report this model"
+                )
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "bias", bias)
         if self.served_gain is None:

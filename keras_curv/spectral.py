@@ -36,7 +36,7 @@ def spectral_norm_estimate(kernel: np.ndarray, *, iterations: int = 25, seed: in
     """‖W‖ from below, by power iteration: at most ‖W‖ up to rounding, often well below.
 
     Args:
-        kernel: `(in, out)`.
+        kernel: `(in, out)`, dense or sparse.
         iterations: products with Wᵀ and W; the paper uses 25.
         seed: of the starting vector.
 
@@ -52,12 +52,13 @@ def largest_eigenvalue_estimate(
     """λ_max(W diag(d) Wᵀ) from below, for d ≥ 0, by power iteration.
 
     Args:
-        kernel: W, `(in, out)`.
+        kernel: W, `(in, out)`, dense or sparse.
         diagonal: d, `(out,)`, non-negative.
         iterations: at least 1.
         seed: of the starting vector.
     """
-    kernel = np.asarray(kernel, np.float64)
+    if not scipy.sparse.issparse(kernel):
+        kernel = np.asarray(kernel, np.float64)
     vector = np.random.default_rng(seed).standard_normal(kernel.shape[0])
     value = 0.0
     for _ in range(iterations):

@@ -185,14 +185,14 @@ def test_a_training_on_a_full_disk_says_so(tmp_path, size):
 
 def test_a_table_on_a_full_disk_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce_run.training, "train", lambda *unused, **options: None)
-    (tmp_path / "models").mkdir()
+    (tmp_path / "trainings").mkdir()
     table, row = tables.get("local"), tables.rows("local")[0]
     net = reproduce_run._Net(tmp_path, table, row, Recipe(), data.load("digits"))
-    with disk_full_at(10), pytest.raises(InputError, match=f"cannot write .*{net.history.name}"):
+    with disk_full_at(10), pytest.raises(InputError, match=f"cannot write .*{net.training.name}"):
         net.train(None, False)
-    assert not any((tmp_path / "models").iterdir())
+    assert not any((tmp_path / "trainings").iterdir())
     net.train(None, False)
-    assert net.history.is_file()
+    assert net.training.is_file()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

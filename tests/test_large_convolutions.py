@@ -310,3 +310,14 @@ def test_too_many_classes_for_curvature_are_refused(pair, monkeypatch):
         choose_method("crc", sparse.network)
     assert choose_method("auto", sparse.network).methods[0].name == "lipschitz"
     curvature_bounds(dense.network)
+
+
+def test_a_norm_that_is_larger_than_was_proved_is_refused(rng):
+    """Should a proof ever be wrong, as one was: with a reshape between two convolutions."""
+    kernel = scipy.sparse.csr_array(rng.standard_normal((30, 40)) * (rng.random((30, 40)) < 0.3))
+    norm, magnitude = (np.linalg.norm(m.toarray(), 2) * 1.001 for m in (kernel, abs(kernel)))
+    known = {"proved_norm": norm, "proved_magnitude": magnitude}
+    sparse_affine.SparseAffine(kernel, np.zeros(40), **known)
+    for name in known:
+        with pytest.raises(InputError, match="is less than what was met"):
+            sparse_affine.SparseAffine(kernel, np.zeros(40), **known | {name: known[name] / 2.0})
