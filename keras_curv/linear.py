@@ -58,14 +58,15 @@ class Affine:
             np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()
         ):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
+        # The bias may be the first term of the sum.
+        roundings = gamma(len(kernel) + 1, FLOAT32_UNIT)
         if self.served_kernel_error is None:
-            roundings = gamma(len(kernel) + 1, FLOAT32_UNIT)
             object.__setattr__(
                 self, "served_kernel_error", roundings * (np.abs(kernel) + self.kernel_error)
             )
         if self.served_bias_error is None:
             object.__setattr__(
-                self, "served_bias_error", FLOAT32_UNIT * (np.abs(bias) + self.bias_error)
+                self, "served_bias_error", roundings * (np.abs(bias) + self.bias_error)
             )
         if self.served_gain is None:
             object.__setattr__(self, "served_gain", gain(kernel, bias))

@@ -45,9 +45,10 @@ def served_logits(network, x, order):
     value = np.float32(x)
     for index, affine in enumerate(network.affines):
         kernel, total = np.float32(affine.kernel), np.zeros((len(x), affine.fan_out), np.float32)
-        for i in order.permutation(affine.fan_in):
-            total = total + value[:, i : i + 1] * kernel[i]
-        value = total + np.float32(affine.bias)
+        for i in order.permutation(affine.fan_in + 1):
+            term = np.float32(affine.bias)
+            total = total + (value[:, i : i + 1] * kernel[i] if i < affine.fan_in else term)
+        value = total
         if index < len(network.activations):
             value = network.activations[index].value(tf.constant(value)).numpy()
     assert value.dtype == np.float32
@@ -85,6 +86,27 @@ def test_served_margins_are_within_the_charge(rng, sizes, activations, scale, ra
         worst = max(worst, np.max(np.abs(served - real) / charge, initial=0.0))
     if scale == 1.0 and radius == 0.0:
         assert worst > 1e-3  # it is a bound of this, and not of something else entirely
+
+
+@pytest.mark.parametrize("activations", [(), ("softplus",)])
+def test_the_bias_may_be_the_first_term(activations):
+    """XLA's dot product of one row begins with it; here it swallows a thousand products."""
+    bias = np.array([1.5 * 2**24, 1.5 * 2**24 - 300.0])
+    kernel = np.repeat([[0.9, 1.1]], 1000, axis=0).astype(np.float32)
+    layers = [(kernel, bias), (np.eye(2), np.zeros(2))][: 1 + len(activations)]
+    network = Network.from_weights(*zip(*layers, strict=True), activations)
+    model = keras.Sequential([keras.Input((1000,)), LAYERS.Dense(2)])
+    model.layers[0].set_weights([kernel, bias])
+    read = keras_curv.read(model).network
+    x, total = np.ones((1, 1000)), np.float32(bias)
+    for row in kernel:
+        total = total + row
+    served = np.float64(total[:1] - total[1:])
+    args = x, np.array([0]), np.array([[1]])
+    for known in (network, read):
+        real = margins(known.logits(tf.constant(x)).numpy(), *args[1:])
+        assert np.abs(served - real).item() > 200.0
+        assert np.all(np.abs(served - real) <= Float32Error(known)(*args, np.zeros((1, 1))))
 
 
 def test_the_charge_grows_with_the_radius(rng):

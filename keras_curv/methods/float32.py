@@ -6,9 +6,9 @@ a method can ask for that much of the margin to remain.
 
 Model of arithmetic: IEEE single, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
 `|δ| ≤ u = 2⁻²⁴` and `|η| ≤ τ = 2⁻¹²⁶`, subnormals kept or flushed to zero; dot products of float32
-numbers in any order, with or without fused multiply-add; additions of constants in any order, as
-TensorFlow folds them; no faster algorithm (no Winograd, no
-FFT, no TF32, no bfloat16); activations within `ω u (|σ| + φ)` and an absolute
+numbers in any order, with or without fused multiply-add, the bias being any of the terms (XLA
+begins with it); additions of constants in any order, as TensorFlow folds them; no faster algorithm
+(no Winograd, no FFT, no TF32, no bfloat16); activations within `ω u (|σ| + φ)` and an absolute
 `τ_σ`, where φ is 0 for those that are one op and 1 + |z| for others (ω = 16; measured on
 TensorFlow's CPU kernels, `tests/test_float32.py`: 8.2 at most for softplus, sigmoid and tanh). The
 input is taken as the float32 vector that the server receives.

@@ -47,6 +47,7 @@ class Flow:
         scale, shift: `(size,)`; scale is 1 where there is a kernel.
         head: what has been applied to the logits, "logits" while nothing has.
         served_gain: the largest `gain` of what it has been on the way.
+        terms: how many products each entry is the sum of, since the last activation.
         shifts: how many offsets have been added since the last product.
         gross: sum of the absolute values of these offsets and of the shift before, `(size,)`.
     """
@@ -61,6 +62,7 @@ class Flow:
     stencils: tuple[Stencil | Bounded, ...] | None = ()
     head: str = "logits"
     served_gain: float = 1.0
+    terms: int = 0
     shifts: int = 0
     gross: np.ndarray | float = 0.0
 
@@ -100,13 +102,14 @@ class Flow:
     def shifted(self, offset: Ball) -> Flow:
         """Each entry plus its offset, `(size,)`.
 
-        A runtime may add constant offsets to one another first (TensorFlow's does): then each
-        passes through as many roundings as there are offsets, none larger than their `gross`.
+        A runtime may add constant offsets to one another first (TensorFlow's does), and may begin a
+        sum of products with them (XLA's does): then each passes through as many roundings as there
+        are offsets and products, none larger than their `gross`.
         """
         shift, shifts = self.shift + offset, self.shifts + 1
         gross = self.gross + offset.served_size()
-        if shifts > 1:
-            shift = shift.away(gamma(shifts, FLOAT32_UNIT) * gross)
+        if self.terms + shifts > 1:
+            shift = shift.away(gamma(self.terms + shifts, FLOAT32_UNIT) * gross)
         return self._rounded()._become(shift=shift, shifts=shifts, gross=gross)
 
     def rounded(self) -> Flow:
@@ -179,6 +182,7 @@ class Flow:
             stencils=stencils,
             scale=Ball.exact(np.ones(kernel.shape[1])),
             shift=shift,
+            terms=kernel.shape[0],
             shifts=0,
             gross=shift.served_size(),
         )
