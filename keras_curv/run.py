@@ -89,7 +89,7 @@ def certify_examples(
     """
     started = time.monotonic()
     examples = _stream(examples)
-    radii = [require_positive(radius, "radius") for radius in radii]
+    radii = require_radii(radii)
     require_fraction(required, "the certified accuracy required")
     if resume and not output:
         raise InputError("resume needs the output file of the run to go on with")
@@ -186,6 +186,13 @@ def _workers(runner: str | None, options: Sequence[str]):
             "a runner needs apache-beam, which is not installed: pip install 'keras_curv[beam]'"
         ) from error
     return Workers(runner, options)
+
+
+def require_radii(radii: Sequence[float]) -> list[float]:
+    """At which to report: one at least, and all positive."""
+    if not len(radii):
+        raise InputError("radii must be one at least. Received: none")
+    return [require_positive(radius, "radius") for radius in radii]
 
 
 def require_distinct_files(

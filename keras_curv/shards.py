@@ -93,8 +93,10 @@ class Shards:
     def _read(self, first: int) -> list[Row] | None:
         indices = list(range(first, min(first + self._size, self._count)))
         try:
-            with (self.folder / f"{first}.csv").open(newline="", encoding="utf-8") as file:
-                rows = [Row.parse(cells) for cells in csv.reader(file)]
+            text = (self.folder / f"{first}.csv").read_text(encoding="utf-8")
+            if not text.endswith("\n"):
+                return None
+            rows = [Row.parse(cells) for cells in csv.reader(io.StringIO(text))]
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, csv.Error):  # a disk that lost power; certify it again
@@ -108,6 +110,8 @@ class Shards:
         try:
             with partial.open("w", newline="", encoding="utf-8") as file:
                 file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(partial, self.folder / name)
         except OSError as error:
             raise self._failed(error) from error

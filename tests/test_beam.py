@@ -135,12 +135,13 @@ def test_shards_that_are_lost_or_broken_are_made_again(local, tmp_path):
         (shards.folder / f"{first}.csv").write_bytes(b"".join(lines[1:][first : first + BATCH]))
     assert shards.missing(0) == []
     (shards.folder / "8.csv").write_bytes(b"".join(lines[9:12]))  # rows are missing
+    (shards.folder / "0.csv").write_bytes(b"".join(lines[1:9])[:-1])  # cut in the last cell
     (shards.folder / "16.csv").write_bytes(b"".join(lines[17:25])[:-60])  # cut in a row
     (shards.folder / "24.csv").write_bytes(b"".join(lines[1:9]))  # of another batch
     (shards.folder / "32.csv").write_bytes(b"\x00" * 300)  # a disk without power
     (shards.folder / "40.csv").unlink()
     (shards.folder / "48.csv").rename(shards.folder / "0f.part")
-    assert shards.missing(0) == [8, 16, 24, 32, 40, 48]
+    assert shards.missing(0) == [0, 8, 16, 24, 32, 40, 48]
     output.write_bytes(b"".join(lines[:9]))  # the rows of one batch had been taken
     random(local, output, runner="DirectRunner", resume=True)
     assert_same(local, output)

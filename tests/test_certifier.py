@@ -256,6 +256,12 @@ def test_smoothing_takes_no_other_method_or_guarantee(digits):
             )
 
 
+def test_there_must_be_a_radius_to_report_at(digits):
+    model, x, _ = digits
+    with pytest.raises(InputError, match="radii must be one at least"):
+        keras_curv.certify_examples(model, (x[:5], None), radii=[], required=0.5)
+
+
 def test_a_file_on_its_way_is_no_other_file(digits, tmp_path):
     """What lies beside a file while it is written has a name that nobody gives a file."""
     model, x, _ = digits

@@ -330,6 +330,17 @@ def test_extreme_weights(first, last, rng, random_network):
     assert radius == pytest.approx(plain, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("steep", "away"), [(1e100, 1e80), (1e143, 1e20), (1e126, 1e37), (1e150, 1e13), (1e152, 1e11)]
+)
+def test_a_coefficient_that_underflows_is_charged(steep, away):
+    """f = 1 − relu(s x)/(s X), at x = −X: the boundary is 2X away, and w k₂ is 0 in float64."""
+    kernels = [np.array([[steep]]), np.array([[0.0, 1.0 / steep / away]])]
+    network = Network.from_weights(kernels, [np.zeros(1), np.array([1.0, 0.0])], "relu")
+    found = QuadraticCertificate(network).certify(np.array([[-away]]))
+    assert 0.0 <= found.radius.item() <= 2.0 * away
+
+
 def test_dead_and_constant_networks(rng):
     x, label, rivals = rng.standard_normal((4, 3)), np.zeros(4, np.int64), np.ones((4, 1), np.int64)
     for kernel in (np.zeros((3, 5)), rng.standard_normal((3, 5))):

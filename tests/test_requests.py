@@ -312,6 +312,25 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bytes(base, batches, rng, tm
         run(base, [path], resume=True, **options)
 
 
+def test_a_run_goes_on_with_the_same_files_in_the_same_order_only(rng, tmp_path):
+    """Two warm-up files of the same records, which belong to different versions."""
+    files, records = [], [predict(np.float32(rng.random((1, 2, 3)))) for _ in range(2)]
+    for version in (1, 10):
+        logged.save(tmp_path / "model" / str(version), version)
+        extra = tmp_path / "model" / str(version) / "assets.extra"
+        extra.mkdir()
+        files.append(str(write(extra / "tf_serving_warmup_requests", records)))
+    output = tmp_path / "rows.csv"
+    options = {"batch_size": 2, "output": str(output), "method": "lipschitz"}
+    certify_requests(str(tmp_path / "model"), files, **options)
+    whole = output.read_bytes()
+    output.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    with pytest.raises(InputError, match="resume with the same settings"):
+        certify_requests(str(tmp_path / "model"), files[::-1], resume=True, **options)
+    certify_requests(str(tmp_path / "model"), files, resume=True, **options)
+    assert output.read_bytes() == whole
+
+
 def test_drift_over_time_and_over_order(base, batches, tmp_path):
     xs = batches(*[1] * 40)
     times = 1_700_000_000 + np.sort(np.random.default_rng(1).integers(0, 1000, 40))

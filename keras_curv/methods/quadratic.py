@@ -38,7 +38,7 @@ from keras_curv import dual
 from keras_curv.errors import InputError
 from keras_curv.methods.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network import Network, require_dense
-from keras_curv.rounding import CURVATURE_FLOOR, SLOPE_FLOOR, UNIT, gamma, norm_bound, up
+from keras_curv.rounding import CURVATURE_FLOOR, SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 from keras_curv.spectral import smallest_eigenvalue_bound
 
 _KRYLOV = 20  # dimension of the spaces
@@ -181,7 +181,11 @@ class QuadraticCertificate(Method):
         error += w_norm * pre_error + (2.0 * UNIT * w_norm + 2.0 * last.kernel_error) * hidden
         error += 2.0 * last.bias_error
         served = self.served_error(x, label, rival[:, None], rho[:, None])[:, 0]
-        # 1e-6 covers the roundings of these bounds; the floors, underflow.
+        # A coefficient that underflows, w k₂ or w k₁, is multiplied by what its unit may reach.
+        lost = 16.0 * TINY * (1.0 + w_norm)
+        error += lost * np.sum((1.0 + furthest) ** 2, axis=1)
+        linear_error += lost * first.magnitude_norm * norm_bound(1.0 + furthest, axis=1)
+        # 1e-6 covers the roundings of these bounds; the floors, underflow elsewhere.
         error = (error + served) * (1.0 + 1e-6) + SLOPE_FLOOR * w.shape[1] * (1.0 + w_norm)
         linear_error = linear_error * (1.0 + 1e-6) + SLOPE_FLOOR
         return Quadratic(value, linear, 2.0 * w * square, error, linear_error)
@@ -284,11 +288,13 @@ class QuadraticCertificate(Method):
             quadratic.constant_error
             + largest * (passed + through_error) * (through_error + unit * passed)
             + unit * (np.abs(quadratic.constant) + kappa * distance * distance)
+            + 8.0 * TINY * through.shape[1] * (1.0 + passed)
         )
         slope_error = (
             quadratic.linear_error
             + largest * (first.norm * through_error + unit * first.magnitude_norm * passed)
             + unit * (norm_bound(quadratic.linear, axis=1) + kappa * distance)
+            + 8.0 * TINY * through.shape[1] * (1.0 + first.magnitude_norm)
         )
         slope = norm_bound(steepest, axis=1)
         minorant = dual.Minorant(

@@ -130,7 +130,7 @@ class RequestLog:
             for file, number, record in self._records():
                 parsed = _parse(record)
                 request = self._request(file, number, parsed)
-                self._surveyed.append(_digest(digest, record))
+                self._surveyed.append(_digest(digest, file, number, record))
                 found.records += 1
                 found.count += request.count
                 if isinstance(parsed, LoggedRequest):
@@ -162,7 +162,7 @@ class RequestLog:
         """
         digest = hashlib.sha256()
         for at, (file, number, record) in enumerate(self._records()):
-            now = _digest(digest, record)
+            now = _digest(digest, file, number, record)
             if now != (self._surveyed[at] if at < len(self._surveyed) else now):
                 raise InputError(CHANGED)
             yield self._request(file, number, _parse(record))
@@ -208,9 +208,9 @@ class RequestLog:
         return Request(file, number, 0, count, parsed.timestamp, asked)
 
 
-def _digest(digest, record: bytes | None) -> int:
-    """Adds a record; returns eight bytes of what has come of it."""
-    digest.update(b"%d," % len(record or b"") + (record or b""))
+def _digest(digest, file: str, number: int, record: bytes | None) -> int:
+    """Adds a record, and where it stands; returns eight bytes of what has come of it."""
+    digest.update(repr((file, number, len(record or b""))).encode() + (record or b""))
     return int.from_bytes(digest.copy().digest()[:8])
 
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from keras_curv.console import progress_bar, working
-from keras_curv.errors import InputError, require_at_least, require_fraction, require_positive
+from keras_curv.errors import InputError, require_at_least, require_fraction
 from keras_curv.files import replacing, write_file, write_json, writing
 from keras_curv.plot import plot_curve, require_plottable
 from keras_curv.reading import saved_model
 from keras_curv.rows import RowFile
-from keras_curv.run import DEFAULT_RADII, require_distinct_files
+from keras_curv.run import DEFAULT_RADII, require_distinct_files, require_radii
 from keras_curv.serving.compare import RequestTally
 from keras_curv.serving.request_rows import RequestRow, certify_block
 from keras_curv.serving.requests import RequestLog, Survey
@@ -93,7 +93,7 @@ def certify_requests(
         InputError: what cannot be used; also, after the rows before it, a broken record.
     """
     started = time.monotonic()
-    radii = [require_positive(radius, "radius") for radius in radii]
+    radii = require_radii(radii)
     size = require_at_least(batch_size or BATCH_SIZE, 1, "batch_size")
     require_fraction(required, "the certified accuracy required")
     require_fraction(max_lost, "the fraction that may be lost")
