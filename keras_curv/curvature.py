@@ -1,9 +1,9 @@
 """Bounds of the margins' curvature: `m ≤ λ(∇²f_yt(x)) ≤ M` for all x, for every class pair.
 
 Two layers: theorem 3, exact extreme eigenvalues of two constant matrices. Any depth:
-theorem 4, and the signed bound, which keeps what theorem 4 throws away. The certificate takes
-the smallest of those that apply. All norms that go in are proved from above, so these are
-bounds of the stored network, rounding included.
+theorem 4, and the signed bound, which keeps what theorem 4 throws away, is never above it, and is
+what the certificate takes. All norms that go in are proved from above, so these are bounds of the
+stored network, rounding included.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from keras_curv.spectral import (
 
 _ENTRIES = 2**25  # of a sensitivity, for all pairs of classes at once: a quarter of a GiB
 _POWER_STEPS = 12  # to tell which Hessian is largest
-_LEAST = 1e-160  # what norms and Lipschitz constants are taken for at least: products of two and
-# a slope have room below
+# What norms and Lipschitz constants are taken for at least, so that their products do not underflow
+# on their way.
+_LEAST = 1e-160
 
 
 class CurvatureBounds(NamedTuple):
@@ -358,8 +359,8 @@ class CurvatureGap(NamedTuple):
 
     Attributes:
         lower: K_lb, the curvature met.
-        proved: what a certificate uses on the same pairs: the smallest of our bounds, that of
-            theorem 3 for two layers.
+        proved: what a certificate uses on the same pairs: the signed bound, theorem 3 for two
+            layers.
         upper: K_ub, the bound of theorem 4.
         pairs: how many (label, runner-up) pairs had enough examples.
     """

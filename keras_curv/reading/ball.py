@@ -25,7 +25,7 @@ from keras_curv.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT, gamma, n
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _OURS = 1.0 + 1e-6  # and those of one of `served`
-_FLOAT32_MOST = 2.0**126
+_FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

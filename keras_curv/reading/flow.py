@@ -47,7 +47,7 @@ class Flow:
         scale, shift: `(size,)`; scale is 1 where there is a kernel.
         head: what has been applied to the logits, "logits" while nothing has.
         served_gain: the largest `gain` of what it has been on the way.
-        terms: how many products each entry is the sum of, since the last activation.
+        terms: how many terms the last product sums, 0 before there is one.
         shifts: how many offsets have been added since the last product.
         gross: sum of the absolute values of these offsets and of the shift before, `(size,)`.
     """

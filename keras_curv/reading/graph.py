@@ -113,7 +113,7 @@ def _refuse_beside(nodes: dict[str, node_def_pb2.NodeDef], needed: list[str]) ->
         waiting += nodes[name].input
 
 
-_SAME = ("Identity", "IdentityN", "StopGradient", "PreventGradient", "Reshape")
+_SAME = (*patterns.HANDS_ON, "Reshape")
 
 
 def _entries(value) -> int:

@@ -114,10 +114,7 @@ def _constant(array: np.ndarray):
 
 
 # Of these, numbers come out as they went in, whatever their type.
-_EXACT = (
-    *("Identity", "IdentityN", "StopGradient", "PreventGradient", "Cast", "Shape", "Reshape"),
-    *("Squeeze", "ExpandDims", "Transpose"),
-)
+_EXACT = (*patterns.HANDS_ON, "Cast", "Shape", "Reshape", "Squeeze", "ExpandDims", "Transpose")
 _BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum")
 _KNOWN = f"there are bounds for: {', '.join(ACTIVATIONS)}"
 _WHY_NOT = {
@@ -149,7 +146,7 @@ def _need_constant(value) -> Ball:
     return value
 
 
-@_rule("Identity", "StopGradient", "PreventGradient", "IdentityN")
+@_rule(*patterns.HANDS_ON)
 def _identity(node, value, *others):
     return value  # of several outputs, `graph.py` reads the first only
 

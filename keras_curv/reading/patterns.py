@@ -35,7 +35,7 @@ PATTERNS = (
 )
 NAMES = frozenset(name for name, _ in PATTERNS)
 _COMMUTE = ("Mul", "AddV2", "Maximum", "Minimum")
-_HANDS_ON = ("Identity", "IdentityN", "StopGradient", "PreventGradient")
+HANDS_ON = ("Identity", "IdentityN", "StopGradient", "PreventGradient")
 
 
 def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
@@ -113,7 +113,7 @@ class Source:
                 tensor = node.input[int(index or 0)]
             elif index not in ("", "0"):
                 self._found[tensor] = None
-            elif node.op in _HANDS_ON:
+            elif node.op in HANDS_ON:
                 tensor = node.input[0]
             else:
                 self._found[tensor] = node

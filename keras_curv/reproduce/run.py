@@ -85,7 +85,7 @@ def reproduce(
     elsewhere, failed = 0, None
     for net in nets:
         left = layers is not None and net.row.layers not in layers
-        if left or not net.missing() or not (train or net.trained):
+        if left or not net.missing(net.known()) or not (train or net.trained):
             continue
         with lock(net.model.with_suffix(".lock")) as ours:
             if not ours:
@@ -159,9 +159,12 @@ class _Net:
         """Whether it can be measured: the card is what a training writes last."""
         return (self.model / "CARD.md").is_file()
 
-    def missing(self) -> list[str]:
+    def known(self) -> dict:
+        """Figures by what exactly they mean."""
+        return _read(self.measured)
+
+    def missing(self, known: dict) -> list[str]:
         """Columns that there are of such a network, on this machine, and that nobody measured."""
-        known = _read(self.measured)
         return [
             column
             for column in self._table.columns
@@ -188,8 +191,9 @@ class _Net:
 
     def measure(self) -> None:
         """Measures what is not there yet; what is, is written down column by column."""
-        known, missing = _read(self.measured), self.missing()
-        if not missing:
+        known = self.known()
+        missing = self.missing(known)
+        if not missing:  # another process was here before
             return
         subject = Subject(str(self.model), self.row, self._examples, self._table.radius)
         for column in missing:
@@ -199,14 +203,14 @@ class _Net:
 
     def result(self) -> Result:
         """What is known of it now."""
-        known, took = _read(self.measured), _read(self.training) or {"resumed": True}
+        known, took = self.known(), _read(self.training) or {"resumed": True}
         figures = {column: known.get(_meaning(column)) for column in self._table.columns}
         return Result(
             self.row,
             self.recipe,
             {column: figure for column, figure in figures.items() if figure is not None},
             None if took["resumed"] else took["seconds"],
-            not self.missing(),
+            not self.missing(known),
         )
 
     def _applies(self, column: str) -> bool:
