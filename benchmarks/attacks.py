@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))
 import plain
 
 from keras_curv import Certifier, InputError, pgd_attack
-from keras_curv.foolbox_attacks import ddn_distances
-from keras_curv.methods.best_of import METHODS
+from keras_curv.attacks.foolbox import ddn_distances
+from keras_curv.certificates.best_of import METHODS
 
 _METHODS = flags.DEFINE_multi_enum("method", list(METHODS), METHODS, "Repeatable; default: all.")
 _INSIDE = flags.DEFINE_float("inside", 0.9999, "Of the radius.")

@@ -59,9 +59,9 @@ def measure(size, dense_up_to, method):
     """Of one case: seconds to read and to certify, MiB, radius, norms; or why it is refused."""
     import numpy as np
 
-    from keras_curv import sparse_affine
-    from keras_curv.certifier import Certifier
+    from keras_curv.certificates.certifier import Certifier
     from keras_curv.errors import InputError
+    from keras_curv.network import sparse_affine
 
     model = random_model(size)
     x = np.random.default_rng(1).uniform(0.0, 1.0, (8, size, size, 3)).astype(np.float32)
@@ -87,7 +87,7 @@ def measure(size, dense_up_to, method):
 def main(argv):
     """Prints the table."""
     del argv
-    from keras_curv import sparse_affine
+    from keras_curv.network import sparse_affine
     from keras_curv.reading import limits
 
     table = Table("image", "matrices", "read, s", "certify, s", "MiB", "radius", "norms / dense")

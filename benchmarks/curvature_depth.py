@@ -23,8 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from keras_curv import CurvatureRegularizer, data
-from keras_curv.curvature import lipschitz_products, signed_bound, theorem4
-from keras_curv.network import Network
+from keras_curv.curvature.bounds import lipschitz_products, signed_bound, theorem4
+from keras_curv.network.network import Network
 
 _DEPTHS = flags.DEFINE_list("depths", ["2", "3", "4", "5", "6"], "Affine maps.")
 _WIDTHS = flags.DEFINE_list("widths", ["32", "128"], "Of random networks' hidden layers.")

@@ -41,8 +41,8 @@ with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.servi
     from keras_curv.serving import requests, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from keras_curv.crc32c import masked_crc32c
 from keras_curv.errors import InputError
+from keras_curv.reading.crc32c import masked_crc32c
 
 SHAPE = (4,)
 

@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import hostile_models
 import numpy as np
 
-from keras_curv.certifier import Certifier
+from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 
 MEMORY = 6 * 2**30

@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 import plain
 
 from keras_curv import Certifier, InputError
-from keras_curv.certificate import GUARANTEES, RIVALS
-from keras_curv.methods.best_of import METHODS
+from keras_curv.certificates.best_of import METHODS
+from keras_curv.certificates.certificate import GUARANTEES, RIVALS
 
 _RIVALS = flags.DEFINE_enum("rivals", "all", RIVALS, "As for bin/certify.")
 _GUARANTEE = flags.DEFINE_enum("guarantee", "real", GUARANTEES, "As for bin/certify.")

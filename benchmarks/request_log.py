@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import logged
 
 from keras_curv import certify_examples, data
+from keras_curv.serving.certify_requests import BATCH_SIZE, certify_requests
 from keras_curv.serving.requests import RequestLog
-from keras_curv.serving.run import BATCH_SIZE, certify_requests
 from keras_curv.serving.versions import Versions
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds finds MNIST.")

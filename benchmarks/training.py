@@ -22,8 +22,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from keras_curv import CRTModel, CurvatureRegularizer
-from keras_curv.attacks import AttackResult, project
-from keras_curv.methods.reference_solvers import algorithm2
+from keras_curv.attacks.ball import project
+from keras_curv.attacks.crt import AttackResult
+from keras_curv.reproduce.reference_solvers import algorithm2
 from keras_curv.training import models as training
 
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Examples in a step.")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.network import Network
+from keras_curv.network.network import Network
 
 tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on purpose
 

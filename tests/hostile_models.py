@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_curv.crc32c import masked_crc32c
+from keras_curv.reading.crc32c import masked_crc32c
 
 GRAPH, INDEX = "saved_model.pb", "variables/variables.index"
 DATA = "variables/variables.data-00000-of-00001"

@@ -8,9 +8,9 @@ import pytest
 import scipy.optimize
 import tensorflow as tf
 
-from keras_curv import activations
 from keras_curv.errors import InputError
-from keras_curv.rounding import ACTIVATION_ULPS, TINY, UNIT
+from keras_curv.network import activations
+from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT
 
 mpmath.mp.dps = 50
 ONE = mpmath.mpf(1)
@@ -217,7 +217,7 @@ def test_ranges_on_the_line_are_those_of_the_literature(name):
         "sparse_plus": ((0, 1), (0, 0.5)),
     }[name]
     entry = activations.get(name)
-    # The gelus differ in their eighth digit, see `activations.py`; others by outward rounding.
+    # The gelus differ in their eighth digit, see the table; others by outward rounding.
     allowed = 5e-8 if name.startswith("gelu") else 1e-10
     assert entry.first_range == pytest.approx(first, abs=allowed)
     assert entry.second_range == pytest.approx(second, abs=allowed)

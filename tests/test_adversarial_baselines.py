@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.activations import ACTIVATIONS
-from keras_curv.baselines import pgd, trades
-from keras_curv.baselines.pgd import PGDModel, l2_ascent
-from keras_curv.baselines.trades import TRADESModel
-from keras_curv.certifier import Certifier
+from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
+from keras_curv.network.activations import ACTIVATIONS
+from keras_curv.training.rivals import pgd, trades
+from keras_curv.training.rivals.pgd import PGDModel, l2_ascent
+from keras_curv.training.rivals.trades import TRADESModel
 
 L = keras.layers
 KINDS = {"pgd": PGDModel, "trades": TRADESModel}

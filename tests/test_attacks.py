@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import attacks, foolbox_attacks
-from keras_curv.curvature import curvature_bounds
-from keras_curv.network import Network
+from keras_curv.attacks import ball, crt, pgd
+from keras_curv.attacks import foolbox as foolbox_attacks
+from keras_curv.curvature.bounds import curvature_bounds
+from keras_curv.network.network import Network
 
 CASES = [
     ((6, 3), ()),
@@ -34,7 +35,7 @@ def _descend(network, x, label, rival, radius, steps=200):
         best = np.minimum(best, margin)
         length = 2.0 * radius * 0.97**step
         direction = tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=1, keepdims=True))
-        point = attacks.project(point - length * direction, x, radius)
+        point = ball.project(point - length * direction, x, radius)
     return best
 
 
@@ -44,7 +45,7 @@ def _descend(network, x, label, rival, radius, steps=200):
 def test_attack_and_bound(sizes, names, radius, steps, rng, random_network):
     network = random_network(rng, sizes, names)
     x, label, rival, kappa = _problem(network, rng)
-    result = attacks.curvature_attack(
+    result = crt.curvature_attack(
         network,
         x,
         label,
@@ -71,7 +72,7 @@ def test_nearly_linear_networks_are_solved(name, rng, random_network):
     network = random_network(rng, (5, 12, 4), name, 0.5)
     x, label, rival, kappa = _problem(network, rng)
     radius = 0.5
-    result = attacks.curvature_attack(
+    result = crt.curvature_attack(
         network, x, label, rival, radius=radius, curvature=kappa, steps=20
     )
     assert np.all(result.primal_equals_dual)
@@ -84,7 +85,7 @@ def test_nearly_linear_networks_are_solved(name, rng, random_network):
 def test_a_linear_network_is_solved_in_one_step(rng, random_network):
     network = random_network(rng, (6, 3), ())
     x, label, rival, kappa = _problem(network, rng)
-    result = attacks.curvature_attack(
+    result = crt.curvature_attack(
         network,
         x,
         label,
@@ -104,7 +105,7 @@ def test_a_radius_keeps_its_float64_digits(radius, rng, random_network):
     """float32 moves 0.3 up and 0.7 down: out of the ball, or a bound for a smaller ball."""
     network = random_network(rng, (6, 3), ())
     x, label, rival, kappa = _problem(network, rng)
-    result = attacks.curvature_attack(network, x, label, rival, radius=radius, curvature=kappa)
+    result = crt.curvature_attack(network, x, label, rival, radius=radius, curvature=kappa)
     assert np.all(np.linalg.norm(result.point - x, axis=1) <= radius * (1.0 + 1e-12))  # rounding
     value, gradient = network.margin_and_gradient(x, label, rival)
     lowest = value - radius * np.linalg.norm(gradient, axis=1)
@@ -115,11 +116,11 @@ def test_radius_may_differ_by_row(rng, random_network):
     network = random_network(rng, (5, 12, 4), "tanh")
     x, label, rival, kappa = _problem(network, rng)
     radius = np.linspace(0.01, 2.0, 16)
-    together = attacks.curvature_attack(
+    together = crt.curvature_attack(
         network, x, label, rival, radius=tf.constant(radius), curvature=kappa
     )
     for row in (0, 7, 15):
-        alone = attacks.curvature_attack(
+        alone = crt.curvature_attack(
             network, x, label, rival, radius=tf.constant(radius[row]), curvature=kappa
         )
         # Rounding, blown up by ten Barzilai–Borwein steps.
@@ -133,9 +134,7 @@ def test_compiled_by_xla(dtype, rng, random_network):
     x, label, rival, kappa = _problem(network, rng, dtype=dtype)
 
     def attack(x, label, rival, kappa):
-        return attacks.curvature_attack(
-            network, x, label, rival, radius=0.3, curvature=kappa, steps=6
-        )
+        return crt.curvature_attack(network, x, label, rival, radius=0.3, curvature=kappa, steps=6)
 
     plain = attack(x, label, rival, kappa)
     compiled = tf.function(attack, jit_compile=True)(x, label, rival, kappa)
@@ -151,7 +150,7 @@ def test_a_step_that_overshoots_is_taken_back(rng, random_network):
     """With no curvature to hold it back, one long step often lands higher than it began."""
     network = random_network(rng, (5, 12, 4), "tanh", 6.0)
     x, label, rival, kappa = _problem(network, rng, count=64)
-    result = attacks.curvature_attack(
+    result = crt.curvature_attack(
         network, x, label, rival, radius=3.0, curvature=tf.zeros_like(kappa), steps=1
     )
     at_start = network.margin(x, label, rival).numpy()
@@ -167,7 +166,7 @@ def test_no_gradient_means_no_move():
     )
     x = tf.constant([[0.5, 0.5]], tf.float64)
     zero, one = tf.constant([0]), tf.constant([1])
-    result = attacks.curvature_attack(
+    result = crt.curvature_attack(
         network, x, zero, one, radius=1.0, curvature=tf.zeros(1, tf.float64)
     )
     np.testing.assert_array_equal(result.point, x)
@@ -178,7 +177,7 @@ def test_no_gradient_means_no_move():
 def test_projection():
     x = tf.constant([[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]], tf.float64)
     point = tf.constant([[4.0, 5.0], [0.3, 0.4], [2.0, 2.0]], tf.float64)
-    result = attacks.project(point, x, 1.0)
+    result = ball.project(point, x, 1.0)
     np.testing.assert_allclose(result, [[1.6, 1.8], [0.3, 0.4], [2.0, 2.0]], rtol=1e-15)
 
 
@@ -189,7 +188,7 @@ def test_steps_must_be_positive(steps, rng, random_network):
     with pytest.raises(
         ValueError, match=f"steps must be an integer, at least 1. Received: {steps}"
     ):
-        attacks.curvature_attack(network, x, label, rival, radius=1.0, curvature=kappa, steps=steps)
+        crt.curvature_attack(network, x, label, rival, radius=1.0, curvature=kappa, steps=steps)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
@@ -197,7 +196,7 @@ def test_steps_must_be_positive(steps, rng, random_network):
 def test_pgd_stays_in_the_ball_and_reports_what_it_met(dtype, restarts, rng, random_network):
     network = random_network(rng, (5, 12, 4), "tanh", 2.0)
     x, label, _, _ = _problem(network, rng, dtype=dtype)
-    margin, point = attacks.pgd_attack(
+    margin, point = pgd.pgd_attack(
         network, x, label, radius=0.4, steps=30, restarts=restarts, seed=1
     )
     distance = np.linalg.norm(point - x, axis=1)
@@ -215,9 +214,9 @@ def test_pgd_stays_in_the_ball_and_reports_what_it_met(dtype, restarts, rng, ran
 def test_more_restarts_never_find_less(rng, random_network):
     network = random_network(rng, (5, 12, 4), "tanh", 4.0)
     x, label, _, _ = _problem(network, rng)
-    few, _ = attacks.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=1)
-    many, _ = attacks.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=4)
-    again, _ = attacks.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=4)
+    few, _ = pgd.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=1)
+    many, _ = pgd.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=4)
+    again, _ = pgd.pgd_attack(network, x, label, radius=1.0, steps=20, restarts=4)
     assert np.all(many <= few) and np.any(many < few)
     np.testing.assert_array_equal(many, again)
 
@@ -244,6 +243,6 @@ def test_pgd_goes_on_where_the_square_of_the_gradient_underflows():
     network = Network.from_weights([kernel], [np.zeros(2)], [])
     x, label = tf.constant([[1.0, 0.0]]), tf.constant([0])  # 0.6 from the boundary
     for radius, broken in ((0.59, False), (0.61, True)):
-        margin, point = attacks.pgd_attack(network, x, label, radius=radius, steps=50, restarts=1)
+        margin, point = pgd.pgd_attack(network, x, label, radius=radius, steps=50, restarts=1)
         assert bool(margin[0] < 0.0) == broken
         assert np.linalg.norm(point[0] - x[0]) <= radius * (1.0 + 1e-6)

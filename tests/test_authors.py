@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_curv.curvature import CurvatureBounds
-from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.curvature.bounds import CurvatureBounds
 
 # Theirs is ‖x_cert − x0‖ of a float32 solve by 600 gradients: right to about 1e-3.
 THEIR_ERROR = 1e-3

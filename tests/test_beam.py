@@ -12,8 +12,8 @@ from scripts import call
 
 from keras_curv import certify_examples, data
 from keras_curv.errors import InputError
-from keras_curv.job import Job
-from keras_curv.shards import Shards
+from keras_curv.rows.shards import Shards
+from keras_curv.runs.job import Job
 
 pytest.importorskip("apache_beam")
 
@@ -235,7 +235,7 @@ def test_a_runner_needs_an_output(script, capfd):
 
 
 def test_without_the_extra(script, capfd, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "keras_curv.beam", None)
+    monkeypatch.setitem(sys.modules, "keras_curv.runs.beam", None)
     output = tmp_path / "rows.csv"
     code, _, err = call(script, capfd, "--runner", "DirectRunner", "--output", output)
     assert code == 2 and "pip install 'keras_curv[beam]'" in err and err.count("\n") == 1

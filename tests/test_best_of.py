@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from keras_curv.certificate import PRIMAL_EQUALS_DUAL, Status
+from keras_curv.certificates.best_of import METHODS, BestOf, choose_method
+from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL, Status
+from keras_curv.certificates.method import Method, PairCertificates
 from keras_curv.errors import InputError
-from keras_curv.methods.best_of import METHODS, BestOf, choose_method
-from keras_curv.methods.method import Method, PairCertificates
-from keras_curv.network import Network
+from keras_curv.network.network import Network
 
 X = np.array([[3.0, 1.0, 0.0], [1.0, 2.5, 0.0], [0.0, 0.0, 4.0], [1.0, 1.0, 0.0]])
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_curv.methods.bracket import grid_below, largest_radius, on_grid
+from keras_curv.numerics.bracket import grid_below, largest_radius, on_grid
 
 
 class Recorder:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.certificate import Status, choose_rivals
-from keras_curv.curvature import CurvatureBounds
-from keras_curv.methods.crc import CurvatureCertificate
-from keras_curv.network import Network
+from keras_curv.certificates.certificate import Status, choose_rivals
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.curvature.bounds import CurvatureBounds
+from keras_curv.network.network import Network
 
 PLANE = [
     ((2, 3), (), 1.5),

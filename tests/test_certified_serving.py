@@ -6,11 +6,12 @@ import pytest
 import tensorflow as tf
 
 import keras_curv
-from keras_curv import data, rounding
-from keras_curv.activations import ACTIVATIONS, SMOOTH
+from keras_curv import data
+from keras_curv.certificates.one_gradient import OneGradient
 from keras_curv.errors import InputError
-from keras_curv.methods.one_gradient import OneGradient
-from keras_curv.network import Network
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH
+from keras_curv.network.network import Network
+from keras_curv.numerics import rounding
 
 LAYERS = keras.layers
 DENSE = LAYERS.Dense

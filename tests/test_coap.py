@@ -8,14 +8,15 @@ import tensorflow as tf
 from small_training import L, assert_same, data, fit
 
 import keras_curv
-from keras_curv.activations import ACTIVATIONS
-from keras_curv.attacks import pgd_attack
-from keras_curv.baselines.coap import COAPModel, PolytopeCertificate
-from keras_curv.baselines.polytope import hidden_layers, margin_bounds
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.coap import PolytopeCertificate
+from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods.linear_bounds import LinearBoundCertificate
-from keras_curv.network import Network
+from keras_curv.network.activations import ACTIVATIONS
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.training.rivals.coap import COAPModel
+from keras_curv.training.rivals.polytope import hidden_layers, margin_bounds
 
 SIZES = {2: (5, 9, 4), 3: (5, 9, 7, 4), 4: (5, 9, 8, 7, 4)}
 every_depth = pytest.mark.parametrize("depth", SIZES)

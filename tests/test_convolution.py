@@ -15,11 +15,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from keras_curv import sparse_affine
-from keras_curv.attacks import pgd_attack
-from keras_curv.curvature import curvature_bounds
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.errors import InputError
-from keras_curv.methods.crc import CurvatureCertificate
+from keras_curv.network import sparse_affine
 from keras_curv.reading import convolution, saved_model
 from keras_curv.reading.ball import Ball
 from keras_curv.training.live import LiveNetwork

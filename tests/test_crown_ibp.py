@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import activations
-from keras_curv.attacks import pgd_attack
-from keras_curv.baselines.crown_ibp import CROWNIBPModel, linear_margins, lines
-from keras_curv.baselines.interval import interval_bounds
-from keras_curv.certifier import Certifier
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.certifier import Certifier
+from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.relaxation import relaxation
 from keras_curv.errors import InputError
-from keras_curv.methods.linear_bounds import LinearBoundCertificate
-from keras_curv.methods.relaxation import relaxation
+from keras_curv.network import activations
+from keras_curv.training.rivals.crown_ibp import CROWNIBPModel, linear_margins, lines
+from keras_curv.training.rivals.interval import interval_bounds
 
 L = keras.layers
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3)}

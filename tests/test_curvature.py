@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import curvature
-from keras_curv.activations import SMOOTH
-from keras_curv.linear import Affine
-from keras_curv.network import Network
+from keras_curv.curvature import bounds as curvature
+from keras_curv.network.activations import SMOOTH
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 
 SIZES = {2: (4, 9, 3), 3: (4, 9, 5, 3), 4: (3, 4, 8, 5, 3)}
 MIXED = {2: ("tanh",), 3: ("softplus", "tanh"), 4: ("sigmoid", "softplus", "tanh")}

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import curvature
-from keras_curv.network import FeedForward, Network
-from keras_curv.training.curvature_estimate import CurvatureEstimate
+from keras_curv.curvature import bounds as curvature
+from keras_curv.curvature.estimate import CurvatureEstimate
+from keras_curv.network.network import FeedForward, Network
 
 SIZES = {2: (4, 9, 3), 3: (4, 9, 5, 3), 4: (3, 4, 8, 5, 3), 5: (3, 6, 4, 7, 5, 4)}
 MIXED = ("tanh", "softplus", "sigmoid", "softplus")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import attacks, dual
-from keras_curv.curvature import curvature_bounds
-from keras_curv.network import Network
+from keras_curv import dual
+from keras_curv.attacks import crt, pgd
+from keras_curv.curvature.bounds import curvature_bounds
+from keras_curv.network.network import Network
 
 CASES = [
     ((5, 3), ()),
@@ -180,12 +181,10 @@ def test_attack_bound_is_below_what_descent_finds(sizes, names, rng, random_netw
     label = np.argmax(network.logits(x), axis=1)
     kappa = -curvature_bounds(network).lower[label, 1 - label]
     for radius in (0.05, 0.5, 2.0):
-        result = attacks.curvature_attack(
+        result = crt.curvature_attack(
             network, x, tf.constant(label), tf.constant(1 - label), radius=radius, curvature=kappa
         )
-        met, _ = attacks.pgd_attack(
-            network, x, tf.constant(label), radius=radius, steps=40, restarts=1
-        )
+        met, _ = pgd.pgd_attack(network, x, tf.constant(label), radius=radius, steps=40, restarts=1)
         assert np.all(result.lower_bound <= met + 1e-12)  # rounding
         assert np.all(result.lower_bound <= result.margin + 1e-12)
 

@@ -14,11 +14,11 @@ from test_rows import COUNT, SETTINGS, row
 from keras_curv import data, files
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
-from keras_curv.reproduce import run as reproduce_run
 from keras_curv.reproduce import tables
-from keras_curv.rows import RowFile
-from keras_curv.serving.run import _lost_file
-from keras_curv.training import run as training_run
+from keras_curv.reproduce import tables_run as reproduce_run
+from keras_curv.rows.row_file import RowFile
+from keras_curv.serving.certify_requests import _lost_file
+from keras_curv.training import trainer as training_run
 from keras_curv.training.recipe import Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

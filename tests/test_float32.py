@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 import keras_curv
 from keras_curv import data
-from keras_curv.activations import ACTIVATIONS, SMOOTH
-from keras_curv.certificate import Status
+from keras_curv.certificates import float32
+from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.certificate import Status
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods import float32
-from keras_curv.methods.best_of import choose_method
-from keras_curv.methods.crc import CurvatureCertificate
-from keras_curv.methods.float32 import Float32Error
-from keras_curv.network import Network
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.numerics.rounding import gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.rounding import gamma
 
 ARCHITECTURES = [
     ((5, 3), ()),

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from keras_curv.crc32c import masked_crc32c
 from keras_curv.errors import InputError
 from keras_curv.reading import checkpoint, graph, saved_model, screening
+from keras_curv.reading.crc32c import masked_crc32c
 
 # Ops and objects are in test_refusals.py; what takes seconds to build, in benchmarks/hostile.py.
 _SLOW = ("op: ", "object: ", "message: ", "calls: 5,000", "depth: ")

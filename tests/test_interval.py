@@ -6,15 +6,16 @@ import pytest
 import tensorflow as tf
 from scipy.optimize import brentq
 
-from keras_curv.activations import ACTIVATIONS, Activation
-from keras_curv.attacks import pgd_attack
-from keras_curv.baselines.interval import IntervalCertificate, interval_bounds
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates import ball_bounds
+from keras_curv.certificates.box import value_range
+from keras_curv.certificates.interval import IntervalCertificate
+from keras_curv.certificates.method import ServedError
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods import ball_bounds
-from keras_curv.methods.box import value_range
-from keras_curv.methods.method import ServedError
-from keras_curv.network import Network
+from keras_curv.network.activations import ACTIVATIONS, Activation
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.training.rivals.interval import interval_bounds
 
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3)}
 CASES = [(name, d) for name in ("relu", "softplus", "sigmoid", "tanh", "silu") for d in SIZES]

@@ -8,15 +8,15 @@ import pytest
 import scipy.sparse
 import tensorflow as tf
 
-from keras_curv import sparse_affine
-from keras_curv.attacks import pgd_attack
-from keras_curv.baselines.smoothing import SmoothedClassifier
-from keras_curv.certifier import Certifier
-from keras_curv.curvature import curvature_bounds
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.certificates.certifier import Certifier
+from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
+from keras_curv.certificates.one_gradient import OneGradient
+from keras_curv.certificates.smoothing import SmoothedClassifier
+from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.errors import InputError
-from keras_curv.methods.best_of import METHODS, choose_method
-from keras_curv.methods.lipschitz import margin_lipschitz_bounds
-from keras_curv.methods.one_gradient import OneGradient
+from keras_curv.network import sparse_affine
 from keras_curv.reading import convolution, flow, saved_model
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.sparse_ball import SparseBall
@@ -304,7 +304,7 @@ def test_logits_without_a_dense_layer_are_refused(monkeypatch):
 
 
 def test_too_many_classes_for_curvature_are_refused(pair, monkeypatch):
-    monkeypatch.setattr("keras_curv.curvature._ENTRIES", 100)
+    monkeypatch.setattr("keras_curv.curvature.bounds._ENTRIES", 100)
     _, _, dense, sparse = pair
     with pytest.raises(InputError, match="too large for curvature bounds: 3 classes .*lipschitz"):
         choose_method("crc", sparse.network)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.activations import ACTIVATIONS, Activation
-from keras_curv.baselines.interval import IntervalCertificate
+from keras_curv.certificates import ball_bounds
+from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.certificates.interval import IntervalCertificate
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods import ball_bounds
-from keras_curv.methods.linear_bounds import LinearBoundCertificate, pre_activation_bounds
-from keras_curv.network import Network
+from keras_curv.network.activations import ACTIVATIONS, Activation
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3), 6: (3, 8, 6, 7, 5, 9, 4)}
 CASES = [

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.activations import ACTIVATIONS, Activation
-from keras_curv.curvature import lipschitz_bounds
+from keras_curv.certificates.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
+from keras_curv.curvature.bounds import lipschitz_bounds
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
-from keras_curv.network import Network
+from keras_curv.network.activations import ACTIVATIONS, Activation
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3), 5: (3, 8, 6, 7, 5, 4)}
 

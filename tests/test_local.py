@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.certificate import choose_rivals
-from keras_curv.curvature import curvature_bounds
+from keras_curv.certificates.certificate import choose_rivals
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_local import LocalCurvatureCertificate
+from keras_curv.curvature.bounds import curvature_bounds
+from keras_curv.curvature.local import LocalCurvature
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods import stacks
-from keras_curv.methods.crc import CurvatureCertificate
-from keras_curv.methods.local import LocalCurvatureCertificate
-from keras_curv.methods.local_curvature import LocalCurvature
-from keras_curv.network import Network
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.numerics import stacks
 
 # Narrow first layers (fewer rows than inputs) and wide ones, no two sizes alike.
 NETWORKS = [
@@ -299,7 +299,7 @@ def test_examples_do_not_depend_on_their_batch(rng, random_network, monkeypatch)
     x, label, rivals = _predicted(network, rng, 5)
     known = np.zeros(rivals.shape)
     together, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
-    monkeypatch.setattr("keras_curv.methods.local._NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("keras_curv.certificates.crc_local._NUMBERS_AT_ONCE", 1)
     alone, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     np.testing.assert_allclose(alone, together, rtol=1e-3)  # Lanczos starts differ
 

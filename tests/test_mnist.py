@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import CurvatureCertificate, data, pgd_attack, read
-from keras_curv.certificate import Status, choose_rivals
+from keras_curv.certificates.certificate import Status, choose_rivals
 from keras_curv.errors import InputError
-from keras_curv.methods.reference_solvers import algorithm1
+from keras_curv.reproduce.reference_solvers import algorithm1
 
 pytestmark = pytest.mark.slow
 MODEL = pathlib.Path(__file__).resolve().parent.parent / "saved_models" / "mnist_2x1024"

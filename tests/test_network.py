@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.activations import get
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.network import Network
+from keras_curv.network.activations import get
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 
 CASES = [
     ((4, 3), ()),

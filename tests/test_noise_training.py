@@ -8,10 +8,10 @@ import tensorflow as tf
 from small_training import L, assert_same, data, fit
 
 import keras_curv
-from keras_curv.baselines import noise
-from keras_curv.baselines.noise import NoiseModel, noise_attack, standard_normal
-from keras_curv.baselines.smoothing import SmoothedClassifier
+from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.errors import InputError
+from keras_curv.training.rivals import noise
+from keras_curv.training.rivals.noise import NoiseModel, noise_attack, standard_normal
 
 KINDS = {
     "noise": {},

@@ -11,8 +11,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_curv.crc32c import masked_crc32c
 from keras_curv.errors import InputError
+from keras_curv.reading.crc32c import masked_crc32c
 from keras_curv.serving import tf_record
 from keras_curv.serving.prediction_log import REPEATED_NUMBERS, parse_log, read_tensor
 from keras_curv.serving.reasons import Reason, Refusal, plain

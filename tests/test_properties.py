@@ -8,10 +8,10 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from keras_curv.certifier import Certifier
-from keras_curv.methods.best_of import choose_method
-from keras_curv.methods.method import no_error
-from keras_curv.network import Network
+from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.certifier import Certifier
+from keras_curv.certificates.method import no_error
+from keras_curv.network.network import Network
 
 # A radius is a lower bound that a search improves until it is within a part in a thousand or so
 # of the best; where the problem is the same in other numbers, the search ends a little elsewhere.

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_curv.certificates.quadratic import QuadraticCertificate, parabolas
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods.quadratic import QuadraticCertificate, parabolas
-from keras_curv.network import Network
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 
 SIZES = [(2, 5, 3), (3, 11, 4), (7, 4, 2), (6, 40, 5)]
 

@@ -16,10 +16,10 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods.crc import CurvatureCertificate
-from keras_curv.network import Network
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 from keras_curv.reading import saved_model
 
 # Float32 execution of nets this small: about 20 roundings of numbers up to 10.

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_curv import InputError, data
 from keras_curv.reading import saved_model
-from keras_curv.training import run as training_run
+from keras_curv.training import trainer as training_run
 from keras_curv.training.recipe import OBJECTIVES, Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

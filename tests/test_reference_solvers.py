@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import CurvatureCertificate, curvature_attack
-from keras_curv.certificate import choose_rivals
-from keras_curv.methods.reference_solvers import algorithm1, algorithm2
+from keras_curv.certificates.certificate import choose_rivals
+from keras_curv.reproduce.reference_solvers import algorithm1, algorithm2
 
 
 @pytest.fixture(params=["softplus", "sigmoid", "tanh"])

@@ -13,9 +13,9 @@ from hostile_models import Net, edited, export
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saver_pb2
 
-from keras_curv.curvature import curvature_bounds
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.errors import InputError
-from keras_curv.methods.crc import CurvatureCertificate
 from keras_curv.reading import allow_list, saved_model
 
 L = keras.layers

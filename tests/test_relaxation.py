@@ -7,9 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_curv.activations import ACTIVATIONS, Activation
+from keras_curv.certificates.relaxation import POINTS, relaxation
 from keras_curv.errors import InputError
-from keras_curv.methods.relaxation import POINTS, relaxation
+from keras_curv.network.activations import ACTIVATIONS, Activation
 
 mpmath.mp.dps = 50
 EXACT = {

@@ -13,19 +13,20 @@ import pytest
 import tensorflow as tf
 from test_command_line import call, script  # noqa: F401  (a fixture)
 
-from keras_curv import Smoothing, data, run
-from keras_curv.data import Examples
+from keras_curv import Smoothing, data
+from keras_curv.attacks.closest import closest_points
+from keras_curv.certificates.best_of import choose_method
+from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
-from keras_curv.html_report import charts, markup, page, pictures
-from keras_curv.html_report.closest import closest_points
-from keras_curv.html_report.examples import Case
-from keras_curv.html_report.gathered import Gathered, read_again
-from keras_curv.methods.best_of import choose_method
-from keras_curv.network import Network
-from keras_curv.plot import last_radius
-from keras_curv.rows import Row
-from keras_curv.tally import Tally
-from keras_curv.wording import percent
+from keras_curv.network.network import Network
+from keras_curv.reports.html import charts, markup, page, pictures
+from keras_curv.reports.html.examples import Case
+from keras_curv.reports.html.report_data import Gathered, read_again
+from keras_curv.reports.plot import last_radius
+from keras_curv.reports.wording import percent
+from keras_curv.rows.row import Row
+from keras_curv.rows.tally import Tally
+from keras_curv.runs import runner as run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIGITS = str(ROOT / "saved_models" / "digits")

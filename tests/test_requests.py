@@ -12,12 +12,12 @@ from logged import predict, write
 from scripts import call
 
 import keras_curv
-from keras_curv.certificate import Status
+from keras_curv.certificates.certificate import Status
 from keras_curv.errors import InputError
-from keras_curv.rows import round_down
+from keras_curv.rows.row import round_down
+from keras_curv.serving.certify_requests import certify_requests
 from keras_curv.serving.request_rows import RequestRow, certify_block
 from keras_curv.serving.requests import RequestLog
-from keras_curv.serving.run import certify_requests
 from keras_curv.serving.versions import Versions
 
 RADII = (0.05, 0.2)

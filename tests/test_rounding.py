@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import activations
-from keras_curv.linear import Affine
-from keras_curv.methods.crc import CurvatureCertificate
-from keras_curv.network import Network
-from keras_curv.rounding import ACTIVATION_ULPS, UNIT, gamma, margin_charge, up
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.network import activations
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.numerics.rounding import ACTIVATION_ULPS, UNIT, gamma, margin_charge, up
 
 mpmath.mp.dps = 50
 

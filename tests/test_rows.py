@@ -3,7 +3,8 @@ import json
 import pytest
 
 from keras_curv.errors import InputError
-from keras_curv.rows import Row, RowFile, round_down
+from keras_curv.rows.row import Row, round_down
+from keras_curv.rows.row_file import RowFile
 
 COUNT = 7
 SETTINGS = {"saved_model": "m", "seed": 0, "batch_size": 2}

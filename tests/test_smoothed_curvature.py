@@ -6,10 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from keras_curv.baselines.smoothed_curvature import (
-    smoothed_margin_curvature,
-    smoothed_score_curvature,
-)
+from keras_curv.curvature.theorem_5 import smoothed_margin_curvature, smoothed_score_curvature
 from keras_curv.errors import InputError
 
 SAMPLES = 200_000

@@ -9,11 +9,11 @@ import pytest
 import scipy.stats
 
 from keras_curv import InputError, Status
-from keras_curv.baselines import votes
-from keras_curv.baselines.clopper_pearson import certified_radius, clopper_pearson
-from keras_curv.baselines.smoothing import SmoothedClassifier
-from keras_curv.baselines.votes import NoiseVotes
-from keras_curv.network import Network
+from keras_curv.certificates import votes
+from keras_curv.certificates.smoothing import SmoothedClassifier
+from keras_curv.certificates.votes import NoiseVotes
+from keras_curv.network.network import Network
+from keras_curv.numerics.clopper_pearson import certified_radius, clopper_pearson
 
 L = keras.layers
 DEVIATION = 0.5

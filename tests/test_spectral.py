@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from keras_curv import spectral
 from keras_curv.errors import InputError
+from keras_curv.numerics import spectral
 
 mpmath.mp.dps = 60
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.reading import stencil as module
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.convolution import matrix, stencil
 from keras_curv.reading.stencil import Stencil, norm_of_product
-from keras_curv.sparse_affine import schur_bound
 
 SVD = 1.0 - 1e-12  # what LAPACK may be off by, relative
 

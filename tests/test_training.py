@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import curvature
-from keras_curv.attacks import curvature_attack
-from keras_curv.methods.reference_solvers import algorithm2
-from keras_curv.network import Network
+from keras_curv.attacks.crt import curvature_attack
+from keras_curv.curvature import bounds as curvature
+from keras_curv.network.network import Network
+from keras_curv.reproduce.reference_solvers import algorithm2
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
 
 L = keras.layers

@@ -95,8 +95,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.baselines.noise import NoiseModel
-from keras_curv.baselines.pgd import PGDModel
+from keras_curv.training.rivals.noise import NoiseModel
+from keras_curv.training.rivals.pgd import PGDModel
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -21,7 +21,7 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
-from keras_curv.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT, gamma, norm_bound
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT, gamma, norm_bound
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _OURS = 1.0 + 1e-6  # and those of one of `served`

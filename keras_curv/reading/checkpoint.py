@@ -23,9 +23,9 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
-from keras_curv.crc32c import masked_crc32c
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
+from keras_curv.reading.crc32c import masked_crc32c
 
 _FOOTER = 48
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)

@@ -15,12 +15,12 @@ import numpy as np
 import scipy.sparse
 
 from keras_curv.errors import InputError
+from keras_curv.network.sparse_affine import schur_bound
+from keras_curv.numerics.rounding import up
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import STORED_ENTRIES, require_shape
 from keras_curv.reading.stencil import Bounded, Stencil
-from keras_curv.rounding import up
-from keras_curv.sparse_affine import schur_bound
 
 _PADDINGS = ("SAME", "VALID")
 

@@ -12,9 +12,10 @@ import math
 import numpy as np
 import scipy.sparse
 
-from keras_curv import activations, sparse_affine
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine, gain
+from keras_curv.network import activations, sparse_affine
+from keras_curv.network.affine import Affine, gain
+from keras_curv.numerics.rounding import FLOAT32_UNIT, gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import (
     EXAMPLE_ENTRIES,
@@ -26,7 +27,6 @@ from keras_curv.reading.limits import (
 )
 from keras_curv.reading.sparse_ball import SparseBall
 from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
-from keras_curv.rounding import FLOAT32_UNIT, gamma
 
 
 @dataclasses.dataclass(frozen=True)

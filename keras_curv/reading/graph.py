@@ -15,8 +15,8 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.network import Network
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 from keras_curv.reading import patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow

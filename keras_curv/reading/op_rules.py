@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from keras_curv.activations import ACTIVATIONS
+from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.reading import convolution, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow

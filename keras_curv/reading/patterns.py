@@ -3,7 +3,7 @@
 TensorFlow has no op for silu, gelu or mish: Keras writes them as small graphs, in which several
 paths lead from one tensor to one result. A pattern is such a graph with `Z` for the tensor. The
 ops must be these, in this order (but for the operands of sums and products), and the constants
-these numbers, so that what is recognised *is* the function of `activations.py`, in real
+these numbers, so that what is recognised *is* the function of `network/activations.py`, in real
 arithmetic. What differs in anything is not recognised, and is then read op by op, or refused.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from keras_curv.activations import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
+from keras_curv.network.activations import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
 
 Z = object()
 _CUBE = ("Mul", GELU_TANH_CUBE, ("Pow", Z, 3.0))

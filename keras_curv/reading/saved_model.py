@@ -32,7 +32,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from keras_curv.errors import InputError
-from keras_curv.network import Network
+from keras_curv.network.network import Network
 from keras_curv.reading import graph, screening
 from keras_curv.reading.files import GRAPH, ModelFiles
 from keras_curv.reading.server_agreement import require_as_served

@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import PRODUCTS, require_at_most
-from keras_curv.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, gamma
 
 _OURS = 1.0 + 1e-6  # covers the roundings of what is computed of `served`
 

@@ -27,7 +27,7 @@ less; from where on that line it is attained, the same again. Hence
 
 N = 16 D makes that excess less than 1 %. G(−ω) is the conjugate of G(ω): half of the grid is
 enough. At a point of it, G = A + iB has the norm of the real matrix `[[A, −B], [B, A]]`, which
-`spectral.py` proves.
+`numerics/spectral.py` proves.
 
 **Without signs.** If no tap is negative, `|G(ω)| ≤ G(0)` entry by entry and the maximum is at 0:
 no excess. That is the norm of the matrix of absolute values, and a bound of any other.
@@ -50,9 +50,9 @@ import math
 
 import numpy as np
 
+from keras_curv.numerics.rounding import UNIT, norm_bound, up
+from keras_curv.numerics.spectral import largest_eigenvalue_bound, spectral_norm_bound
 from keras_curv.reading.ball import Ball
-from keras_curv.rounding import UNIT, norm_bound, up
-from keras_curv.spectral import largest_eigenvalue_bound, spectral_norm_bound
 
 _OVERSAMPLING = (16, 8, 4)  # N / D: the first that the operations below allow
 _OPERATIONS = 2**37  # some ten seconds

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_curv import foolbox_attacks
-from keras_curv.attacks import pgd_attack
-from keras_curv.baselines.smoothing import SmoothedClassifier
-from keras_curv.certificate import Certificates, choose_rivals
-from keras_curv.certifier import Certifier, success_rates
-from keras_curv.curvature import CurvatureGap, curvature_gap
-from keras_curv.data import Examples
+from keras_curv.attacks import foolbox as foolbox_attacks
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.certificate import Certificates, choose_rivals
+from keras_curv.certificates.certifier import Certifier, success_rates
+from keras_curv.certificates.smoothing import SmoothedClassifier
+from keras_curv.curvature.bounds import CurvatureGap, curvature_gap
+from keras_curv.data.examples import Examples
 from keras_curv.reproduce.tables import Row
 
 CORRECT = 150  # of mean certificates

@@ -8,10 +8,10 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-from keras_curv.data import Examples
+from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
 from keras_curv.files import write_file, write_text
-from keras_curv.plot import require_plottable
+from keras_curv.reports.plot import require_plottable
 from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
 from keras_curv.reproduce.results import Result

@@ -1,9 +1,9 @@
 """A SavedModel that certifies what it serves: a second signature, beside the model's own.
 
 `serving_default` is the model, as `base.export` would have it. `certified` returns the same logits
-with their class and a radius that `methods/one_gradient.py` proves, in the same forward pass and
-one batched backward pass, in which a convolution, or whatever else the reader folds, is the dense
-matrix it was read as, stored beside the model's own weights. Both consist of ops that
+with their class and a radius that `certificates/one_gradient.py` proves, in the same forward pass
+and one batched backward pass, in which a convolution, or whatever else the reader folds, is the
+dense matrix it was read as, stored beside the model's own weights. Both consist of ops that
 `reading/allow_list.py` allows, so that `bin/certify` reads the directory as any other.
 """
 
@@ -15,11 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.curvature import CurvatureBounds
+from keras_curv.certificates.one_gradient import OneGradient
+from keras_curv.curvature.bounds import CurvatureBounds
 from keras_curv.errors import InputError
-from keras_curv.linear import Affine
-from keras_curv.methods.one_gradient import OneGradient
-from keras_curv.network import Network
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 from keras_curv.reading import graph, saved_model
 
 CERTIFIED_SIGNATURE = "certified"

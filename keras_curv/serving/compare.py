@@ -6,10 +6,10 @@ import collections
 import datetime
 from collections.abc import Iterable, Sequence
 
+from keras_curv.rows.tally import Tally
 from keras_curv.serving.reasons import Reason
 from keras_curv.serving.request_rows import RequestRow
 from keras_curv.serving.requests import Survey
-from keras_curv.tally import Tally
 
 PARTS = 10
 

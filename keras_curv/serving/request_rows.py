@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.certificate import Certificates, Status
-from keras_curv.rows import round_down
+from keras_curv.certificates.certificate import Certificates, Status
+from keras_curv.rows.row import round_down
 from keras_curv.serving.reasons import Reason, Refusal, plain
 from keras_curv.serving.requests import Batch, Request
 

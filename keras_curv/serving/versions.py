@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from keras_curv.certifier import Certifier
+from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model, screening
 from keras_curv.reading.files import ModelFiles

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certifier import Certifier
-from keras_curv.curvature import theorem4
+from keras_curv.certificates.certifier import Certifier
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.curvature.bounds import theorem4
 from keras_curv.errors import InputError, require_at_least, require_positive
-from keras_curv.methods.crc import CurvatureCertificate
 
 _CURVE_POINTS = 64
 

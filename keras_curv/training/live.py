@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.activations import SMOOTH, Activation, named_in_keras
 from keras_curv.errors import InputError
-from keras_curv.network import FeedForward, Product
+from keras_curv.network.activations import SMOOTH, Activation, named_in_keras
+from keras_curv.network.network import FeedForward, Product
 
 _layers = keras.layers
 _KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they come

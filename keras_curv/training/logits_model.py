@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from keras_curv.activations import ACTIVATIONS, Activation
 from keras_curv.errors import InputError
+from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.training.live import LiveNetwork
 
 _RAMP_START = 0.05

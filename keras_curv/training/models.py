@@ -2,7 +2,7 @@
 
 Both wrap a base model that returns logits; after training, export the base. The network is
 read from its layers (`live.py`), its curvature is estimated by power iteration that goes on
-from step to step (`curvature_estimate.py`). The state moves in `train_step` and nowhere else.
+from step to step (`curvature/estimate.py`). The state moves in `train_step` and nowhere else.
 
 The certified loss. Let `∇²f_t ≽ −κ_t` for the margin f_t of the label over rival t. For any
 x̂_t in the ball of radius ρ around x, the dual optimum of the attack is at most
@@ -25,8 +25,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_curv.activations import SMOOTH
-from keras_curv.attacks import curvature_attack
+from keras_curv.attacks.crt import curvature_attack
+from keras_curv.curvature.estimate import CurvatureEstimate
 from keras_curv.errors import (
     InputError,
     require_at_least,
@@ -34,8 +34,8 @@ from keras_curv.errors import (
     require_one_of,
     require_positive,
 )
-from keras_curv.network import likeliest_rivals
-from keras_curv.training.curvature_estimate import CurvatureEstimate
+from keras_curv.network.activations import SMOOTH
+from keras_curv.network.network import likeliest_rivals
 from keras_curv.training.logits_model import LogitsModel, class_numbers
 
 LOSSES = ("certified", "crt")

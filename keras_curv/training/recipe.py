@@ -9,15 +9,15 @@ from typing import NamedTuple
 import keras
 
 from keras_curv import data
-from keras_curv.activations import ACTIVATIONS, SMOOTH, named_in_keras
-from keras_curv.baselines.coap import COAPModel
-from keras_curv.baselines.crown_ibp import CROWNIBPModel
-from keras_curv.baselines.noise import NoiseModel
-from keras_curv.baselines.pgd import PGDModel
-from keras_curv.baselines.trades import TRADESModel
 from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
 from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.rivals.coap import COAPModel
+from keras_curv.training.rivals.crown_ibp import CROWNIBPModel
+from keras_curv.training.rivals.noise import NoiseModel
+from keras_curv.training.rivals.pgd import PGDModel
+from keras_curv.training.rivals.trades import TRADESModel
 
 # What is trained, in words for the card; the options of some losses alone are below.
 OBJECTIVES = {
@@ -122,7 +122,7 @@ class Recipe:
         activation: its Keras name, of those in `activations.SMOOTH`; where the loss needs no
             curvature, of those in `activations.ACTIVATIONS`.
         loss: "certified", "crt" (see `CRTModel`); "penalty": no attack, curvature penalty alone
-            (`CurvatureRegularizer`); "plain"; or a method to compare with, in `baselines`: "pgd",
+            (`CurvatureRegularizer`); "plain"; or a rival to compare with: "pgd",
             "trades", "crown_ibp", "coap", "noise".
         radius: ρ; None: 0.5 where the loss needs one.
         gamma: γ, weight of the curvature penalty; None: 0.

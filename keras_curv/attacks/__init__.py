@@ -1,0 +1,1 @@
+"""Searches for adversarial points: in a ball, and the closest one."""

@@ -1,0 +1,31 @@
+"""Points of an l2 ball: the nearest one, a random one; and the direction of a gradient."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from keras_curv import dual
+
+
+def normalized(gradient: tf.Tensor) -> tf.Tensor:
+    """`g / ‖g‖` of each row, 0 where g is; of a confident net g² underflows, and g does not."""
+    largest = tf.reduce_max(tf.abs(gradient), axis=-1, keepdims=True)
+    gradient = tf.math.divide_no_nan(gradient, largest)
+    return tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
+
+
+def project(point: tf.Tensor, x: tf.Tensor, radius) -> tf.Tensor:
+    """The nearest point of the ball of that radius around `x`, `(n, dim)`."""
+    offset = point - x
+    distance = tf.norm(offset, axis=-1, keepdims=True)
+    radius = tf.reshape(dual.as_dtype(radius, x.dtype), (-1, 1))
+    return x + offset * tf.where(distance > radius, radius / distance, tf.ones_like(distance))
+
+
+def uniform_in_ball(x: tf.Tensor, radius, seed) -> tf.Tensor:
+    """A random point of each ball around `x`, `(n, dim)`; the same for the same seed `(2,)`."""
+    one, other = tf.unstack(tf.random.split(seed))
+    offset = tf.random.stateless_normal(tf.shape(x), one, dtype=x.dtype)
+    part = tf.random.stateless_uniform(tf.shape(x[:, :1]), other, dtype=x.dtype)
+    length = tf.reshape(dual.as_dtype(radius, x.dtype), (-1, 1)) * part ** (1.0 / x.shape[-1])
+    return x + length * tf.math.divide_no_nan(offset, tf.norm(offset, axis=-1, keepdims=True))

@@ -1,0 +1,110 @@
+"""The closest adversarial point that a search can find, for a few examples.
+
+What is found bounds the distance to the decision boundary from above, as a certificate does from
+below. A ball in which projected gradient descent finds an adversarial point shrinks, one in which
+it finds none grows, and along the line to a point found the crossing is bisected:
+
+    min ‖δ‖₂   s.t.   max_{t ≠ y} z_t(x + δ) − z_y(x + δ) > 0
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.network.network import FeedForward, likeliest_rivals
+
+_BALLS = 12
+_CLOSE = 2e-3  # relative: between the last ball without and the closest point found
+_BISECTIONS = 30  # of a line
+_STEPS, _RESTARTS = 50, 3  # of the descent
+
+
+class ClosestPoints(NamedTuple):
+    """Arrays of length n.
+
+    Attributes:
+        point: float64, `(n, dim)`; x itself where none was found.
+        distance: float64, `inf` where none was found.
+        prediction: int64, the class with the largest logit at the point, in float64.
+    """
+
+    point: np.ndarray
+    distance: np.ndarray
+    prediction: np.ndarray
+
+
+def closest_points(
+    network: FeedForward, x: np.ndarray, label: np.ndarray, at_least: np.ndarray
+) -> ClosestPoints:
+    """Searches for the closest point with another prediction; deterministic.
+
+    Args:
+        network: of any activation.
+        x: `(n, dim)`.
+        label: `(n,)`, the classes predicted at x.
+        at_least: `(n,)`, below which there are no such points: certified radii, or 0.
+
+    Returns:
+        `ClosestPoints`; each point found is strictly on the other side.
+
+    Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
+    (2018), for the descent.
+    """
+    x, label = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
+
+    @tf.function
+    def attack(radius):
+        _, point = pgd_attack(network, x, label, radius=radius, steps=_STEPS, restarts=_RESTARTS)
+        return _crossing(network, x, label, point)
+
+    without = np.array(at_least, np.float64)
+    radius = 1.01 * np.maximum(without, _first_order_distance(network, x, label))
+    point, distance = x.numpy(), np.full(len(radius), np.inf)
+    for _ in range(_BALLS):
+        unsettled = ~np.isfinite(distance) | (distance - without > _CLOSE * distance)
+        searchable = unsettled & np.isfinite(radius) & (radius > 0.0)
+        if not searchable.any():
+            break
+        found = [array.numpy() for array in attack(tf.constant(np.where(searchable, radius, 1.0)))]
+        closer = searchable & (found[1] < distance)
+        point = np.where(closer[:, None], found[0], point)
+        distance = np.where(closer, found[1], distance)
+        without = np.where(searchable & ~closer, radius, without)
+        radius = np.where(np.isfinite(distance), (without + distance) / 2.0, 2.0 * radius)
+    prediction = network.logits(tf.constant(point)).numpy().argmax(axis=1)
+    return ClosestPoints(point, distance, prediction)
+
+
+def _first_order_distance(network: FeedForward, x: tf.Tensor, label: tf.Tensor) -> np.ndarray:
+    """Where the linear model of the nearest margin has its zero; not finite where there is none."""
+    rivals = likeliest_rivals(network.logits(x), label, network.classes - 1)
+    evaluation = network.evaluate(x, label, rivals)
+    slope = tf.norm(evaluation.gradient, axis=-1).numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (evaluation.margin.numpy() / slope).min(axis=1)
+
+
+def _crossing(network, x, label, point) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first point of the line found to be adversarial, and its distance, `inf` if none is."""
+
+    def adversarial(share):
+        logits = network.logits(x + share[:, None] * (point - x))
+        return tf.gather(logits, label, batch_dims=1) < tf.reduce_max(logits, axis=-1)
+
+    def halve(inside, outside):
+        middle = (inside + outside) / 2.0
+        over = adversarial(middle)
+        return tf.where(over, inside, middle), tf.where(over, middle, outside)
+
+    inside, outside = tf.zeros_like(x[:, 0]), tf.ones_like(x[:, 0])
+    found = adversarial(outside)
+    _, outside = tf.while_loop(
+        lambda *_: True, halve, (inside, outside), maximum_iterations=_BISECTIONS
+    )
+    crossing = x + outside[:, None] * (point - x)
+    distance = tf.where(found, tf.norm(crossing - x, axis=-1), tf.constant(np.inf, x.dtype))
+    return crossing, distance

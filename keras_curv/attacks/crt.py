@@ -1,0 +1,119 @@
+"""Attacks in an l2 ball: the curvature-based one, and projected gradient descent.
+
+Both run in graph on whole batches, with static shapes, and return points of the ball. The
+first also returns what it proves: a lower bound of the margin in the whole ball.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.attacks.ball import project
+from keras_curv.errors import require_at_least
+from keras_curv.network.network import FeedForward
+
+
+class AttackResult(NamedTuple):
+    """All of the shape of `rival`, `(n,)` or `(n, rivals)`.
+
+    Attributes:
+        point: that shape and then `(dim,)`; in the ball.
+        margin: f at the point; never above f(x0).
+        lower_bound: `≤ f` everywhere in the ball, by the curvature given (up to rounding).
+        primal_equals_dual: the two agree: the point is the worst one in the ball.
+    """
+
+    point: tf.Tensor
+    margin: tf.Tensor
+    lower_bound: tf.Tensor
+    primal_equals_dual: tf.Tensor
+
+
+def curvature_attack(
+    network: FeedForward,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    rival: tf.Tensor,
+    *,
+    radius,
+    curvature: tf.Tensor,
+    steps: int = 10,
+    tolerance: float = 1e-4,
+) -> AttackResult:
+    """Solves `min f(x̂)` over `‖x̂ − x‖ ≤ ρ` by its dual, `max_{η ≥ κ} min_x̂ f + (η/2)(‖·‖² − ρ²)`.
+
+    Args:
+        x: `(n, dim)`, float32 or float64.
+        label: `(n,)`, integers.
+        rival: `(n,)`, or `(n, rivals)` to attack toward several; f is the margin of label over
+            rival.
+        radius: ρ > 0, a number or `(n,)`.
+        curvature: κ with `∇²f ≽ −κ`, of the shape of `rival`; an estimate gives an attack, a
+            bound a proof too.
+        steps: gradients for each example and rival.
+        tolerance: gap, relative to 1 + |f(x)|, within which primal = dual.
+
+    Returns:
+        `AttackResult`.
+
+    Raises:
+        InputError: `steps` is not positive.
+
+    Example:
+        >>> from keras_curv import Network, curvature_bounds
+        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "sigmoid")
+        >>> x, label, rival = tf.constant([[2.0, 0.0]]), tf.constant([0]), tf.constant([1])
+        >>> kappa = tf.constant(-curvature_bounds(network).lower[0, 1:], tf.float32)
+        >>> found = curvature_attack(network, x, label, rival, radius=0.5, curvature=kappa)
+        >>> found.margin.numpy().round(3), bool(found.primal_equals_dual)
+        (array([0.245], dtype=float32), True)
+
+    Reference: Singla & Feizi (2020), theorem 2 and definition 2.
+    """
+    require_at_least(steps, 1, "steps")
+    shape, several = tf.shape(rival), rival if rival.shape.rank == 2 else rival[:, None]
+    count = tf.shape(several)[1]
+    # From here on a row is a pair (example, rival).
+    origin, rows = tf.repeat(x, count, axis=0), tf.repeat(label, count)
+    rival = tf.reshape(several, (-1,))
+    curvature = tf.cast(tf.reshape(curvature, (-1,)), x.dtype)
+    radius = tf.repeat(tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1]), count)
+    multiplier = dual.attack_multiplier(radius)
+
+    # At x itself the rivals share one forward pass.
+    evaluation = network.evaluate(x, label, several)
+    at_start = tf.reshape(evaluation.margin, (-1,))
+    gradient = tf.reshape(evaluation.gradient, tf.shape(origin))
+    first = dual.advance(multiplier, origin, curvature, dual.start(origin), at_start, gradient)
+
+    def body(index, margin, gradient, *state):
+        iterate = dual.Iterate(*state)
+        margin, gradient = network.margin_and_gradient(iterate.point, rows, rival)
+        moved = dual.advance(multiplier, origin, curvature, iterate, margin, gradient)
+        return index + 1, margin, gradient, *moved
+
+    _, margin, gradient, *state = tf.while_loop(
+        lambda index, *_: index < steps,
+        body,
+        (tf.constant(1), at_start, gradient, *first),
+        maximum_iterations=steps - 1,
+    )
+    iterate = dual.Iterate(*state)
+    # The last gradient was taken a step back.
+    bound = dual.minorant(margin, gradient, iterate.previous_point - origin, curvature)
+    lower = dual.lower_bound(bound, radius)
+    lower = tf.where(tf.math.is_nan(lower), tf.constant(-np.inf, lower.dtype), lower)
+    point = project(iterate.point, origin, radius)
+    margin = network.margin(point, rows, rival)
+    worse = ~(margin < at_start)  # NaN counts as worse
+    point = tf.where(worse[:, None], origin, point)
+    margin = tf.where(worse, at_start, margin)
+    exact = margin - lower <= tolerance * (1.0 + tf.abs(at_start))
+    return AttackResult(
+        tf.reshape(point, tf.concat([shape, tf.shape(x)[1:]], axis=0)),
+        *(tf.reshape(value, shape) for value in (margin, lower, exact)),
+    )

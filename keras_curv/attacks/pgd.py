@@ -1,0 +1,74 @@
+"""Projected gradient descent in an l2 ball, in graph on whole batches."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.attacks.ball import normalized, project, uniform_in_ball
+from keras_curv.network.network import FeedForward, likeliest_rivals
+
+
+def pgd_attack(
+    network: FeedForward,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    *,
+    radius,
+    steps: int = 200,
+    restarts: int = 5,
+    step_size: float = 2.5,
+    seed: int = 0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Projected gradient descent, each restart against another rival, the likeliest first.
+
+    A descent that follows whichever rival is strongest at the moment gets caught between two:
+    on a robust MNIST net it missed one in ten of the adversarial points that are known to be
+    there. What counts is the smallest margin over all rivals at any point met.
+
+    Args:
+        x: `(n, dim)`.
+        label: `(n,)`, integers.
+        radius: ρ > 0, a number or `(n,)`.
+        steps: of each restart; a step is `step_size · ρ / steps` long, along −∇f/‖∇f‖.
+        restarts: one for each rival begins at x; further ones at random points of the ball.
+        seed: of these.
+
+    Returns:
+        The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
+
+    Example:
+        >>> from keras_curv import Network
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
+        >>> x, label = tf.constant([[1.0, 0.0]]), tf.constant([0])  # √½ from the boundary
+        >>> [bool(pgd_attack(network, x, label, radius=r)[0] < 0.0) for r in (0.7, 0.72)]
+        [False, True]
+
+    Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
+    (2018), with l2 steps; Gowal et al., "An alternative surrogate loss for PGD-based adversarial
+    testing" (2019), for the targets.
+    """
+    radius = tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1])
+    ranked = likeliest_rivals(network.logits(x), label, network.classes - 1)
+
+    def descend(target, best_margin, best_point, point):
+        logits = network.logits(point)
+        at_label = tf.gather(logits, label, batch_dims=1)
+        strongest = network.runner_up(logits, label)
+        margin = at_label - tf.gather(logits, strongest, batch_dims=1)
+        better = margin < best_margin
+        best_point = tf.where(better[:, None], point, best_point)
+        _, gradient = network.margin_and_gradient(point, label, target)
+        moved = point - (step_size * radius / steps)[:, None] * normalized(gradient)
+        return target, tf.minimum(margin, best_margin), best_point, project(moved, x, radius)
+
+    best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x
+    for restart in range(restarts):
+        begin = x
+        if restart >= network.classes - 1:
+            begin = uniform_in_ball(x, radius, (seed, restart))
+        target = ranked[:, restart % (network.classes - 1)]
+        _, *best, _ = tf.while_loop(
+            lambda *_: True, descend, (target, *best, begin), maximum_iterations=steps + 1
+        )
+    return tuple(best)

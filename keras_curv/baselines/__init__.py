@@ -1,1 +1,0 @@
-"""Published methods to compare with, one to a file."""

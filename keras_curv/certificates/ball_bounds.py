@@ -1,0 +1,116 @@
+"""Certificates from lower bounds of the margins on a ball: the largest ball that they prove."""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.network.network import Network
+from keras_curv.numerics.bracket import largest_radius
+
+ENTRIES = 2**23  # of one array at a time: 64 MB
+
+
+class BallBoundCertificate(Method):
+    """Searches the largest ball on which bounds of the margins are positive.
+
+    A radius counts because the bounds of that one ball prove it, whatever the search does. One is
+    searched for each example, against the rivals that are not known to be farther.
+
+    Args:
+        network: what to certify.
+        served_error: what serving may take off a margin.
+        steepest: about as much as bounds fall with the radius, at most; only where the search
+            looks depends on it.
+        cost: of a bound without its margins, in gradients.
+        height: vectors of the widest layer that an example takes at a time, besides its rivals'.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        served_error: ServedError = no_error,
+        *,
+        steepest: float,
+        cost: float = 0.0,
+        height: int = 1,
+    ):
+        self.network = network
+        self.served_error = served_error
+        self._steepest, self._cost, self._height = steepest, cost, height
+
+    @abc.abstractmethod
+    def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
+        """See `margin_bounds`; where a pair is not `asked`, anything but a small number."""
+
+    def margin_bounds(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
+
+        Only the smallest bound of each example is sure to be as tight as can be.
+
+        Args:
+            x, label, rivals: as in `radii`.
+            radius: `(n,)`, not negative.
+
+        Returns:
+            −∞ where anything overflows.
+        """
+        bounds = np.empty(rivals.shape)
+        with np.errstate(all="ignore"):
+            for rows in self._batches(rivals):
+                asked = np.ones(rivals[rows].shape, bool)
+                args = x[rows], label[rows], rivals[rows], radius[rows]
+                bounds[rows] = self._margin_bounds(*args, asked)
+        return bounds
+
+    def radii(self, x, label, rivals, known) -> PairCertificates:
+        """See `Method`."""
+        x = np.asarray(x, np.float64)
+        label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
+        radius = np.array(known, np.float64)
+        gradients = np.zeros(len(x), np.int64)
+        with np.errstate(all="ignore"):  # what overflows proves nothing
+            for rows in self._batches(rivals):
+                args = x[rows], label[rows], rivals[rows], radius[rows]
+                proved, gradients[rows] = self._search(*args)
+                radius[rows] = np.maximum(radius[rows], proved[:, None])
+        return PairCertificates(radius, gradients)
+
+    def _batches(self, rivals: np.ndarray) -> list[slice]:
+        widest = max(self.network.sizes) * max(self._height, rivals.shape[1])
+        return batches(len(rivals), widest)
+
+    def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
+        """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
+        evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
+        margin = evaluation.margin.numpy()
+        steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
+        cost = np.full(len(x), float(rivals.shape[1]))
+
+        def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
+            asked = known[rows] < radius[:, None]
+            most = asked.sum(axis=1).max()
+            order = np.argsort(known[rows], axis=1, kind="stable")[:, :most]
+            cost[rows] += self._cost + most
+            args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)
+            asked = np.take_along_axis(asked, order, axis=1)
+            served = self.served_error(*args, np.repeat(radius[:, None], most, axis=1))
+            value = self._margin_bounds(*args, radius, asked) - served
+            value = np.where(np.isnan(value), -np.inf, value)
+            return np.where(asked, value, np.inf).min(axis=1)
+
+        nearest = margin.min(axis=1)
+        guess = (margin / steepness).min(axis=1)
+        proved = largest_radius(bound, nearest, known.min(axis=1), guess, nearest / self._steepest)
+        return proved, np.ceil(cost).astype(np.int64)
+
+
+def batches(count: int, entries: int) -> list[slice]:
+    """Slices of so many things of so many entries; one holds no more than ENTRIES, if it can."""
+    step = max(1, ENTRIES // entries)
+    return [slice(start, start + step) for start in range(0, count, step)] or [slice(0, 0)]

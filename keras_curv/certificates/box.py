@@ -1,0 +1,131 @@
+"""Intervals, entry by entry, through affine maps and activations; rounding charged.
+
+An activation maps an interval to the range of its values; an affine map the box with centre c and
+half-widths r to `c W + b ± r |W|`. Both are exact for their own box, and forget how the entries of
+the box hang together. Where σ is bounded the box of its values is so too, however large the ball:
+far out these bounds no longer fall.
+
+**Rounding.** Computed in float64, with N terms a sum, `c W + b` is off by
+`γ_{N+8} ((|c| + r) |W| + |b|)`, which also covers the rounding of c, r and `r |W|`; folding may
+have rounded away `‖ΔW‖ ‖a‖ + ‖Δb‖`; activations are off as `numerics/rounding.py` says.
+
+Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably
+robust models" (2018), equations 6 and 7.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, gamma, norm_bound, up
+
+# Where the value has its only interior extremum, a minimum: roots of σ′ to 40 digits.
+_MINIMUM_AT = {
+    "silu": -1.2784645427610738,
+    "gelu": -0.7517915375599286,
+    "gelu_tanh": -0.7524614044087227,
+    "mish": -1.1924312145154952,
+}
+_SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
+
+
+def require_value_range(activation: Activation) -> None:
+    """InputError, naming the activation, if the range of its values has no rule."""
+    if activation.first_range[0] < 0.0 and activation.name not in _MINIMUM_AT:
+        raise InputError(
+            f"no interval bounds for activation {activation.name!r}: they need one that does "
+            f"not fall, or one of {', '.join(_MINIMUM_AT)}"
+        )
+
+
+def value_range(activation: Activation, low: tf.Tensor, high: tf.Tensor):
+    """Least and largest `σ(z)` for z in `[low, high]`, up to rounding; differentiable.
+
+    Example:
+        >>> from keras_curv import activations
+        >>> low, high = value_range(activations.get("relu"), tf.constant(-1.0), tf.constant(2.0))
+        >>> float(low), float(high)
+        (0.0, 2.0)
+    """
+    ends = activation.value(low), activation.value(high)
+    if activation.name not in _MINIMUM_AT:
+        return ends
+    at = tf.constant(_MINIMUM_AT[activation.name], low.dtype)
+    return activation.value(tf.minimum(tf.maximum(at, low), high)), tf.maximum(*ends)
+
+
+def margin_map(
+    last: Affine, label: np.ndarray, rivals: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the margins are of the last activations: `(n, k, N)`, and `(n, k)` besides."""
+    columns, bias = last.kernel.T, last.bias
+    return columns[label][:, None] - columns[rivals], bias[label][:, None] - bias[rivals]
+
+
+class Box(NamedTuple):
+    """Where the entries of a layer are, for n examples: `centre ± half`, or a ball at first.
+
+    Attributes:
+        centre: `(n, N)`.
+        half: `(n, N)`; None: the ball.
+        radius: of the ball, `(n, 1)`.
+
+    Example:
+        >>> box = Box(np.array([[1.0, 1.0]]), np.array([[0.5, 0.25]]))
+        >>> low, high = box.image(Affine(np.array([[1.0], [-1.0]]), np.zeros(1)))
+        >>> low.round(9), high.round(9)
+        (array([[-0.75]]), array([[0.75]]))
+    """
+
+    centre: np.ndarray
+    half: np.ndarray | None
+    radius: np.ndarray | None = None
+
+    @classmethod
+    def of_values(cls, activation: Activation, low: np.ndarray, high: np.ndarray) -> Box:
+        """The box of `σ(z)`, z in `[low, high]`, from outside."""
+        ends = value_range(activation, tf.constant(low), tf.constant(high))
+        low, high = (end.numpy() for end in ends)
+        relative, floor = 2.0 * ACTIVATION_ULPS * UNIT, activation.value_floor
+        low = low - relative * (np.abs(low) + floor) - 4.0 * TINY
+        high = high + relative * (np.abs(high) + floor) + 4.0 * TINY
+        centre = low / 2.0 + high / 2.0
+        return cls(centre, up(np.maximum(high - centre, centre - low)) + 4.0 * TINY)
+
+    def image(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
+        """Least and largest `a W + b`, `(n, fan_out)`, from outside; infinite on overflow."""
+        return self._image(affine.kernel, affine.bias, affine.kernel_error, affine.bias_error)
+
+    def margins(self, last: Affine, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:
+        """Lower bounds of `z_label − z_rival`, `(n, k)`, for logits `z` and their `margin_map`."""
+        folding = 2.0 * last.kernel_error, 2.0 * last.bias_error
+        return self._image(np.swapaxes(rows, 1, 2), constants, *folding)[0]
+
+    def _image(self, matrix, constants, kernel_error, bias_error) -> tuple[np.ndarray, np.ndarray]:
+        """As `image`; matrix and constants may have an axis of examples before their own."""
+        if self.half is None:
+            spread = self.radius * norm_bound(matrix, axis=-2)
+            norm = norm_bound(self.centre, axis=1) + self.radius[:, 0]
+        else:
+            spread = _product(self.half, np.abs(matrix))
+            norm = norm_bound(np.abs(self.centre) + self.half, axis=1)
+        middle = _product(self.centre, matrix) + constants
+        size = _product(np.abs(self.centre), np.abs(matrix)) + spread + np.abs(constants)
+        terms = matrix.shape[-2]
+        error = gamma(terms + 16) * size + (kernel_error * norm + bias_error)[:, None]
+        spread = spread + (error + 8.0 * TINY * terms) * _SLACK
+        low, high = middle - spread, middle + spread
+        return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+
+
+def _product(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """`(n, N)` with `(N, m)`, or with `(n, N, m)`, each row with its example's: `(n, m)`."""
+    if matrix.ndim == 2:
+        return vectors @ matrix
+    return np.matmul(vectors[:, None], matrix)[:, 0]

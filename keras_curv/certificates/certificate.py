@@ -1,0 +1,143 @@
+"""What a certificate says of an example, whichever method proved it.
+
+If the certificate says `r`, then for every δ in ℝᵈ with `‖δ‖₂ < r` and every rival t that was asked
+for, `z_ŷ(x0+δ) > z_t(x0+δ)`, where ŷ is the predicted class of x0. With `rivals="all"` the
+prediction therefore cannot change. Two guarantee levels say what z is: in `real`, real arithmetic
+on the stored weights (the rounding of our own float64 computation is charged, that of a server is
+not); in `float32`, what a server computes in float32 (see `certificates/float32.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.errors import require_one_of
+from keras_curv.numerics import rounding
+
+RIVALS = ("all", "runner_up", "random", "least")
+GUARANTEES = ("real", "float32")
+PRIMAL_EQUALS_DUAL = 1e-3  # relative: an adversarial point this close above the radius
+
+
+class Status(enum.IntEnum):
+    """What came of one example; `text` is what the user reads.
+
+    Example:
+        >>> Status(1).name, Status.ABSTAINED.text
+        ('MISCLASSIFIED', 'no class wins enough votes under noise; there is no prediction')
+    """
+
+    CERTIFIED = 0
+    MISCLASSIFIED = 1
+    TIED = 2
+    UNPROVED = 3
+    NOT_FINITE = 4
+    ABSTAINED = 5
+
+    @property
+    def text(self) -> str:
+        """What the status means, in a line."""
+        return _STATUS_TEXT[self]
+
+
+_STATUS_TEXT = {
+    Status.CERTIFIED: "the prediction cannot change within the radius",
+    Status.MISCLASSIFIED: "the prediction is not the label; there is nothing to certify",
+    Status.TIED: "two classes share the largest logit; the prediction is not defined",
+    Status.UNPROVED: "correct, but no positive radius could be proved",
+    Status.NOT_FINITE: "the logits overflow; nothing can be proved",
+    Status.ABSTAINED: "no class wins enough votes under noise; there is no prediction",
+}
+
+
+class Certificates(NamedTuple):
+    """One entry for each example, arrays of length n.
+
+    Attributes:
+        prediction: int64, the class with the largest logit; −1 where ABSTAINED.
+        radius: float64, `‖δ‖₂ < radius` cannot change the prediction against the rivals asked
+            for; in the model's input units; 0 unless `status` is CERTIFIED.
+        nearest_rival: int64, the rival with the smallest radius; −1 where none was examined.
+        status: int64, values of `Status`.
+        gradient_evaluations: int64, gradients of one margin, summed over the rivals.
+        adversarial_distance: float64, distance of a point that was found to change the
+            prediction when evaluated in float64, `inf` where the search met none; the true
+            distance to the decision boundary is between `radius` and this.
+        primal_equals_dual: bool, the two coincide (to 0.1 %): the radius is the exact distance.
+        method: str, the method that proved the radius; "" where there is none.
+
+    Example:
+        >>> from keras_curv import certify, data
+        >>> x, y = data.load_all("digits")
+        >>> result = certify("saved_models/digits", x[:4], y[:4], method="crc")
+        >>> result.prediction, result.nearest_rival
+        (array([0, 9, 0, 5]), array([ 9, -1,  8,  9]))
+        >>> [Status(status).name for status in result.status[:2]]
+        ['CERTIFIED', 'MISCLASSIFIED']
+    """
+
+    prediction: np.ndarray
+    radius: np.ndarray
+    nearest_rival: np.ndarray
+    status: np.ndarray
+    gradient_evaluations: np.ndarray
+    adversarial_distance: np.ndarray
+    primal_equals_dual: np.ndarray
+    method: np.ndarray
+
+
+def around(result: Certificates, moved: np.ndarray) -> Certificates:
+    """Certificates of inputs x, from those of the points certified, `moved` away from x.
+
+    Args:
+        result: of the points.
+        moved: bound of each ‖x − point‖, `(n,)`; what converting x to the model's dtype did.
+    """
+    radius = np.maximum(result.radius - rounding.up(moved), 0.0) * (1.0 - rounding.gamma(4))
+    radius = np.where(moved > 0.0, radius, result.radius)
+    lost = (result.status == Status.CERTIFIED) & ~(radius > 0.0)
+    distance = result.adversarial_distance + moved
+    return result._replace(
+        radius=radius,
+        status=np.where(lost, Status.UNPROVED, result.status),
+        adversarial_distance=distance,
+        primal_equals_dual=result.primal_equals_dual
+        & (distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)),
+    )
+
+
+def choose_rivals(
+    logits: np.ndarray, label: np.ndarray, rivals: str, seeds: np.ndarray
+) -> np.ndarray:
+    """The classes to hold against each label, `(n, 1)` or `(n, classes − 1)`, int64.
+
+    Classes are excluded by index, never by value, so that a tied rival stays in.
+
+    Args:
+        logits: `(n, classes)`.
+        label: `(n,)`.
+        rivals: "all", "runner_up", "random" or "least".
+        seeds: `(n,)`, non-negative; used by "random".
+
+    Raises:
+        InputError: unknown `rivals`.
+    """
+    require_one_of(rivals, RIVALS, "rivals")
+    count, classes = logits.shape
+    others = np.tile(np.arange(classes - 1), (count, 1))
+    others += others >= label[:, None]
+    if rivals == "all":
+        return others
+    theirs = np.take_along_axis(logits, others, axis=1)
+    if rivals == "runner_up":
+        column = theirs.argmax(axis=1)
+    elif rivals == "least":
+        column = theirs.argmin(axis=1)
+    else:
+        column = np.array(
+            [np.random.default_rng(seed).integers(classes - 1) for seed in seeds], np.int64
+        )
+    return np.take_along_axis(others, column[:, None], axis=1)

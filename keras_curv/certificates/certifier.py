@@ -1,0 +1,247 @@
+"""From a model and arrays of examples to certificates."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.attacks.crt import curvature_attack
+from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.certificates.certificate import (
+    GUARANTEES,
+    RIVALS,
+    Certificates,
+    around,
+    choose_rivals,
+)
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.float32 import Float32Error
+from keras_curv.certificates.method import no_error
+from keras_curv.errors import InputError, require_at_least, require_one_of
+from keras_curv.reading import saved_model
+from keras_curv.reading.served_inputs import ServedInputs
+
+_EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
+_CELLS = 2**24  # float64 numbers that a batch may take in one array
+
+
+class Certifier:
+    """One model, read and bounded once, that certifies any number of batches.
+
+    Args:
+        model: a SavedModel directory (or a base path with numbered versions), or a built
+            Keras model. A live model is read as it is now; train on, and read it again.
+        signature: of a SavedModel.
+
+        method, guarantee: see `certify`.
+
+    Raises:
+        InputError: see `saved_model.read`, `choose_method` and `Float32Error`.
+
+    Example:
+        >>> from keras_curv import data
+        >>> x, y = data.load_all("digits")
+        >>> certifier = Certifier("saved_models/digits", method="crc")
+        >>> certifier.certify(x[:4], y[:4]).radius.round(1)
+        array([0.8, 0. , 0.7, 0.8])
+    """
+
+    def __init__(
+        self,
+        model,
+        *,
+        signature: str = saved_model.DEFAULT_SIGNATURE,
+        method: str = "auto",
+        guarantee: str = "real",
+    ):
+        require_one_of(method, METHODS, "method")
+        require_one_of(guarantee, GUARANTEES, "guarantee")
+        self.served = saved_model.read(model, signature)
+        error = no_error if guarantee == "real" else _float32_error(self.served)
+        self.method = choose_method(method, self.served.network, error)
+        self._inputs = ServedInputs(self.served)
+
+    def certify(
+        self,
+        x: np.ndarray,
+        y: np.ndarray | None = None,
+        *,
+        rivals: str = "all",
+        seed: int = 0,
+        first_index: int = 0,
+    ) -> Certificates:
+        """Certifies one batch. The first one is also run through the model's own signature.
+
+        Args:
+            x: `(n, *input shape)`, what the model is served, in its own units.
+            y: `(n,)` integers, or None to certify the predicted classes.
+            rivals: see `CurvatureCertificate.certify`.
+            seed: for random rivals.
+            first_index: of the first example, for messages and for random rivals, which do not
+                depend on how examples are cut into batches.
+
+        Raises:
+            InputError: wrong shape, NaN or infinite entries, labels out of range, or a model
+                whose signature disagrees with what was read from it.
+        """
+        require_one_of(rivals, RIVALS, "rivals")
+        if seed < 0:
+            raise InputError(f"seed must not be negative. Received: {seed}")
+        flat, label, moved = self._inputs.checked(x, y, first_index)
+        seeds = None
+        if rivals == "random":
+            pairs = [(seed, first_index + i) for i in range(len(flat))]
+            seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
+        return around(self.method.certify(flat, label, rivals=rivals, seeds=seeds), moved)
+
+    def certify_all(
+        self,
+        x: np.ndarray,
+        y: np.ndarray | None = None,
+        *,
+        rivals: str = "all",
+        seed: int = 0,
+        batch_size: int | None = None,
+    ) -> Certificates:
+        """Certifies any number of examples, a batch at a time; see `certify`.
+
+        Args:
+            batch_size: examples at a time; None chooses by the size of the network.
+        """
+        x = np.asarray(x)
+        if x.ndim == 0:
+            raise InputError("x must be an array of examples. Received: one number")
+        if y is not None and np.shape(y) != x.shape[:1]:
+            raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
+        if batch_size is not None:
+            require_at_least(batch_size, 1, "batch_size")
+        size = batch_size or self.batch_size(rivals)
+        parts = [
+            self.certify(
+                x[start : start + size],
+                None if y is None else np.asarray(y)[start : start + size],
+                rivals=rivals,
+                seed=seed,
+                first_index=start,
+            )
+            for start in range(0, max(len(x), 1), size)
+        ]
+        return Certificates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def batch_size(self, rivals: str = "all") -> int:
+        """How many examples fit a batch of moderate memory."""
+        network = self.served.network
+        against = network.classes - 1 if rivals == "all" else 1
+        widest = max(max(affine.kernel.shape) for affine in network.affines)
+        return int(np.clip(_CELLS // (against * widest), 1, 512))
+
+
+def certify(
+    model,
+    x: np.ndarray,
+    y: np.ndarray | None = None,
+    *,
+    method: str = "auto",
+    guarantee: str = "real",
+    rivals: str = "all",
+    signature: str = saved_model.DEFAULT_SIGNATURE,
+    batch_size: int | None = None,
+    seed: int = 0,
+) -> Certificates:
+    """Proves, for each input, an l2 radius within which the prediction cannot change.
+
+    For every δ with `‖δ‖₂ < radius[i]`, the class with the largest logit at `x[i] + δ` is
+    `prediction[i]`; see `certificate.py` for what is proved and what is not. Radii are in the
+    model's own input units.
+
+    Args:
+        model: a SavedModel directory, or a built Keras model.
+        x: `(n, *input shape)`.
+        y: `(n,)` integer labels; an example that is not predicted as its label gets radius 0.
+            None certifies the predictions.
+        method: one of `METHODS`; "auto" takes the largest radius of all that apply.
+        guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
+            float32.
+        rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
+            protocols of the paper's tables.
+        signature: of a SavedModel.
+        batch_size: examples at a time; None chooses by the size of the network.
+        seed: for random rivals.
+
+    Returns:
+        `Certificates`, arrays of length n.
+
+    Raises:
+        InputError: anything about the model or the examples that cannot be used.
+
+    Example:
+        >>> import keras_curv
+        >>> x, y = keras_curv.data.load_all("digits")
+        >>> result = keras_curv.certify("saved_models/digits", x, y)
+        >>> bool((result.radius > 0.25).mean() > 0.8)
+        True
+    """
+    certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
+    return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
+
+
+def success_rates(
+    certificate: CurvatureCertificate,
+    x: np.ndarray,
+    label: np.ndarray,
+    *,
+    radius: float,
+    tolerance: float = 1e-3,
+    steps: int = 40,
+) -> tuple[float, float]:
+    """How often primal = dual, for the certificate and for the attack, against the runner-up.
+
+    Args:
+        certificate: of the network.
+        x: `(n, dim)`.
+        label: `(n,)`.
+        radius: of the attack.
+        tolerance: of the attack's gap, relative to 1 + |f(x)|.
+        steps: gradients for each attack.
+
+    Returns:
+        Fractions of all examples: those whose closest adversarial point was found and proved
+        closest, and those whose worst point in the ball was found and proved worst.
+
+    Example:
+        >>> from keras_curv import data
+        >>> x, y = data.load_all("digits")
+        >>> certificate = Certifier("saved_models/digits", method="crc").method
+        >>> closest, worst = success_rates(certificate, x[:50].reshape(50, -1), y[:50], radius=0.3)
+        >>> 0.2 < closest < worst == 1.0
+        True
+
+    Reference: Singla & Feizi (2020), table 2, "certificate success" and "attack success".
+    """
+    network = certificate.network
+    label = np.asarray(label)
+    logits = certificate.logits(x)
+    found = certificate.certify(x, label, rivals="runner_up").primal_equals_dual
+    rival = choose_rivals(logits, label, "runner_up", np.zeros(len(label), int))[:, 0]
+    kappa = -certificate.curvature.lower[label, rival]
+    worst = curvature_attack(
+        network,
+        tf.constant(x, tf.float64),
+        tf.constant(label),
+        tf.constant(rival),
+        radius=radius,
+        curvature=tf.constant(kappa),
+        steps=steps,
+        tolerance=tolerance,
+    ).primal_equals_dual
+    return float(np.mean(found)), float(np.mean(worst))
+
+
+def _float32_error(served: saved_model.ServedModel) -> Float32Error:
+    """What serving this model in float32 may take off its margins."""
+    if served.input_dtype not in _EXACT_IN_FLOAT32:
+        raise InputError(
+            f"{served.source} takes {served.input_dtype.name}, which serving in float32 rounds; "
+            "the float32 guarantee needs inputs of float32 or of a smaller type"
+        )
+    return Float32Error(served.network, served.head)

@@ -1,0 +1,192 @@
+"""Local CRC: the curvature certificate with curvature bounds that hold on a ball only.
+
+A curvature bound κ that holds in `B(x0, R)` proves, through the minorant of `dual.py` at any x̂ of
+that ball, the radius min(r, R). A larger ball costs a larger κ and thus a smaller r: the best R is
+where the two cross. Every R proves what it proves by itself, so the search for the crossing may
+use estimates: of κ (Lanczos), and of the best x̂ (the attack's dual in the ball: R can be proved if
+its value stays positive). Only the last R is proved, one eigenvalue bound for every rival in reach.
+It lies on the grid of `numerics/bracket.py`, or is what the next point of the grid comes to, so
+that it is the same wherever the search starts.
+
+The paper iterates `R ← r(R)` instead, five times, from the global radius: r falls as R grows, so
+that every other iterate lies beyond the crossing and proves no more than the R before it.
+
+Reference: Singla & Feizi (2020), section "Results using local curvature bounds" and its appendix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.certificates.crc import proved_radius
+from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.curvature.local import Anchor, LocalCurvature
+from keras_curv.errors import InputError
+from keras_curv.network.activations import require_smooth
+from keras_curv.network.network import Network, require_dense
+from keras_curv.numerics.bracket import grid_below, on_grid
+from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma, up
+
+_NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
+_MAX_PROBES = 16
+_SHORT = 1.002  # a proof that falls short by more is tried again
+_PROOFS = 2  # eigenvalue bounds of a rival in reach, at most
+_STEPS = 10  # gradients toward each x̂, at most
+
+
+class LocalCurvatureCertificate(Method):
+    """Certifies inputs of one network by its curvature near them.
+
+    **What is proved.** A radius r says: for every δ with `‖δ‖₂ < r`,
+    `z_label(x + δ) > z_rival(x + δ) + E`, E what serving may take off the margin; in real
+    arithmetic on the stored weights, our own rounding charged.
+
+    Args:
+        network: at least one hidden layer.
+        served_error: see `method.ServedError`.
+
+    Raises:
+        InputError: the network is affine, which has no curvature; or an activation is not
+            differentiable.
+
+    Example:
+        >>> kernels = [np.eye(2), 4.0 * np.eye(2)]
+        >>> network = Network.from_weights(kernels, [np.zeros(2)] * 2, "sigmoid")
+        >>> certificate = LocalCurvatureCertificate(network)
+        >>> x, label, rivals = np.array([[1.0, -1.0]]), np.array([0]), np.array([[1]])
+        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> 1.3 < radius.item() < 2**0.5  # the boundary is √2 away
+        True
+
+    Reference: Singla & Feizi (2020), appendix "Computing certificate using local curvature bounds".
+    """
+
+    name = "crc_local"
+
+    def __init__(self, network: Network, served_error: ServedError = no_error):
+        if network.depth < 2:
+            raise InputError("local curvature needs a hidden layer. Received: an affine network")
+        require_smooth(network.activations)
+        require_dense(network, self.name)
+        self.network = network
+        self._served_error = served_error
+        with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
+            self._curvature = LocalCurvature(network)
+        self._step = tf.function(self._step, reduce_retracing=True)
+
+    def radii(self, x, label, rivals, known) -> PairCertificates:
+        """See `Method`."""
+        x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
+        radius = np.where(np.asarray(known) > 0.0, known, 0.0)
+        gradients = np.zeros(len(x), np.int64)
+        batch = max(1, _NUMBERS_AT_ONCE // self._curvature.anchor_size())
+        with np.errstate(all="ignore"):
+            for start in range(0, len(x) if self._curvature.in_range else 0, batch):
+                rows = np.arange(start, min(start + batch, len(x)))
+                start_radius, usable = self._scale(x[rows], label[rows], rivals[rows])
+                usable &= np.isfinite(radius[rows].min(axis=1))
+                rows = rows[usable]
+                if not len(rows):
+                    continue
+                found, used = self._batch(
+                    x[rows], label[rows], rivals[rows], radius[rows], start_radius[usable]
+                )
+                radius[rows] = np.fmax(radius[rows], found)
+                gradients[rows] = used
+        return PairCertificates(radius, gradients)
+
+    def _scale(self, x, label, rivals) -> tuple[np.ndarray, np.ndarray]:
+        """The smallest f/‖∇f‖ of each input, and whether there is anything to prove."""
+        evaluation = self.network.evaluate(tf.constant(x), label, rivals)
+        margin, slope = evaluation.margin.numpy(), np.linalg.norm(evaluation.gradient, axis=-1)
+        scale = np.min(margin / np.maximum(slope, 1e-300), axis=1)
+        return scale, np.isfinite(scale) & (margin > 0.0).all(axis=1)
+
+    def _batch(self, x, label, rivals, known, scale) -> tuple[np.ndarray, np.ndarray]:
+        anchor = self._curvature.anchor(x)
+        gradients = np.full(len(x), rivals.shape[1], np.int64)
+        least = known.min(axis=1)
+        low = grid_below(np.maximum(least, scale / 4096.0), scale)
+        high = grid_below(2.0 * np.maximum(scale, least), scale) + 1.0
+        # First just beyond what is known: few rivals are in reach, and often it ends there.
+        # Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
+        point = np.where(least > 0.0, low + 1.0, 0.0)
+        beyond = np.zeros(len(x))  # what the ball of `high` proves
+        for _ in range(_MAX_PROBES):
+            rows = np.flatnonzero(high > low + 1.0)
+            if not len(rows):
+                break
+            radius = on_grid(point[rows], scale[rows])
+            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
+            reached, used = self._at(*args, self._curvature.estimate)
+            gradients[rows] += used
+            reached = np.minimum(reached, radius[:, None]).min(axis=1)
+            short = rows[reached < radius]
+            high[short], beyond[short] = point[short], reached[reached < radius]
+            low[rows] = np.maximum(
+                low[rows], np.minimum(grid_below(reached, scale[rows]), point[rows])
+            )
+            point = np.floor((low + high) / 2.0)
+        size = np.maximum(on_grid(low, scale), beyond)
+        result, rows = known.copy(), np.arange(len(x))
+        for _ in range(_PROOFS):
+            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], size[rows]
+            found, used = self._at(*args, self._curvature.bound)
+            result[rows] = np.maximum(result[rows], found)
+            gradients[rows] += used
+            # A bound above the estimate proves less than the ball: the crossing is between.
+            reached = found.min(axis=1)
+            short = _SHORT * reached < size[rows]
+            size[rows] = np.sqrt(np.maximum(reached, size[rows] / 2.0) * size[rows])
+            rows = rows[short]
+            if not len(rows):
+                break
+        return result, gradients
+
+    def _at(self, anchor: Anchor, x, label, rivals, known, radius, curvature):
+        """Radii `(n, k)` that the balls of these radii prove, if the curvature holds; gradients.
+
+        Args:
+            curvature: a method of `LocalCurvature`: its bound, or its estimate.
+        """
+        of, column = np.nonzero(known < radius[:, None])
+        y, t = label[of], rivals[of, column]
+        kappa = curvature(anchor, radius, of, y, t)
+        error = self._error(x, label, rivals, radius)[of, column]
+        best, used = np.zeros(len(of)), np.zeros(len(x), np.int64)
+        rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
+        for _ in range(_STEPS):
+            args = x[of[rows]], y[rows], t[rows], kappa[rows], radius[of[rows]], error[rows]
+            found, following = self._step(*args, iterate)
+            best[rows] = np.fmax(best[rows], found)
+            used += np.bincount(of[rows], minlength=len(x))
+            going = best[rows] < radius[of[rows]]
+            if not going.any():
+                break
+            rows, iterate = rows[going], dual.Iterate(*(part[going] for part in following))
+        proved = np.array(known)
+        proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
+        return proved, used
+
+    def _error(self, x, label, rivals, radius) -> np.ndarray:
+        each = np.broadcast_to(radius[:, None], rivals.shape)
+        return up(self._served_error(x, label, rivals, each))
+
+    def _step(self, x0, label, rival, kappa, radius, error, iterate: dual.Iterate):
+        """The radii that one gradient at each iterate proves, `(P,)`, and the iterates after."""
+        displacement = iterate.point - x0
+        evaluation = self.network.evaluate(iterate.point, label, rival[:, None])
+        kappa += CURVATURE_FLOOR
+        proved = proved_radius(
+            self.network.layer_norms, evaluation, displacement, kappa[:, None], error[:, None]
+        )[:, 0]
+        inside = tf.norm(displacement, axis=1) * (1.0 + gamma(self.network.dim + 8)) <= radius
+        multiplier = dual.attack_multiplier(radius)
+        gradient = evaluation.gradient[:, 0]
+        following = dual.advance(multiplier, x0, kappa, iterate, evaluation.margin[:, 0], gradient)
+        moved = following.point - x0
+        shrink = (1.0 - 1e-9) * radius / tf.maximum(tf.norm(moved, axis=1), radius)
+        following = following._replace(point=x0 + shrink[:, None] * moved)
+        return tf.where(inside, proved, 0.0), following

@@ -1,0 +1,234 @@
+"""What executing a network in float32 can do to its margins: the guarantee level `float32`.
+
+A server computes in float32, so near its own radius in real arithmetic a prediction may still
+flip. Here the error of the served margin is bounded, for every input of a ball at once, so that
+a method can ask for that much of the margin to remain.
+
+Model of arithmetic: IEEE single, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
+`|δ| ≤ u = 2⁻²⁴` and `|η| ≤ τ = 2⁻¹²⁶`, subnormals kept or flushed to zero; dot products of float32
+numbers in any order, with or without fused multiply-add, the bias being any of the terms (XLA
+begins with it); additions of constants in any order, as TensorFlow folds them; no faster algorithm
+(no Winograd, no FFT, no TF32, no bfloat16); activations within `ω u (|σ| + φ)` and an absolute
+`τ_σ`, where φ is 0 for those that are one op and 1 + |z| for others (ω = 16; measured on
+TensorFlow's CPU kernels, `tests/test_float32.py`: 8.2 at most for softplus, sigmoid and tanh). The
+input is taken as the float32 vector that the server receives.
+
+An affine map is served as it is stored, or with scalings, shifts and products between that reading
+folds; either way what is served is an affine map whose weights are off by ΔW and Δb, bounded entry
+by entry (`ball.py`). With `‖δ‖ ≤ R` the distance from x0, `a_I` the activations in real arithmetic,
+ℓ_I a Lipschitz constant of x ↦ a_I, c(·) norms of columns and `P_W(ε) = min(|W|ᵀε, c(W) ‖ε‖)`,
+
+    |W|ᵀ|a_I| ≤ |W|ᵀ|a_I(x0)| + R c(W) ℓ_I
+    ζ_I = P_W(ε_{I−1}) + ΔWᵀ|a_{I−1}| + P_ΔW(ε_{I−1}) + Δb + underflow
+    ε_I = g ζ_I + ω u (|a_I| + φ + g ζ_I) + τ_σ
+
+All of it is linear in R, so the error at the logits is `fixed + rate · R`, computed once for an
+example. The last map counts with both of its columns.
+
+Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1; Jia &
+Rinard, "Exploiting verified neural networks via floating point numerical error" (2021), for why.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.method import ServedError
+from keras_curv.curvature.bounds import lipschitz_bounds
+from keras_curv.errors import InputError
+from keras_curv.network.network import Network, require_dense
+from keras_curv.numerics.rounding import (
+    FLOAT32_TINY,
+    FLOAT32_UNIT,
+    norm_bound,
+    pre_activation_errors,
+    up,
+)
+
+FLOAT32_ULPS = 16.0
+ACTIVATION_TINY = 2.0**-100
+# Activations that are one op in a served graph. Others are spelled out in several, or cancel near 0
+# as TensorFlow's elu does, and are exact relative to |σ| + 1 + |z| only.
+ONE_OP = ("softplus", "sigmoid", "tanh", "relu", "softsign")
+_LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
+_LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
+_OURS = 1.0 + 1e-6  # covers the float64 roundings of the bound itself
+
+
+class LinearError(NamedTuple):
+    """What serving in float32 does anywhere in a ball of radius R around x0, linear in R.
+
+    Attributes:
+        fixed, rate: a margin is off by at most `fixed + rate · R`, `(n, k)` each.
+        reach: all of this holds while R stays below it, `(n,)`; beyond, a number may overflow.
+        pre_activations: z_I is off by at most `fixed + rate · R` in every entry, a pair for each
+            of the L − 1 hidden maps, `(n,)` and a number.
+    """
+
+    fixed: np.ndarray
+    rate: np.ndarray
+    reach: np.ndarray
+    pre_activations: list[tuple[np.ndarray, float]]
+
+
+class Float32Error(ServedError):
+    """Bounds of |served margin − real margin| of one network.
+
+    Args:
+        network: as it was read.
+        head: what the served output applies to the logits; see `graph.HEADS`.
+
+    Raises:
+        InputError: the head cannot be answered for.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
+        >>> error = Float32Error(network)
+        >>> rivals, radius = np.array([[1]]), np.array([[0.5]])
+        >>> bool(0.0 < error(np.ones((1, 2)), np.array([0]), rivals, radius)[0, 0] < 1e-5)
+        True
+    """
+
+    def __init__(self, network: Network, head: str = "logits"):
+        self._head = _head_error(head, network.classes)
+        if self._head is None:
+            raise InputError(
+                f"in float32 a served {head} may tie where the logits do not, so it cannot be "
+                "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
+            )
+        require_dense(network, "the guarantee float32", "use the guarantee real")
+        if not all(
+            np.isfinite(error).all()
+            for affine in network.affines
+            for error in (affine.served_kernel_error, affine.served_bias_error)
+        ):
+            raise InputError(
+                "a constant of the model may overflow in float32, and then the guarantee float32 "
+                "does not hold; use the guarantee real"
+            )
+        self.network = network
+        plain = all(activation.name in ONE_OP for activation in network.activations)
+        self._limit = _LARGEST if plain else _LARGEST_CUBED
+        self._kernels = [affine.magnitude for affine in network.affines]
+        self._columns = [
+            up(norm_bound(affine.kernel, axis=0) + affine.kernel_error)
+            for affine in network.affines
+        ]
+        self._away = [norm_bound(affine.served_kernel_error, axis=0) for affine in network.affines]
+        self._lipschitz = [1.0, *lipschitz_bounds(network)]
+        self._hidden = tf.function(
+            network.hidden, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]
+        )
+
+    def __call__(self, x, label, rivals, radius) -> np.ndarray:
+        """See `ServedError`."""
+        label, rivals = np.asarray(label), np.asarray(rivals)
+        with np.errstate(over="ignore", invalid="ignore"):
+            linear = self.linear(x, label, rivals)
+            error = (linear.fixed + linear.rate * radius) * _OURS
+            fits = radius < linear.reach[:, None]
+        return np.where(fits & np.isfinite(error), error, np.inf)
+
+    def linear(self, x, label, rivals) -> LinearError:
+        """The bounds themselves, for callers that do not know the radius yet; see `__call__`."""
+        x = np.asarray(x, np.float64)
+        # Every quantity is a pair: its part at x0, (n, width), and its part per unit of R.
+        sizes = self._sizes(x)
+        error, error_rate = np.zeros_like(sizes[0]), np.zeros(sizes[0].shape[1])
+        largest, largest_rate = sizes[0].max(axis=1, initial=0.0), 1.0
+        pre_activations = []
+        for index, affine in enumerate(self.network.affines):
+            kernel, columns, steepest, lipschitz = (
+                part[index] for part in (self._kernels, self._columns, self._away, self._lipschitz)
+            )
+            size, last = sizes[index], index == len(self.network.affines) - 1
+            passed = _through(kernel, columns, error)
+            passed_rate = _through(kernel, columns, error_rate)
+            reach, reach_rate = size @ kernel + np.abs(affine.bias), columns * lipschitz
+            away = affine.served_kernel_error
+            rounded = size @ away + affine.served_bias_error + _through(away, steepest, error)
+            rounded += affine.kernel_error * norm_bound(size, axis=1)[:, None] + affine.bias_error
+            rounded_rate = (steepest + affine.kernel_error) * lipschitz
+            rounded_rate += _through(away, steepest, error_rate)
+            terms = (size + error).sum(axis=1, keepdims=True)
+            underflow = FLOAT32_TINY * (4.0 * len(kernel) + 4.0 + kernel.sum(axis=0) + terms)
+            rounded += underflow
+            rounded_rate += FLOAT32_TINY * (len(kernel) * lipschitz + error_rate.sum())
+            peak = 2.0 * affine.served_gain
+            largest = np.maximum(largest, peak * (1.0 + (size + error).max(axis=1)))
+            largest_rate = max(largest_rate, peak * (lipschitz + error_rate.max()))
+            if last:
+                break
+            activation = self.network.activations[index]
+            slope, omega = activation.slope, FLOAT32_ULPS * FLOAT32_UNIT
+            before, before_rate = passed + rounded, passed_rate + rounded_rate
+            worst = before.max(axis=1) * _OURS, before_rate.max() * _OURS
+            pre_activations.append(worst)
+            own = omega * sizes[index + 1] + ACTIVATION_TINY
+            own_rate = omega * slope * reach_rate
+            if activation.name not in ONE_OP:
+                own = own + omega * (1.0 + reach + before)
+                own_rate = own_rate + omega * (reach_rate + before_rate)
+            error = slope * before * (1.0 + omega) + own
+            error_rate = slope * before_rate * (1.0 + omega) + own_rate
+        # The margin is the real difference of two served logits: w = W_y − W_t carries what came
+        # in, and both logits round.
+        columns = self.network.affines[-1].kernel.T
+        w = np.abs(columns[label][:, None] - columns[rivals]) * _OURS  # (n, k, width)
+        w += 2.0 * self.network.affines[-1].kernel_error
+        norms = norm_bound(w, axis=2)
+        carried = np.minimum(
+            np.einsum("nkj,nj->nk", w, error), norms * norm_bound(error, axis=1)[:, None]
+        )
+        carried_rate = np.minimum(w @ error_rate, norms * norm_bound(error_rate))
+        fixed = carried + _both(rounded, label, rivals)
+        rate = carried_rate + _both(np.broadcast_to(rounded_rate, rounded.shape), label, rivals)
+        relative, absolute = self._head
+        fixed += relative * _both(reach + passed, label, rivals) + absolute
+        either = np.broadcast_to(reach_rate + passed_rate, rounded.shape)
+        rate += relative * _both(either, label, rivals)
+        reach = (self._limit - largest) / largest_rate / _OURS
+        return LinearError(fixed * _OURS, rate * _OURS, reach, pre_activations)
+
+    def _sizes(self, x: np.ndarray) -> list[np.ndarray]:
+        """Bounds of |a_0|, …, |a_{L−1}| at x0, in real arithmetic, each `(n, width)`."""
+        computed = self._hidden(tf.constant(x))
+        norms = self.network.layer_norms
+        errors = pre_activation_errors(norms[:-1], computed)
+        sizes = [np.abs(computed[0].numpy())]
+        for activation, a, error in zip(
+            self.network.activations, computed[1:], errors, strict=True
+        ):
+            off = activation.slope * error.numpy()[:, None] + 1e-12 * activation.value_floor
+            sizes.append((np.abs(a.numpy()) + off) * _OURS + FLOAT32_TINY)
+        return sizes
+
+
+def _head_error(head: str, classes: int) -> tuple[float, float] | None:
+    """What order-keeping functions of the logits lose of their differences: a part relative to
+    the two logits, and an absolute part.
+
+    softmax and log_softmax subtract the largest logit, and perhaps the logarithm of the sum;
+    exp, quotient and sigmoid lose digits of what they return.
+    """
+    spread = np.log(classes)
+    return {
+        "logits": (0.0, 0.0),
+        "softmax": (2.0 * FLOAT32_UNIT, (2.0 * FLOAT32_ULPS + 8.0 + 4.0 * spread) * FLOAT32_UNIT),
+        "log_softmax": (4.0 * FLOAT32_UNIT, (8.0 + 8.0 * spread) * FLOAT32_UNIT),
+        "binary_sigmoid": (0.0, 4.0 * FLOAT32_ULPS * FLOAT32_UNIT),  # its slope at 0 is 1/4
+    }.get(head)
+
+
+def _through(kernel: np.ndarray, columns: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """An upper bound of `|Wᵀe|` for all |e| ≤ error, `(…, in)` → `(…, out)`."""
+    return np.minimum(error @ kernel, columns * norm_bound(error, axis=-1)[..., None])
+
+
+def _both(values: np.ndarray, label: np.ndarray, rivals: np.ndarray) -> np.ndarray:
+    """The value at the label plus that at each rival, `(n, k)`, from `(n, classes)`."""
+    own = np.take_along_axis(values, label[:, None], axis=1)
+    return own + np.take_along_axis(values, rivals, axis=1)

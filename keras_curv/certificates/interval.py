@@ -1,0 +1,69 @@
+"""Interval bounds of a network on an l2 ball: to train with, and a certificate.
+
+**Bounds.** On the ball `‖δ‖ ≤ R` around x, the first pre-activation is within `R ‖w_j‖₂` of its
+value at x, w_j its column of the kernel, and reaches both ends. An activation maps an interval to
+the range of its values; an affine map the box with centre c and half-widths r to
+
+    c W + b ± r |W|,
+
+entry by entry. The last map is merged with the margin: its columns are those of label minus
+rival. Each step is exact for its own box, and forgets how the entries of the box hang together.
+
+To train with, they hold up to rounding; those of the certificate, in full: `certificates/box.py`.
+
+Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably
+robust models" (2018), equations 6 and 7; Mirman, Gehr & Vechev, "Differentiable abstract
+interpretation for provably robust neural networks" (2018), for the box; the first layer by the dual
+norm as in Zhang et al., "Towards stable and efficient training of verifiably robust neural
+networks" (2020).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keras_curv.certificates.ball_bounds import BallBoundCertificate
+from keras_curv.certificates.box import Box, margin_map, require_value_range
+from keras_curv.certificates.method import ServedError, no_error
+from keras_curv.network.network import Network, require_dense
+from keras_curv.numerics.rounding import norm_bound
+
+
+class IntervalCertificate(BallBoundCertificate):
+    """The largest ball on which the interval bounds of the margins are positive.
+
+    Args:
+        network: its activations do not fall, or are silu, gelu, gelu_tanh or mish.
+        served_error: what serving may take off a margin.
+
+    Raises:
+        InputError: the network has an activation without a rule; it is named.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "relu")
+        >>> certificate = IntervalCertificate(network)
+        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
+        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> float(radius[0, 0]) <= 2.0**0.5 <= 1.002 * float(radius[0, 0])
+        True
+    """
+
+    name = "interval"
+
+    def __init__(self, network: Network, served_error: ServedError = no_error):
+        for activation in network.activations:
+            require_value_range(activation)
+        require_dense(network, self.name)
+        # As far as an interval of each z_L grows with the radius, at most.
+        steepest = norm_bound(network.affines[0].kernel, axis=0)
+        with np.errstate(over="ignore"):
+            for activation, affine in zip(network.activations, network.affines[1:], strict=True):
+                steepest = activation.slope * steepest @ np.abs(affine.kernel)
+        super().__init__(network, served_error, steepest=2.0 * steepest.max())
+
+    def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
+        box = Box(x, None, radius[:, None])
+        for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
+            box = Box.of_values(activation, *box.image(affine))
+        last = self.network.affines[-1]
+        return box.margins(last, *margin_map(last, label, rivals))

@@ -1,0 +1,167 @@
+"""What every method of certification takes and returns.
+
+A method proves radii for pairs (example, rival). From these, `Method.certify` makes certificates
+of examples, in the same way for all of them.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.certificate import (
+    PRIMAL_EQUALS_DUAL,
+    Certificates,
+    Status,
+    choose_rivals,
+)
+from keras_curv.network.network import Network
+
+
+class ServedError:
+    """What serving may take off a margin; this one says nothing, as in real arithmetic."""
+
+    def __call__(self, x, label, rivals, radius) -> np.ndarray:
+        """A bound, wherever in the ball the server is asked; it does not fall as radii grow.
+
+        Args:
+            x: `(n, dim)`.
+            label: `(n,)`.
+            rivals: `(n, k)`.
+            radius: of the ball, `(n, k)`.
+
+        Returns:
+            `(n, k)`.
+        """
+        return np.zeros(np.shape(rivals))
+
+
+no_error = ServedError()
+
+
+class PairCertificates(NamedTuple):
+    """Radii for each example and each of its rivals.
+
+    Attributes:
+        radius: proved, `(n, rivals)`.
+        gradient_evaluations: gradients of one margin, summed over the rivals, `(n,)`.
+        adversarial_distance: of a point that was found to change the prediction, `(n, rivals)`;
+            None, or `inf`, where none was.
+        method: that proved the radius, `(n, rivals)`; None: all by this one.
+    """
+
+    radius: np.ndarray
+    gradient_evaluations: np.ndarray
+    adversarial_distance: np.ndarray | None = None
+    method: np.ndarray | None = None
+
+
+class Method(abc.ABC):
+    """A way to prove radii for one network.
+
+    Attributes:
+        name: as in `--method`.
+        network: what it certifies.
+    """
+
+    name: str
+    network: Network
+
+    @abc.abstractmethod
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
+        """Proved radii, none below `known`.
+
+        What counts is the smallest radius of each example; another may be far from the largest
+        that the method could prove.
+
+        Args:
+            x: `(n, dim)`, float64.
+            label: `(n,)`.
+            rivals: `(n, rivals)`, none equal to its label.
+            known: radii that are proved already, `(n, rivals)`.
+        """
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """`(n, dim)` → `(n, classes)`, float64."""
+        return self._compiled_logits(tf.convert_to_tensor(x, tf.float64)).numpy()
+
+    @functools.cached_property
+    def _compiled_logits(self):
+        signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
+        return tf.function(self.network.logits, input_signature=signature)
+
+    def certify(
+        self,
+        x: np.ndarray,
+        label: np.ndarray | None = None,
+        *,
+        rivals: str = "all",
+        seeds: np.ndarray | None = None,
+    ) -> Certificates:
+        """Certifies the predicted class of each input.
+
+        Args:
+            x: `(n, dim)`, the exact numbers that the model receives.
+            label: `(n,)`, integers; an example whose prediction differs is MISCLASSIFIED and
+                gets radius 0. None certifies the predicted class.
+            rivals: the classes to hold against the prediction. "all" certifies the classifier;
+                "runner_up" (largest other logit), "least" (smallest) and "random" (one drawn
+                uniformly) are the single-rival protocols of the paper's tables and are not
+                certificates of a classifier.
+            seeds: `(n,)`, for "random": the draw of each example depends on its seed alone.
+
+        Returns:
+            `Certificates`.
+        """
+        x = np.asarray(x, np.float64)
+        logits = self.logits(x)
+        count = len(x)
+        prediction = logits.argmax(axis=1)
+        with np.errstate(invalid="ignore"):
+            ties = np.sum(logits == logits.max(axis=1, keepdims=True), axis=1) > 1
+        finite = np.isfinite(logits).all(axis=1)
+        wrong = np.zeros(count, bool) if label is None else prediction != np.asarray(label)
+
+        status = np.full(count, Status.UNPROVED, np.int64)
+        status[wrong] = Status.MISCLASSIFIED
+        status[ties] = Status.TIED
+        status[~finite] = Status.NOT_FINITE
+
+        result = Certificates(
+            prediction=prediction.astype(np.int64),
+            radius=np.zeros(count),
+            nearest_rival=np.full(count, -1, np.int64),
+            status=status,
+            gradient_evaluations=np.zeros(count, np.int64),
+            adversarial_distance=np.full(count, np.inf),
+            primal_equals_dual=np.zeros(count, bool),
+            method=np.full(count, "", "U16"),
+        )
+        rows = np.flatnonzero(status == Status.UNPROVED)
+        if not len(rows):
+            return result
+        seeds = np.arange(count) if seeds is None else np.asarray(seeds)
+        against = choose_rivals(logits[rows], prediction[rows], rivals, seeds[rows])
+        pairs = self.radii(x[rows], prediction[rows], against, np.zeros(against.shape))
+        # Of rivals that are equally near, as far as is proved, the likeliest.
+        likely = np.take_along_axis(logits[rows], against, axis=1)
+        least = pairs.radius == pairs.radius.min(axis=1, keepdims=True)
+        here = np.arange(len(rows)), np.where(least, likely, -np.inf).argmax(axis=1)
+        radius = np.where(pairs.radius[here] > 0.0, pairs.radius[here], 0.0)  # NaN proves nothing
+        result.radius[rows] = radius
+        result.nearest_rival[rows] = against[here]
+        result.status[rows[radius > 0.0]] = Status.CERTIFIED
+        result.gradient_evaluations[rows] = pairs.gradient_evaluations
+        result.method[rows] = self.name if pairs.method is None else pairs.method[here]
+        result.method[rows[radius == 0.0]] = ""
+        if pairs.adversarial_distance is not None:
+            distance = pairs.adversarial_distance.min(axis=1)
+            result.adversarial_distance[rows] = distance
+            result.primal_equals_dual[rows] = distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
+        return result

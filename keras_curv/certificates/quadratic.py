@@ -1,0 +1,382 @@
+"""Two-layer ReLU networks: a quadratic below the margin, and its exact distance to zero.
+
+On the ball `‖δ‖ ≤ ρ` every pre-activation `z_i = z⁰_i + W_i·δ` has a range `[d, u]`. Where
+`d < 0 < u` the unit is unstable, and its ReLU lies between two parabolas `k₂z² + k₁z + k₀`:
+
+    upper, |d| ≤ u:   (−d z² + (u² + d²) z − u²d) / (u − d)²
+    upper, |d| ≥ u:   u (z − d)² / (u − d)²
+    lower:            z if u ≥ 2|d|,   0 if |d| ≥ 2u,   z (z − d) / (u − d) otherwise.
+
+Stable units are 0 or z. With the lower one where `w_i = W₂[i, y] − W₂[i, t] > 0`, else the upper,
+
+    f(x0 + δ) ≥ Q(δ) = q + b·δ + ½ δᵀPδ,     P = U diag(2 w ∘ k₂) Uᵀ, U the unstable columns of W₁.
+
+Q has curvature at least m = λ_min(P), so the minorant of `dual.py` applies to it at any δ̂, and
+`f > 0` for `‖δ‖ < min(r, ρ)`. At the best δ̂ that r is the exact distance to `Q ≤ 0` (S-lemma).
+
+Estimates choose ρ and δ̂: Krylov spaces of P that start at b hold all of δ ↦ Q that matters.
+Proofs come last: mostly a single eigenvalue bound for an example with all its rivals.
+
+Differences to the paper: its two upper bounds are interchanged (each is unsound in the other's
+case), its bias difference is left out, its search for ρ goes the wrong way.
+
+Reference: Singla & Feizi (2020), appendix on quadratic bounds for two-layer ReLU networks; Zhang
+et al., "Efficient neural network robustness certification with general activation functions"
+(2018), for the parabolas; Gould, Lucidi, Roma & Toint, SIAM J. Optim. 9 (1999), for the Krylov
+spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.errors import InputError
+from keras_curv.network.network import Network, require_dense
+from keras_curv.numerics.rounding import (
+    CURVATURE_FLOOR,
+    SLOPE_FLOOR,
+    TINY,
+    UNIT,
+    gamma,
+    norm_bound,
+    up,
+)
+from keras_curv.numerics.spectral import smallest_eigenvalue_bound
+
+_KRYLOV = 20  # dimension of the spaces
+_SEARCH = 8  # radii ρ that are tried, with estimates
+_ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof
+_BISECTIONS = 60
+
+
+class Quadratic(NamedTuple):
+    """`Q(δ) = constant + linear·δ + ½ Σ_i diagonal_i (W_i·δ)²`; rows, one for each margin.
+
+    Attributes:
+        constant: `(rows,)`.
+        linear: `(rows, dim)`.
+        diagonal: `(rows, width)`, exact as it stands.
+        constant_error: bound of what rounding makes of the constant and of the parabolas.
+        linear_error: the same for the norm of `linear`.
+    """
+
+    constant: np.ndarray
+    linear: np.ndarray
+    diagonal: np.ndarray
+    constant_error: np.ndarray
+    linear_error: np.ndarray
+
+
+def parabolas(low: np.ndarray, high: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """`(k₂, k₁, k₀)` with `k₂z² + k₁z + k₀ ≤ max(z, 0)` on `[low, high]`, or `≥` where not `below`.
+
+    No step cancels, so each coefficient has a relative error of at most γ₈.
+
+    Args:
+        low, high: arrays of one shape, `low ≤ high`.
+        below: bool, the same shape.
+
+    Returns:
+        The three coefficients, stacked in front; k₂ ≥ 0.
+
+    Example:
+        >>> parabolas(np.array([-1.0]), np.array([1.0]), np.array([False]))[:, 0]
+        array([0.25, 0.5 , 0.25])
+    """
+    width = high - low
+    off = (high <= 0.0) | (below & (-low >= 2.0 * high))
+    on = (low >= 0.0) | (below & (high >= -2.0 * low))
+    case = [off, on, below, -low <= high]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # of stable units
+        t, s = high / width, -low / width
+        square = np.select(case, [0.0, 0.0, 1.0 / width, s / width], t / width)
+        slope = np.select(case, [0.0, 1.0, s, t * t + s * s], 2.0 * s * t)
+        constant = np.select(case, [0.0, 0.0, 0.0, -low * t * t], high * s * s)
+    return np.stack([square, slope, constant])
+
+
+class QuadraticCertificate(Method):
+    """Radii of a two-layer ReLU network from quadratic bounds; see the module docstring.
+
+    Args:
+        network: affine, ReLU, affine.
+        served_error: what serving may take off the margin.
+
+    Raises:
+        InputError: the network is not of two layers, or its activation is not ReLU.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "relu")
+        >>> certificate = QuadraticCertificate(network)
+        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
+        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> 1.36 < radius.item() < 2**0.5                 # the boundary is at √2
+        True
+    """
+
+    name = "quadratic"
+
+    def __init__(self, network: Network, served_error: ServedError = no_error):
+        names = [activation.name for activation in network.activations]
+        if names != ["relu"]:
+            raise InputError(
+                "the quadratic certificate is for two layers with relu between them. Received: "
+                f"{network.depth} layers, activations {', '.join(names) or 'none'}"
+            )
+        require_dense(network, self.name)
+        self.network = network
+        self.served_error = served_error
+        self._first, self._last = network.affines
+        self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
+
+    def radii(self, x, label, rivals, known) -> PairCertificates:
+        """See `Method`. One ρ is chosen for each example, whatever is known already.
+
+        r need not fall as ρ grows: told of a radius, the search might end at another, worse ρ.
+        """
+        x, best = np.asarray(x, np.float64), np.zeros(np.shape(known))
+        gradients = np.zeros(len(x), np.int64)
+        with np.errstate(all="ignore"):  # what overflows proves nothing
+            rho = self._search(x, label, rivals, gradients)
+            for smaller, shared in ((False, True), (False, False), (True, False)):
+                if smaller:  # should the estimate of λ_min have been too good
+                    reached = best.min(axis=1)
+                    rho = np.where(reached < _ENOUGH * rho, (reached + rho) / 2.0, 0.0)
+                proved = self._prove(x, label, rivals, best, rho, shared, gradients)
+                best = np.maximum(best, proved)
+        return PairCertificates(np.maximum(best, known), gradients)
+
+    def quadratics(
+        self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, rho: np.ndarray
+    ) -> Quadratic:
+        """Q for each row: below the margin by at least the served error for `‖δ‖ ≤ ρ`.
+
+        Args:
+            x: `(rows, dim)`, float64.
+            label, rival: `(rows,)`, integers.
+            rho: `(rows,)`, at least 0.
+        """
+        first, last = self._first, self._last
+        z = x @ first.kernel + first.bias
+        reach = up(rho[:, None] * self._rows) + SLOPE_FLOOR  # no width is too small to divide by
+        low, high = np.nextafter(z - reach, -np.inf), np.nextafter(z + reach, np.inf)
+        w = last.kernel.T[label] - last.kernel.T[rival]
+        square, slope, constant = parabolas(low, high, w > 0.0)
+        c = last.bias[label] - last.bias[rival]
+        value = c + np.sum(w * ((square * z + slope) * z + constant), axis=1)
+        linear = (w * (2.0 * square * z + slope)) @ first.kernel.T
+
+        # Rounding of the parabolas, anywhere in the ball, of w ∘ k₂ and of the sums.
+        size, furthest = np.abs(w), np.maximum(-low, high)
+        extent = (4.0 * square * furthest + slope) * furthest + np.abs(constant)
+        error = gamma(w.shape[1] + 64) * (np.sum(size * extent, axis=1) + np.abs(c))
+        bend = size * (2.0 * square * np.abs(z) + slope)
+        linear_error = gamma(w.shape[1] + 16) * first.magnitude_norm * norm_bound(bend, axis=1)
+        # ReLU is 1-Lipschitz: pre-activations as computed, and stored weights, cost this much.
+        w_norm, x_norm = norm_bound(w, axis=1), norm_bound(x, axis=1)
+        pre_error = (
+            gamma(first.fan_in + 8) * (first.magnitude_norm * x_norm + first.bias_norm)
+            + first.kernel_error * (x_norm + rho)
+            + first.bias_error
+        )
+        hidden = first.norm * (x_norm + rho) + first.bias_norm + first.bias_error
+        error += w_norm * pre_error + (2.0 * UNIT * w_norm + 2.0 * last.kernel_error) * hidden
+        error += 2.0 * last.bias_error
+        served = self.served_error(x, label, rival[:, None], rho[:, None])[:, 0]
+        # A coefficient that underflows, w k₂ or w k₁, is multiplied by what its unit may reach.
+        lost = 16.0 * TINY * (1.0 + w_norm)
+        error += lost * np.sum((1.0 + furthest) ** 2, axis=1)
+        linear_error += lost * first.magnitude_norm * norm_bound(1.0 + furthest, axis=1)
+        # 1e-6 covers the roundings of these bounds; the floors, underflow elsewhere.
+        error = (error + served) * (1.0 + 1e-6) + SLOPE_FLOOR * w.shape[1] * (1.0 + w_norm)
+        linear_error = linear_error * (1.0 + 1e-6) + SLOPE_FLOOR
+        return Quadratic(value, linear, 2.0 * w * square, error, linear_error)
+
+    def _product(self, quadratic: Quadratic, vectors: np.ndarray) -> np.ndarray:
+        """P v, row by row, with products of matrices for all rows at once."""
+        kernel = self._first.kernel
+        return ((vectors @ kernel) * quadratic.diagonal) @ kernel.T
+
+    def _search(self, x, label, rivals, gradients) -> np.ndarray:
+        """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, `(n,)`.
+
+        Any ρ and its r(ρ) bracket a crossing of the two, if r falls; at ρ = 0, Q is the tangent
+        of f. Tried are, in turns, the middle of the bracket and where the secant of r crosses.
+        """
+        count = len(x)
+        rho, best, low, high = np.zeros((4, count)) + [[0.0], [0.0], [0.0], [np.inf]]
+        z = x @ self._first.kernel + self._first.bias
+        # By here every unit has met its kink; not to be overstepped in one go.
+        limit = np.max(np.abs(z) / self._rows, axis=1, initial=0.0, where=self._rows > 0.0)
+        limit = np.where(limit > 0.0, limit, 1.0)
+        rows, before = np.repeat(np.arange(count), rivals.shape[1]), None
+        for step in range(_SEARCH):
+            quadratic = self.quadratics(x[rows], label[rows], rivals.reshape(-1), rho[rows])
+            krylov = _krylov(lambda v, q=quadratic: self._product(q, v), quadratic.linear)
+            radius = _best_multiplier(quadratic, *_tridiagonal(krylov)).radius
+            gradients += rivals.shape[1] * _dimension(quadratic.linear)
+
+            least = radius.reshape(rivals.shape).min(axis=1)
+            best = np.maximum(best, np.minimum(least, rho))
+            low = np.maximum(low, np.minimum(least, rho))
+            high = np.minimum(high, np.maximum(least, rho))
+            following = (low + high) / 2.0
+            if step % 2:
+                then, there = before
+                crossing = (then * least - there * rho) / (then - there - rho + least)
+                following = np.where(crossing > low, np.minimum(crossing, high), following)
+            before = rho, least
+            rho = np.minimum(following, np.maximum(limit, 4.0 * rho))
+        return best
+
+    def _prove(self, x, label, rivals, best, rho, shared, gradients) -> np.ndarray:
+        """Proved radii, at most ρ, of the rivals whose best radius is below it; 0 for others.
+
+        With `shared` an example has one κ for all its rivals, from the smallest diagonals: as
+        long as η ≤ 1/κ does not bind, a κ that is too large costs nothing.
+        """
+        proved = np.zeros(rivals.shape)
+        rows, columns = np.nonzero(best < _ENOUGH * rho[:, None])
+        if not len(rows):
+            return proved
+        quadratic = self.quadratics(x[rows], label[rows], rivals[rows, columns], rho[rows])
+        groups = rows if shared else np.arange(len(rows))
+        kappa = np.empty(len(rows))
+        for group in np.unique(groups):
+            members = groups == group
+            kappa[members] = self._curvature_bound(quadratic.diagonal[members].min(axis=0))
+        displacement = self._best_displacement(quadratic, kappa)
+        radius = self._radius_at(quadratic, kappa, displacement)
+        proved[rows, columns] = np.minimum(radius, rho[rows])
+        np.add.at(gradients, rows, 2 * _dimension(quadratic.linear) + 1)
+        return proved
+
+    def _curvature_bound(self, diagonal: np.ndarray) -> float:
+        """κ ≥ −λ_min(P), proved."""
+        if not np.isfinite(diagonal).all():
+            return np.inf
+        return CURVATURE_FLOOR - smallest_eigenvalue_bound(self._first.kernel, diagonal)
+
+    def _best_displacement(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
+        """`δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ, in the Krylov space, `(rows, dim)`."""
+        start = quadratic.linear
+
+        def krylov():
+            return _krylov(lambda v: self._product(quadratic, v), start)
+
+        coordinates = _best_multiplier(quadratic, *_tridiagonal(krylov()), kappa).coordinates
+        displacement = np.zeros_like(start)
+        for (vector, _, _), coordinate in zip(krylov(), coordinates.T, strict=True):
+            displacement += coordinate[:, None] * vector
+        return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)
+
+    def _radius_at(self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray) -> np.ndarray:
+        """The root of Q's minorant at any displacement d whatever, rounding charged, `(rows,)`.
+
+        With g = b + Pd, the intercept `Q(d) − g·d − (κ/2)‖d‖²` is `q − ½ dᵀPd − (κ/2)‖d‖²`.
+        """
+        first = self._first
+        through = d @ first.kernel
+        bent = quadratic.diagonal * through
+        steepest = quadratic.linear + bent @ first.kernel.T + kappa[:, None] * d
+        intercept = quadratic.constant - 0.5 * (
+            np.sum(bent * through, axis=1) + kappa * np.sum(d * d, axis=1)
+        )
+        distance, passed = norm_bound(d, axis=1), norm_bound(through, axis=1)
+        largest = np.abs(quadratic.diagonal).max(axis=1)
+        unit = gamma(max(first.kernel.shape) + 64)
+        through_error = unit * first.magnitude_norm * distance + SLOPE_FLOOR
+        intercept_error = (
+            quadratic.constant_error
+            + largest * (passed + through_error) * (through_error + unit * passed)
+            + unit * (np.abs(quadratic.constant) + kappa * distance * distance)
+            + 8.0 * TINY * through.shape[1] * (1.0 + passed)
+        )
+        slope_error = (
+            quadratic.linear_error
+            + largest * (first.norm * through_error + unit * first.magnitude_norm * passed)
+            + unit * (norm_bound(quadratic.linear, axis=1) + kappa * distance)
+            + 8.0 * TINY * through.shape[1] * (1.0 + first.magnitude_norm)
+        )
+        slope = norm_bound(steepest, axis=1)
+        minorant = dual.Minorant(
+            tf.constant(intercept - intercept_error * (1.0 + 1e-6)),
+            tf.constant((slope + slope_error * (1.0 + 1e-6)) * (1.0 + gamma(32))),
+            tf.constant(kappa),
+        )
+        return dual.certified_radius(minorant).numpy() * (1.0 - gamma(32))
+
+
+def _dimension(start: np.ndarray) -> int:
+    return min(_KRYLOV, start.shape[1])
+
+
+def _krylov(product: Callable, start: np.ndarray) -> Iterator[tuple]:
+    """Lanczos: orthonormal vectors v_j, row by row, with the entries α_j and β_j of T = VᵀPV.
+
+    Without reorthogonalisation: the functions of P that are taken at b do not need it.
+    """
+    vector, previous, beta = start, np.zeros_like(start), np.zeros((len(start), 1))
+    vector = _normalised(start)[0]
+    for _ in range(_dimension(start)):
+        image = product(vector) - beta * previous
+        alpha = np.sum(image * vector, axis=1)
+        previous, (following, beta) = vector, _normalised(image - alpha[:, None] * vector)
+        yield vector, alpha, beta[:, 0]
+        vector = following
+
+
+def _normalised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors, or zeros, and the norms."""
+    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, norm, out=np.zeros_like(vectors), where=norm > 0.0), norm
+
+
+def _tridiagonal(krylov: Iterator[tuple]) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues `(rows, j)` and eigenvectors `(rows, j, j)` of T."""
+    _, alpha, beta = zip(*krylov, strict=True)
+    steps = range(len(alpha))
+    matrix = np.zeros((len(alpha[0]), len(alpha), len(alpha)))
+    matrix[:, steps, steps] = np.transpose(alpha)
+    matrix[:, steps[1:], steps[:-1]] = np.transpose(beta[:-1])  # the lower triangle is read
+    return np.linalg.eigh(np.nan_to_num(matrix))
+
+
+class _Multiplier(NamedTuple):
+    """At the best η: the radius `(rows,)`, and δ̂ in the basis of the Krylov space `(rows, j)`."""
+
+    radius: np.ndarray
+    coordinates: np.ndarray
+
+
+def _best_multiplier(
+    quadratic: Quadratic, values: np.ndarray, vectors: np.ndarray, kappa: np.ndarray | None = None
+) -> _Multiplier:
+    """`max_η min_δ ½‖δ‖² + ηQ(δ)` over `0 ≤ η ≤ 1/κ`: half the square of the radius.
+
+    It is concave, `D(η) = ηq − (η²/2) Σ_i β_i²/(1 + ηλ_i)` with β = Vᵀb, and its derivative is Q
+    at the minimising δ.
+    """
+    size = np.linalg.norm(quadratic.linear, axis=1)
+    beta = size[:, None] * vectors[:, 0]
+    q = np.maximum(quadratic.constant - quadratic.constant_error, 0.0)
+    kappa = np.maximum(-values[:, 0], 0.0) if kappa is None else kappa
+    low = np.zeros_like(q)
+    # Where P has no negative eigenvalue η is not bounded; without P the root is at q/‖b‖².
+    high = 1.0 / np.maximum(kappa, 1e-9 * size**2 / q + CURVATURE_FLOOR)
+    for _ in range(_BISECTIONS):
+        eta = (low + high) / 2.0
+        stretch = 1.0 + eta[:, None] * values
+        descent = eta * np.sum(beta**2 * (stretch + 1.0) / stretch**2, axis=1) / 2.0
+        low, high = np.where(q > descent, eta, low), np.where(q > descent, high, eta)
+    shrunk = beta / (1.0 + low[:, None] * values)
+    dual_value = low * (q - low / 2.0 * np.sum(beta * shrunk, axis=1))
+    coordinates = -low[:, None] * np.einsum("rij,rj->ri", vectors, shrunk)
+    radius = np.sqrt(2.0 * np.maximum(dual_value, 0.0))
+    return _Multiplier(np.nan_to_num(radius), coordinates)

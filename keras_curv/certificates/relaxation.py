@@ -1,0 +1,176 @@
+"""A line below and a line above an activation on an interval, proved.
+
+**Smooth activations.** Look at σ at K points `l = z_1 < … < z_K = u`, at most `s` apart. For any
+slope k whatever, `φ(z) = σ(z) − k z` has φ″ = σ″, and between two points it is within
+`(s²/8) sup |φ″|` of its chord (linear interpolation; σ″ may jump). So, for all z in [l, u],
+
+    σ(z) ≤ k z + max_i φ(z_i) + (s²/8) max(0, −min σ″),
+
+and the mirror image below; the range of σ″ is that on [l, u]. Where σ is convex the last term
+is 0 and the upper line through both ends is the exact chord; a tangent loses less than `1/K²` of
+the gap between the lines.
+
+**Slopes** are estimates; the intercepts make any of them sound. Among all lines above, the one that
+is lowest at a given point extends that edge of the concave hull which passes there; at the midpoint
+it is also the one with the least area under it. Starting from the two points on either side, the
+point highest above the present line replaces the one on its side, a few times.
+
+**Rounding.** `|σ̂ − σ| ≤ ω u (|σ̂| + c) + τ` (`rounding.ACTIVATION_ULPS`, c the `value_floor`), at
+z_i that are float64 numbers themselves, plus three roundings for φ: `(2ω + 16) u (max|σ̂| + c + |k|
+max(|l|, |u|)) + 4τ` covers it.
+
+Where σ does not fall, the constants σ(l) and σ(u) are bounds too; they are taken where they are
+better at that point, or where a line overflows, as on unbounded intervals.
+
+Reference: Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification
+with general activation functions" (2018), section 3.2 and tables 2 and 3, who choose tangents and
+chords by hand for sigmoid and tanh; their adaptive ReLU is section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.activations import Activation
+from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, up
+
+POINTS = 32  # even, so that the midpoint is between two
+_EXCHANGES = 6
+_RELATIVE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT
+
+
+class Relaxation(NamedTuple):
+    """`lower_slope z + lower_intercept ≤ σ(z) ≤ upper_slope z + upper_intercept`, entrywise."""
+
+    lower_slope: np.ndarray
+    lower_intercept: np.ndarray
+    upper_slope: np.ndarray
+    upper_intercept: np.ndarray
+
+
+def require_relaxation(activation: Activation) -> None:
+    """InputError, naming the activation, if there is no rule for it."""
+    if activation.name != "relu" and not math.isfinite(activation.bend):
+        raise InputError(
+            f"no linear bounds for activation {activation.name!r}: they need relu, or an "
+            "activation with a bounded second derivative"
+        )
+
+
+def relaxation(activation: Activation, low, high, at=None) -> Relaxation:
+    """Lines below and above σ on each interval `[low, high]`.
+
+    Args:
+        activation: relu, or any with a bounded second derivative.
+        low, high: arrays of one shape, float64, `low ≤ high`; infinite ends are allowed, and may
+            give infinite intercepts.
+        at: where the lines should be close to σ, as near as lines can; the midpoints if None.
+
+    Returns:
+        Four arrays of that shape; slopes are finite.
+
+    Raises:
+        InputError: no rule for the activation, an end is NaN, or an interval is empty.
+
+    Example:
+        >>> from keras_curv import activations
+        >>> lines = relaxation(activations.get("softplus"), np.array([-1.0]), np.array([1.0]))
+        >>> lines.upper_slope.round(4), lines.lower_intercept.round(2)
+        (array([0.5]), array([0.69]))
+    """
+    require_relaxation(activation)
+    low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
+    if not np.all(low <= high):
+        raise InputError("an interval needs low ≤ high and no NaN")
+    with np.errstate(all="ignore"):  # what overflows is replaced by a constant, or infinite
+        at = low / 2.0 + high / 2.0 if at is None else at
+        if activation.name == "relu":
+            return _relu(low, high, at)
+        return _smooth(activation, low, high, at)
+
+
+def _smooth(activation: Activation, low: np.ndarray, high: np.ndarray, at) -> Relaxation:
+    width = high - low
+    points = low[..., None] + width[..., None] * np.linspace(0.0, 1.0, POINTS)
+    points[..., 0], points[..., -1] = low, high
+    points = np.clip(points, low[..., None], high[..., None])
+    values = activation.value(tf.constant(points)).numpy()
+    step = up(width / (POINTS - 1)) + 8.0 * UNIT * (np.abs(low) + np.abs(high))
+    least, most = activation.first_range_on(low, high)
+    bend_low, bend_high = activation.second_range_on(low, high)
+    sag = step * step / 8.0
+    # Index of the first point beyond `at`, but never of an end's outer side.
+    beyond = np.floor(np.nan_to_num((at - low) / width) * (POINTS - 1)) + 1.0
+    beyond = np.clip(beyond, 1, POINTS - 1).astype(np.intp)
+
+    floor = activation.value_floor
+    slope, top = _line_above(points, values, least, most, beyond, floor)
+    upper = slope, top + up(sag * np.maximum(-bend_low, 0.0), 8)
+    slope, top = _line_above(points, -values, -most, -least, beyond, floor)
+    lower = -slope, -(top + up(sag * np.maximum(bend_high, 0.0), 8))
+
+    bottom, top = np.full(low.shape, -np.inf), np.full(low.shape, np.inf)
+    if activation.first_range[0] >= 0.0:
+        bottom, top = values[..., 0], values[..., -1]
+        bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - 4.0 * TINY
+        top = top + _RELATIVE * (np.abs(top) + floor) + 4.0 * TINY
+    return Relaxation(
+        *_better(*lower, np.where(np.isnan(bottom), -np.inf, bottom), at, np.less),
+        *_better(*upper, np.where(np.isnan(top), np.inf, top), at, np.greater),
+    )
+
+
+def _line_above(points, values, least, most, beyond, floor) -> tuple[np.ndarray, np.ndarray]:
+    """Slope within `[least, most]`, and intercept of a line that is above at all points.
+
+    It is meant to be the lowest such line between the points before and at index `beyond`.
+    """
+    left, right = beyond - 1, beyond
+    for _ in range(_EXCHANGES):
+        run = _pick(points, right) - _pick(points, left)
+        slope = (_pick(values, right) - _pick(values, left)) / run
+        slope = np.clip(np.where(np.isfinite(slope), slope, least), least, most)
+        over = values - slope[..., None] * points
+        highest = over.argmax(axis=-1)
+        before = highest < beyond
+        left, right = np.where(before, highest, left), np.where(before, right, highest)
+    size = np.maximum(np.abs(points[..., 0]), np.abs(points[..., -1]))
+    charge = _RELATIVE * (np.abs(values).max(axis=-1) + floor + np.abs(slope) * size) + 4.0 * TINY
+    return slope, _pick(over, highest) + charge
+
+
+def _pick(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(array, index[..., None], axis=-1)[..., 0]
+
+
+def _better(slope, intercept, constant, at, worse) -> tuple[np.ndarray, np.ndarray]:
+    """The line, or the constant where the line is worse at that point, or not finite."""
+    line = slope * at + intercept
+    flat = ~np.isfinite(line) | worse(line, constant)
+    return np.where(flat, 0.0, slope), np.where(flat, constant, intercept)
+
+
+def _relu(low: np.ndarray, high: np.ndarray, at) -> Relaxation:
+    """0 or z where relu is that; else the chord above, and below it z or 0, the larger one at `at`.
+
+    At the midpoint that is CROWN's adaptive choice. With any slope k in place of the chord's own,
+    `z ↦ max(z, 0) − k z` is convex, so it is largest at an end.
+    """
+    slope = np.clip(high / (high - low), 0.0, 1.0)
+    top = np.maximum(-slope * low, high - slope * high)
+    top = top + 4.0 * UNIT * (np.abs(slope * low) + high) + 4.0 * TINY
+    unbounded = ~np.isfinite(top + slope)
+    slope, top = np.where(unbounded, 0.0, slope), np.where(unbounded, high, top)
+    active, inactive = low >= 0.0, high <= 0.0
+    stable = active | inactive
+    return Relaxation(
+        np.where(active | (~inactive & (at > 0.0)), 1.0, 0.0),
+        np.zeros(low.shape),
+        np.where(stable, np.where(active, 1.0, 0.0), slope),
+        np.where(stable, 0.0, top),
+    )

@@ -1,0 +1,210 @@
+"""The curvature of a network in training: estimated, differentiable, in graph.
+
+The formulas are those of `curvature.signed_bound` (theorem 3 for two layers); the norms and
+eigenvalues in them are Rayleigh quotients, from below, at vectors that power iteration carries
+on from one training step to the next. An estimate trains; only a bound certifies.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_curv.network.network import FeedForward
+
+_TINY = 1e-30
+
+
+class CurvatureEstimate(keras.layers.Layer):
+    """`κ_yt ≈ −m_yt` for every class pair, where `∇²(z_y − z_t)(x) ≽ m_yt` for all x.
+
+    The state, float32 whatever the precision of the model, moves in `advance` alone. With the
+    vectors held fixed, `estimate` has the exact gradient: that of a simple singular value σ is
+    u vᵀ.
+
+    Args:
+        sizes: `(dim, N_1, …, classes)` of the network.
+        activations: of the network.
+        start_iterations: of power iteration at the first step; then one a step.
+
+    Reference: Singla & Feizi (2020), theorem 3 and appendix C.1; Miyato et al., "Spectral
+    normalization for generative adversarial networks" (2018), for the vectors carried over.
+    """
+
+    def __init__(self, sizes, activations, start_iterations: int = 25, name="curvature"):
+        super().__init__(name=name, dtype="float32", trainable=False)
+        self.activations = tuple(activations)
+        self.classes = sizes[-1]
+        self.start_iterations = start_iterations
+        hidden = range(len(activations))
+        # One vector for each class pair and hidden layer: of W_I diag(d) W_Iᵀ.
+        self.pair_vectors = [
+            self._state((self.classes**2, sizes[i]), f"pairs_{i}", i) for i in hidden
+        ]
+        # One for each product of consecutive kernels, kernels[i:j], whose norm is asked for:
+        # those behind Lip(a_1) … Lip(a_{L−2}), and ‖W_{L−1}‖ for the intervals of F.
+        self.spans = [(i, j) for j in hidden[1:] for i in range(j)]
+        self.spans += [(i, i + 1) for i in hidden[-1:] if i >= 2]
+        self.product_vectors = [
+            self._state((1, sizes[i]), f"product_{i}_{j}", 1000 + 50 * i + j) for i, j in self.spans
+        ]
+        self.steps = self.add_weight(
+            shape=(),
+            dtype="int32",
+            initializer="zeros",
+            trainable=False,
+            autocast=False,
+            aggregation="only_first_replica",
+            name="steps",
+        )
+        self.built = True
+
+    def _state(self, shape, name, seed):
+        variable = self.add_weight(
+            shape=shape,
+            dtype="float32",
+            initializer=keras.initializers.RandomNormal(seed=seed),
+            trainable=False,
+            autocast=False,
+            aggregation="only_first_replica",
+            name=name,
+        )
+        setattr(self, name, variable)  # tf.train.Checkpoint follows attributes, not Keras' lists
+        return variable
+
+    def advance(self, network: FeedForward) -> None:
+        """Moves the vectors on: the one place where the state of training changes."""
+        first = tf.equal(self.steps, 0)
+        vectors = self._iterated(network, tf.where(first, self.start_iterations, 1))
+        for variable, vector in zip(
+            (*self.pair_vectors, *self.product_vectors),
+            vectors.pairs + vectors.products,
+            strict=True,
+        ):
+            variable.assign(vector)
+        self.steps.assign_add(1)
+
+    def estimate(self, network: FeedForward) -> tf.Tensor:
+        """κ for every (label, rival), `(classes, classes)`; moves nothing."""
+        kernels, _ = network.weights(tf.float32)
+        # Random vectors say nothing: before the first step, iterate for this one answer.
+        vectors = self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
+        norms = self._norms(kernels, vectors.products)
+        outer = [1.0, *self._lipschitz(norms)]
+        total = tf.zeros((self.classes**2,))
+        for kernel, diagonal, pairs, before in zip(
+            kernels, self._diagonals(kernels, norms), vectors.pairs, outer, strict=False
+        ):
+            reach = tf.matmul(pairs, kernel)
+            total += tf.reduce_sum(diagonal * reach * reach, axis=1) * before**2
+        return tf.reshape(total, (self.classes, self.classes))
+
+    def _iterated(self, network: FeedForward, iterations: tf.Tensor) -> _Vectors:
+        """The vectors after so many steps of power iteration; constants to the gradient."""
+        kernels = [tf.stop_gradient(kernel) for kernel in network.weights(tf.float32)[0]]
+
+        def of_product(vector, span):
+            for kernel in kernels[slice(*span)]:
+                vector = tf.matmul(vector, kernel)
+            for kernel in reversed(kernels[slice(*span)]):
+                vector = tf.matmul(vector, kernel, transpose_b=True)
+            return vector
+
+        def of_pairs(vectors, kernel, diagonal):
+            return tf.matmul(diagonal * tf.matmul(vectors, kernel), kernel, transpose_b=True)
+
+        products = [
+            _power_iteration(functools.partial(of_product, span=span), variable, iterations)
+            for span, variable in zip(self.spans, self.product_vectors, strict=True)
+        ]
+        diagonals = self._diagonals(kernels, self._norms(kernels, products))
+        pairs = [
+            _power_iteration(
+                functools.partial(of_pairs, kernel=kernel, diagonal=diagonal), variable, iterations
+            )
+            for kernel, diagonal, variable in zip(
+                kernels, diagonals, self.pair_vectors, strict=False
+            )
+        ]
+        return _Vectors(pairs, products)
+
+    def _norms(self, kernels, vectors) -> dict[tuple[int, int], tf.Tensor]:
+        """`‖W_{i+1} ⋯ W_j‖` for each span (i, j) of `spans`."""
+        norms = {}
+        for span, vector in zip(self.spans, vectors, strict=True):
+            for kernel in kernels[slice(*span)]:
+                vector = tf.matmul(vector, kernel)
+            norms[span] = _norm(vector)[0]
+        return norms
+
+    def _lipschitz(self, norms) -> list[tf.Tensor]:
+        """Lip(a_1), …, Lip(a_{L−2}); see `curvature.lipschitz_bounds`."""
+        slopes = [activation.slope for activation in self.activations]
+        centres = [sum(activation.first_range) / 2.0 for activation in self.activations]
+        spreads = [(a.first_range[1] - a.first_range[0]) / 2.0 for a in self.activations]
+        pre: list[tf.Tensor] = []
+        for last in range(len(self.activations) - 1):
+            total, factor = 0.0, 1.0
+            for j in reversed(range(last)):
+                total += spreads[j] * factor * norms[j + 1, last + 1] * pre[j]
+                factor *= abs(centres[j])
+            total += factor * norms[0, last + 1]
+            before = slopes[last - 1] * pre[-1] if last else 1.0
+            pre.append(tf.minimum(total, norms[last, last + 1] * before))
+        return [slope * bound for slope, bound in zip(slopes, pre, strict=False)]
+
+    def _diagonals(self, kernels, norms) -> list[tf.Tensor]:
+        """`(−d_lo)⁺` for each pair and hidden layer, `(classes², N_I)`; see `signed_bound`."""
+        rows = tf.transpose(kernels[-1])
+        w = tf.reshape(rows[:, None] - rows[None], (self.classes**2, -1))
+        low = high = w  # F_I lies between
+        norm = _norm(w)
+        diagonals = []
+        for index in reversed(range(len(self.activations))):
+            h_low, h_high = self.activations[index].second_range
+            # h_low ≤ 0 ≤ h_high: the least of the four products.
+            diagonals.append(tf.nn.relu(tf.maximum(-h_low * high, -h_high * low)))
+            if index == 0:
+                break
+            kernel, activation = kernels[index], self.activations[index]
+            ends = [s * end for s in activation.first_range for end in (low, high)]
+            p, q = functools.reduce(tf.minimum, ends), functools.reduce(tf.maximum, ends)
+            positive, negative = tf.nn.relu(kernel), -tf.nn.relu(-kernel)
+            reach = _norm(kernel)[None, :] * (activation.slope * norm)[:, None]
+
+            def through(a, b, positive=positive, negative=negative):
+                return tf.matmul(a, positive, transpose_b=True) + tf.matmul(
+                    b, negative, transpose_b=True
+                )
+
+            low, high = tf.maximum(through(p, q), -reach), tf.minimum(through(q, p), reach)
+            if index > 1:
+                norm = norms[index, index + 1] * activation.slope * norm
+        return diagonals[::-1]
+
+
+class _Vectors(NamedTuple):
+    pairs: list[tf.Tensor]
+    products: list[tf.Tensor]
+
+
+def _power_iteration(apply, vectors, iterations: tf.Tensor) -> tf.Tensor:
+    """`v ← A v / ‖A v‖` so many times, for each row; a row that A sends to zero is kept."""
+
+    def body(step, v):
+        product = apply(v)
+        length = tf.norm(product, axis=1, keepdims=True)
+        return step + 1, tf.where(length > 0.0, tf.math.divide_no_nan(product, length), v)
+
+    start = tf.convert_to_tensor(vectors)
+    start = tf.math.divide_no_nan(start, tf.norm(start, axis=1, keepdims=True))
+    _, result = tf.while_loop(lambda step, _: step < iterations, body, (tf.constant(0), start))
+    return tf.stop_gradient(result)
+
+
+def _norm(rows: tf.Tensor) -> tf.Tensor:
+    """Row norms; the gradient at a zero row is zero instead of NaN."""
+    return tf.sqrt(tf.reduce_sum(rows * rows, axis=1) + _TINY)

@@ -1,0 +1,124 @@
+"""Examples by name: scikit-learn's embedded digits, and image sets through tensorflow-datasets.
+
+Pixels come as float32 in [0, 1], labels as int64. Every fifth of scikit-learn's digits is in
+their test set (360 of 1,797); its order follows the writers, so a cut in two would hold out some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from keras_curv.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """A data set as a stream of batches, so that memory does not grow with it.
+
+    Attributes:
+        name: for reports.
+        count: how many examples there are.
+        shape: of one input.
+        batches: `batches(size, start)` yields `(x, y)` from example `start` on; `x` is
+            `(n, *shape)` and `y` is `(n,)` int64, or None where there are no labels.
+        reshapable: whether unit axes may be dropped or added, and images flattened, to fit a
+            model: so for named data sets, where it is clear what an axis means.
+        fingerprint: tells these examples from others of the same name, so that no run goes on
+            with others than it began with.
+        path: of the file they come from, if it is one.
+        origin: loads them again, in whatever process it is called; None where they are in memory
+            only.
+    """
+
+    name: str
+    count: int
+    shape: tuple[int, ...]
+    batches: Callable[..., Iterator[tuple[np.ndarray, np.ndarray | None]]]
+    fingerprint: str
+    reshapable: bool = False
+    path: str | None = None
+    origin: Callable[[], Examples] | None = None
+
+    @classmethod
+    def from_arrays(
+        cls, name: str, x: np.ndarray, y: np.ndarray | None = None, *, reshapable: bool = False
+    ) -> Examples:
+        """Examples that are in memory already.
+
+        Args:
+            name: for reports and messages.
+            x: numbers, `(n, …)`, n at least 1.
+            y: integers, `(n,)`; None: no labels.
+            reshapable: see above.
+
+        Raises:
+            InputError: they are something else.
+
+        Example:
+            >>> examples = Examples.from_arrays("mine", np.zeros((3, 2)), np.array([0, 1, 0]))
+            >>> examples.count, examples.shape
+            (3, (2,))
+        """
+        x = np.asarray(x)
+        if x.ndim < 2 or len(x) == 0:
+            raise InputError(f"{name}: x must be (examples, …), not empty. Received: {x.shape}")
+        if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
+            raise InputError(f"{name}: x must hold numbers. Received: {x.dtype}")
+        if y is not None:
+            y = np.asarray(y)
+            if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
+                raise InputError(
+                    f"{name}: y must be integers of shape ({len(x)},). "
+                    f"Received: {y.dtype} {y.shape}"
+                )
+            if y.max(initial=0) >= 2**63:
+                raise InputError(f"labels must fit int64. Received: {y.max()}")
+            y = y.astype(np.int64)
+
+        def batches(size: int, start: int = 0):
+            for begin in range(start, len(x), size):
+                stop = begin + size
+                yield x[begin:stop], None if y is None else y[begin:stop]
+
+        return cls(name, len(x), x.shape[1:], batches, _fingerprint(x, y), reshapable)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """All of them in memory, `(x, y)`; they must have labels."""
+        xs, ys = zip(*self.batches(4096, 0), strict=True)
+        return np.concatenate(xs), np.concatenate(ys)
+
+    def limited(self, limit: int | None) -> Examples:
+        """The first `limit` examples."""
+        if limit is None or limit >= self.count:
+            return self
+        if limit < 1:
+            raise InputError(f"the limit must be at least 1. Received: {limit}")
+
+        def batches(size: int, start: int = 0):
+            left = limit - start
+            for x, y in self.batches(size, start):
+                if left <= 0:
+                    return
+                yield x[:left], None if y is None else y[:left]
+                left -= len(x)
+
+        origin = self.origin and functools.partial(_limited, self.origin, limit)
+        return dataclasses.replace(self, count=limit, batches=batches, origin=origin)
+
+
+def _fingerprint(*arrays: np.ndarray | None) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        if array is not None:
+            digest.update(f"{array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _limited(origin: Callable[[], Examples], limit: int) -> Examples:
+    return origin().limited(limit)

@@ -1,1 +1,0 @@
-"""Ways to prove radii, and the best of them."""

@@ -1,0 +1,1 @@
+"""A feed-forward network as mathematics: activations, affine maps, logits, margins, gradients."""

@@ -1,0 +1,155 @@
+"""Affine maps `z = a W + b` in Keras' orientation: kernels are `(in, out)`, the paper's Wᵀ."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from keras_curv.errors import InputError
+from keras_curv.network.activations import Activation
+from keras_curv.numerics.rounding import FLOAT32_UNIT, LayerNorms, gamma, norm_bound, up
+from keras_curv.numerics.spectral import Gram, spectral_norm_bound
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Affine:
+    """A dense affine map, with what is known of how exactly it is stored.
+
+    The real map is `(kernel + ΔW, bias + Δb)` with `‖ΔW‖ ≤ kernel_error` and
+    `‖Δb‖ ≤ bias_error`: both are 0 for weights as stored, and positive once a
+    normalisation or a second affine map has been folded in, which rounds.
+
+    Attributes:
+        kernel: `(in, out)`, float64.
+        bias: `(out,)`, float64.
+        kernel_error: bound of the spectral norm of what folding rounded away.
+        bias_error: the same for the bias, in l2.
+        served_kernel_error: entry by entry, how far the kernel is from one with which exact
+            arithmetic would give what a server computes in float32; None: as one matrix product
+            with a bias has it.
+        served_bias_error: the same for the bias.
+        served_gain: no number on the way through a served map is larger than this times one more
+            than the largest entry of a.
+
+    Raises:
+        InputError: shapes do not fit, or a weight is NaN or infinite.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    kernel_error: float = 0.0
+    bias_error: float = 0.0
+    served_kernel_error: np.ndarray | None = None
+    served_bias_error: np.ndarray | None = None
+    served_gain: float | None = None
+
+    def __post_init__(self):
+        kernel = np.array(self.kernel, np.float64)  # copies: bounds must not outlive weights
+        bias = np.array(self.bias, np.float64)
+        if kernel.ndim != 2 or bias.shape != kernel.shape[1:] or 0 in kernel.shape:
+            raise InputError(
+                "an affine map needs a kernel (in, out) and a bias (out,), none empty. "
+                f"Received: kernel {kernel.shape}, bias {bias.shape}"
+            )
+        errors = np.array([self.kernel_error, self.bias_error])
+        if not (
+            np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()
+        ):
+            raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
+        # The bias may be the first term of the sum.
+        roundings = gamma(len(kernel) + 1, FLOAT32_UNIT)
+        if self.served_kernel_error is None:
+            object.__setattr__(
+                self, "served_kernel_error", roundings * (np.abs(kernel) + self.kernel_error)
+            )
+        if self.served_bias_error is None:
+            object.__setattr__(
+                self, "served_bias_error", roundings * (np.abs(bias) + self.bias_error)
+            )
+        if self.served_gain is None:
+            object.__setattr__(self, "served_gain", gain(kernel, bias))
+        kernel.setflags(write=False)
+        bias.setflags(write=False)
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "bias", bias)
+
+    @property
+    def fan_in(self) -> int:
+        """Entries of a."""
+        return self.kernel.shape[0]
+
+    @property
+    def fan_out(self) -> int:
+        """Entries of z."""
+        return self.kernel.shape[1]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the kernel is a sparse array; see `sparse_affine.py`."""
+        return False
+
+    @property
+    def magnitude(self) -> np.ndarray:
+        """Entrywise bound of |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
+        return np.abs(self.kernel) + self.kernel_error
+
+    @functools.cached_property
+    def row_norms(self) -> np.ndarray:
+        """l2 norms of the rows of the stored kernel, `(in,)`, from above."""
+        return norm_bound(self.kernel, axis=1)
+
+    @functools.cached_property
+    def frobenius(self) -> float:
+        """The Frobenius norm of the stored kernel, from above."""
+        return norm_bound(self.kernel)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the map is constant."""
+        return not self.kernel_error and self.frobenius == 0.0
+
+    def stored_bytes(self) -> bytes:
+        """The weights as bytes, for a fingerprint."""
+        return self.kernel.tobytes() + self.bias.tobytes()
+
+    @functools.cached_property
+    def gram(self) -> Gram:
+        """For eigenvalue bounds with many diagonals."""
+        return Gram(self.kernel)
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """‖W‖, from above."""
+        return up(spectral_norm_bound(self.kernel) + self.kernel_error)
+
+    @functools.cached_property
+    def magnitude_norm(self) -> float:
+        """‖|W|‖, from above."""
+        return spectral_norm_bound(self.magnitude)
+
+    @functools.cached_property
+    def bias_norm(self) -> float:
+        """‖b‖, from above."""
+        return norm_bound(self.bias)
+
+    def norms(self, activation: Activation | None) -> LayerNorms:
+        """What the rounding charge needs of this map and of the activation behind it, if any."""
+        return LayerNorms(
+            fan_in=self.fan_in,
+            fan_out=self.fan_out,
+            norm=self.norm,
+            magnitude=self.magnitude_norm,
+            bias=self.bias_norm,
+            kernel_error=self.kernel_error,
+            bias_error=self.bias_error,
+            slope=activation.slope if activation else 1.0,
+            bend=activation.bend if activation else 0.0,
+            floor=activation.value_floor if activation else 0.0,
+        )
+
+
+def gain(kernel: np.ndarray, shift: np.ndarray) -> float:
+    """The most that `|a| |W| + |shift|` has, in any entry, of one more than the largest |a|."""
+    return float(max(1.0, abs(kernel).sum(axis=0).max(), np.abs(shift).max()))

@@ -1,0 +1,307 @@
+"""A feed-forward network as mathematics: affine, activation, affine, …, affine.
+
+`Network` is the only thing certificates know of a model: float64 weights that do not move.
+What it shares with a network in training (`training/live.py`) is `FeedForward`. Margins have
+closed-form gradients, so nothing here needs a gradient tape.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network import activations as activation_table
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+from keras_curv.network.sparse_affine import DENSE_UP_TO
+from keras_curv.numerics.rounding import LayerNorms
+
+
+class Evaluation(NamedTuple):
+    """Margins of n inputs against their rivals, with what the backward pass met on the way.
+
+    Attributes:
+        margin: `(n, rivals)`.
+        gradient: of the margin with respect to the input, `(n, rivals, dim)`.
+        activations: `a_0 = x, …, a_{L−1}`, each `(n, width)`.
+        cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`.
+    """
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    activations: list[tf.Tensor]
+    cotangents: list[tf.Tensor]
+
+
+class Product(NamedTuple):
+    """A product with a matrix and with its transpose, on the last axis of arrays of any rank."""
+
+    forward: Callable[[tf.Tensor], tf.Tensor]
+    backward: Callable[[tf.Tensor], tf.Tensor]
+
+
+class FeedForward(abc.ABC):
+    """`z_1 = x W_1 + b_1, a_1 = σ_1(z_1), …, z_L = a_{L−1} W_L + b_L`; the logits are z_L.
+
+    Attributes:
+        sizes: `(dim, N_1, …, N_{L−1}, classes)`.
+        activations: the L − 1 activations.
+    """
+
+    sizes: tuple[int, ...]
+    activations: tuple[Activation, ...]
+
+    @abc.abstractmethod
+    def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
+        """Kernels `(in, out)` and biases `(out,)`, L of each.
+
+        A large kernel may be a `tf.SparseTensor`; the last one never is.
+        """
+
+    def products(self, dtype: tf.DType) -> list[Product]:
+        """`a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; a network may know quicker ones."""
+        return [_product(kernel) for kernel in self.weights(dtype)[0][:-1]]
+
+    @property
+    def depth(self) -> int:
+        """L, the number of affine maps; "2 × 1024" has depth 2."""
+        return len(self.sizes) - 1
+
+    @property
+    def dim(self) -> int:
+        """Entries of a flattened input."""
+        return self.sizes[0]
+
+    @property
+    def classes(self) -> int:
+        """How many logits there are."""
+        return self.sizes[-1]
+
+    def _forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """`[z_1, …, z_{L−1}]` and `[a_0, …, a_{L−1}]`."""
+        pre, post = [], [x]
+        _, biases = self.weights(x.dtype)
+        for product, bias, activation in zip(
+            self.products(x.dtype), biases, self.activations, strict=False
+        ):
+            pre.append(product.forward(post[-1]) + bias)
+            post.append(activation.value(pre[-1]))
+        return pre, post
+
+    def hidden(self, x: tf.Tensor) -> list[tf.Tensor]:
+        """`a_0 = x, a_1, …, a_{L−1}`, each `(n, width)`."""
+        return self._forward(x)[1]
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """`(n, dim)` → `(n, classes)`, in the dtype of `x` (float32 or float64)."""
+        x = tf.convert_to_tensor(x)
+        kernels, biases = self.weights(x.dtype)
+        return tf.matmul(self._forward(x)[1][-1], kernels[-1]) + biases[-1]
+
+    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
+        """Margins `f_t(x) = z_L[label] − z_L[t]` and their gradients, one forward pass for all t.
+
+        Args:
+            x: `(n, dim)`, float32 or float64.
+            label: `(n,)`, integers.
+            rivals: `(n, rivals)`, integers, none equal to its label.
+        """
+        kernels, biases = self.weights(x.dtype)
+        pre, post = self._forward(x)
+        rows = tf.transpose(kernels[-1])
+        w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
+        c = tf.gather(biases[-1], label)[:, None] - tf.gather(biases[-1], rivals)
+        margin = tf.einsum("nrk,nk->nr", w, post[-1]) + c
+        cotangents = [w]
+        for product, z, activation in reversed(
+            list(zip(self.products(x.dtype), pre, self.activations, strict=True))
+        ):
+            cotangents.append(product.backward(activation.first(z)[:, None, :] * cotangents[-1]))
+        return Evaluation(margin, cotangents[-1], post, cotangents)
+
+    def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
+        """`f(x) = z_L[label] − z_L[rival]`, one rival each: `(n,)`."""
+        return self.evaluate(x, label, rival[:, None]).margin[:, 0]
+
+    def margin_and_gradient(self, x, label, rival) -> tuple[tf.Tensor, tf.Tensor]:
+        """The margin against one rival each, `(n,)`, and its gradient, `(n, dim)`."""
+        evaluation = self.evaluate(x, label, rival[:, None])
+        return evaluation.margin[:, 0], evaluation.gradient[:, 0]
+
+    def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
+        """The margin's Hessian, dense: `∇²f = Σ_I B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I`.
+
+        `B_I` is the Jacobian of z_I with respect to x, `F_I` that of f with respect to a_I.
+
+        Args:
+            x: `(n, dim)`.
+            label, rival: `(n,)`.
+
+        Returns:
+            `(n, dim, dim)`.
+
+        Reference: Singla & Feizi (2020), lemma 1.
+        """
+        pre, _ = self._forward(x)
+        toward_output = self.evaluate(x, label, rival[:, None]).cotangents
+        batch = tf.shape(x)[0]
+        jacobian = tf.tile(tf.eye(self.dim, dtype=x.dtype)[None], (batch, 1, 1))
+        total = tf.zeros_like(jacobian)
+        for index, (product, z, activation) in enumerate(
+            zip(self.products(x.dtype), pre, self.activations, strict=True)
+        ):
+            jacobian = product.forward(jacobian)  # (n, dim, width): B_Iᵀ
+            diagonal = toward_output[self.depth - 2 - index][:, 0] * activation.second(z)
+            total += tf.matmul(jacobian * diagonal[:, None, :], jacobian, transpose_b=True)
+            jacobian *= activation.first(z)[:, None, :]
+        return total
+
+    def runner_up(self, logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        """The likeliest class other than `label`, `(n,)`; excluded by index, so ties are kept."""
+        return tf.argmax(_without(logits, label), axis=-1, output_type=label.dtype)
+
+
+def likeliest_rivals(logits: tf.Tensor, label: tf.Tensor, count: int) -> tf.Tensor:
+    """The `count` likeliest classes other than `label`, `(n, count)`, by falling logit."""
+    return tf.cast(tf.math.top_k(_without(logits, label), count).indices, label.dtype)
+
+
+def _without(logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+    """The logits with that of the label at −∞."""
+    own = tf.one_hot(label, logits.shape[-1], on_value=True, off_value=False)
+    return tf.where(own, tf.constant(-np.inf, logits.dtype), logits)
+
+
+class Network(FeedForward):
+    """A feed-forward network with its weights, as they are stored.
+
+    Args:
+        affines: the L affine maps.
+        activations: the L − 1 activations between them.
+
+    Raises:
+        InputError: sizes do not chain, or there are fewer than two classes.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
+        >>> network.depth, network.dim, network.classes
+        (1, 2, 2)
+    """
+
+    def __init__(self, affines: Sequence[Affine], activations: Sequence[Activation]):
+        if not affines or len(activations) != len(affines) - 1:
+            raise InputError(
+                "a network needs one activation between every two affine maps. "
+                f"Received: {len(affines)} affine maps, {len(activations)} activations"
+            )
+        for before, after in zip(affines[:-1], affines[1:], strict=True):
+            if before.fan_out != after.fan_in:
+                raise InputError(
+                    f"an affine map with {before.fan_out} outputs cannot be followed by one "
+                    f"with {after.fan_in} inputs"
+                )
+        if affines[-1].fan_out < 2:
+            raise InputError("a classifier needs at least two logits. Received: 1")
+        if affines[-1].is_sparse:
+            raise InputError(
+                f"the last matrix, {affines[-1].fan_in} × {affines[-1].fan_out}, is too large "
+                f"(at most {DENSE_UP_TO} entries); pool before it, or use fewer classes"
+            )
+        self.affines = tuple(affines)
+        self.activations = tuple(activations)
+        self.sizes = (affines[0].fan_in, *(affine.fan_out for affine in affines))
+        self._tensors: dict[str, tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
+
+    @classmethod
+    def from_weights(cls, kernels, biases, activation: str | Sequence[str]) -> Network:
+        """A network from Keras-oriented kernels `(in, out)` and biases `(out,)`.
+
+        Args:
+            kernels: L arrays; float64, or anything that converts to it exactly.
+            biases: L arrays.
+            activation: one name for all hidden layers, or L − 1 names.
+        """
+        names = [activation] * (len(kernels) - 1) if isinstance(activation, str) else activation
+        return cls(
+            [Affine(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)],
+            [activation_table.get(name) for name in names],
+        )
+
+    @functools.cached_property
+    def layer_norms(self) -> list[LayerNorms]:
+        """What the rounding charge needs of every affine map."""
+        activations = (*self.activations, None)
+        return [a.norms(s) for a, s in zip(self.affines, activations, strict=True)]
+
+    def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
+        """See `FeedForward`; one constant for each dtype."""
+        if dtype.name not in self._tensors:
+            with tf.init_scope():  # outside of any graph: captured, not copied into it
+                self._tensors[dtype.name] = (
+                    [_constant(affine, dtype) for affine in self.affines],
+                    [tf.constant(affine.bias, dtype) for affine in self.affines],
+                )
+        return self._tensors[dtype.name]
+
+
+def require_dense(network: Network, what: str, instead: str = "use lipschitz or crc") -> None:
+    """InputError where a map is too large to be dense, naming `what` needs it."""
+    for index, affine in enumerate(network.affines):
+        if affine.is_sparse:
+            raise InputError(
+                f"the network is too large for {what}: map {index + 1}, {affine.fan_in} × "
+                f"{affine.fan_out}, has more than {DENSE_UP_TO} entries; {instead}"
+            )
+
+
+def _constant(affine: Affine, dtype: tf.DType) -> tf.Tensor | tf.SparseTensor:
+    if not affine.is_sparse:
+        return tf.constant(affine.kernel, dtype)
+    stored = affine.kernel.tocoo()
+    places = np.stack(stored.coords, axis=1).astype(np.int64)
+    return tf.SparseTensor(places, tf.constant(stored.data, dtype), stored.shape)
+
+
+def _product(kernel: tf.Tensor | tf.SparseTensor) -> Product:
+    if not isinstance(kernel, tf.SparseTensor):
+        return Product(
+            functools.partial(_last_axis_product, matrix=kernel),
+            functools.partial(_last_axis_product, matrix=tf.transpose(kernel)),
+        )
+    # Four times as quick as `tf.sparse.sparse_dense_matmul`, which has one thread.
+    matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
+        indices=kernel.indices, values=kernel.values, dense_shape=kernel.dense_shape
+    )
+    arguments = {"matrix": matrix, "shape": tuple(kernel.shape)}
+    return Product(
+        functools.partial(_sparse_last_axis_product, transposed=False, **arguments),
+        functools.partial(_sparse_last_axis_product, transposed=True, **arguments),
+    )
+
+
+def _sparse_last_axis_product(
+    array: tf.Tensor, *, matrix: tf.Tensor, shape: tuple[int, int], transposed: bool
+) -> tf.Tensor:
+    """`array @ matrix` on the last axis, or with the transposed matrix, of that shape."""
+    rows, columns = reversed(shape) if transposed else shape
+    product = tf.raw_ops.SparseMatrixMatMul(
+        a=matrix,
+        b=tf.reshape(array, (-1, rows)),
+        transpose_a=not transposed,
+        transpose_b=True,
+        transpose_output=True,
+    )
+    return tf.reshape(product, tf.concat([tf.shape(array)[:-1], [columns]], axis=0))
+
+
+def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
+    """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
+    shape = tf.shape(array)
+    product = tf.matmul(tf.reshape(array, (-1, matrix.shape[0])), matrix)
+    return tf.reshape(product, tf.concat([shape[:-1], [matrix.shape[1]]], axis=0))

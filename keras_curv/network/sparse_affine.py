@@ -1,0 +1,105 @@
+"""Affine maps whose matrix is too large to be dense: convolutions of larger images.
+
+Which certificates there are for them follows from what is known of them without a dense matrix:
+norms, products with vectors, and row norms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.errors import InputError
+from keras_curv.network.affine import Affine, gain
+from keras_curv.numerics.rounding import norm_bound, up
+from keras_curv.numerics.spectral import spectral_norm_estimate
+
+DENSE_UP_TO = 2**24  # entries: 128 MiB, and seconds for each proof of an eigenvalue
+_STEPS = 12  # of power iteration
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SparseAffine(Affine):
+    """An affine map with a sparse matrix; see `Affine`.
+
+    Attributes:
+        kernel: `(in, out)`, CSR, float64.
+        proved_norm: bound of the norm of the real matrix.
+        proved_magnitude: the same for the matrix of its absolute values.
+
+    Raises:
+        InputError: a weight is NaN or infinite; or a norm is larger than was proved, which must not
+            be.
+    """
+
+    proved_norm: float = math.inf
+    proved_magnitude: float = math.inf
+
+    def __post_init__(self):
+        kernel = scipy.sparse.csr_array(self.kernel, dtype=np.float64)
+        kernel.sort_indices()
+        bias = np.array(self.bias, np.float64)
+        numbers = np.concatenate([kernel.data, bias, [self.kernel_error, self.bias_error]])
+        if not np.isfinite(numbers).all():
+            raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
+        # The proofs go by how the matrix came about; this is their test.
+        for matrix, proved in ((kernel, self.proved_norm), (abs(kernel), self.proved_magnitude)):
+            with np.errstate(over="ignore", invalid="ignore"):
+                least = spectral_norm_estimate(matrix, iterations=_STEPS) - self.kernel_error
+            if math.inf > least > proved * (1.0 + 1e-6):
+                raise InputError(
+                    f"the bound of the norm of an affine map {kernel.shape}, {proved:.6g}, is less "
+                    f"than what was met, {least:.6g}; please report this model"
+                )
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "bias", bias)
+        if self.served_gain is None:
+            object.__setattr__(self, "served_gain", gain(kernel, bias))
+
+    @property
+    def is_sparse(self) -> bool:
+        """See `Affine`."""
+        return True
+
+    @functools.cached_property
+    def row_norms(self) -> np.ndarray:
+        """See `Affine`."""
+        kernel = self.kernel
+        scale = float(np.abs(kernel.data).max(initial=0.0)) or 1.0
+        squares = (abs(kernel) / scale).power(2).sum(axis=1)
+        # What underflows in a square is less than 1e-150 of the largest entry.
+        return up(scale * (np.sqrt(squares) + 1e-150 * kernel.shape[1]), kernel.shape[1] + 8)
+
+    @property
+    def frobenius(self) -> float:
+        """See `Affine`."""
+        return norm_bound(self.kernel.data)
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """‖W‖, from above: as it was proved, or the root of the largest row and column sums."""
+        return up(min(self.proved_norm, self._schur) + self.kernel_error)
+
+    @functools.cached_property
+    def magnitude_norm(self) -> float:
+        """‖|W|‖, from above."""
+        return up(min(self.proved_magnitude, self._schur) + self.kernel_error)
+
+    @functools.cached_property
+    def _schur(self) -> float:
+        return schur_bound(self.kernel)
+
+    def stored_bytes(self) -> bytes:
+        """See `Affine`."""
+        parts = self.kernel.data, self.kernel.indices, self.kernel.indptr, self.bias
+        return b"".join(part.tobytes() for part in parts)
+
+
+def schur_bound(matrix: scipy.sparse.csr_array) -> float:
+    """`√(‖W‖₁ ‖W‖_∞) ≥ ‖|W|‖`, from above."""
+    rows, columns = (abs(matrix).sum(axis=axis).max() for axis in (1, 0))
+    return up(math.sqrt(rows) * math.sqrt(columns), sum(matrix.shape) + 8)

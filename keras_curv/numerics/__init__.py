@@ -1,0 +1,1 @@
+"""Numbers that can be trusted: rounding charged, norms and eigenvalues estimated and proved."""

@@ -1,0 +1,218 @@
+"""Norms and extreme eigenvalues of `W diag(d) Wᵀ`, twice: estimated, and proved from above.
+
+`…_estimate` is power iteration: cheap, from below, for training and for looking. `…_bound` is
+a theorem about the stored numbers, rounding included, and the only kind a certificate may use.
+
+The proof behind a bound is a Cholesky factorisation. With `Ã` the computed matrix of side N
+and `λ` a guess, let B be the computed `λI − Ã`. If floating-point Cholesky of B runs to
+completion, then `λ_min(B) ≥ −γ_{N+1}/(1 − γ_{N+1}) tr(B)` (Rump 2006), hence
+
+    λ_max(A) ≤ λ + γ_{N+1}/(1−γ_{N+1}) tr(B) + 2u max_i |B_ii| + ‖A − Ã‖,
+    ‖A − Ã‖ ≤ γ_{k+8} Σ_i |d_i| ‖W_i‖²     (k summed terms; W_i the columns of W).
+
+The guess only has to be good, not right: a wrong one makes Cholesky fail.
+
+Reference: Rump, "Verification of positive definiteness", BIT 46 (2006), 433–452.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+
+from keras_curv.errors import InputError
+from keras_curv.numerics.rounding import UNIT, gamma, up
+
+_DENSE_BELOW = 64  # sides below which LAPACK's full solver is quicker than Lanczos
+
+
+def spectral_norm_estimate(kernel: np.ndarray, *, iterations: int = 25, seed: int = 0) -> float:
+    """‖W‖ from below, by power iteration: at most ‖W‖ up to rounding, often well below.
+
+    Args:
+        kernel: `(in, out)`, dense or sparse.
+        iterations: products with Wᵀ and W; the paper uses 25.
+        seed: of the starting vector.
+
+    Reference: Singla & Feizi (2020), appendix C.1.
+    """
+    ones = np.ones(np.shape(kernel)[1])
+    return math.sqrt(largest_eigenvalue_estimate(kernel, ones, iterations=iterations, seed=seed))
+
+
+def largest_eigenvalue_estimate(
+    kernel: np.ndarray, diagonal: np.ndarray, *, iterations: int = 25, seed: int = 0
+) -> float:
+    """λ_max(W diag(d) Wᵀ) from below, for d ≥ 0, by power iteration.
+
+    Args:
+        kernel: W, `(in, out)`, dense or sparse.
+        diagonal: d, `(out,)`, non-negative.
+        iterations: at least 1.
+        seed: of the starting vector.
+    """
+    if not scipy.sparse.issparse(kernel):
+        kernel = np.asarray(kernel, np.float64)
+    vector = np.random.default_rng(seed).standard_normal(kernel.shape[0])
+    value = 0.0
+    for _ in range(iterations):
+        vector /= np.linalg.norm(vector) or 1.0
+        product = kernel @ (diagonal * (vector @ kernel))
+        value = float(vector @ product)
+        vector = product
+    return max(value, 0.0)
+
+
+def spectral_norm_bound(kernel: np.ndarray) -> float:
+    """A proved upper bound of ‖W‖, tight to about 1e-10 relative.
+
+    Example:
+        >>> 1.0 <= spectral_norm_bound(np.eye(3)) <= 1.0 + 1e-12
+        True
+    """
+    kernel = np.asarray(kernel, np.float64)
+    return up(math.sqrt(largest_eigenvalue_bound(kernel, np.ones(kernel.shape[1]))))
+
+
+def symmetric_norm_estimate(matrix: np.ndarray) -> float:
+    """‖A‖ = max |λ(A)| of a symmetric matrix, from below, to about 1e-6 relative."""
+    if len(matrix) < _DENSE_BELOW:
+        return float(np.abs(scipy.linalg.eigvalsh(matrix)).max())
+    start = np.random.default_rng(0).standard_normal(len(matrix))
+    values = scipy.sparse.linalg.eigsh(
+        matrix, k=1, which="LM", v0=start, tol=1e-6, return_eigenvectors=False
+    )
+    return float(np.abs(values[0]))
+
+
+class Gram:
+    """WᵀW, formed once for bounds with many diagonals; see `largest_eigenvalue_bound`.
+
+    Args:
+        kernel: W, `(in, out)`, finite.
+    """
+
+    def __init__(self, kernel: np.ndarray):
+        # A power of two scales without rounding, and keeps squares away from over- and underflow.
+        self.power = math.frexp(np.abs(kernel).max(initial=0.0))[1]
+        scaled = np.ldexp(np.asarray(kernel, np.float64), -self.power)
+        self.terms = len(scaled)
+        self.matrix = scaled.T @ scaled
+
+
+def largest_eigenvalue_bound(
+    kernel: np.ndarray,
+    diagonal: np.ndarray,
+    *,
+    gram: Gram | None = None,
+    guess: float | None = None,
+) -> float:
+    """A proved upper bound of `max(0, λ_max(W diag(d) Wᵀ))`.
+
+    Args:
+        kernel: W, `(in, out)`, finite.
+        diagonal: d, `(out,)`, finite, any signs. Entries are taken as exact; round outward
+            what is not.
+        gram: `Gram(kernel)`, where it is at hand and d ≥ 0: then `√d WᵀW √d`, whose nonzero
+            eigenvalues are the same, is only scaled, not multiplied out.
+        guess: a value to try first; if it is an upper bound, one factorisation proves it.
+
+    Returns:
+        The bound; `inf` if it overflows.
+
+    Raises:
+        InputError: an entry is not finite.
+    """
+    kernel = np.asarray(kernel, np.float64)
+    diagonal = np.asarray(diagonal, np.float64)
+    if not (np.isfinite(kernel).all() and np.isfinite(diagonal).all()):
+        raise InputError("an eigenvalue bound needs finite weights")
+    used = (diagonal != 0.0) & np.any(kernel != 0.0, axis=0)
+    if not np.any(diagonal[used] > 0.0):
+        return 0.0  # negative semidefinite
+    kernel, diagonal = kernel[:, used], diagonal[used]
+    diagonal_power = math.frexp(np.abs(diagonal).max())[1]
+    diagonal = np.ldexp(diagonal, -diagonal_power)
+    root = np.sqrt(np.abs(diagonal))
+    if gram is not None and np.all(diagonal > 0.0):
+        kernel_power, terms = gram.power, gram.terms
+        matrix = gram.matrix[np.ix_(used, used)] * np.multiply.outer(root, root)
+        size = np.trace(matrix)  # Σ d_i ‖W_i‖²
+    else:
+        kernel_power = math.frexp(np.abs(kernel).max())[1]
+        scaled = np.ldexp(kernel, -kernel_power) * root
+        size = np.sum(scaled**2)
+        if np.all(diagonal > 0.0) and scaled.shape[1] <= scaled.shape[0]:
+            matrix, terms = scaled.T @ scaled, scaled.shape[0]
+        else:
+            # Two products of a matrix with its own transpose cost half of what one of two does.
+            positive, negative = scaled[:, diagonal > 0.0], scaled[:, diagonal < 0.0]
+            matrix = positive @ positive.T - negative @ negative.T
+            terms = scaled.shape[1]
+    formed = gamma(terms + 8) * up(float(size), kernel.size)
+    underflow = kernel.size * (terms + 4.0) * 2.0**-1020
+    if guess is not None:
+        guess = math.ldexp(guess, -2 * kernel_power - diagonal_power)
+    bound = up(_symmetric_bound(matrix, guess) + formed + underflow)
+    try:
+        return math.nextafter(math.ldexp(bound, 2 * kernel_power + diagonal_power), math.inf)
+    except OverflowError:
+        return math.inf
+
+
+def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
+    """A proved lower bound of `min(0, λ_min(W diag(d) Wᵀ))`; see `largest_eigenvalue_bound`."""
+    return -largest_eigenvalue_bound(kernel, -np.asarray(diagonal, np.float64))
+
+
+def _symmetric_bound(matrix: np.ndarray, guess: float | None = None) -> float:
+    """A proved upper bound of `max(0, λ_max)` of a symmetric matrix as it is stored."""
+    side = len(matrix)
+    # A guess from outside is above or it is not: more slack would not help it.
+    attempts = [] if guess is None else [(guess, (1e-13,))]
+    computed = ((value, (1e-13, 1e-12, 1e-11)) for value in _guesses(matrix))
+    for value, slacks in itertools.chain(attempts, computed):
+        value = max(value, 0.0)
+        scale = max(value, float(np.abs(np.diag(matrix)).max()), 2.0**-1000)
+        for slack in slacks:
+            guess = value + slack * scale * math.sqrt(side)
+            shifted = -matrix
+            shifted[np.diag_indices(side)] += guess
+            diagonal = np.abs(np.diag(shifted))
+            largest, trace = float(diagonal.max()), up(float(diagonal.sum()), side)
+            if _is_factorisable(shifted):
+                # Eight more than Rump needs: BLAS may divide by multiplying with a reciprocal.
+                relative = gamma(side + 8) / (1.0 - gamma(side + 8))
+                return up(guess + relative * trace + 2.0 * UNIT * largest)
+    # Never met in practice; a Frobenius norm is a bound that needs no factorisation.
+    return up(float(np.linalg.norm(matrix)), matrix.size + 8)
+
+
+def _guesses(matrix: np.ndarray) -> Iterator[float]:
+    """The largest eigenvalue, by Lanczos, and should that turn out a lesser one, by LAPACK."""
+    side = len(matrix)
+    if side >= _DENSE_BELOW:
+        start = np.random.default_rng(0).standard_normal(side)
+        with contextlib.suppress(scipy.sparse.linalg.ArpackError):
+            values = scipy.sparse.linalg.eigsh(
+                matrix, k=1, which="LA", v0=start, tol=1e-12, return_eigenvectors=False
+            )
+            yield float(values[0])
+    for only in ([side - 1, side - 1], None):
+        with contextlib.suppress(scipy.linalg.LinAlgError):
+            yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=only)[-1])
+
+
+def _is_factorisable(matrix: np.ndarray) -> bool:
+    """Whether Cholesky runs to completion; the matrix is overwritten."""
+    try:
+        factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+    except scipy.linalg.LinAlgError:
+        return False
+    return bool(np.isfinite(np.diag(factor)).all())

@@ -1,0 +1,136 @@
+"""Examples as a served model takes them: checked, in its dtype, and how far that moved them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.errors import InputError
+from keras_curv.numerics.rounding import norm_bound
+from keras_curv.reading.saved_model import ServedModel
+
+_CHECKED = 32  # examples on which the read network is held against the signature
+_USUAL = 2.0**40
+
+
+class CheckedInputs(NamedTuple):
+    """Examples that a model can be certified at.
+
+    Attributes:
+        flat: as served, `(n, dim)`, in the dtype of the model.
+        label: `(n,)`, int64; None where there are none.
+        moved: bounds of how far that dtype moved each example, `(n,)`.
+    """
+
+    flat: np.ndarray
+    label: np.ndarray | None
+    moved: np.ndarray
+
+
+class ServedInputs:
+    """What one model takes.
+
+    Args:
+        served: the model.
+
+    Example:
+        >>> from keras_curv import data, read
+        >>> x, y = data.load_all("digits")
+        >>> inputs = ServedInputs(read("saved_models/digits"))
+        >>> flat, label, moved = inputs.checked(x[:2] + np.float64(1e-9), y[:2])
+        >>> flat.shape, flat.dtype.name, label.tolist(), moved.round(10)
+        ((2, 64), 'float32', [0, 5], array([5.9e-09, 5.6e-09]))
+    """
+
+    def __init__(self, served: ServedModel):
+        self._served = served
+        self._checked = False
+
+    def checked(self, x, y=None, first_index: int = 0) -> CheckedInputs:
+        """One batch; the first is also run through the model's own signature.
+
+        Args:
+            x: `(n, *input shape)`, in the model's own units.
+            y: `(n,)` integers, or None.
+            first_index: of the first example, for messages.
+
+        Raises:
+            InputError: wrong shape, NaN or infinite entries, what the model's dtype cannot hold,
+                labels out of range, or a model whose signature disagrees with what was read.
+        """
+        converted, moved = self._as_served(np.asarray(x), first_index)
+        label = None if y is None else self._labels(np.asarray(y), len(converted), first_index)
+        self._check_signature(converted)
+        return CheckedInputs(self._flat(converted), label, moved)
+
+    def _flat(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(x), self._served.network.dim)
+
+    def _check_signature(self, converted: np.ndarray) -> None:
+        """Once, on the first examples at which no model overflows on its way."""
+        if self._checked:
+            return
+        size = np.abs(self._flat(converted).astype(np.float64))
+        usual = converted[size.max(axis=1, initial=0.0) < _USUAL]
+        if len(converted):
+            self._served.check(usual[:_CHECKED])
+            self._checked = len(usual) > 0
+
+    def _as_served(self, x: np.ndarray, first_index: int) -> tuple[np.ndarray, np.ndarray]:
+        """x in the dtype of the model, and bounds of how far that moved each example."""
+        served = self._served
+        if x.ndim == 0 or x.shape[1:] != served.input_shape:
+            raise InputError(
+                f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
+                f"{served.input_shape}; reshape x to (n, {plain_shape(served.input_shape)})"
+            )
+        if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
+            raise InputError(f"x must hold numbers. Received: {x.dtype}")
+        self._refuse_where(~np.isfinite(x), first_index, "has NaN or infinite entries")
+        with np.errstate(over="ignore", invalid="ignore"):
+            exact = target = x.astype(np.float64)
+            lost = exact.astype(x.dtype) != x
+        self._refuse_where(lost, first_index, f"has {x.dtype} entries that float64 cannot hold")
+        dtype = served.input_dtype.as_numpy_dtype
+        name = served.input_dtype.name
+        if np.issubdtype(dtype, np.integer):
+            limits, target = np.iinfo(dtype), np.rint(exact)
+            fits = (target >= limits.min) & (target <= limits.max)
+            near = np.abs(target - exact) <= 1e-5 * np.maximum(1.0, np.abs(exact))
+            self._refuse_where(
+                ~(fits & near),
+                first_index,
+                f"is not of whole numbers in the range of {name}, which {served.source} takes "
+                "(pixels in [0, 1] need an input scale of 255)",
+            )
+        with np.errstate(over="ignore"):
+            converted = target.astype(dtype)
+        back = converted.astype(np.float64)
+        self._refuse_where(~np.isfinite(back), first_index, f"overflows {name}")
+        return converted, norm_bound(self._flat(exact - back), axis=1)
+
+    def _refuse_where(self, bad: np.ndarray, first_index: int, what: str) -> None:
+        rows = self._flat(bad).any(axis=1)
+        if rows.any():
+            raise InputError(f"example {first_index + rows.argmax()} {what}")
+
+    def _labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
+        classes = self._served.network.classes
+        if y.shape != (count,) or not np.issubdtype(y.dtype, np.integer):
+            raise InputError(
+                f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}"
+            )
+        bad = (y < 0) | (y >= classes)
+        if bad.any():
+            where = int(bad.argmax())
+            raise InputError(
+                f"example {first_index + where} has label {y[where]}, but {self._served.source} "
+                f"has {classes} classes (0 to {classes - 1})"
+            )
+        return y.astype(np.int64)
+
+
+def plain_shape(shape: tuple[int, ...]) -> str:
+    """A shape without its brackets."""
+    return ", ".join(map(str, shape))

@@ -1,0 +1,84 @@
+"""Certified accuracy against radius as an image, by matplotlib, which is an extra."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+
+from keras_curv.errors import InputError
+from keras_curv.reports.wording import percent, units
+from keras_curv.rows.tally import Tally
+
+
+def require_plottable(path: str) -> None:
+    """Raises InputError where a plot cannot be drawn to `path`, before the work is done."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            "a plot needs matplotlib, which is not installed: pip install 'keras_curv[plots]'"
+        ) from error
+    known = Figure().canvas.get_supported_filetypes()
+    suffix = pathlib.Path(path).suffix[1:].lower()
+    if suffix not in known:
+        raise InputError(f"{path}: the ending of a plot must be one of {', '.join(sorted(known))}")
+
+
+def last_radius(radii: np.ndarray) -> float:
+    """Where the axis of radii ends: somewhat beyond the largest finite one."""
+    finite = radii[np.isfinite(radii) & (radii > 0.0)]
+    return 1.05 * float(finite.max()) if len(finite) else 1.0
+
+
+_LABEL_WIDTH = 0.1  # of the plot
+
+
+def plot_curve(tally: Tally, summary: dict, path: str) -> None:
+    """Certified accuracy against radius, as an image of the format that `path` ends in."""
+    from matplotlib.figure import Figure
+
+    radii = np.sort(np.frombuffer(tally.radii))
+    end, finite = last_radius(radii), radii[np.isfinite(radii) & (radii > 0.0)]
+    grid = np.concatenate([[0.0], finite, [end]])
+    # The number of radii above each grid point: a step down at every radius.
+    certified = 100.0 * (len(radii) - np.searchsorted(radii, grid, side="right")) / len(radii)
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    axes.step(grid, certified, where="post", color="#1f5fa8", linewidth=1.8)
+    labelled_to = 0.0
+    for radius, fraction in summary["certified_accuracy"].items():
+        if float(radius) <= end:
+            axes.plot(float(radius), 100.0 * fraction, "o", color="#1f5fa8", markersize=4)
+            if abs(float(radius) - labelled_to) < _LABEL_WIDTH * end:
+                continue  # it would stand on top of the last one
+            labelled_to = float(radius)
+            axes.annotate(
+                percent(fraction, 1),
+                (float(radius), 100.0 * fraction),
+                textcoords="offset points",
+                xytext=(5, 4),
+                fontsize=8,
+            )
+    if summary["clean_accuracy"] is not None:
+        axes.axhline(100.0 * summary["clean_accuracy"], color="0.6", linewidth=0.8, linestyle="--")
+        axes.annotate(
+            f"clean {percent(summary['clean_accuracy'])}",
+            (end, 100.0 * summary["clean_accuracy"]),
+            textcoords="offset points",
+            xytext=(-4, 3),
+            ha="right",
+            fontsize=8,
+            color="0.35",
+        )
+    axes.set(
+        xlim=(0.0, end),
+        ylim=(0.0, 104.0),
+        xlabel="l2 radius, " + units(summary["input_scale"]),
+        ylabel="certified accuracy, % of all examples",
+        title=f"{summary['saved_model']} on {summary['dataset']}, rivals: {summary['rivals']}",
+    )
+    axes.title.set_fontsize(9)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)

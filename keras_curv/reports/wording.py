@@ -1,0 +1,89 @@
+"""A summary in words: figures rounded to the safe side, and on what terms they hold."""
+
+from __future__ import annotations
+
+import decimal
+import math
+
+_RIVALS_TEXT = {
+    "all": "all (a certificate of the classifier)",
+    "runner_up": "runner-up only (NOT a certificate of the classifier)",
+    "random": "one at random (NOT a certificate of the classifier)",
+    "least": "least likely only (NOT a certificate of the classifier)",
+}
+
+
+_GUARANTEE_TEXT = {
+    "real": "real arithmetic on the stored weights",
+    "float32": "as served in IEEE single, in any order of sums; no TF32, bfloat16, Winograd",
+    "probabilistic": "of the classifier smoothed by noise, each with probability 1 − α",
+}
+
+
+def facts(summary: dict) -> list[tuple[str, str]]:
+    """On what terms the radii hold and what proved them, as name and text."""
+    mean, median = summary["mean_radius"], summary["median_radius"]
+    return [
+        ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
+        ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
+        ("units", units(summary["input_scale"])),
+        ("rivals", _RIVALS_TEXT[summary["rivals"]]),
+        ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
+        *_smoothing(summary),
+        ("proved by", _shares(summary["methods"])),
+        ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
+    ]
+
+
+def percent(fraction: float, digits: int = 2) -> str:
+    """A fraction as per cent, rounded down, as every radius is."""
+    scale = 10**digits
+    return f"{math.floor(fraction * 100 * scale + 1e-9) / scale:.{digits}f} %"
+
+
+def percent_up(fraction: float, digits: int = 2) -> str:
+    """A fraction of what is lost as per cent, rounded up."""
+    scale = 10**digits
+    return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"
+
+
+_FOUR_DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
+
+
+def number(value: float | str | None) -> str:
+    """A figure to four digits, rounded down; "none" where there is none."""
+    if value is None or isinstance(value, str):
+        return value or "none"
+    return str(float(_FOUR_DIGITS.create_decimal(value)))
+
+
+def _statuses(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} {name.lower()}" for name, n in counts.items() if n)
+
+
+def _shares(methods: dict[str, int]) -> str:
+    """Which methods proved which part of the radii."""
+    total = sum(methods.values())
+    return ", ".join(f"{name} {percent(n / total, 1)}" for name, n in methods.items()) or "none"
+
+
+def _smoothing(summary: dict) -> list[tuple[str, str]]:
+    """The terms of a vote under noise, if it was one."""
+    if "deviation" not in summary:
+        return []
+    text = "{noise}, deviation {deviation:g}; {samples:,} samples, α = {failure_probability:g}"
+    return [("noise", text.format(**summary))]
+
+
+def units(scale: float) -> str:
+    """What a radius is measured in."""
+    return "the model's own input" + ("" if scale == 1.0 else f" (examples × {scale:g})")
+
+
+def describe(check: dict) -> str:
+    """One check of a verdict, in a line."""
+    word = "passed" if check["passed"] else "FAILED"
+    required = f"{100 * check['required']:g} %"
+    if check["name"] == "certified_accuracy":
+        return f"{word}: certified {percent(check['found'])}, required {required}"
+    return f"{word}: lost {percent_up(check['found'])} of the certificates, allowed {required}"

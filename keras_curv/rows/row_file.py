@@ -1,0 +1,157 @@
+"""Rows of a certification run: what one example came to, as CSV that survives a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+
+from keras_curv.errors import InputError
+from keras_curv.files import write_json
+from keras_curv.rows.row import Row
+
+
+def settings_path(path: pathlib.Path) -> pathlib.Path:
+    """Where the settings lie that the rows at `path` were made with."""
+    return path.with_name(path.name + ".settings.json")
+
+
+class RowFile:
+    """A CSV file of rows, flushed as they come, that an interrupted run can go on with.
+
+    Beside `path` lies `path.settings.json`, which says what the rows were made with: a run
+    resumes only with the same settings. It resumes at a whole batch, so that every row is
+    computed in the company in which an unbroken run would have computed it. Rows of an unfinished
+    batch stay in the file, too, and the batch is written on from there: only where the rows come
+    out otherwise than before are they taken back.
+
+    Args:
+        path: None keeps nothing.
+        settings: of the run, JSON; must have `batch_size`.
+        count: how many rows a finished run has.
+        resume: go on with an existing file.
+        kind: of the rows: a NamedTuple with `index`, `cells` and `parse`, as `Row` has them.
+
+    Attributes:
+        rows: those that an existing file holds already.
+
+    Raises:
+        InputError: the file exists and `resume` is not given; it was made with other settings, or
+            has more rows; it is not a file of rows; it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str | None,
+        settings: dict,
+        *,
+        count: int,
+        resume: bool = False,
+        kind: type = Row,
+    ):
+        self.rows: list = []
+        self._file = None
+        self._end = 0  # of the rows that are kept
+        if path is None:
+            return
+        self._path = target = pathlib.Path(path)
+        try:
+            if target.exists():
+                if not resume:
+                    raise InputError(
+                        f"{path} exists; go on with it by --resume, remove it, or name another "
+                        "output"
+                    )
+                _require_same(target, settings)
+                self.rows, self._end = _read_rows(target, settings["batch_size"], count, kind)
+                self._file = target.open("r+b")
+            else:
+                write_json(settings_path(target), settings)
+                self._file = target.open("x+b")
+            if self._end == 0:
+                self._append(_lines([kind._fields]))
+        except OSError as error:
+            self.__exit__()
+            raise self._unwritable(error) from error
+
+    def write(self, rows: Sequence) -> None:
+        """Appends rows; they are with the operating system when this returns."""
+        if self._file is None or not rows:
+            return
+        try:
+            self._append(_lines(row.cells() for row in rows))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _append(self, text: bytes) -> None:
+        self._file.seek(self._end)
+        there = self._file.read()
+        if not text.startswith(there):
+            self._file.seek(self._end)
+            self._file.truncate()
+            there = b""
+        self._file.write(text[len(there) :])
+        self._file.flush()
+        self._end += len(text)
+
+    def _unwritable(self, error: OSError) -> InputError:
+        reason = error.strerror or error
+        return InputError(f"cannot write {self._path}: {reason}; rows that it holds are kept")
+
+    def __enter__(self) -> RowFile:
+        return self
+
+    def __exit__(self, *unused) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a full disk, which `write` has reported
+                self._file.close()
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _require_same(target: pathlib.Path, settings: dict) -> None:
+    beside = settings_path(target)
+    try:
+        before = json.loads(beside.read_text())
+        if not isinstance(before, dict):
+            raise ValueError("no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{target} cannot be resumed: {beside.name}, which says how it was made, is missing "
+            "or broken"
+        ) from error
+    for key in settings:
+        if before.get(key) != settings[key]:
+            raise InputError(
+                f"{target} was made with {key} {before.get(key)!r}, not {settings[key]!r}; "
+                "resume with the same settings, or name another output"
+            )
+
+
+def _read_rows(target: pathlib.Path, batch_size: int, count: int, kind: type) -> tuple[list, int]:
+    """The rows to keep, which is all of a finished file or whole batches, and where they end."""
+    lines = target.read_bytes().split(b"\n")[:-1]  # what has no line end was not finished
+    header = ",".join(kind._fields).encode()
+    if lines and lines[0] != header:
+        raise InputError(f"{target} is not a file of rows: its header is {lines[0][:80]!r}")
+    rows = []
+    for number, line in enumerate(lines[1:]):
+        try:
+            row = kind.parse(next(csv.reader([line.decode()])))
+            if row.index != number:
+                raise ValueError(f"row {number} has index {row.index}")
+        except (ValueError, KeyError, StopIteration, csv.Error) as error:
+            raise InputError(f"{target}, line {number + 2}, is not a row: {error}") from error
+        rows.append(row)
+    if len(rows) > count:
+        raise InputError(f"{target} has {len(rows)} rows, but there are only {count} examples")
+    if len(rows) < count:
+        rows = rows[: len(rows) // batch_size * batch_size]
+    return rows, sum(len(line) + 1 for line in lines[: len(rows) + 1])

@@ -1,0 +1,121 @@
+"""Rows that many workers leave side by side, a file for each batch, until they are joined."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Sequence
+
+from keras_curv.errors import InputError
+from keras_curv.rows.row import Row
+
+
+class Shards:
+    """A folder of batches of rows, which any number of workers fill in any order.
+
+    A file gets its name when it is whole, and rows depend on nothing but the settings, which the
+    name of the folder stands for: so a batch that is certified twice, or whose worker died, is
+    there once, and what a killed run left is good for the next.
+
+    Args:
+        output: beside which the folder lies, where all workers can write.
+        settings: of the run; must have `batch_size`.
+        count: how many examples there are.
+
+    Raises:
+        InputError: from all methods, where the folder cannot be read or written.
+
+    Example:
+        >>> import tempfile
+        >>> shards = Shards(tempfile.mkdtemp() + "/rows.csv", {"batch_size": 2}, count=5)
+        >>> shards.missing(2)
+        [2, 4]
+    """
+
+    def __init__(self, output: str, settings: dict, *, count: int):
+        text = json.dumps(settings, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.folder = pathlib.Path(os.path.abspath(f"{output}.shards-{digest}"))
+        self._size = settings["batch_size"]
+        self._count = count
+
+    def missing(self, start: int) -> list[int]:
+        """The first examples of all batches from `start` on whose rows are not there, whole."""
+        firsts = range(start, self._count, self._size)
+        return [first for first in firsts if self._read(first) is None]
+
+    def prepare(self) -> None:
+        """Makes the folder, and forgets what an earlier run could not certify."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            for refusal in self.folder.glob("*.refused"):
+                refusal.unlink()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Leaves one batch."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(row.cells() for row in rows)
+        self._put(f"{rows[0].index}.csv", text.getvalue())
+
+    def refuse(self, first: int, reason: str) -> None:
+        """Leaves the reason why a batch cannot be certified."""
+        self._put(f"{first}.refused", reason)
+
+    def rows(self, first: int) -> list[Row]:
+        """One batch, that workers are done with.
+
+        Raises:
+            InputError: it was refused; or it is not there.
+        """
+        rows = self._read(first)
+        if rows is not None:
+            return rows
+        refusal = self.folder / f"{first}.refused"
+        if refusal.exists():
+            raise InputError(refusal.read_text(encoding="utf-8"))
+        raise InputError(
+            f"the rows from {first} on are not in {self.folder}, where workers should have left "
+            "them; is it on a file system that all of them share? Go on with --resume"
+        )
+
+    def remove(self) -> None:
+        """The folder and all that is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _read(self, first: int) -> list[Row] | None:
+        indices = list(range(first, min(first + self._size, self._count)))
+        try:
+            text = (self.folder / f"{first}.csv").read_text(encoding="utf-8")
+            if not text.endswith("\n"):
+                return None
+            rows = [Row.parse(cells) for cells in csv.reader(io.StringIO(text))]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, csv.Error):  # a disk that lost power; certify it again
+            return None
+        except OSError as error:
+            raise self._failed(error) from error
+        return rows if [row.index for row in rows] == indices else None
+
+    def _put(self, name: str, text: str) -> None:
+        partial = self.folder / f"{uuid.uuid4().hex}.part"
+        try:
+            with partial.open("w", newline="", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self.folder / name)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> InputError:
+        reason = error.strerror or error
+        return InputError(f"cannot use {self.folder}, the place of rows by batch: {reason}")

@@ -1,0 +1,73 @@
+"""Rows summed up as they come: accuracies, mean radius, what proved how many."""
+
+from __future__ import annotations
+
+import array
+import collections
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from keras_curv.certificates.certificate import Status
+from keras_curv.rows.row import Row
+
+
+class Tally:
+    """Sums rows up as they come; of each example it keeps one number, the radius."""
+
+    def __init__(self):
+        self.radii = array.array("d")  # of every example; 0 where nothing is certified
+        self.statuses = collections.Counter()
+        self.methods = collections.Counter()
+        self.labelled = True
+        self._gradients = 0
+        self._exact = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Counts rows in."""
+        for row in rows:
+            self.radii.append(row.radius)
+            self.statuses[row.status] += 1
+            self.methods[row.method] += bool(row.method)
+            self.labelled &= row.label is not None
+            self._gradients += row.gradient_evaluations
+            self._exact += row.primal_equals_dual
+
+    def certified_accuracy(self, radius: float) -> float:
+        """The fraction of all examples that are correct and certified at more than `radius`."""
+        radii = np.frombuffer(self.radii) if self.radii else np.zeros(0)
+        return float(np.mean(radii > radius)) if len(radii) else 0.0
+
+    def summary(self, radii: Sequence[float]) -> dict:
+        """What the run came to, as JSON can hold it.
+
+        Returns:
+            `examples`; `clean_accuracy` (None without labels); `certified_accuracy`, radius as
+            string → fraction of all examples; `mean_radius` and `median_radius` over the
+            correct ones (None where there are none, "inf" where infinite); `statuses`, name →
+            count; `gradient_evaluations`, mean per example, summed over its rivals;
+            `primal_equals_dual`, the fraction of all examples whose radius is exact; `methods`,
+            name → how many radii it proved.
+        """
+        count = len(self.radii)
+        correct_names = (Status.CERTIFIED.name, Status.UNPROVED.name)
+        correct = sum(self.statuses[name] for name in correct_names)
+        # Only certified examples have a positive radius, so zeros pad the correct ones.
+        values = np.sort(np.frombuffer(self.radii) if count else np.zeros(0))[count - correct :]
+        return {
+            "examples": count,
+            "clean_accuracy": correct / count if count and self.labelled else None,
+            "certified_accuracy": {str(float(r)): self.certified_accuracy(r) for r in radii},
+            "mean_radius": json_number(values.mean()) if correct else None,
+            "median_radius": json_number(np.median(values)) if correct else None,
+            "statuses": {status.name: self.statuses[status.name] for status in Status},
+            "gradient_evaluations": self._gradients / count if count else 0.0,
+            "primal_equals_dual": self._exact / count if count else 0.0,
+            "methods": {name: number for name, number in self.methods.most_common() if number},
+        }
+
+
+def json_number(value: float) -> float | str:
+    """A number that JSON can hold; infinity has to be text."""
+    return "inf" if math.isinf(value) else float(value)

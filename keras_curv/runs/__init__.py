@@ -1,0 +1,1 @@
+"""A whole certification run, from a model and a stream of examples to its outputs."""

@@ -1,0 +1,1 @@
+"""Published trainings to compare with, one method a file."""

@@ -1,0 +1,79 @@
+"""Interval bounds of a network on an l2 ball, differentiable, to train with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_curv.certificates.box import value_range
+from keras_curv.network.network import FeedForward
+
+
+class IntervalBounds(NamedTuple):
+    """What intervals say of a network on a ball.
+
+    Attributes:
+        hidden: `(low, high)` of `z_1, …, z_{L−1}`, each `(n, N_k)`.
+        margins: lower bounds of `z_label − z_rival`, `(n, rivals)`.
+    """
+
+    hidden: list[tuple[tf.Tensor, tf.Tensor]]
+    margins: tf.Tensor
+
+
+def interval_bounds(
+    network: FeedForward, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor, radius
+) -> IntervalBounds:
+    """Interval bounds wherever `‖δ‖₂ ≤ radius`, differentiable, in the dtype of `x`.
+
+    For training: they hold up to rounding, which is not charged.
+
+    Args:
+        network: its activations must have passed `require_value_range`.
+        x: centres of the balls, `(n, dim)`.
+        label: `(n,)`, integers.
+        rivals: `(n, k)`, integers.
+        radius: one number, not negative.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
+        >>> x, label, rivals = tf.ones((1, 2)), tf.constant([0]), tf.constant([[1]])
+        >>> interval_bounds(network, x, label, rivals, 0.5).margins.numpy()
+        array([[-1.]], dtype=float32)
+    """
+    kernels, biases = network.weights(x.dtype)
+    rows, constants = margin_rows(network, label, rivals, x.dtype)
+    centre, half, hidden = x, None, []
+    for kernel, bias, activation in zip(
+        kernels[:-1], biases[:-1], network.activations, strict=True
+    ):
+        middle = tf.matmul(centre, kernel) + bias
+        spread = (
+            radius * l2_norm(kernel, axis=0) if half is None else tf.matmul(half, tf.abs(kernel))
+        )
+        hidden.append((middle - spread, middle + spread))
+        low, high = value_range(activation, *hidden[-1])
+        centre, half = (low + high) / 2.0, (high - low) / 2.0
+    spread = radius * l2_norm(rows) if half is None else row_products(tf.abs(rows), half)
+    return IntervalBounds(hidden, row_products(rows, centre) + constants - spread)
+
+
+def margin_rows(network: FeedForward, label, rivals, dtype) -> tuple[tf.Tensor, tf.Tensor]:
+    """What the margins are of the last activations: `(n, k, N)`, and `(n, k)` besides."""
+    kernels, biases = network.weights(dtype)
+    # Products with one-hot rows instead of gathers: their gradients are dense.
+    sign = tf.one_hot(label, network.classes, dtype=dtype)[:, None]
+    sign -= tf.one_hot(rivals, network.classes, dtype=dtype)
+    rows = tf.tensordot(sign, tf.transpose(kernels[-1]), 1)
+    return rows, tf.tensordot(sign, biases[-1], 1)
+
+
+def l2_norm(array: tf.Tensor, axis: int = -1) -> tf.Tensor:
+    """‖·‖₂ over one axis, with a gradient at 0."""
+    return tf.sqrt(tf.reduce_sum(array * array, axis=axis) + 1e-30)
+
+
+def row_products(rows: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    """`(n, k, N)` with `(n, N)`, each row with its example's vector: `(n, k)`."""
+    return tf.einsum("nki,ni->nk", rows, vectors)

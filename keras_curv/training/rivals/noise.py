@@ -1,0 +1,231 @@
+"""Training for randomized smoothing: on Gaussian noise, and on points attacked through it.
+
+Smoothing certifies the class that wins most often at `x + s ξ`, ξ standard normal, so a base is
+trained there: on m draws for each example, all with its label. Adversarial noise training moves x
+first, to where the smoothed softmax of the label is smallest in a ball, by projected ascent of
+
+    −log( (1/m) Σ_j softmax(z(x̂ + s ξ_j))_y )    over ‖x̂ − x‖ ≤ ρ,
+
+with the very draws that the step then trains on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
+from keras_curv.network.network import FeedForward, likeliest_rivals
+from keras_curv.training.logits_model import LogitsModel
+from keras_curv.training.rivals.pgd import l2_ascent
+
+_RIVALS = ("all", "runner_up")
+_NEVER = -1e9  # the logit of a class that takes no part
+_STEP_SIZE = 2.0  # times ρ / attack_steps: the ball can be crossed
+
+
+class _Noisy(NamedTuple):
+    """What takes the place of the labels while a step works on noisy examples.
+
+    Attributes:
+        label: `(n,)`.
+        logits: of the clean examples, `(n, classes)`.
+    """
+
+    label: tf.Tensor
+    logits: tf.Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_curv")
+class NoiseModel(LogitsModel):
+    """Trains a base model under Gaussian noise, to be smoothed with noise of the same size.
+
+    The compiled loss is the mean over all draws. Each step's noise depends on `seed`, the
+    optimiser's count of steps and the replica alone; evaluation draws the same noise for every
+    batch.
+
+    Metrics: those compiled, on the clean examples; `clean_accuracy`; `noisy_accuracy`, of the
+    noisy points, attacked where there is a radius.
+
+    Args:
+        base: as for `CRTModel`, with any activation.
+        deviation: s > 0, the standard deviation of the noise in each entry, in input units.
+        radius: ρ > 0 of adversarial noise training; None: noise alone.
+        attack_steps: gradients for each attack.
+        rivals: "all": the attack is on the softmax of all classes; "runner_up": on that of the
+            label and the likeliest other class under noise.
+        samples: m, draws for each example.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        seed: of the noise.
+
+    Raises:
+        InputError: an argument out of range, or the base has a part that cannot be read.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
+        >>> model = NoiseModel(base, 0.25, radius=0.5, samples=2)
+        >>> model.compile("adam")
+        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
+        >>> sorted(history.history)
+        ['clean_accuracy', 'loss', 'noisy_accuracy']
+
+    Reference: Cohen, Rosenfeld & Kolter, "Certified adversarial robustness via randomized
+    smoothing" (2019), section 3.3; Salman et al., "Provably robust deep learning via
+    adversarially trained smoothed classifiers" (2019), equations 5 and 6; Singla & Feizi (2020),
+    appendix, for "runner_up".
+    """
+
+    def __init__(
+        self,
+        base,
+        deviation,
+        *,
+        radius=None,
+        attack_steps=4,
+        rivals="all",
+        samples=1,
+        ramp_steps=0,
+        seed=0,
+        **kwargs,
+    ):
+        super().__init__(base, **kwargs)
+        self.deviation = require_positive(deviation, "deviation")
+        self.radius = None if radius is None else require_positive(radius, "radius")
+        self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
+        self.rivals = require_one_of(rivals, _RIVALS, "rivals")
+        self.samples = require_at_least(samples, 1, "samples")
+        self.ramp_steps = require_at_least(ramp_steps, 0, "ramp_steps")
+        if self.ramp_steps and self.radius is None:
+            raise InputError(
+                "ramp_steps raises the radius of the attack, but there is none; give radius=. "
+                f"Received: ramp_steps={ramp_steps}"
+            )
+        self.seed = require_at_least(seed, 0, "seed")
+        self.clean_metric = keras.metrics.SparseCategoricalAccuracy("clean_accuracy")
+        self.noisy_metric = keras.metrics.SparseCategoricalAccuracy("noisy_accuracy")
+
+    def train_step(self, data):
+        """One step: the noise, the attack, then Keras' own step at its points."""
+        return super().train_step(self._noisy(data, training=True))
+
+    def test_step(self, data):
+        """The same at the full radius."""
+        return super().test_step(self._noisy(data, training=False))
+
+    def _noisy(self, data, training: bool):
+        """The step's data, with noisy points `(n·m, …)` for x and `_Noisy` for y."""
+        x, label, sample_weight = self.checked(data)
+        network = self.live.now()
+        x = tf.cast(x, tf.float32)
+        flat = tf.reshape(x, (-1, network.dim))
+        shape = tf.shape(flat)[0], self.samples, network.dim
+        noise = self.deviation * standard_normal(shape, self.seed_of_step(training))
+        point = flat
+        if self.radius is not None:
+            rivals = self._taking_part(network, flat, noise, label)
+            radius = self.current_radius(training)
+            point = noise_attack(
+                network, flat, noise, label, rivals, radius=radius, steps=self.attack_steps
+            )
+        points = tf.reshape(point[:, None] + noise, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
+        data = points, _Noisy(label, network.logits(flat))
+        return (*tf.nest.map_structure(tf.stop_gradient, data), sample_weight)
+
+    def _taking_part(self, network, x, noise, label) -> tf.Tensor | None:
+        """Which classes the attack sees, `(n, classes)`; None for all."""
+        if self.rivals == "all":
+            return None
+        mean = tf.reduce_mean(tf.nn.softmax(_noisy_logits(network, x, noise)), axis=1)
+        classes = [label, likeliest_rivals(mean, label, 1)[:, 0]]
+        return sum(tf.one_hot(one, network.classes) for one in classes) > 0.0
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """The compiled loss, of all draws."""
+        if isinstance(y, _Noisy):  # Keras builds its losses on the data as they come
+            y, sample_weight = self._repeated(y.label), self._repeated(sample_weight)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """The compiled metrics on the clean examples, and both accuracies."""
+        if not isinstance(y, _Noisy):
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        self.clean_metric.update_state(y.label, y.logits, sample_weight)
+        self.noisy_metric.update_state(
+            self._repeated(y.label), y_pred, self._repeated(sample_weight)
+        )
+        return super().compute_metrics(x, y.label, y.logits, sample_weight)
+
+    def _repeated(self, values):
+        """One entry for each draw."""
+        return None if values is None else tf.repeat(values, self.samples, axis=0)
+
+    def get_config(self):
+        """What `from_config` takes."""
+        return {
+            **super().get_config(),
+            "deviation": self.deviation,
+            "radius": self.radius,
+            "attack_steps": self.attack_steps,
+            "rivals": self.rivals,
+            "samples": self.samples,
+            "ramp_steps": self.ramp_steps,
+            "seed": self.seed,
+        }
+
+
+def noise_attack(
+    network: FeedForward,
+    x: tf.Tensor,
+    noise: tf.Tensor,
+    label: tf.Tensor,
+    taking_part: tf.Tensor | None = None,
+    *,
+    radius,
+    steps: int,
+) -> tf.Tensor:
+    """Projected ascent of `−log mean_j softmax(z(x̂ + noise_j))_y` over `‖x̂ − x‖ ≤ ρ`.
+
+    Args:
+        x: `(n, dim)`, float32 or float64.
+        noise: `(n, m, dim)`, added as it is.
+        label: `(n,)`, integers.
+        taking_part: `(n, classes)`, bool, the classes that the softmax is of; None for all.
+        radius: ρ > 0.
+        steps: each `2ρ / steps` long, along the normalised gradient.
+
+    Returns:
+        x̂, `(n, dim)`, in the ball.
+
+    Reference: Salman et al. (2019), section 3.1, "SmoothAdv" with PGD.
+    """
+    own = tf.one_hot(label, network.classes, dtype=x.dtype)
+
+    def loss(point):
+        logits = _noisy_logits(network, point, noise)
+        if taking_part is not None:
+            logits = tf.where(taking_part[:, None], logits, tf.constant(_NEVER, x.dtype))
+        log_softmax = tf.reduce_sum(own[:, None] * tf.nn.log_softmax(logits), axis=-1)
+        return -tf.reduce_logsumexp(log_softmax, axis=1)
+
+    return l2_ascent(loss, x, x, radius=radius, steps=steps, step_size=_STEP_SIZE)
+
+
+def standard_normal(shape, seed) -> tf.Tensor:
+    """Normal numbers, float32, the same whether or not compiled by XLA (TensorFlow's are not).
+
+    Args:
+        shape: any.
+        seed: two integers.
+    """
+    bits = tf.random.stateless_uniform(shape, seed, None, None, tf.uint32, alg="philox")
+    cell = tf.cast(tf.bitwise.right_shift(bits, 9), tf.float32)  # of 2²³
+    return tf.math.ndtri((cell + 0.5) * 2.0**-23)
+
+
+def _noisy_logits(network: FeedForward, x: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """`(n, m, classes)`."""
+    points = tf.reshape(x[:, None] + noise, (-1, network.dim))
+    return tf.reshape(network.logits(points), (-1, noise.shape[1], network.classes))

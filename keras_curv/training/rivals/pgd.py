@@ -1,0 +1,149 @@
+"""Adversarial training on the points that projected gradient ascent finds in an l2 ball.
+
+Reference: Madry, Makelov, Schmidt, Tsipras & Vladu, "Towards deep learning models resistant to
+adversarial attacks" (2018), equation 2.1 with l2 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from keras_curv.attacks.ball import normalized, project, uniform_in_ball
+from keras_curv.errors import require_at_least, require_positive
+from keras_curv.training.logits_model import class_numbers
+from keras_curv.training.rivals.ball_model import BallModel, flattened
+
+
+def l2_ascent(
+    objective: Callable[[tf.Tensor], tf.Tensor],
+    x: tf.Tensor,
+    start: tf.Tensor,
+    *,
+    radius,
+    steps: int,
+    step_size: float,
+) -> tf.Tensor:
+    """Climbs `max f(x̂)` over `‖x̂ − x‖ ≤ ρ` by projected steps along ∇f/‖∇f‖.
+
+    Args:
+        objective: `(n, dim)` → any shape; its sum is climbed, so that each row should have terms
+            of its own.
+        x: centres, `(n, dim)`.
+        start: where to begin, `(n, dim)`; projected first.
+        radius: ρ > 0, a number or `(n,)`.
+        steps: how many.
+        step_size: a step is `step_size · ρ / steps` long; rows without a gradient stay.
+
+    Returns:
+        The last points, `(n, dim)`, in the ball, without a gradient.
+
+    Example:
+        >>> x = tf.zeros((1, 2))
+        >>> up = lambda point: point[:, 0]
+        >>> l2_ascent(up, x, x, radius=0.5, steps=4, step_size=2.5).numpy()
+        array([[0.5, 0. ]], dtype=float32)
+    """
+
+    def climb(index, point):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(point)
+            value = objective(point)
+        gradient = tape.gradient(value, point)
+        return index + 1, project(point + step * normalized(gradient), x, radius)
+
+    step = tf.reshape(step_size * tf.cast(radius, x.dtype) / steps, (-1, 1))
+    begin = tf.constant(0), project(start, x, radius)
+    _, point = tf.while_loop(lambda index, _: index < steps, climb, begin, maximum_iterations=steps)
+    return tf.stop_gradient(point)
+
+
+class AttackedModel(BallModel):
+    """What training on the points of an l2 ascent has besides: its steps, and a random start.
+
+    Args:
+        base, radius, ramp_steps: see `BallModel`.
+        attack_steps, step_size: see `l2_ascent`.
+        seed: of the random starts, which differ from step to step, and are the same at every
+            evaluation. XLA draws other ones.
+    """
+
+    def __init__(
+        self, base, radius, *, attack_steps=10, step_size=2.5, ramp_steps=0, seed=0, **kwargs
+    ):
+        super().__init__(base, radius, ramp_steps=ramp_steps, **kwargs)
+        self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
+        self.step_size = require_positive(step_size, "step_size")
+        self.seed = require_at_least(seed, 0, "seed")
+        self.attack_metric = keras.metrics.SparseCategoricalAccuracy("attack_accuracy")
+
+    def attacked(self, objective, x, training: bool, start) -> tf.Tensor:
+        """Points of the shape of `x` where the ascent of `objective` ends.
+
+        Args:
+            objective: see `l2_ascent`.
+            start: centres, radius and seed `(2,)` → where to begin.
+        """
+        flat = flattened(x, self.live.sizes[0])
+        radius = self.current_radius(training)
+        begin = start(flat, radius, self.seed_of_step(training))
+        options = {"steps": self.attack_steps, "step_size": self.step_size}
+        point = l2_ascent(objective, flat, begin, radius=radius, **options)
+        return tf.reshape(point, (-1, *x.shape[1:]))
+
+    def get_config(self):
+        """What `from_config` takes."""
+        return {
+            **super().get_config(),
+            "attack_steps": self.attack_steps,
+            "step_size": self.step_size,
+            "seed": self.seed,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_curv")
+class PGDModel(AttackedModel):
+    """Minimises the compiled loss at points x̂ that PGD finds: `min E max_{‖x̂−x‖≤ρ} loss(x̂, y)`.
+
+    The attack is untargeted: it climbs the compiled loss from a random point of the ball, and its
+    last point counts. It finds what it finds: nothing is proved.
+
+    Metrics: those compiled, on the clean examples; `clean_accuracy`; `attack_accuracy`.
+
+    Args:
+        base: a built model with one input and one output of logits, a plain chain of layers with
+            any activation of `ACTIVATIONS`.
+        radius: ρ > 0 of the ball, in units of the model's input.
+        attack_steps: gradients for each attack.
+        step_size: a step is `step_size · ρ / attack_steps` long.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        seed: of the random starts, which differ from step to step, and are the same at every
+            evaluation. XLA draws other ones.
+
+    Raises:
+        InputError: an argument out of range, or the base has a part that cannot be read.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
+        >>> model = PGDModel(base, radius=0.5)
+        >>> model.compile("adam")
+        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
+        >>> sorted(history.history)
+        ['attack_accuracy', 'clean_accuracy', 'loss']
+    """
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """The compiled loss at the attacked points."""
+        label, network, loss = class_numbers(y), self.live.now(), super().compute_loss
+        point = self.attacked(
+            lambda point: loss(None, label, network.logits(point), None, False),
+            x,
+            training,
+            uniform_in_ball,
+        )
+        worst = self.base(point, training=training)
+        self.attack_metric.update_state(label, worst, sample_weight)
+        return loss(x, label, worst, sample_weight, training)

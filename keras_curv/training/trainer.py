@@ -1,0 +1,309 @@
+"""From a recipe to a trained, exported and certified model: `bin/train` in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import shutil
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import data
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.data.examples import Examples
+from keras_curv.errors import InputError
+from keras_curv.files import part_path, write_file, write_text, writing
+from keras_curv.network.activations import SMOOTH
+from keras_curv.reports import wording
+from keras_curv.runs.runner import DEFAULT_RADII, certify_examples
+from keras_curv.training import augmentation
+from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
+from keras_curv.training.recipe import Recipe
+
+_LINEAR_BOUNDS = {2: 1000, 3: 100}  # examples, by layers: they take their time
+
+
+def train(
+    recipe: Recipe,
+    output: str,
+    *,
+    resume: bool = False,
+    data_dir: str | None = None,
+    command: str | None = None,
+    radii: Sequence[float] = DEFAULT_RADII,
+    certify_every: int = 0,
+    limit: int | None = None,
+    progress: bool = False,
+) -> dict:
+    """Trains by a recipe, exports the base as a SavedModel, certifies it, and writes its card.
+
+    `output` becomes a SavedModel directory, with beside it `CARD.md`, `recipe.json`,
+    `history.csv` (an epoch a line), `certified.json` (the summary) and, if TensorBoard is
+    installed, `logs`.
+    There is a checkpoint after every epoch until the model is there; order, shifts and
+    checkpoints are such that a resumed run ends with the weights of an uninterrupted one.
+
+    Args:
+        recipe: what to train, and how.
+        output: directory; must not hold anything yet, unless `resume`.
+        resume: go on where an interrupted run of the same recipe stopped.
+        data_dir: of tfds.
+        command: for the card.
+        radii: at which accuracy is certified, for the card and every so many epochs.
+        certify_every: epochs between certifications of 500 held-out examples; 0: none.
+        limit: certify only the first so many examples of what is evaluated.
+        progress: show bars.
+
+    Returns:
+        The summary of the certification; see `Tally.summary`.
+
+    Raises:
+        InputError: what cannot be used; before anything is written where that can be known.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp() + "/digits"
+        >>> recipe = Recipe(width=16, epochs=1, jit=False)
+        >>> summary = train(recipe, folder)  # doctest: +ELLIPSIS
+        6/6 - ...
+        >>> summary["examples"], pathlib.Path(folder, "CARD.md").is_file()
+        (360, True)
+    """
+    if certify_every and not recipe.held_out:
+        raise InputError("certifying while training needs held_out examples to certify")
+    examples = data.load(recipe.dataset, "train", data_dir=data_dir)
+    evaluated = data.load(recipe.dataset, "test", data_dir=data_dir)
+    x, y = examples.arrays()
+    held = None
+    if recipe.held_out:
+        x, y, evaluated = _split(x, y, recipe, examples.name)
+        held = evaluated.arrays()
+    keras.utils.set_random_seed(recipe.seed)
+    base = recipe.build(x.shape[1:], int(y.max()) + 1)
+    model = recipe.model(base, recipe.steps(len(x)))
+    directory = _prepare(pathlib.Path(output), recipe, resume)
+    checkpoints = directory / "checkpoints"
+    if checkpoints.exists() or not (directory / "saved_model.pb").exists():
+        with _writing(directory, tf.errors.ResourceExhaustedError):
+            callbacks = _callbacks(recipe, directory, held, radii, certify_every)
+            last = _Checkpoints(model, checkpoints, directory / "history.csv")
+            _fit(recipe, model, x, y, held, [*callbacks, last], progress)
+        with _writing(directory):
+            base.export(str(directory), verbose=False)
+    _remove(checkpoints)
+    method, most = _proof(recipe)
+    count = evaluated.count
+    evaluated = evaluated.limited(min(limit or count, most or count, count))
+    summary = certify_examples(
+        str(directory),
+        evaluated,
+        method=method,
+        radii=radii,
+        summary=str(directory / "certified.json"),
+        progress=progress,
+    )
+    part = "All" if evaluated.count == count else "The first"
+    write_text(directory / "CARD.md", _card(recipe, directory.name, part, summary, command))
+    return summary
+
+
+def _proof(recipe: Recipe) -> tuple[str, int | None]:
+    """The method that certifies the result, and on how many examples; None: all."""
+    if recipe.activation in SMOOTH and recipe.loss not in ("crown_ibp", "coap"):
+        return CurvatureCertificate.name, None
+    return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(recipe.layers, _LINEAR_BOUNDS[3])
+
+
+def _fit(recipe: Recipe, model, x, y, held, callbacks, progress: bool) -> None:
+    """Trains what is left of the epochs."""
+    first = callbacks[-1].restore()
+    model.fit(
+        _batches(x, y, recipe, first),
+        initial_epoch=first,
+        epochs=recipe.epochs,
+        steps_per_epoch=recipe.steps(len(x)),
+        validation_data=held and tf.data.Dataset.from_tensor_slices(held).batch(1000),
+        callbacks=callbacks,
+        verbose=1 if progress else 2,
+        shuffle=False,
+    )
+
+
+def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.Path:
+    """The output directory with the recipe in it."""
+    file, text = directory / "recipe.json", json.dumps(dataclasses.asdict(recipe), indent=2)
+    try:
+        if resume and not file.is_file():
+            raise InputError(f"{directory} has no recipe.json: there is no run to resume")
+        if resume:
+            require_same_recipe(directory, recipe)
+            if (directory / "CARD.md").is_file():
+                raise InputError(f"{directory} is finished; there is nothing to resume")
+            return directory
+        if directory.exists() and (
+            not directory.is_dir() or set(directory.iterdir()) - {part_path(file)}
+        ):
+            raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
+        directory.mkdir(parents=True, exist_ok=True)
+        write_text(file, text + "\n")
+    except OSError as error:
+        raise InputError(f"{directory} cannot be used for output: {error}") from error
+    return directory
+
+
+def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
+    """InputError unless what is in the directory was begun by this recipe."""
+    file = directory / "recipe.json"
+    try:
+        then = json.loads(file.read_text())
+        if not isinstance(then, dict):
+            raise TypeError(f"{file.name} holds no recipe")
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+        raise InputError(f"{directory} cannot be used for output: {error}") from error
+    # What an older version did not ask for was as it is by default.
+    then = {field.name: field.default for field in dataclasses.fields(Recipe)} | then
+    now = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    other = [key for key in now if now[key] != then[key]]
+    if other:
+        raise InputError(
+            f"{directory} was begun with another recipe; they differ in "
+            + ", ".join(f"{key} ({then[key]}, now {now[key]})" for key in other)
+        )
+
+
+def _split(x, y, recipe: Recipe, name: str):
+    """Training arrays, and the held-out part as examples; a permutation of the seed 0."""
+    order = np.random.default_rng(0).permutation(len(x))
+    count = round(recipe.held_out * len(x))
+    if not 0 < count < len(x):
+        raise InputError(f"held_out leaves {count} of {len(x)} examples; use another fraction")
+    out, kept = order[:count], order[count:]
+    held = Examples.from_arrays(f"{name}, held-out part", x[out], y[out], reshapable=True)
+    return x[kept], y[kept], held
+
+
+def _batches(x, y, recipe: Recipe, first_epoch: int) -> tf.data.Dataset:
+    """Shuffled batches from an epoch on; a function of recipe and epoch alone."""
+    images, labels = tf.constant(x), tf.constant(y, tf.int32)
+
+    def epoch(number):
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(len(x), dtype=tf.int64), seed=tf.stack([recipe.seed, number])
+        )
+        rows = tf.data.Dataset.from_tensor_slices(order).batch(recipe.batch_size)
+        return tf.data.Dataset.zip(rows, tf.data.Dataset.counter(), rows.map(lambda _: number))
+
+    def batch(rows, step, number):
+        chosen = tf.gather(images, rows)
+        seed = tf.stack([number, step]) + recipe.seed * 1_000_003
+        if recipe.shift:
+            chosen = augmentation.shifted(chosen, recipe.shift, seed)
+        if recipe.distortion:
+            chosen = augmentation.distorted(chosen, recipe.distortion, seed + 2)
+        return chosen, tf.gather(labels, rows)
+
+    epochs = tf.data.Dataset.range(first_epoch, recipe.epochs)
+    return epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2)
+
+
+class _Checkpoints(keras.callbacks.Callback):
+    """Model, optimizer and the number of epochs done, saved after each; the history with them."""
+
+    def __init__(self, model: keras.Model, folder: pathlib.Path, history: pathlib.Path):
+        super().__init__()
+        model.optimizer.build(model.trainable_variables)
+        self.done = tf.Variable(0, dtype=tf.int64)
+        # By variable: Checkpoint would not find those that Keras keeps in lists.
+        state = [variable.value for variable in [*model.variables, *model.optimizer.variables]]
+        self.checkpoint = tf.train.Checkpoint(epoch=self.done, state=state)
+        self.history = history
+        self.manager = tf.train.CheckpointManager(self.checkpoint, str(folder), max_to_keep=2)
+
+    def restore(self) -> int:
+        """Goes back to the newest checkpoint, if there is one; returns the epochs it has done."""
+        if self.manager.latest_checkpoint:
+            self.checkpoint.restore(self.manager.latest_checkpoint).assert_consumed()
+        _forget_from(self.history, int(self.done))
+        return int(self.done)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.done.assign(epoch + 1)
+        with _writing(self.history.parent):
+            self.manager.save(epoch + 1)
+
+
+def _callbacks(recipe, directory, held, radii, certify_every):
+    logs = str(directory / "logs") if has_tensorboard() else None
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(recipe.rate),
+        keras.callbacks.TerminateOnNaN(),
+    ]
+    if certify_every:
+        callbacks.append(
+            CertifiedAccuracy(*held, radius=list(radii), every=certify_every, log_dir=logs)
+        )
+    if logs:
+        callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
+    return [*callbacks, keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)]
+
+
+def _forget_from(history: pathlib.Path, epoch: int) -> None:
+    """Drops lines of epochs that were written down but not checkpointed, and half ones."""
+    if not history.is_file():
+        return
+    header, *lines = history.read_bytes().splitlines(keepends=True) or [b""]
+    whole = [line for line in lines if line.endswith(b"\n")]
+    kept = [line for line in whole if int(line.split(b",")[0]) < epoch]
+    text = b"".join([header, *kept]) if kept else b""
+    write_file(history, lambda part: part.write_bytes(text))
+
+
+def _remove(checkpoints: pathlib.Path) -> None:
+    """First all at once, under another name: no run could go on with half of them."""
+    gone = part_path(checkpoints)
+    with writing(gone):
+        if checkpoints.exists():
+            shutil.rmtree(gone, ignore_errors=True)
+            checkpoints.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _writing(directory: pathlib.Path, theirs=tf.errors.OpError) -> Iterator[None]:
+    """Makes what Python and TensorFlow raise on a full disk an InputError."""
+    try:
+        with writing(directory):
+            yield
+    except theirs as error:
+        raise InputError(f"cannot write {directory}: {error.message}") from error
+
+
+def _card(recipe: Recipe, name: str, part: str, summary: dict, command: str | None) -> str:
+    """What a reader must know of the model: how it was made, and what it is worth."""
+    rows = "\n".join(
+        f"| {radius} | {wording.percent(fraction)} |"
+        for radius, fraction in summary["certified_accuracy"].items()
+    )
+    trained = f"\n    {command}\n" if command else "\n    " + json.dumps(dataclasses.asdict(recipe))
+    return f"""# {name}
+
+{recipe.dataset}, {recipe.architecture}; {recipe.training};
+{recipe.epochs} epochs, seed {recipe.seed}.
+
+{part} of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
+`{summary["guarantee"]}`, all rivals, l2 on pixels in [0, 1]:
+
+| radius | certified accuracy |
+| ---: | ---: |
+| 0 (clean) | {wording.percent(summary["clean_accuracy"])} |
+{rows}
+
+Mean radius over the correct ones {wording.number(summary["mean_radius"])}, by the method
+`{summary["method"]}` alone. Trained by
+{trained}"""
