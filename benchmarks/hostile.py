@@ -2,8 +2,8 @@
 
     python benchmarks/hostile.py
 
-Each model of `tests/hostile_models.py` is built in a temporary folder, and certified in a process
-of its own that may take 6 GiB more than it starts with, and two minutes. A few have what is
+Each model of `tests/reading/hostile_models.py` is built in a temporary folder, and certified in a
+process of its own that may take 6 GiB more than it starts with, and two minutes. A few have what is
 hostile where nobody looks; they are certified as if it were not there.
 """
 
@@ -22,7 +22,7 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "reading")]
 
 import hostile_models
 import numpy as np

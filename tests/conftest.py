@@ -6,11 +6,17 @@ import pathlib
 
 import numpy as np
 import pytest
+import scripts
 import tensorflow as tf
 
 from keras_curv.network.network import Network
 
 tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on purpose
+
+
+@pytest.fixture
+def script():
+    return scripts.load()
 
 
 @pytest.fixture

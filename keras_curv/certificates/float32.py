@@ -10,8 +10,8 @@ numbers in any order, with or without fused multiply-add, the bias being any of 
 begins with it); additions of constants in any order, as TensorFlow folds them; no faster algorithm
 (no Winograd, no FFT, no TF32, no bfloat16); activations within `ω u (|σ| + φ)` and an absolute
 `τ_σ`, where φ is 0 for those that are one op and 1 + |z| for others (ω = 16; measured on
-TensorFlow's CPU kernels, `tests/test_float32.py`: 8.2 at most for softplus, sigmoid and tanh). The
-input is taken as the float32 vector that the server receives.
+TensorFlow's CPU kernels, `tests/certificates/test_float32.py`: 8.2 at most for softplus, sigmoid
+and tanh). The input is taken as the float32 vector that the server receives.
 
 An affine map is served as it is stored, or with scalings, shifts and products between that reading
 folds; either way what is served is an affine map whose weights are off by ΔW and Δb, bounded entry

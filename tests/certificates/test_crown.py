@@ -155,7 +155,7 @@ REFERENCE = ["sigmoid3", "tanh3", "tanh4", "relu2", "relu3"]
 
 @pytest.mark.parametrize("case", REFERENCE)
 def test_at_least_as_tight_as_auto_lirpa(case):
-    with np.load(pathlib.Path(__file__).parent / "data" / "crown_l2.npz") as data:
+    with np.load(pathlib.Path(__file__).parents[1] / "data" / "crown_l2.npz") as data:
         part = {k.split("/")[1]: data[k] for k in data if k.startswith(f"{case}/")}
     layers = range(int(case[-1]))
     network = _build(

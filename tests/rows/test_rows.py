@@ -1,17 +1,11 @@
 import json
 
 import pytest
+from sample_rows import COUNT, SETTINGS, row
 
 from keras_curv.errors import InputError
 from keras_curv.rows.row import Row, round_down
 from keras_curv.rows.row_file import RowFile
-
-COUNT = 7
-SETTINGS = {"saved_model": "m", "seed": 0, "batch_size": 2}
-
-
-def row(index, radius=0.5):
-    return Row(index, 1, 1, 2, radius, "CERTIFIED", 7, True, "all", "crc")
 
 
 def write(path, rows, resume=False, settings=SETTINGS):

@@ -6,7 +6,6 @@ import json
 import logged
 import numpy as np
 import pytest
-import scripts
 import tensorflow as tf
 from logged import predict, write
 from scripts import call
@@ -37,11 +36,6 @@ def base(tmp_path_factory):
 @pytest.fixture(scope="module")
 def versions(base):
     return Versions(str(base), method="crown")
-
-
-@pytest.fixture
-def script():
-    return scripts.load()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import sys
 import keras
 import numpy as np
 import pytest
-import scripts
 from scripts import call
 
 from keras_curv import certify_examples, data
@@ -20,11 +19,6 @@ pytest.importorskip("apache_beam")
 BATCH, COUNT = 8, 60
 OPTIONS = dict(method="lipschitz", batch_size=BATCH)
 RETRYING = "BundleBasedDirectRunner"  # of Beam's local runners the one that tries a bundle again
-
-
-@pytest.fixture(scope="module")
-def script():
-    return scripts.load()
 
 
 @pytest.fixture(scope="module")

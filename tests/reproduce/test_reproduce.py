@@ -23,7 +23,7 @@ from keras_curv.reproduce.measurements import COLUMNS, Subject
 from keras_curv.reproduce.results import Result
 from keras_curv.training import trainer as training_run
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "fashion_mnist_0.5"
 
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_command_line import call, script  # noqa: F401  (a fixture)
+from scripts import call
 
 from keras_curv import Smoothing, data
 from keras_curv.attacks.closest import closest_points
@@ -28,7 +28,7 @@ from keras_curv.rows.row import Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs import runner as run
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIGITS = str(ROOT / "saved_models" / "digits")
 HOSTILE = "\"><img src=x onerror=alert(1)>&lt;'\u202e\n.npz"
 
@@ -279,7 +279,7 @@ def test_the_float32_guarantee_is_told(tmp_path, rng):
     )
 
 
-def test_the_command_makes_the_report_again(script, capfd, tmp_path):  # noqa: F811
+def test_the_command_makes_the_report_again(script, capfd, tmp_path):
     def report(name, *words):
         path = tmp_path / name
         code, _, err = call(script, capfd, *words, "--report", path)

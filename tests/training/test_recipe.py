@@ -19,7 +19,7 @@ from keras_curv.reading import saved_model
 from keras_curv.training import trainer as training_run
 from keras_curv.training.recipe import OBJECTIVES, Recipe
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = Recipe(
     width=16,
     epochs=3,

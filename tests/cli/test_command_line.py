@@ -9,12 +9,11 @@ import sys
 
 import numpy as np
 import pytest
-import scripts
 from scripts import call
 
 from keras_curv import data
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "saved_models" / "digits"
 
 
@@ -26,11 +25,6 @@ def certify(*arguments):
         timeout=300,
         env=os.environ | {"COLUMNS": "100"},
     )
-
-
-@pytest.fixture
-def script():
-    return scripts.load()
 
 
 def read_rows(path):

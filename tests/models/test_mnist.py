@@ -15,7 +15,7 @@ from keras_curv.errors import InputError
 from keras_curv.reproduce.reference_solvers import algorithm1
 
 pytestmark = pytest.mark.slow
-MODEL = pathlib.Path(__file__).resolve().parent.parent / "saved_models" / "mnist_2x1024"
+MODEL = pathlib.Path(__file__).resolve().parents[2] / "saved_models" / "mnist_2x1024"
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from test_rows import COUNT, SETTINGS, row
+from sample_rows import COUNT, SETTINGS, row
 
 from keras_curv import data, files
 from keras_curv.errors import InputError
@@ -21,7 +21,7 @@ from keras_curv.serving.certify_requests import _lost_file
 from keras_curv.training import trainer as training_run
 from keras_curv.training.recipe import Recipe
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROWS = [row(i) for i in range(COUNT)]
 
 
