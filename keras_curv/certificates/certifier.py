@@ -57,6 +57,7 @@ class Certifier:
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.served = saved_model.read(model, signature)
+        self._guarantee = guarantee
         error = no_error if guarantee == "real" else _float32_error(self.served)
         self.method = choose_method(method, self.served.network, error)
         self._inputs = ServedInputs(self.served)
@@ -85,6 +86,12 @@ class Certifier:
                 whose signature disagrees with what was read from it.
         """
         require_one_of(rivals, RIVALS, "rivals")
+        if rivals != "all" and self._guarantee == "float32" and self.served.head != "logits":
+            # A third class, far above both, leaves two served probabilities of 0: a tie.
+            raise InputError(
+                f"{self.served.source} ends in {self.served.head}: in float32 one rival alone says "
+                "nothing of what is served; use rivals 'all'"
+            )
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
         flat, label, moved = self._inputs.checked(x, y, first_index)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from keras_curv.errors import InputError
+
+_READ_AT_ONCE = 256  # examples, to find a few again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +93,23 @@ class Examples:
         """All of them in memory, `(x, y)`; they must have labels."""
         xs, ys = zip(*self.batches(4096, 0), strict=True)
         return np.concatenate(xs), np.concatenate(ys)
+
+    def at(self, indices: Sequence[int]) -> np.ndarray:
+        """A few of them, `(len(indices), *shape)`, in one pass.
+
+        Raises:
+            InputError: the stream has become shorter.
+        """
+        wanted = set(indices)
+        found: dict[int, np.ndarray] = {}
+        start = min(wanted)
+        for x, _ in self.batches(_READ_AT_ONCE, start):
+            inside = wanted.intersection(range(start, start + len(x)))
+            found |= {index: np.array(x[index - start]) for index in inside}
+            start += len(x)
+            if len(found) == len(wanted):
+                return np.stack([found[index] for index in indices])
+        raise InputError(f"{self.name} has no example {min(wanted - found.keys())} any more")
 
     def limited(self, limit: int | None) -> Examples:
         """The first `limit` examples."""

@@ -9,12 +9,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from keras_curv.reports.requests import print_requests
 from keras_curv.reports.wording import facts, percent
 
 
-def print_table(summary: dict, console: Console | None = None) -> None:
-    """The summary, readable: what was certified, how far, and on what terms."""
+def print_summary(summary: dict, console: Console | None = None) -> None:
+    """Prints a summary: what was certified, how far, and on what terms."""
     console = console or Console()
+    _print_table(summary, console)
+    if "versions" in summary:
+        print_requests(summary, console)
+
+
+def _print_table(summary: dict, console: Console) -> None:
     title = f"{summary['saved_model']} on {summary['dataset']}"
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     clean = summary["clean_accuracy"]

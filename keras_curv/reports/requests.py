@@ -5,14 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from keras_curv.reports.console import print_table
 from keras_curv.reports.wording import percent, percent_up
 
 
-def print_requests(summary: dict, console: Console | None = None) -> None:
-    """The summary of `certify_requests`, readable."""
-    console = console or Console()
-    print_table(summary, console)
+def print_requests(summary: dict, console: Console) -> None:
+    """Prints what there is of logged requests alone: versions, time, reasons, the baseline."""
     radii = list(summary["certified_accuracy"])
     versions = [(name or "unknown", entry) for name, entry in summary["versions"].items()]
     _print_fractions("version", versions, radii, console)

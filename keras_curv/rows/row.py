@@ -1,35 +1,43 @@
-"""A row: what one example came to."""
+"""A row: what one example of a run came to, as a tuple and as cells of a CSV file."""
 
 from __future__ import annotations
 
 import decimal
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_curv.certificates.certificate import Certificates, Status
+from keras_curv.rows.reason import Reason
 
 _DOWN = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
 
 
 class Row(NamedTuple):
-    """One example.
+    """One example. A data set's has an index for a key; a logged one also its place in the log.
 
     Attributes:
-        index: in the data set, from 0.
+        index: in the run, from 0.
         label: or None.
-        prediction: the class with the largest logit.
+        prediction: the class with the largest logit; −1 where there is none.
         nearest_rival: the rival with the smallest radius; −1 where none was examined.
         radius: l2, in the model's input units, rounded down to nine digits.
-        status: name of a `Status`.
+        status: name of a `Status`, or of a logged request's `Reason`.
         gradient_evaluations: summed over the rivals.
         primal_equals_dual: the radius is the exact distance to the decision boundary.
         rivals: which ones the radius holds against; a certificate of the classifier is "all".
         method: that proved the radius; "" where there is none.
+        file, record, example: where a logged example stands: the file, the record in it and the
+            example in the record's batch, from 0.
+        timestamp: of the log, seconds since 1970; 0 where it has none.
+        version, signature: that certified it; of a refused request the version, if it is known.
+        detail: of a `Reason`.
+        baseline_version, baseline_prediction, baseline_radius, baseline_status: what the baseline
+            answers; "", −1, 0 and "" where there is none.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # of a tuple, which has a method of that name
     label: int | None
     prediction: int
     nearest_rival: int
@@ -39,6 +47,17 @@ class Row(NamedTuple):
     primal_equals_dual: bool
     rivals: str
     method: str
+    file: str = ""
+    record: int = 0
+    example: int = 0
+    timestamp: int = 0
+    version: str = ""
+    signature: str = ""
+    detail: str = ""
+    baseline_version: str = ""
+    baseline_prediction: int = -1
+    baseline_radius: float = 0.0
+    baseline_status: str = ""
 
     @classmethod
     def from_certificates(
@@ -61,41 +80,48 @@ class Row(NamedTuple):
             for i in range(len(result.radius))
         ]
 
-    def cells(self) -> list[str]:
-        """As text, column by column."""
-        label = "" if self.label is None else str(self.label)
-        return [
-            str(self.index),
-            label,
-            str(self.prediction),
-            str(self.nearest_rival),
-            repr(self.radius),
-            self.status,
-            str(self.gradient_evaluations),
-            str(int(self.primal_equals_dual)),
-            self.rivals,
-            self.method,
-        ]
+    @property
+    def reason(self) -> Reason | None:
+        """Why it has no certificate, if that is a `Reason`."""
+        return Reason.__members__.get(self.status)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether it is left out of all fractions."""
+        return self.reason is not None and self.reason.skipped
+
+    def cells(self, columns: Sequence[str] | None = None) -> list[str]:
+        """The row as text, column by column; `EXAMPLE_COLUMNS` if none are named."""
+        return [_cell(getattr(self, name)) for name in columns or EXAMPLE_COLUMNS]
 
     @classmethod
-    def parse(cls, cells: Sequence[str]) -> Row:
-        """The inverse of `cells`; ValueError where it is not one."""
-        index, label, prediction, rival, radius, status, gradients, exact, rivals, method = cells
-        positive = float(radius) > 0.0
-        if positive != (Status[status] is Status.CERTIFIED) or not float(radius) >= 0.0:
-            raise ValueError(f"radius {radius} with status {status}")
-        return cls(
-            int(index),
-            int(label) if label else None,
-            int(prediction),
-            int(rival),
-            float(radius),
-            Status[status].name,
-            int(gradients),
-            {"0": False, "1": True}[exact],
-            rivals,
-            method,
-        )
+    def parse(cls, cells: Sequence[str], columns: Sequence[str] | None = None) -> Row:
+        """The inverse of `cells`; ValueError or KeyError where it is not one."""
+        columns = columns or EXAMPLE_COLUMNS
+        if len(cells) != len(columns):
+            raise ValueError(f"{len(cells)} cells, not {len(columns)}")
+        parsed: dict[str, Any] = {"label": None}
+        parsed |= {n: _PARSERS.get(n, str)(c) for n, c in zip(columns, cells, strict=True)}
+        row = cls(**parsed)
+        for radius, status in (
+            (row.radius, row.status),
+            (row.baseline_radius, row.baseline_status),
+        ):
+            if (radius > 0.0) != (status == Status.CERTIFIED.name) or not radius >= 0.0:
+                raise ValueError(f"radius {radius} with status {status}")
+        if row.status not in Status.__members__ and (
+            row.reason is None or columns == EXAMPLE_COLUMNS
+        ):
+            raise ValueError(f"status {row.status}")
+        return row
+
+
+EXAMPLE_COLUMNS = Row._fields[: Row._fields.index("file")]
+REQUEST_COLUMNS = (
+    *("index", "file", "record", "example", "timestamp", "version", "signature"),
+    *EXAMPLE_COLUMNS[EXAMPLE_COLUMNS.index("prediction") :],
+    *("detail", "baseline_version", "baseline_prediction", "baseline_radius", "baseline_status"),
+)
 
 
 def round_down(radius: float) -> str:
@@ -106,3 +132,25 @@ def round_down(radius: float) -> str:
         '1.99999999'
     """
     return repr(float(_DOWN.create_decimal(float(radius))))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+_PARSERS: dict[str, Callable[[str], object]] = dict.fromkeys(
+    (
+        *("index", "prediction", "nearest_rival", "gradient_evaluations"),
+        *("record", "example", "timestamp", "baseline_prediction"),
+    ),
+    int,
+) | {
+    "label": lambda cell: int(cell) if cell else None,
+    "radius": float,
+    "baseline_radius": float,
+    "primal_equals_dual": {"0": False, "1": True}.__getitem__,
+}

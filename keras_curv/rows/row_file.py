@@ -8,10 +8,11 @@ import io
 import json
 import pathlib
 from collections.abc import Iterable, Sequence
+from typing import BinaryIO
 
 from keras_curv.errors import InputError
 from keras_curv.files import write_json
-from keras_curv.rows.row import Row
+from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 
 
 def settings_path(path: pathlib.Path) -> pathlib.Path:
@@ -33,7 +34,7 @@ class RowFile:
         settings: of the run, JSON; must have `batch_size`.
         count: how many rows a finished run has.
         resume: go on with an existing file.
-        kind: of the rows: a NamedTuple with `index`, `cells` and `parse`, as `Row` has them.
+        columns: of the rows, names of attributes of `Row`.
 
     Attributes:
         rows: those that an existing file holds already.
@@ -50,10 +51,11 @@ class RowFile:
         *,
         count: int,
         resume: bool = False,
-        kind: type = Row,
+        columns: Sequence[str] = EXAMPLE_COLUMNS,
     ):
-        self.rows: list = []
-        self._file = None
+        self.rows: list[Row] = []
+        self._columns = tuple(columns)
+        self._file: BinaryIO | None = None
         self._end = 0  # of the rows that are kept
         if path is None:
             return
@@ -66,35 +68,37 @@ class RowFile:
                         "output"
                     )
                 _require_same(target, settings)
-                self.rows, self._end = _read_rows(target, settings["batch_size"], count, kind)
+                self.rows, self._end = _read_rows(
+                    target, settings["batch_size"], count, self._columns
+                )
                 self._file = target.open("r+b")
             else:
                 write_json(settings_path(target), settings)
                 self._file = target.open("x+b")
             if self._end == 0:
-                self._append(_lines([kind._fields]))
+                self._append(self._file, _lines([self._columns]))
         except OSError as error:
             self.__exit__()
             raise self._unwritable(error) from error
 
-    def write(self, rows: Sequence) -> None:
+    def write(self, rows: Sequence[Row]) -> None:
         """Appends rows; they are with the operating system when this returns."""
         if self._file is None or not rows:
             return
         try:
-            self._append(_lines(row.cells() for row in rows))
+            self._append(self._file, _lines(row.cells(self._columns) for row in rows))
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _append(self, text: bytes) -> None:
-        self._file.seek(self._end)
-        there = self._file.read()
+    def _append(self, file: BinaryIO, text: bytes) -> None:
+        file.seek(self._end)
+        there = file.read()
         if not text.startswith(there):
-            self._file.seek(self._end)
-            self._file.truncate()
+            file.seek(self._end)
+            file.truncate()
             there = b""
-        self._file.write(text[len(there) :])
-        self._file.flush()
+        file.write(text[len(there) :])
+        file.flush()
         self._end += len(text)
 
     def _unwritable(self, error: OSError) -> InputError:
@@ -104,7 +108,7 @@ class RowFile:
     def __enter__(self) -> RowFile:
         return self
 
-    def __exit__(self, *unused) -> None:
+    def __exit__(self, *unused: object) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk, which `write` has reported
                 self._file.close()
@@ -135,16 +139,18 @@ def _require_same(target: pathlib.Path, settings: dict) -> None:
             )
 
 
-def _read_rows(target: pathlib.Path, batch_size: int, count: int, kind: type) -> tuple[list, int]:
+def _read_rows(
+    target: pathlib.Path, batch_size: int, count: int, columns: tuple[str, ...]
+) -> tuple[list[Row], int]:
     """The rows to keep, which is all of a finished file or whole batches, and where they end."""
     lines = target.read_bytes().split(b"\n")[:-1]  # what has no line end was not finished
-    header = ",".join(kind._fields).encode()
+    header = ",".join(columns).encode()
     if lines and lines[0] != header:
         raise InputError(f"{target} is not a file of rows: its header is {lines[0][:80]!r}")
     rows = []
     for number, line in enumerate(lines[1:]):
         try:
-            row = kind.parse(next(csv.reader([line.decode()])))
+            row = Row.parse(next(csv.reader([line.decode()])), columns)
             if row.index != number:
                 raise ValueError(f"row {number} has index {row.index}")
         except (ValueError, KeyError, StopIteration, csv.Error) as error:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 
 from keras_curv.errors import InputError
-from keras_curv.rows.row import Row
+from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 
 
 class Shards:
@@ -27,6 +27,7 @@ class Shards:
         output: beside which the folder lies, where all workers can write.
         settings: of the run; must have `batch_size`.
         count: how many examples there are.
+        columns: of the rows, names of attributes of `Row`.
 
     Raises:
         InputError: from all methods, where the folder cannot be read or written.
@@ -38,12 +39,20 @@ class Shards:
         [2, 4]
     """
 
-    def __init__(self, output: str, settings: dict, *, count: int):
+    def __init__(
+        self,
+        output: str,
+        settings: dict,
+        *,
+        count: int,
+        columns: Sequence[str] = EXAMPLE_COLUMNS,
+    ):
         text = json.dumps(settings, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.folder = pathlib.Path(os.path.abspath(f"{output}.shards-{digest}"))
         self._size = settings["batch_size"]
         self._count = count
+        self._columns = tuple(columns)
 
     def missing(self, start: int) -> list[int]:
         """The first examples of all batches from `start` on whose rows are not there, whole."""
@@ -62,7 +71,7 @@ class Shards:
     def write(self, rows: Sequence[Row]) -> None:
         """Leaves one batch."""
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(row.cells() for row in rows)
+        csv.writer(text, lineterminator="\n").writerows(row.cells(self._columns) for row in rows)
         self._put(f"{rows[0].index}.csv", text.getvalue())
 
     def refuse(self, first: int, reason: str) -> None:
@@ -96,7 +105,7 @@ class Shards:
             text = (self.folder / f"{first}.csv").read_text(encoding="utf-8")
             if not text.endswith("\n"):
                 return None
-            rows = [Row.parse(cells) for cells in csv.reader(io.StringIO(text))]
+            rows = [Row.parse(cells, self._columns) for cells in csv.reader(io.StringIO(text))]
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, csv.Error):  # a disk that lost power; certify it again

@@ -14,23 +14,33 @@ from keras_curv.rows.row import Row
 
 
 class Tally:
-    """Sums rows up as they come; of each example it keeps one number, the radius."""
+    """Sums rows up as they come; of each example it keeps one number, the radius.
 
-    def __init__(self):
-        self.radii = array.array("d")  # of every example; 0 where nothing is certified
-        self.statuses = collections.Counter()
-        self.methods = collections.Counter()
-        self.labelled = True
+    Args:
+        at: radii at which certified accuracy is reported.
+
+    Attributes:
+        radii: of every example; 0 where nothing is certified.
+    """
+
+    def __init__(self, at: Sequence[float]):
+        self.radii = array.array("d")
+        self._at = tuple(at)
+        self._statuses: collections.Counter[str] = collections.Counter()
+        self._methods: collections.Counter[str] = collections.Counter()
+        self._labelled = True
         self._gradients = 0
         self._exact = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Counts rows in."""
+        """Counts rows in, but for those that are skipped."""
         for row in rows:
+            if row.skipped:
+                continue
             self.radii.append(row.radius)
-            self.statuses[row.status] += 1
-            self.methods[row.method] += bool(row.method)
-            self.labelled &= row.label is not None
+            self._statuses[row.status] += 1
+            self._methods[row.method] += bool(row.method)
+            self._labelled &= row.label is not None
             self._gradients += row.gradient_evaluations
             self._exact += row.primal_equals_dual
 
@@ -39,7 +49,7 @@ class Tally:
         radii = np.frombuffer(self.radii) if self.radii else np.zeros(0)
         return float(np.mean(radii > radius)) if len(radii) else 0.0
 
-    def summary(self, radii: Sequence[float]) -> dict:
+    def summary(self) -> dict:
         """What the run came to, as JSON can hold it.
 
         Returns:
@@ -52,19 +62,19 @@ class Tally:
         """
         count = len(self.radii)
         correct_names = (Status.CERTIFIED.name, Status.UNPROVED.name)
-        correct = sum(self.statuses[name] for name in correct_names)
+        correct = sum(self._statuses[name] for name in correct_names)
         # Only certified examples have a positive radius, so zeros pad the correct ones.
         values = np.sort(np.frombuffer(self.radii) if count else np.zeros(0))[count - correct :]
         return {
             "examples": count,
-            "clean_accuracy": correct / count if count and self.labelled else None,
-            "certified_accuracy": {str(float(r)): self.certified_accuracy(r) for r in radii},
+            "clean_accuracy": correct / count if count and self._labelled else None,
+            "certified_accuracy": {str(float(r)): self.certified_accuracy(r) for r in self._at},
             "mean_radius": json_number(values.mean()) if correct else None,
             "median_radius": json_number(np.median(values)) if correct else None,
-            "statuses": {status.name: self.statuses[status.name] for status in Status},
+            "statuses": {status.name: self._statuses[status.name] for status in Status},
             "gradient_evaluations": self._gradients / count if count else 0.0,
             "primal_equals_dual": self._exact / count if count else 0.0,
-            "methods": {name: number for name, number in self.methods.most_common() if number},
+            "methods": {name: number for name, number in self._methods.most_common() if number},
         }
 
 

@@ -27,7 +27,7 @@ _QUIET = "--default_sdk_harness_log_level=ERROR"
 
 
 class Workers:
-    """Of one runner.
+    """Certifies batches on the workers of one Beam runner.
 
     Args:
         runner: its name; "DirectRunner" is this process, or as many others as
@@ -72,16 +72,16 @@ class Workers:
             InputError: the pipeline failed; what is certified is kept for the next attempt.
                 Later: an example that cannot be certified, after the rows before it.
         """
-        shards = Shards(output, job.settings, count=job.examples.count)
+        shards = Shards(output, job.settings, count=job.count, columns=job.columns)
         shards.prepare()
         missing = shards.missing(start)
         if missing:
-            self._run(missing, job.elsewhere(), shards)
-        return _joined(shards, range(start, job.examples.count, job.settings["batch_size"]))
+            self._run(missing, job.remote_factory(), shards)
+        return _joined(shards, range(start, job.count, job.settings["batch_size"]))
 
-    def _run(self, missing: list[int], elsewhere: Callable[[], Job], shards: Shards) -> None:
+    def _run(self, missing: list[int], remote_factory: Callable[[], Job], shards: Shards) -> None:
         firsts = self._pipeline | beam.Create(missing) | beam.Reshuffle()
-        firsts | beam.Map(_certify, elsewhere, shards, Shared())
+        firsts | beam.Map(_certify, remote_factory, shards, Shared())
         try:
             state = self._pipeline.run().wait_until_finish()
         except Exception as error:  # runners raise what they like
@@ -92,9 +92,9 @@ class Workers:
             raise InputError(f"{self._runner}: the pipeline ended as {state}; go on with --resume")
 
 
-def _certify(first: int, elsewhere: Callable[[], Job], shards: Shards, shared: Shared) -> None:
-    """On a worker: one batch. All its threads share one job."""
-    job = shared.acquire(elsewhere)
+def _certify(first: int, remote_factory: Callable[[], Job], shards: Shards, shared: Shared) -> None:
+    """Certifies one batch, on a worker. All its threads share one job."""
+    job = shared.acquire(remote_factory)
     try:
         rows = next(job.batches(first))
     except InputError as error:
@@ -110,5 +110,5 @@ def _joined(shards: Shards, firsts: Sequence[int]) -> Iterator[list[Row]]:
 
 
 def _last_line(text: str) -> str:
-    """Of a message that may end a worker's traceback."""
+    """Last non-empty line of an error message, which may end a worker's traceback."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

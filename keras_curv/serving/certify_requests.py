@@ -1,63 +1,40 @@
-"""A whole run over logged requests: rows, a summary, and what was lost against a baseline."""
+"""A run over logged requests: each is certified for the version that served it."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import time
+import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from keras_curv.errors import InputError, require_at_least, require_fraction
-from keras_curv.files import replacing, write_file, write_json, writing
-from keras_curv.reading import saved_model
-from keras_curv.reports.console import progress_bar, working
-from keras_curv.reports.plot import plot_curve, require_plottable
-from keras_curv.rows.row_file import RowFile
-from keras_curv.rows.verdict import verdict
-from keras_curv.runs.runner import DEFAULT_RADII, require_distinct_files, require_radii
-from keras_curv.serving.compare import RequestTally
-from keras_curv.serving.request_rows import RequestRow, certify_block
-from keras_curv.serving.requests import RequestLog, Survey
+import numpy as np
+
+from keras_curv.errors import InputError
+from keras_curv.files import replacing, writing
+from keras_curv.reports.html.cases import Case, find_cases
+from keras_curv.rows.row import REQUEST_COLUMNS, Row
+from keras_curv.rows.tally import Tally
+from keras_curv.runs.job import Job, same_job_factory
+from keras_curv.runs.options import RunOptions
+from keras_curv.runs.runner import run
+from keras_curv.serving.compare import Comparison, RequestTally
+from keras_curv.serving.options import RequestOptions
+from keras_curv.serving.outcomes import certify_block
+from keras_curv.serving.requests import CHANGED, Batch, RequestLog
 from keras_curv.serving.versions import Versions
 from keras_curv.version import __version__
 
 BATCH_SIZE = 512
 _LOST_COLUMNS = (
-    "file",
-    "record",
-    "example",
-    "timestamp",
-    "version",
-    "prediction",
-    "radius",
-    "status",
-    "detail",
-    "baseline_version",
-    "baseline_prediction",
-    "baseline_radius",
+    *("file", "record", "example", "timestamp", "version", "prediction", "radius", "status"),
+    *("detail", "baseline_version", "baseline_prediction", "baseline_radius"),
 )
 
 
 def certify_requests(
-    model: str,
-    patterns: Sequence[str],
-    *,
-    baseline: str | None = None,
-    model_name: str | None = None,
-    signature: str = saved_model.DEFAULT_SIGNATURE,
-    method: str = "auto",
-    guarantee: str = "real",
-    radii: Sequence[float] = DEFAULT_RADII,
-    batch_size: int | None = None,
-    limit: int | None = None,
-    output: str | None = None,
-    resume: bool = False,
-    summary: str | None = None,
-    plot: str | None = None,
-    lost: str | None = None,
-    required: float | None = None,
-    max_lost: float | None = None,
-    progress: bool = False,
+    model: str, patterns: Sequence[str], options: RequestOptions | None = None, **changes: Any
 ) -> dict:
     """Certifies what TF Serving logged; `bin/certify --requests` in one call.
 
@@ -69,121 +46,172 @@ def certify_requests(
         model: a base path with numbered versions, so that each request is certified for the
             version that served it; or one SavedModel directory, for all requests.
         patterns: of TFRecord files of `PredictionLog`, plain or gzip.
-        baseline: another of what `model` may be; the same requests are certified with it too.
-        model_name: only requests to the model of this name.
-        signature: of requests that name none.
-        method, guarantee: as for `certify`; of both.
-        radii: at which to report.
-        batch_size: rows that are read and written at a time.
-        limit: only the first so many rows.
-        output: CSV file of rows; see `RequestRow`. It must not exist, unless `resume`.
-        resume: go on where an interrupted run with the same settings left `output`.
-        summary: JSON file for what is returned, all but the seconds: the same inputs make the same
-            bytes.
-        plot: image of the certified fraction against radius.
-        lost: CSV file of the examples that lost their certificate against the baseline at any of
-            the radii; written anew, also when going on, and there when all rows are.
-        required, max_lost: for the verdict; see `verdict.verdict`.
-        progress: draw a progress bar on stderr.
+        options: how, at which radii, against what, and which files to write.
+        **changes: fields of `RequestOptions`, by name.
 
     Returns:
-        The summary; see `RequestTally.summary` for its keys, and `verdict.verdict`.
+        The summary; see `RequestTally.summary` for its keys, and `verdict.verdict`. The one that
+        is written has no seconds in it: the same inputs make the same bytes.
 
     Raises:
         InputError: what cannot be used; also, after the rows before it, a broken record.
     """
-    started = time.monotonic()
-    radii = require_radii(radii)
-    size = require_at_least(batch_size or BATCH_SIZE, 1, "batch_size")
-    require_fraction(required, "the certified accuracy required")
-    require_fraction(max_lost, "the fraction that may be lost")
-    if limit is not None:
-        require_at_least(limit, 1, "the limit")
-    if resume and not output:
-        raise InputError("resume needs the output file of the run to go on with")
-    if baseline is None and (lost is not None or max_lost is not None):
-        raise InputError("what is lost is lost against a baseline; name one")
-    if plot:
-        require_plottable(plot)
-    options = {"signature": signature, "method": method, "guarantee": guarantee}
-    sides = [Versions(path, **options) for path in (model, baseline) if path is not None]
-    log = RequestLog(patterns, sides, model_name=model_name)
-    require_distinct_files(output, [summary, plot, lost], log.files)
-
-    with working("reading the requests and their models", visible=progress):
-        survey = log.survey(limit)
-    for side in sides:
-        if side.refused() and not side.models():
-            raise InputError(side.refused()[0].detail)
-    settings = _settings(sides, survey, options) | {"batch_size": size, "model_name": model_name}
-    tally = RequestTally(survey, radii, compared=baseline is not None)
-    with (
-        RowFile(output, settings, count=survey.count, resume=resume, kind=RequestRow) as file,
-        _lost_file(lost) as write_lost,
-        progress_bar(survey.count, len(file.rows), visible=progress) as advance,
-    ):
-
-        def take(rows: Sequence[RequestRow]) -> None:
-            tally.add(rows)
-            if tally.comparison is not None:
-                write_lost((row, at) for row in rows if (at := tally.comparison.lost(row)))
-
-        done = len(file.rows)
-        take(file.rows)
-        for block in log.blocks(size, done, survey.count):
-            rows = certify_block(block, done)
-            file.write(rows)
-            take(rows)
-            done += len(rows)
-            advance(len(rows))
-    if survey.broken is not None:
-        raise survey.broken
-
-    result = {"saved_model": model, "dataset": f"{survey.records:,} logged requests"}
-    result |= {"files": log.files, "records": survey.records} | tally.summary()
-    if result["baseline"] is not None:
-        result["baseline"] = {"saved_model": baseline} | result["baseline"]
-    result |= settings | {"rivals": "all", "input_scale": 1.0}
-    result["verdict"] = verdict(result, required=required, max_lost=max_lost)
-    if summary:
-        write_json(summary, result)
-    if plot:
-        write_file(plot, lambda path: plot_curve(tally.all, result, str(path)))
-    return result | {"seconds": round(time.monotonic() - started, 3)}
+    options = dataclasses.replace(options or RequestOptions(), **changes)
+    log = request_log(model, patterns, options)
+    return run(lambda: RequestJob(log, options), options, inputs=log.files)
 
 
-def _settings(sides: Sequence[Versions], survey: Survey, options: dict) -> dict:
-    """What rows depend on."""
-    fingerprints = [
-        {f"{m.version}/{m.signature}": m.certifier.served.fingerprint for m in side.models()}
-        for side in sides
-    ]
-    return {
-        "version": __version__,
-        "fingerprint": fingerprints[0],
-        "baseline_fingerprint": fingerprints[1] if len(sides) > 1 else None,
-        "dataset_fingerprint": survey.fingerprint,
-        **options,
-    }
+class RequestJob(Job):
+    """The requests of a log, and the models that they are held against.
+
+    Args:
+        log: of the requests, with the versions of the model and perhaps of a baseline.
+        options: how to certify; what it says of files and workers is the runner's business.
+
+    Raises:
+        InputError: there are no requests, or no model that could certify one.
+    """
+
+    columns = REQUEST_COLUMNS
+    timed = False
+
+    def __init__(self, log: RequestLog, options: RequestOptions):
+        self._log, self._options = log, options
+        self._survey = log.survey(options.limit)
+        for side in log.sides:
+            if side.refused() and not side.models():
+                raise InputError(side.refused()[0].detail)
+        self.count = self._survey.count
+        fingerprints: list[dict | None] = [
+            {f"{m.version}/{m.signature}": m.certifier.served.fingerprint for m in side.models()}
+            for side in log.sides
+        ]
+        self.settings = {
+            "version": __version__,
+            "fingerprint": fingerprints[0],
+            "baseline_fingerprint": fingerprints[1] if len(log.sides) > 1 else None,
+            "dataset_fingerprint": self._survey.fingerprint,
+            "signature": options.signature,
+            "method": options.method,
+            "guarantee": options.guarantee,
+            "batch_size": options.batch_size or BATCH_SIZE,
+            "model_name": options.model_name,
+        }
+
+    def batches(self, start: int) -> Iterator[list[Row]]:
+        """See `Job`; the last ones are followed by the error that ended the log, if one did."""
+        for block in self._log.blocks(self.settings["batch_size"], start, self.count):
+            rows = certify_block(block, start)
+            yield rows
+            start += len(rows)
+        if self._survey.broken is not None:
+            raise self._survey.broken
+
+    def remote_factory(self) -> Callable[[], Job]:
+        """See `Job`."""
+        model = os.path.abspath(self._log.sides[0].path)
+        baseline = self._options.baseline and os.path.abspath(self._options.baseline)
+        options = dataclasses.replace(self._options, baseline=baseline)
+        return same_job_factory(_load_job, (model, self._log.files, options), self.settings)
+
+    def facts(self) -> dict:
+        """See `Job`; input shape, classes and depth are None where versions differ in them."""
+        models = self._log.sides[0].models()
+        served = [model.certifier.served for model in models]
+        return {
+            "saved_model": self._log.sides[0].path,
+            "dataset": f"{self._survey.records:,} logged requests",
+            "files": self._log.files,
+            "records": self._survey.records,
+            "rivals": "all",
+            "input_scale": 1.0,
+            "input_shape": _common([list(one.input_shape) for one in served]),
+            "classes": _common([one.network.classes for one in served]),
+            "depth": _common([one.network.depth for one in served]),
+        }
+
+    def cases(self, rows: Sequence[Row]) -> list[Case]:
+        """See `Job`."""
+        wanted = {(row.file, row.record, row.example): row for row in rows}
+        found: dict[int, tuple[list[Row], list[np.ndarray], Batch]] = {}
+        left = len(wanted)
+        for request in self._log.requests():
+            batch = request.asked[0]
+            for i in range(request.count):
+                row = wanted.get((request.file, request.record, request.first + i))
+                if row is not None and isinstance(batch, Batch):
+                    mine = found.setdefault(id(batch.model), ([], [], batch))
+                    mine[0].append(row)
+                    mine[1].append(batch.x[i])
+                    left -= 1
+            if not left:
+                break
+        if left:
+            raise InputError(CHANGED)
+        cases = []
+        for members, xs, batch in found.values():
+            x, network = np.stack(xs), batch.model.certifier.served.network
+            cases += find_cases(members, x, x, network=network)
+        return sorted(cases, key=lambda case: (case.row.radius, case.row.index))
+
+    def tally(self, radii: Sequence[float]) -> RequestTally:
+        """See `Job`."""
+        return RequestTally(radii, self._survey, baseline=self._options.baseline)
+
+    def sinks(self, options: RunOptions, tally: Tally) -> Iterator[Any]:
+        """See `Job`: the file of the examples that lost their certificate."""
+        if isinstance(tally, RequestTally) and tally.comparison and self._options.lost:
+            yield lost_file(self._options.lost, tally.comparison)
+
+
+class LostRows:
+    """Writes the rows that lost their certificate against the baseline, and where.
+
+    Args:
+        write: takes a line, as cells.
+        comparison: says at which radii a row lost it.
+    """
+
+    def __init__(self, write: Callable[[Iterable], object], comparison: Comparison):
+        self._write, self._comparison = write, comparison
+        write((*_LOST_COLUMNS, "lost_at"))
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Writes those that lost it."""
+        for row in rows:
+            radii = self._comparison.lost(row)
+            if radii:
+                cells = [getattr(row, name) for name in _LOST_COLUMNS]
+                self._write([*cells, " ".join(map(str, radii))])
 
 
 @contextlib.contextmanager
-def _lost_file(path: str | None) -> Iterator[Callable[[Iterable[tuple]], None]]:
-    """Yields what to call with rows and the radii at which they lost their certificate."""
-    if path is None:
-        yield lambda rows: None
-        return
+def lost_file(path: str, comparison: Comparison) -> Iterator[LostRows]:
+    """Opens a CSV file of lost rows, which is there when all of them are."""
     with (
         writing(path),
         replacing(path) as part,
         open(part, "w", newline="", encoding="utf-8") as file,
     ):
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow((*_LOST_COLUMNS, "lost_at"))
+        yield LostRows(csv.writer(file, lineterminator="\n").writerow, comparison)
 
-        def write(rows: Iterable[tuple[RequestRow, list[float]]]) -> None:
-            for row, radii in rows:
-                cells = [getattr(row, name) for name in _LOST_COLUMNS]
-                lines.writerow([*cells, " ".join(map(str, radii))])
 
-        yield write
+def request_log(model: str, patterns: Sequence[str], options: RequestOptions) -> RequestLog:
+    """Opens a log, held against the versions of a model and of a baseline, if there is one."""
+    sides = [
+        Versions(
+            path, signature=options.signature, method=options.method, guarantee=options.guarantee
+        )
+        for path in (model, options.baseline)
+        if path is not None
+    ]
+    return RequestLog(patterns, sides, model_name=options.model_name)
+
+
+def _load_job(model: str, files: Sequence[str], options: RequestOptions) -> RequestJob:
+    return RequestJob(request_log(model, files, options), options)
+
+
+def _common(values: Sequence) -> Any:
+    """The value that all of some things have, or None."""
+    return values[0] if values and all(value == values[0] for value in values) else None

@@ -6,9 +6,9 @@ import collections
 import datetime
 from collections.abc import Iterable, Sequence
 
+from keras_curv.rows.reason import Reason
+from keras_curv.rows.row import Row
 from keras_curv.rows.tally import Tally
-from keras_curv.serving.reasons import Reason
-from keras_curv.serving.request_rows import RequestRow
 from keras_curv.serving.requests import Survey
 
 PARTS = 10
@@ -21,7 +21,7 @@ class Fraction:
         self.examples = 0
         self._certified = dict.fromkeys(radii, 0)
 
-    def add(self, row: RequestRow) -> None:
+    def add(self, row: Row) -> None:
         """Counts a row in."""
         self.examples += 1
         for radius in self._certified:
@@ -48,7 +48,7 @@ class Parts:
         self._length = length
         self._parts = [Fraction(radii) for _ in range(min(PARTS, length))]
 
-    def add(self, row: RequestRow) -> None:
+    def add(self, row: Row) -> None:
         """Counts a row in."""
         place = row.index if self.by == "order" else row.timestamp - self._first
         inside = min(max(place, 0), self._length - 1)  # a record that is no request has no time
@@ -74,11 +74,13 @@ class Comparison:
 
     def __init__(self, radii: Sequence[float]):
         self._radii = tuple(radii)
-        self._counts = {radius: collections.Counter() for radius in radii}
+        self._counts: dict[float, collections.Counter[str]] = {
+            radius: collections.Counter() for radius in radii
+        }
         self._compared = 0
         self._changed = 0
 
-    def add(self, row: RequestRow) -> None:
+    def add(self, row: Row) -> None:
         """Counts a row in."""
         self._compared += 1
         both = row.prediction >= 0 and row.baseline_prediction >= 0
@@ -89,7 +91,7 @@ class Comparison:
             counts["lost"] += before and not now
             counts["gained"] += now and not before
 
-    def lost(self, row: RequestRow) -> list[float]:
+    def lost(self, row: Row) -> list[float]:
         """The radii at which this row lost its certificate."""
         return [r for r in self._radii if row.baseline_radius > r >= row.radius]
 
@@ -107,41 +109,47 @@ class Comparison:
         }
 
 
-class RequestTally:
-    """Sums rows up as they come.
+class RequestTally(Tally):
+    """Sums rows up as they come, over all versions and by version, time and reason.
+
+    Args:
+        at: radii at which to report.
+        survey: of the log.
+        baseline: what the rows are compared with, by name; None: with nothing.
 
     Attributes:
-        all: of all versions.
         comparison: with the baseline, or None.
     """
 
-    def __init__(self, survey: Survey, radii: Sequence[float], *, compared: bool):
-        self._radii = radii
-        self.all = Tally()
+    def __init__(self, at: Sequence[float], survey: Survey, *, baseline: str | None = None):
+        super().__init__(at)
+        self._radii = at
         self._versions: dict[str, Fraction] = {}
-        self._parts = Parts(survey, radii)
+        self._parts = Parts(survey, at)
         self._reasons: dict[str, dict] = {}
-        self.comparison = Comparison(radii) if compared else None
+        self._baseline = baseline
+        self.comparison = Comparison(at) if baseline is not None else None
 
-    def add(self, rows: Iterable[RequestRow]) -> None:
+    def add(self, rows: Iterable[Row]) -> None:
         """Counts rows in."""
+        rows = list(rows)
+        super().add(rows)
         for row in rows:
             if row.reason is not None:
-                self._count_reason(row)
-                if row.reason.skipped:
-                    continue
-            self.all.add([row])
+                self._count_reason(row, row.reason)
+            if row.skipped:
+                continue
             version = "" if row.reason is Reason.NO_VERSION else row.version
             self._versions.setdefault(version, Fraction(self._radii)).add(row)
             self._parts.add(row)
             if self.comparison is not None:
                 self.comparison.add(row)
 
-    def _count_reason(self, row: RequestRow) -> None:
+    def _count_reason(self, row: Row, reason: Reason) -> None:
         first = {
             "count": 0,
-            "skipped": row.reason.skipped,
-            "text": row.reason.text,
+            "skipped": reason.skipped,
+            "text": reason.text,
             "first": f"{row.file}, record {row.record}, example {row.example}",
             "detail": row.detail,
         }
@@ -158,7 +166,7 @@ class RequestTally:
             `Comparison.summary`, or None.
         """
         reasons = self._reasons.values()
-        return self.all.summary(self._radii) | {
+        return super().summary() | {
             "refused": sum(r["count"] for r in reasons if not r["skipped"]),
             "skipped": sum(r["count"] for r in reasons if r["skipped"]),
             "reasons": self._reasons,
@@ -167,7 +175,8 @@ class RequestTally:
                 for version in sorted(self._versions, key=lambda v: (len(v), v))
             },
             "drift": self._parts.summary(),
-            "baseline": self.comparison.summary() if self.comparison is not None else None,
+            "baseline": self.comparison
+            and {"saved_model": self._baseline} | self.comparison.summary(),
         }
 
 

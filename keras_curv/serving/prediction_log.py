@@ -18,7 +18,8 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
-from keras_curv.serving.reasons import Reason, Refusal
+from keras_curv.rows.reason import Reason
+from keras_curv.serving.refusal import Refusal
 
 REPEATED_NUMBERS = 2**18  # that a tensor may stand for without holding them
 _MAX_RANK = 16

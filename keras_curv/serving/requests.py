@@ -14,8 +14,9 @@ import numpy as np
 
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
+from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import LoggedRequest, parse_log, read_tensor
-from keras_curv.serving.reasons import Reason, Refusal
+from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.tf_record import read_records
 from keras_curv.serving.versions import Model, Versions
 
@@ -94,11 +95,12 @@ class RequestLog:
 
     Args:
         patterns: paths, or shell patterns of paths (`**` for any depth).
-        versions: that requests are held against; one, or one and a baseline.
+        sides: versions that requests are held against; one, or one and a baseline.
         model_name: only requests to the model of this name; None: the files name but one.
 
     Attributes:
         files: that the patterns match, in the order of patterns, each pattern's sorted.
+        sides: as given.
 
     Raises:
         InputError: a pattern matches nothing.
@@ -107,12 +109,12 @@ class RequestLog:
     def __init__(
         self,
         patterns: Sequence[str],
-        versions: Sequence[Versions],
+        sides: Sequence[Versions],
         *,
         model_name: str | None = None,
     ):
         self.files = _matches(patterns)
-        self._versions = tuple(versions)
+        self.sides = tuple(sides)
         self._model_name = model_name
         self._surveyed = array.array("Q")  # after each record, of all up to it
 
@@ -199,16 +201,16 @@ class RequestLog:
 
     def _request(self, file: str, number: int, parsed: LoggedRequest | Refusal) -> Request:
         if isinstance(parsed, Refusal):
-            return Request(file, number, 0, 1, 0, (parsed,) * len(self._versions))
+            return Request(file, number, 0, 1, 0, (parsed,) * len(self.sides))
         if self._model_name is not None and parsed.model != self._model_name:
             other = Refusal(Reason.OTHER_MODEL, repr(parsed.model[:80]))
-            return Request(file, number, 0, 1, 0, (other,) * len(self._versions))
-        asked = tuple(_ask(versions, parsed, file) for versions in self._versions)
+            return Request(file, number, 0, 1, 0, (other,) * len(self.sides))
+        asked = tuple(_ask(versions, parsed, file) for versions in self.sides)
         count = max((len(part.x) for part in asked if isinstance(part, Batch)), default=1)
         return Request(file, number, 0, count, parsed.timestamp, asked)
 
 
-def _digest(digest, file: str, number: int, record: bytes | None) -> int:
+def _digest(digest: hashlib._Hash, file: str, number: int, record: bytes | None) -> int:
     """Adds a record, and where it stands; returns eight bytes of what has come of it."""
     digest.update(repr((file, number, len(record or b""))).encode() + (record or b""))
     return int.from_bytes(digest.copy().digest()[:8])

@@ -9,8 +9,9 @@ from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model, screening
 from keras_curv.reading.files import ModelFiles
+from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import LoggedRequest
-from keras_curv.serving.reasons import Reason, Refusal
+from keras_curv.serving.refusal import Refusal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +60,12 @@ class Versions:
         base = pathlib.Path(path)
         try:
             newest = saved_model.resolve_directory(base)
+            self._only: str | None = None
             if newest == base:
                 self._only = self._newest = _label(base.resolve())
                 self._directories = {self._only: base}
             else:
-                self._only, self._newest = None, _label(newest)
+                self._newest = _label(newest)
                 numbered = saved_model.numbered_versions(base)
                 self._directories = {str(number): entry for number, entry in numbered.items()}
         except OSError as error:

@@ -21,7 +21,8 @@ from keras_curv.errors import InputError
 from keras_curv.files import part_path, write_file, write_text, writing
 from keras_curv.network.activations import SMOOTH
 from keras_curv.reports import wording
-from keras_curv.runs.runner import DEFAULT_RADII, certify_examples
+from keras_curv.runs.certify_examples import certify_examples
+from keras_curv.runs.options import DEFAULT_RADII
 from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.recipe import Recipe

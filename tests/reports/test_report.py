@@ -16,17 +16,18 @@ from scripts import call
 from keras_curv import Smoothing, data
 from keras_curv.attacks.closest import closest_points
 from keras_curv.certificates.best_of import choose_method
+from keras_curv.cli.certify import command
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 from keras_curv.reports.html import charts, markup, page, pictures
-from keras_curv.reports.html.examples import Case
-from keras_curv.reports.html.report_data import Gathered, read_again
+from keras_curv.reports.html.cases import Case
+from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.plot import last_radius
 from keras_curv.reports.wording import percent
 from keras_curv.rows.row import Row
 from keras_curv.rows.tally import Tally
-from keras_curv.runs import runner as run
+from keras_curv.runs.certify_examples import certify_examples
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIGITS = str(ROOT / "saved_models" / "digits")
@@ -83,7 +84,7 @@ def require_accessible(parsed):
 @pytest.fixture(scope="module")
 def digits_report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    result = run.certify_examples(
+    result = certify_examples(
         DIGITS,
         data.load("digits").limited(60),
         method="crc",
@@ -106,7 +107,7 @@ def dense(shape, classes=3, activation="softplus"):
 def report_of(folder, model, x, y=None, **options):
     path = folder / "report.html"
     examples = Examples.from_arrays("mine", x, y)
-    run.certify_examples(model, examples, report=str(path), **options)
+    certify_examples(model, examples, report=str(path), **options)
     return path.read_text(encoding="utf-8")
 
 
@@ -154,7 +155,7 @@ def test_the_same_run_gives_the_same_bytes_whole_or_resumed(digits_report, tmp_p
         target = tmp_path / f"{name}.csv"
         target.write_bytes(rows[:kept])
         (tmp_path / f"{name}.csv.settings.json").write_text(settings)
-        run.certify_examples(
+        certify_examples(
             DIGITS,
             data.load("digits").limited(60),
             method="crc",
@@ -172,7 +173,7 @@ def test_hostile_names_are_text(tmp_path):
     np.savez(tmp_path / HOSTILE, x=x[:3])
     shutil.copytree(DIGITS, tmp_path / HOSTILE[:-4])
     path = tmp_path / "report.html"
-    run.certify_examples(
+    certify_examples(
         str(tmp_path / HOSTILE[:-4]),
         data.load_npz(str(tmp_path / HOSTILE)),
         method="crc",
@@ -240,10 +241,10 @@ def row(index, radius, status="CERTIFIED", label=0):
 
 
 def rendered(rows, cases=(), **changed):
-    gathered, tally = Gathered(), Tally()
+    gathered, tally = ReportData(), Tally((0.5,))
     gathered.add(rows)
     tally.add(rows)
-    summary = {"saved_model": "m", "dataset": "d"} | tally.summary((0.5,))
+    summary = {"saved_model": "m", "dataset": "d"} | tally.summary()
     summary |= {"rivals": "all", "guarantee": "real", "input_scale": 1.0, "input_shape": [2]}
     summary |= {"depth": 2, "classes": 2} | changed
     return require_self_contained(page.render(summary, {"version": "0"}, gathered, list(cases)))
@@ -292,7 +293,7 @@ def test_the_command_makes_the_report_again(script, capfd, tmp_path):
     options = ("--inputs", inputs, "--radius", 0.25, "--radius", 0.4, "--method", "crown")
     first = report("a.html", *options, "--output", tmp_path / "rows.csv")
     shown = re.search(r"<pre><code>(.*?)</code></pre>", first).group(1)
-    words = script.command()
+    words = command()
     assert Page(shown).text == " ".join(map(page.shlex.quote, words))
     assert words[0] == "bin/certify" and words[-1] == "--report=report.html"
     assert report("b.html", *words[1:-1]) == first
@@ -303,10 +304,10 @@ def test_what_cannot_be_written_is_refused_before_the_work(tmp_path, rng):
     examples = Examples.from_arrays("mine", x, None)
     for report, message in ((tmp_path / "no" / "r.html", "make it first"), (tmp_path, "directory")):
         with pytest.raises(InputError, match=message):
-            run.certify_examples(None, examples, report=str(report))
+            certify_examples(None, examples, report=str(report))
     with pytest.raises(InputError, match="different files"):
         same = str(tmp_path / "same.html")
-        run.certify_examples(None, examples, summary=same, report=same)
+        certify_examples(None, examples, summary=same, report=same)
 
 
 def test_the_least_robust_do_not_depend_on_batches(rng):
@@ -316,7 +317,7 @@ def test_the_least_robust_do_not_depend_on_batches(rng):
     correct = [r for r in rows if r.status != "TIED"]
     expected = sorted(correct, key=lambda r: (r.radius, r.index))[:12]
     for size in (1, 7, 500):
-        gathered = Gathered()
+        gathered = ReportData()
         for start in range(0, 500, size):
             gathered.add(rows[start : start + size])
         assert gathered.least_robust == expected
@@ -327,9 +328,9 @@ def test_examples_are_read_again_by_index(rng):
     x = rng.normal(size=(1000, 2))
     examples = Examples.from_arrays("mine", x, None)
     indices = [999, 3, 256, 255, 511]
-    np.testing.assert_array_equal(read_again(examples, indices), x[indices])
+    np.testing.assert_array_equal(examples.at(indices), x[indices])
     with pytest.raises(InputError, match="no example 1000 any more"):
-        read_again(examples, [3, 1000])
+        examples.at([3, 1000])
 
 
 def test_pictures_decode_to_what_was_drawn(rng):

@@ -4,7 +4,7 @@ import pytest
 from sample_rows import COUNT, SETTINGS, row
 
 from keras_curv.errors import InputError
-from keras_curv.rows.row import Row, round_down
+from keras_curv.rows.row import EXAMPLE_COLUMNS, Row, round_down
 from keras_curv.rows.row_file import RowFile
 
 
@@ -84,9 +84,9 @@ def test_resume_with_other_settings_is_refused(tmp_path):
     "text, message",
     [
         ("a,b\n1,2\n", "header"),
-        (",".join(Row._fields) + "\n0,1,1\n", "line 2"),
-        (",".join(Row._fields) + "\n5,1,1,2,0.5,CERTIFIED,7,1,all,crc\n", "index 5"),
-        (",".join(Row._fields) + "\n0,1,1,2,0.5,SURE,7,1,all,crc\n", "SURE"),
+        (",".join(EXAMPLE_COLUMNS) + "\n0,1,1\n", "line 2"),
+        (",".join(EXAMPLE_COLUMNS) + "\n5,1,1,2,0.5,CERTIFIED,7,1,all,crc\n", "index 5"),
+        (",".join(EXAMPLE_COLUMNS) + "\n0,1,1,2,0.5,SURE,7,1,all,crc\n", "SURE"),
     ],
 )
 def test_a_foreign_file_is_refused_and_kept(tmp_path, text, message):

@@ -12,7 +12,8 @@ from scripts import call
 from keras_curv import certify_examples, data
 from keras_curv.errors import InputError
 from keras_curv.rows.shards import Shards
-from keras_curv.runs.job import Job
+from keras_curv.runs.certify_examples import ExampleJob
+from keras_curv.runs.options import ExampleOptions
 
 pytest.importorskip("apache_beam")
 
@@ -59,7 +60,7 @@ def assert_same(local, output):
 
 def breaking(monkeypatch, first, times):
     """Batches from `first` on raise that often, as if their worker died after its work."""
-    batches, deaths = Job.batches, []
+    batches, deaths = ExampleJob.batches, []
 
     def dying(self, start):
         for rows in batches(self, start):
@@ -68,7 +69,7 @@ def breaking(monkeypatch, first, times):
                 raise RuntimeError("the worker died")
             yield rows
 
-    monkeypatch.setattr(Job, "batches", dying)
+    monkeypatch.setattr(ExampleJob, "batches", dying)
     return deaths
 
 
@@ -104,10 +105,12 @@ def test_after_a_failure_the_run_goes_on(local, tmp_path, monkeypatch, with_runn
     left = sorted(int(path.stem) for path in shards_of(output).glob("*.csv"))
     assert left and max(left) < 32
     computed = []
-    batches = Job.batches
+    batches = ExampleJob.batches
     with monkeypatch.context() as patch:
         patch.setattr(
-            Job, "batches", lambda self, start: computed.append(start) or batches(self, start)
+            ExampleJob,
+            "batches",
+            lambda self, start: computed.append(start) or batches(self, start),
         )
         runner = "DirectRunner" if with_runner else None
         random(local, output, runner=runner, resume=True)
@@ -167,17 +170,18 @@ def test_a_broken_example_ends_the_run_after_the_rows_before_it(local, tmp_path)
 
 
 def test_workers_that_read_something_else_are_refused(local, tmp_path, monkeypatch):
-    job = Job(str(local / "model"), data.load_npz(str(local / "x.npz")), **OPTIONS)
+    examples = data.load_npz(str(local / "x.npz"))
+    job = ExampleJob(str(local / "model"), examples, ExampleOptions(**OPTIONS))
     with np.load(local / "x.npz") as archive:
         np.savez(tmp_path / "x.npz", x=archive["x"] + 1, y=archive["y"])
-    again = job.elsewhere()
+    again = job.remote_factory()
     assert [row.cells() for row in next(again().batches(8))] == [
         row.cells() for row in next(job.batches(8))
     ]
     other = data.load_npz(str(tmp_path / "x.npz"))
     job.examples = other
     with pytest.raises(InputError, match="dataset_fingerprint .* same package, model and data"):
-        job.elsewhere()()
+        job.remote_factory()()
 
 
 def test_what_is_in_memory_only_cannot_be_sent(local, tmp_path):

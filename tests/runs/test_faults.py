@@ -17,7 +17,8 @@ from keras_curv.reading import saved_model
 from keras_curv.reproduce import tables
 from keras_curv.reproduce import tables_run as reproduce_run
 from keras_curv.rows.row_file import RowFile
-from keras_curv.serving.certify_requests import _lost_file
+from keras_curv.serving.certify_requests import lost_file
+from keras_curv.serving.compare import Comparison
 from keras_curv.training import trainer as training_run
 from keras_curv.training.recipe import Recipe
 
@@ -124,10 +125,10 @@ def test_what_was_lost_is_whole_or_as_before(tmp_path):
     path = tmp_path / "lost.csv"
     path.write_text("before")
     with pytest.raises(InputError, match="cannot write .*lost.csv"), disk_full_at(10):
-        with _lost_file(str(path)) as write:
-            write([])
-    with pytest.raises(Killed), _lost_file(str(path)) as write:
-        write([])
+        with lost_file(str(path), Comparison([0.5])) as sink:
+            sink.add([])
+    with pytest.raises(Killed), lost_file(str(path), Comparison([0.5])) as sink:
+        sink.add([])
         raise Killed
     assert path.read_text() == "before"
 
@@ -199,11 +200,11 @@ def test_a_table_on_a_full_disk_says_so(tmp_path, monkeypatch):
 def test_a_signal_stops_in_one_line(number):
     """Even while stderr is kept quiet, and whatever is being imported."""
     code = (
-        "import command_line, os\n"
-        "command_line.stop_in_one_line('certify', 'go on with --resume')\n"
-        f"with command_line.quiet_stderr(): os.kill(os.getpid(), {number:d})\n"
+        "import os; from keras_curv.cli import command\n"
+        "command.stop_in_one_line('certify', 'go on with --resume')\n"
+        f"with command.quiet_stderr(): os.kill(os.getpid(), {number:d})\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "bin")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )

@@ -13,9 +13,9 @@ from scripts import call
 import keras_curv
 from keras_curv.certificates.certificate import Status
 from keras_curv.errors import InputError
-from keras_curv.rows.row import round_down
+from keras_curv.rows.row import REQUEST_COLUMNS, Row, round_down
 from keras_curv.serving.certify_requests import certify_requests
-from keras_curv.serving.request_rows import RequestRow, certify_block
+from keras_curv.serving.outcomes import certify_block
 from keras_curv.serving.requests import RequestLog
 from keras_curv.serving.versions import Versions
 
@@ -50,7 +50,7 @@ def rows_of(files, *sides, size=512, **options):
     for block in log.blocks(size, 0, log.survey().count):
         rows += certify_block(block, len(rows))
     assert [row.index for row in rows] == list(range(len(rows)))
-    assert all(RequestRow.parse(row.cells()) == row for row in rows)
+    assert all(Row.parse(row.cells(REQUEST_COLUMNS), REQUEST_COLUMNS) == row for row in rows)
     return rows
 
 
@@ -91,7 +91,8 @@ def test_each_request_is_certified_for_its_version(base, versions, batches, tmp_
         )
     small = rows_of(files, versions, size=2)  # requests are cut, radii but rounded otherwise
     for row, other in zip(rows, small, strict=True):
-        assert row[:6] == other[:6] and row.status == other.status
+        assert row.cells(REQUEST_COLUMNS[:6]) == other.cells(REQUEST_COLUMNS[:6])
+        assert row.status == other.status
         assert row.radius == pytest.approx(other.radius, rel=1e-6)
 
 

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import decimal
-from typing import NamedTuple
 
 import numpy as np
 
 from keras_curv.certificates.certificate import Status
 from keras_curv.reports.html import pictures
+from keras_curv.reports.html.cases import Case
 from keras_curv.reports.html.markup import Markup, element, join
 from keras_curv.reports.wording import number
-from keras_curv.rows.row import Row
 
 _NUMBERS = 16  # entries of an input that is written out
 _FOUR_DIGITS_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
-
-
-class Case(NamedTuple):
-    """One example with the closest adversarial point found.
-
-    Attributes:
-        row: of the run.
-        x: as the data set has it, of its shape and in its units.
-        point: of the same; None where none was found or searched for.
-        distance: of the point, in the model's input units.
-        becomes: the class predicted there.
-    """
-
-    row: Row
-    x: np.ndarray
-    point: np.ndarray | None = None
-    distance: float = np.inf
-    becomes: int = -1
 
 
 def gallery(cases: list[Case], searched: bool) -> Markup:

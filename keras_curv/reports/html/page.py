@@ -10,20 +10,18 @@ from __future__ import annotations
 import pathlib
 import platform
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.attacks.closest import closest_points
 from keras_curv.certificates.certificate import Status
-from keras_curv.data.examples import Examples
-from keras_curv.network.network import FeedForward
 from keras_curv.reports.html import charts
-from keras_curv.reports.html.examples import Case, gallery
+from keras_curv.reports.html.cases import Case
+from keras_curv.reports.html.examples import gallery
 from keras_curv.reports.html.markup import Markup, element, join
-from keras_curv.reports.html.report_data import Gathered, read_again
+from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.plot import last_radius
 from keras_curv.reports.wording import facts, number, percent, units
 
@@ -56,51 +54,10 @@ _ONE_RIVAL = (
 )
 
 
-def prepare(
-    examples: Examples,
-    gathered: Gathered,
-    *,
-    network: FeedForward | None,
-    as_input: Callable[[np.ndarray], np.ndarray],
-    input_scale: float,
-    rivals: str,
-) -> list[Case]:
-    """Reads the least robust examples again and searches adversarial points near them.
-
-    Args:
-        examples: of the run.
-        gathered: its rows.
-        network: to search against; None does not search.
-        as_input: brings examples into the model's shape and units.
-        input_scale: what `as_input` multiplied them by.
-        rivals: of the run; only "all" says how far no adversarial point can be.
-
-    Raises:
-        InputError: the examples are not there any more.
-    """
-    rows = gathered.least_robust
-    if not rows:
-        return []
-    x = read_again(examples, [row.index for row in rows])
-    if network is None:
-        return [Case(*pair) for pair in zip(rows, x, strict=True)]
-    flat = np.asarray(as_input(x), np.float64).reshape(len(x), network.dim)
-    label = np.array([row.prediction for row in rows])
-    at_least = np.array([row.radius if rivals == "all" else 0.0 for row in rows])
-    found = closest_points(network, flat, label, at_least)
-    points = (found.point / input_scale).reshape(x.shape)
-    return [
-        Case(row, x[i], points[i], float(found.distance[i]), int(found.prediction[i]))
-        if np.isfinite(found.distance[i])
-        else Case(row, x[i])
-        for i, row in enumerate(rows)
-    ]
-
-
 def render(
     summary: dict,
     settings: dict,
-    gathered: Gathered,
+    gathered: ReportData,
     cases: list[Case],
     command: Sequence[str] | None = None,
 ) -> str:
@@ -110,7 +67,7 @@ def render(
         summary: what `run.certify_examples` returns.
         settings: of the run, what decides its rows.
         gathered: its rows.
-        cases: what `prepare` returns.
+        cases: the least robust ones; see `cases.find_cases`.
         command: that makes the run again, word by word; None: it was made from Python.
 
     Returns:
@@ -139,7 +96,7 @@ def render(
     return f"<!doctype html>\n{page}\n"
 
 
-def _result(summary: dict, gathered: Gathered):
+def _result(summary: dict, gathered: ReportData):
     clean, certified = summary["clean_accuracy"], summary["certified_accuracy"]
     yield element("p", _subtitle(summary), class_="subtitle")
     if summary["rivals"] != "all":
@@ -179,7 +136,7 @@ def _proved(summary: dict):
     yield _table("What came of the examples", ("status", "examples", "meaning"), rows, numbers=(1,))
 
 
-def _classes(summary: dict, gathered: Gathered):
+def _classes(summary: dict, gathered: ReportData):
     radii, classes, correct = gathered.radii, gathered.classes, gathered.correct
     labelled = summary["clean_accuracy"] is not None
     names = np.unique(classes)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import array
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from keras_curv.certificates.certificate import Status
-from keras_curv.data.examples import Examples
-from keras_curv.errors import InputError
 from keras_curv.rows.row import Row
 
-_BATCH = 256  # examples read at a time to find the few again
 _CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)
 
 
-class Gathered:
+class ReportData:
     """Takes rows in as they come; examples are read again in the end, by index.
 
     Args:
@@ -35,8 +32,8 @@ class Gathered:
         self._correct = array.array("b")
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Counts rows in."""
-        rows = list(rows)
+        """Counts rows in, but for those that are skipped."""
+        rows = [row for row in rows if not row.skipped]
         for row in rows:
             self._radii.append(row.radius)
             self._classes.append(row.prediction if row.label is None else row.label)
@@ -60,21 +57,3 @@ class Gathered:
     def correct(self) -> np.ndarray:
         """Whether the prediction is the label; without labels, whether there is one."""
         return np.array(self._correct, bool)
-
-
-def read_again(examples: Examples, indices: Sequence[int]) -> np.ndarray:
-    """A few examples of a stream, `(len(indices), *shape)`, in one pass.
-
-    Raises:
-        InputError: the stream has become shorter.
-    """
-    wanted = set(indices)
-    found: dict[int, np.ndarray] = {}
-    start = min(wanted)
-    for x, _ in examples.batches(_BATCH, start):
-        inside = wanted.intersection(range(start, start + len(x)))
-        found |= {index: np.array(x[index - start]) for index in inside}
-        start += len(x)
-        if len(found) == len(wanted):
-            return np.stack([found[index] for index in indices])
-    raise InputError(f"{examples.name} has no example {min(wanted - found.keys())} any more")

@@ -1,0 +1,5 @@
+"""`python -m keras_curv` is `keras_curv`."""
+
+from keras_curv.cli.main import main
+
+main()

@@ -1,0 +1,284 @@
+"""Proves, for every example of a data set, an l2 radius within which a SavedModel's prediction
+cannot change, and sums it up.
+
+    bin/certify
+    bin/certify --saved_model DIR --dataset mnist --data_dir DIR --radius 1.58 --output rows.csv
+    bin/certify --saved_model DIR --inputs FILE.npz --radius 0.5 --require_certified_accuracy 0.9
+    bin/certify --saved_model DIR --dataset mnist --output rows.csv --runner DirectRunner --beam_option direct_num_workers=8 --beam_option direct_running_mode=multi_processing
+    bin/certify --saved_model BASE/8 --requests 'logs/*' --baseline BASE --radius 0.5 --max_lost 0.01
+
+Exit status: 0 done, 2 bad input, 3 the verdict is that a requirement is not met.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sys
+
+from keras_curv.cli.command import Command, at_terminal, fail, quiet_stderr
+from keras_curv.errors import InputError, require_fraction
+
+DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
+
+COMMAND = Command("certify", __doc__, "go on with --resume if there is an --output")
+FLAGS = COMMAND.flags
+
+MODEL = COMMAND.section("Model and proof")
+MODEL.define(
+    "string",
+    "saved_model",
+    str(DIGITS),
+    "SavedModel directory, or a base path with numbered versions (the newest is taken).",
+)
+MODEL.define("string", "signature", "serving_default", "Signature of the SavedModel.")
+MODEL.define(
+    "string",
+    "method",
+    "auto",
+    "auto: the largest radius of all methods that apply; or one of them: crc, crc_local, crown, lipschitz, quadratic; to compare with: interval, coap, smoothing.",
+)
+MODEL.define(
+    "string",
+    "guarantee",
+    "real",
+    "real: real arithmetic on the stored weights; float32: also what serving in float32 may do.",
+)
+
+NAMED = COMMAND.section("A data set by name")
+NAMED.define(
+    "string",
+    "dataset",
+    "digits",
+    "digits (embedded), mnist, fashion_mnist or cifar10 (through tfds); pixels in [0, 1].",
+)
+NAMED.define("string", "split", "test", "Split of the data set.")
+NAMED.define(
+    "string",
+    "data_dir",
+    None,
+    "Where tfds finds its data sets; default: TFDS_DATA_DIR, or tfds' own place.",
+)
+
+EXAMPLES = COMMAND.section("Examples, of a data set or a file")
+EXAMPLES.define(
+    "string",
+    "inputs",
+    None,
+    "An .npz file with arrays x, and y if there are labels, instead of a data set.",
+)
+EXAMPLES.define(
+    "float",
+    "input_scale",
+    1.0,
+    "Multiply examples by this before the model sees them (255 for a model of raw pixels). Radii are in the model's input units, so they are multiplied too.",
+)
+EXAMPLES.define(
+    "string",
+    "rivals",
+    "all",
+    "all: a certificate of the classifier; runner_up, random, least: one rival each, as in the paper's tables.",
+)
+EXAMPLES.define(
+    "integer",
+    "seed",
+    0,
+    "Of --rivals random, and of the noise of --method smoothing.",
+    lower_bound=0,
+)
+
+REQUESTS = COMMAND.section("Logged requests, instead of a data set")
+REQUESTS.define(
+    "multi_string",
+    "requests",
+    None,
+    "TFRecord files of PredictionLog, as TF Serving logs them, or warm-up files, instead of a data set; shell patterns; repeatable. Each request is certified for the version that served it, if --saved_model is a base path, else for that SavedModel.",
+)
+REQUESTS.define("string", "model_name", None, "Only --requests to the model of this name.")
+REQUESTS.define(
+    "string",
+    "baseline",
+    None,
+    "For --requests: another SavedModel or base path, to report which requests lost their certificate against it.",
+)
+REQUESTS.define(
+    "string", "lost", None, "CSV file of the examples that lost it against the --baseline."
+)
+REQUESTS.define(
+    "float",
+    "max_lost",
+    None,
+    "Exit with status 3 if, of the examples that the --baseline certifies at any --radius, more than this fraction lost it; 0 allows none.",
+)
+
+SMOOTHING = COMMAND.section("Smoothing by noise")
+SMOOTHING.define("float", "deviation", None, "Of the noise of --method smoothing, in input units.")
+SMOOTHING.define(
+    "integer", "samples", 100_000, "Noisy copies of each example, for --method smoothing."
+)
+SMOOTHING.define("float", "failure_probability", 1e-3, "α of each example, for --method smoothing.")
+SMOOTHING.define(
+    "enum",
+    "noise",
+    "own",
+    ["own", "shared"],
+    "For --method smoothing: shared by all examples is many times faster; errors may come together.",
+)
+
+REPORT = COMMAND.section("What to report, and a release gate")
+REPORT.define(
+    "multi_float", "radius", None, "Report certified accuracy at this l2 radius; repeatable."
+)
+REPORT.define("integer", "limit", None, "Only the first N examples.")
+REPORT.define(
+    "integer", "batch_size", None, "Examples at a time; default: by the size of the model."
+)
+REPORT.define(
+    "float",
+    "require_certified_accuracy",
+    None,
+    "Exit with status 3 if certified accuracy at any --radius is below this fraction.",
+)
+
+OUTPUT = COMMAND.section("What to write, and who does the work")
+OUTPUT.define(
+    "string", "output", None, "CSV file of rows, one for each example, written as they come."
+)
+OUTPUT.define("bool", "resume", False, "Go on with the --output of an interrupted run.")
+OUTPUT.define("string", "summary", None, "JSON file for the summary.")
+OUTPUT.define(
+    "string", "plot", None, "Image of certified accuracy against radius (.png, .svg, .pdf)."
+)
+OUTPUT.define(
+    "string", "report", None, "HTML file with curve, classes, least robust examples, terms."
+)
+OUTPUT.define(
+    "string",
+    "runner",
+    None,
+    "Certify on the workers of this Apache Beam runner; they leave rows in a folder beside the --output, which all of them must reach, as they must the model and the data. DirectRunner: on this machine.",
+)
+OUTPUT.define(
+    "multi_string",
+    "beam_option",
+    None,
+    "Of the --runner, as Beam spells it, without dashes: direct_num_workers=2; repeatable.",
+)
+
+
+@COMMAND.main
+def main() -> int:
+    """Certifies a data set, or logged requests; returns the exit status."""
+    refuse_flags_without_effect()
+    for name in ("require_certified_accuracy", "max_lost"):
+        require_fraction(FLAGS[name].value, f"--{name}")
+        if FLAGS[name].value is not None and not FLAGS.radius:
+            raise InputError(f"--{name} needs a --radius")
+    if FLAGS.require_certified_accuracy is not None and FLAGS.rivals != "all":
+        raise InputError(
+            "--require_certified_accuracy needs --rivals all: one rival is no certificate"
+        )
+    with quiet_stderr():
+        from keras_curv.reports.console import print_summary
+        from keras_curv.reports.wording import describe
+
+    summary = certify_requests() if FLAGS.requests else certify_examples()
+    checks = summary["verdict"]["checks"] if summary["verdict"] else []
+    passed = all(check["passed"] for check in checks)
+    try:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        print_summary(summary)
+        for check in checks:
+            print(describe(check))
+        sys.stdout.flush()
+    except OSError as error:
+        fail("certify", f"cannot write to stdout: {error.strerror or error}")
+        return 2 if passed else 3
+    return 0 if passed else 3
+
+
+def refuse_flags_without_effect() -> None:
+    """Raises InputError for flags that say something of another kind of run."""
+    if FLAGS.requests:
+        for section in (NAMED, EXAMPLES, SMOOTHING):
+            section.refuse("is not for --requests, which are certified as served")
+    else:
+        REQUESTS.refuse("is for --requests")
+    if FLAGS.inputs is not None:
+        NAMED.refuse("is not for --inputs")
+    if FLAGS.method != "smoothing":
+        SMOOTHING.refuse("is for --method smoothing")
+    elif not FLAGS.requests:
+        others = [name for name in MODEL.names if name != "guarantee"]
+        MODEL.refuse("is not for --method smoothing, which has its own", but=others)
+
+
+def certify_examples() -> dict:
+    """Certifies a data set; returns the summary."""
+    with quiet_stderr():
+        from keras_curv import Smoothing, data
+        from keras_curv.runs.certify_examples import certify_examples
+        from keras_curv.runs.options import ExampleOptions
+
+    common, smoothing = common_options(), None
+    if FLAGS.method == "smoothing":
+        if FLAGS.deviation is None:
+            raise InputError("--method smoothing needs a --deviation")
+        del common["method"]
+        smoothing = Smoothing(
+            FLAGS.deviation, FLAGS.samples, FLAGS.failure_probability, FLAGS.noise
+        )
+    options = ExampleOptions(
+        smoothing=smoothing,
+        rivals=FLAGS.rivals,
+        input_scale=FLAGS.input_scale,
+        seed=FLAGS.seed,
+        **common,
+    )
+    examples = (
+        data.load_npz(FLAGS.inputs)
+        if FLAGS.inputs is not None
+        else data.load(FLAGS.dataset, FLAGS.split, data_dir=FLAGS.data_dir)
+    )
+    return certify_examples(FLAGS.saved_model, examples.limited(FLAGS.limit), options)
+
+
+def certify_requests() -> dict:
+    """Certifies a server's log; returns the summary."""
+    with quiet_stderr():
+        from keras_curv.serving.certify_requests import certify_requests
+        from keras_curv.serving.options import RequestOptions
+
+    options = RequestOptions(
+        baseline=FLAGS.baseline,
+        model_name=FLAGS.model_name,
+        limit=FLAGS.limit,
+        lost=FLAGS.lost,
+        max_lost=FLAGS.max_lost,
+        **common_options(),
+    )
+    return certify_requests(FLAGS.saved_model, FLAGS.requests, options)
+
+
+def common_options() -> dict:
+    """The options that both kinds of run have."""
+    if FLAGS.runner is not None:
+        with quiet_stderr(), contextlib.suppress(ImportError):
+            import keras_curv.runs.beam  # noqa: F401  which greets too
+    names = "signature method guarantee batch_size output resume summary plot report runner"
+    options = {name: FLAGS[name].value for name in names.split()}
+    if FLAGS.radius:
+        options["radii"] = FLAGS.radius
+    return options | {
+        "required": FLAGS.require_certified_accuracy,
+        "beam_options": FLAGS.beam_option or (),
+        "progress": at_terminal(),
+        "command": command(),
+    }
+
+
+def command() -> list[str]:
+    """The words that make this report again: the flags that decide what comes out."""
+    but = [*OUTPUT.names, "require_certified_accuracy", "max_lost", "lost"]
+    return [*COMMAND.words(but=but), "--report=report.html"]

@@ -1,0 +1,179 @@
+"""What the commands share: flags in sections, quiet start, errors in one line, exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from absl import flags, logging
+
+from keras_curv.errors import InputError
+
+HELP = ("--help", "-h", "-help", "help")
+
+
+class Command:
+    """A command with flags of its own.
+
+    Args:
+        name: of the command, before its errors.
+        text: what it does, for `--help`.
+        after_interruption: what a user should do then.
+
+    Attributes:
+        name: as given.
+        arguments: that it was called with.
+        flags: their values, once they are parsed.
+    """
+
+    def __init__(self, name: str, text: str, after_interruption: str):
+        self.name = name
+        self.arguments: list[str] = []
+        self.flags = flags.FlagValues()
+        self._text, self._after = text, after_interruption
+        self._sections: list[Section] = []
+        self._main: Callable[[], int] = lambda: 0
+
+    def section(self, title: str) -> Section:
+        """Begins a section of flags."""
+        self._sections.append(Section(title, self.flags))
+        return self._sections[-1]
+
+    def main(self, function: Callable[[], int]) -> Callable[[], int]:
+        """Decorates what the command does once the flags are parsed; it returns the status."""
+        self._main = function
+        return function
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Parses the flags, runs the command and ends the process."""
+        stop_in_one_line(self.name, self._after)
+        sys.exit(self.call(arguments))
+
+    def call(self, arguments: Sequence[str]) -> int:
+        """Parses the flags and runs the command.
+
+        Returns:
+            Its status; 2, after a line on stderr, for bad input.
+        """
+        self.arguments = [*map(str, arguments)]
+        if any(argument in HELP for argument in arguments):
+            print(self.help(), flush=True)
+            return 0
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        logging.set_verbosity(logging.ERROR)
+        try:
+            _, *rest = self.flags([self.name, *self.arguments])
+            if rest:
+                raise InputError(f"unexpected argument {rest[0]!r}; see --help")
+            status = self._main()
+            if not status:
+                print(end="", flush=True)
+            return status
+        except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
+            return fail(self.name, error)
+
+    def words(self, *, but: Sequence[str] = ()) -> list[str]:
+        """The words that make this run again: the flags that are set, but for some."""
+        words = [f"bin/{self.name}"]
+        for name in (name for section in self._sections for name in section.names):
+            flag = self.flags[name]
+            if name not in but and flag.value != flag.default:
+                values = flag.value if isinstance(flag.value, list) else [flag.value]
+                words += [f"--{name}={value}" for value in values]
+        return words
+
+    def help(self) -> str:
+        """Returns what the command does, and its flags by section."""
+        texts = [self.flags.module_help(section.title) for section in self._sections]
+        return "\n".join([self._text.rstrip(), "", *texts])
+
+
+class Section:
+    """Flags that belong together.
+
+    Args:
+        title: of the section.
+        values: of the command.
+
+    Attributes:
+        title: as given.
+        names: of the flags.
+    """
+
+    def __init__(self, title: str, values: flags.FlagValues):
+        self.title = title
+        self.names: list[str] = []
+        self._values = values
+
+    def define(self, kind: str, name: str, *arguments: Any, **keywords: Any) -> None:
+        """Adds a flag, by absl's `DEFINE_<kind>` and what that takes."""
+        self.names.append(name)
+        absl = getattr(flags, f"DEFINE_{kind}")
+        absl(name, *arguments, flag_values=self._values, module_name=self.title, **keywords)
+
+    def refuse(self, why: str, *, but: Sequence[str] = ()) -> None:
+        """Refuses flags that would have no effect.
+
+        Args:
+            why: what follows the name of the flag, as "is for --requests".
+            but: flags that have one.
+
+        Raises:
+            InputError: one of the section is set.
+        """
+        for name in self.names:
+            if name not in but and self._values[name].value != self._values[name].default:
+                raise InputError(f"--{name} {why}")
+
+
+def stop_in_one_line(name: str, after: str) -> None:
+    """Makes SIGINT and SIGTERM end the process at once, after a line, with status 130 and 143.
+
+    As nothing is cleaned up, nothing can go wrong while it is; what is written survives a kill.
+    """
+    try:
+        stderr = os.dup(2)  # which `quiet_stderr` leaves alone
+    except OSError:
+        stderr = os.open(os.devnull, os.O_WRONLY)
+    words = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+    def stop(number: int, frame: object) -> None:
+        line = f"{name}: {words[signal.Signals(number)]}; {after}\n"
+        with contextlib.suppress(OSError):
+            os.write(stderr, line.encode())
+        os._exit(128 + number)
+
+    for number in words:
+        signal.signal(number, stop)
+
+
+def fail(name: str, error: object) -> int:
+    """Writes one line on stderr, and returns the exit status of bad input."""
+    print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
+def at_terminal() -> bool:
+    """Whether somebody watches stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Silences file descriptor 2, on which TensorFlow's libraries greet while they load."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,38 @@
+"""The command `keras_curv`, which is three.
+
+    keras_curv certify      prove radii for a SavedModel on a data set, or on logged requests
+    keras_curv train        train a classifier whose robustness can be proved
+    keras_curv reproduce    make the tables of the paper again
+
+`keras_curv certify --help` says more. Without a flag it certifies the model of digits that comes
+with the package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from keras_curv.cli.command import HELP, fail
+from keras_curv.version import __version__
+
+COMMANDS = ("certify", "train", "reproduce")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command and exits with its status; 2 for bad input, with one line on stderr.
+
+    Args:
+        arguments: name of the command, then its flags; None: those of the process.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name = arguments[0] if arguments else "--help"
+    if name in COMMANDS:
+        importlib.import_module(f"keras_curv.cli.{name}").COMMAND.run(arguments[1:])
+    if name in HELP:
+        print(__doc__)
+        sys.exit(0)
+    if name == "--version":
+        print(f"keras_curv {__version__}")
+        sys.exit(0)
+    sys.exit(fail("keras_curv", f"no command {name!r}; there are {', '.join(COMMANDS)}"))

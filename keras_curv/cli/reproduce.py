@@ -1,0 +1,81 @@
+"""Trains and measures what a table of the paper compares, and writes ours beside the paper's.
+
+    bin/reproduce --list
+    bin/reproduce --table mnist_1.58 --output results
+    bin/reproduce --table all --quick --output /tmp/look
+
+Networks and figures are kept in the output folder: a run that was killed goes on when started again,
+and several started with the same folder share the work. With `--output benchmarks/tables` it goes on
+from the published figures. Exit status: 0 done, 2 bad input.
+"""
+
+from __future__ import annotations
+
+from keras_curv.cli.command import Command, at_terminal, quiet_stderr
+from keras_curv.errors import InputError
+
+COMMAND = Command("reproduce", __doc__, "started again, it goes on")
+FLAGS = COMMAND.flags
+
+TABLES = COMMAND.section("Tables")
+TABLES.define("list", "table", None, "Names of tables, as in mnist_1.58,local; or all.")
+TABLES.define("bool", "list", False, "Say which tables there are, and stop.")
+TABLES.define("string", "output", "results", "Folder for networks, figures and tables.")
+TABLES.define(
+    "string",
+    "data_dir",
+    None,
+    "Where tfds finds its data sets; default: TFDS_DATA_DIR, or tfds' own place.",
+)
+
+NETWORKS = COMMAND.section("Networks")
+NETWORKS.define("list", "layers", None, "Only networks of so many layers, as in 2,3.")
+NETWORKS.define("bool", "train", True, "If not: measure only networks that are in the folder.")
+NETWORKS.define("integer", "seed", 0, "Of every training.", lower_bound=0)
+NETWORKS.define(
+    "bool", "quick", False, "Tiny networks and 40 examples, to see that everything runs."
+)
+NETWORKS.define("integer", "limit", None, "Only the first N test examples.", lower_bound=1)
+
+
+@COMMAND.main
+def main() -> int:
+    """Makes tables; returns the exit status."""
+    with quiet_stderr():
+        from keras_curv import data
+        from keras_curv.reports.console import print_names
+        from keras_curv.reproduce import tables
+        from keras_curv.reproduce import tables_run as run
+
+    if FLAGS.list:
+        print_names((name, table.title, table.source) for name, table in tables.TABLES.items())
+        return 0
+    if not FLAGS.table:
+        raise InputError("--table is required: the name of a table, or all; see --list")
+    if not FLAGS.output:
+        raise InputError("--output must name a folder. Received: ''")
+    if FLAGS.layers and not all(count.isdecimal() for count in FLAGS.layers):
+        raise InputError(f"--layers must be numbers. Received: {','.join(FLAGS.layers)}")
+    layers = None if FLAGS.layers is None else [int(count) for count in FLAGS.layers]
+    names = list(tables.TABLES) if FLAGS.table == ["all"] else FLAGS.table
+    depths = {row.layers for name in names for row in tables.rows(name)}
+    if layers is not None and not (layers and set(layers) <= depths):
+        known = ",".join(map(str, sorted(depths)))
+        raise InputError(f"--layers must be of {known}. Received: {','.join(FLAGS.layers)!r}")
+    for dataset in sorted({tables.get(name).dataset for name in names}):
+        data.load(dataset, "test", data_dir=FLAGS.data_dir)  # before hours of work on another
+    for name in names:
+        files = run.reproduce(
+            name,
+            FLAGS.output,
+            data_dir=FLAGS.data_dir,
+            seed=FLAGS.seed,
+            quick=FLAGS.quick,
+            limit=FLAGS.limit,
+            layers=layers,
+            train=FLAGS.train,
+            progress=at_terminal(),
+            say=lambda text: print(text, flush=True),
+        )
+        print(f"{name}: {', '.join(map(str, files.values()))}", flush=True)
+    return 0

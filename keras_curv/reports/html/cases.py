@@ -1,0 +1,61 @@
+"""The least robust examples, each with the closest adversarial point that a search found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.attacks.closest import closest_points
+from keras_curv.network.network import FeedForward
+from keras_curv.rows.row import Row
+
+
+class Case(NamedTuple):
+    """One example with the closest adversarial point found.
+
+    Attributes:
+        row: of the run.
+        x: as the data set has it, of its shape and in its units.
+        point: of the same; None where none was found or searched for.
+        distance: of the point, in the model's input units.
+        becomes: the class predicted there.
+    """
+
+    row: Row
+    x: np.ndarray
+    point: np.ndarray | None = None
+    distance: float = np.inf
+    becomes: int = -1
+
+
+def find_cases(
+    rows: Sequence[Row],
+    x: np.ndarray,
+    inputs: np.ndarray,
+    *,
+    network: FeedForward,
+    scale: float = 1.0,
+) -> list[Case]:
+    """Searches adversarial points near the examples of a few rows.
+
+    Args:
+        rows: at least one; only where their rivals are "all" does a radius say how far no
+            adversarial point can be.
+        x: the examples, as the data set has them.
+        inputs: the same in the model's shape and units.
+        network: to search against.
+        scale: what `x` was multiplied by to get `inputs`.
+    """
+    flat = np.asarray(inputs, np.float64).reshape(len(x), network.dim)
+    label = np.array([row.prediction for row in rows])
+    at_least = np.array([row.radius if row.rivals == "all" else 0.0 for row in rows])
+    found = closest_points(network, flat, label, at_least)
+    points = (found.point / scale).reshape(x.shape)
+    return [
+        Case(row, x[i], points[i], float(found.distance[i]), int(found.prediction[i]))
+        if np.isfinite(found.distance[i])
+        else Case(row, x[i])
+        for i, row in enumerate(rows)
+    ]

@@ -1,0 +1,201 @@
+"""A run over a data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_curv.certificates.certificate import RIVALS
+from keras_curv.certificates.certifier import Certifier
+from keras_curv.certificates.smoothing import VOTE_RIVALS, SmoothedClassifier
+from keras_curv.data.examples import Examples
+from keras_curv.errors import InputError, require_one_of, require_positive
+from keras_curv.reading.saved_model import ServedModel
+from keras_curv.reading.served_inputs import plain_shape
+from keras_curv.reports.html.cases import Case, find_cases
+from keras_curv.rows.row import Row
+from keras_curv.runs.job import Job, same_job_factory
+from keras_curv.runs.options import ExampleOptions
+from keras_curv.runs.runner import run
+from keras_curv.version import __version__
+
+
+def certify_examples(
+    model: Any, examples: Examples | tuple, options: ExampleOptions | None = None, **changes: Any
+) -> dict:
+    """Certifies a data set as a stream, writing rows as they come; `bin/certify` in one call.
+
+    Args:
+        model: as for `certify`.
+        examples: arrays `(x, y)`, or `(x, None)` without labels; or a stream of batches, see
+            `data.load` and `data.load_npz`.
+        options: how, at which radii, and which files to write.
+        **changes: fields of `ExampleOptions`, by name.
+
+    Returns:
+        The summary; see `Tally.summary` for its keys, and `verdict.verdict`.
+
+    Raises:
+        InputError: what cannot be used, before anything is written where that can be known;
+            rows already written stay.
+
+    Example:
+        >>> from keras_curv import data
+        >>> x, y = data.load_all("digits")
+        >>> some = x[:20], y[:20]
+        >>> summary = certify_examples("saved_models/digits", some, method="crc", radii=[0.5])
+        >>> summary["examples"], summary["clean_accuracy"]
+        (20, 0.95)
+    """
+    options = dataclasses.replace(options or ExampleOptions(), **changes)
+    stream = _stream(examples)
+    return run(lambda: ExampleJob(model, stream, options), options, inputs=[stream.path])
+
+
+class ExampleJob(Job):
+    """One model and the examples of a data set.
+
+    Args:
+        model, examples: as for `certify_examples`.
+        options: how to certify; what it says of files and workers is the runner's business.
+
+    Attributes:
+        examples: as given.
+        served: the model that was read.
+        as_input: brings examples of the data set into the model's shape and units.
+
+    Raises:
+        InputError: what cannot be used, of all this.
+
+    Example:
+        >>> from keras_curv import data
+        >>> options = ExampleOptions(method="crc", batch_size=8)
+        >>> job = ExampleJob("saved_models/digits", data.load("digits"), options)
+        >>> [row.index for row in next(job.batches(16))]
+        [16, 17, 18, 19, 20, 21, 22, 23]
+    """
+
+    def __init__(self, model: Any, examples: Examples, options: ExampleOptions):
+        self._model, self._options = model, options
+        with np.errstate(over="ignore"):
+            self._scale = np.float32(require_positive(float(options.input_scale), "input_scale"))
+        require_positive(float(self._scale), "input_scale, in float32,")
+        smoothing, rivals = options.smoothing, options.rivals
+        method, guarantee = options.method, options.guarantee
+        certifier: Certifier | SmoothedClassifier
+        self._certify: Callable
+        if smoothing is None:
+            require_one_of(rivals, RIVALS, "rivals")
+            certifier = Certifier(
+                model, signature=options.signature, method=method, guarantee=guarantee
+            )
+            self._certify = certifier.certify
+        else:
+            require_one_of(rivals, VOTE_RIVALS, "rivals, with smoothing,")
+            if method != "auto" or guarantee != "real":
+                raise InputError(
+                    "smoothing is a method of its own, and its guarantee a probabilistic one: "
+                    f"leave both away. Received: {method!r}, {guarantee!r}"
+                )
+            certifier = SmoothedClassifier(model, smoothing.deviation, signature=options.signature)
+            self._certify = functools.partial(certifier.certify, **smoothing.votes())
+            method, guarantee = "smoothing", "probabilistic"
+        self.examples, self.count = examples, examples.count
+        self.served = served = certifier.served
+        fit = _fitting_shape(examples, served)
+        scale = self._scale
+        self.as_input = lambda x: fit(x if scale == 1.0 else x * scale)
+        self.settings = {
+            "version": __version__,
+            "fingerprint": served.fingerprint,
+            "signature": served.signature,
+            "dataset": examples.name,
+            "dataset_fingerprint": examples.fingerprint,
+            "input_scale": float(options.input_scale),
+            "rivals": rivals,
+            "method": method,
+            "guarantee": guarantee,
+            "seed": options.seed,
+            "batch_size": options.batch_size or certifier.batch_size(rivals),
+        }
+        if smoothing is not None:
+            self.settings |= dataclasses.asdict(smoothing)
+
+    def batches(self, start: int) -> Iterator[list[Row]]:
+        """Certifies from example `start` on, which is the first of a batch."""
+        rivals, seed = self.settings["rivals"], self.settings["seed"]
+        for x, y in self.examples.batches(self.settings["batch_size"], start):
+            result = self._certify(self.as_input(x), y, rivals=rivals, seed=seed, first_index=start)
+            rows = Row.from_certificates(result, y, start, rivals)
+            yield rows
+            start += len(rows)
+
+    def remote_factory(self) -> Callable[[], Job]:
+        """See `Job`."""
+        if not isinstance(self._model, (str, os.PathLike)):
+            raise InputError("a model in memory cannot be sent to workers; export it first")
+        if self.examples.origin is None:
+            raise InputError(
+                f"{self.examples.name}: examples in memory cannot be sent to workers; "
+                "take them from data.load or data.load_npz"
+            )
+        path = os.path.abspath(self.served.source)
+        arguments = path, self.examples.origin, self._options
+        return same_job_factory(_load_job, arguments, self.settings)
+
+    def facts(self) -> dict:
+        """See `Job`."""
+        network = self.served.network
+        return {
+            "saved_model": self.served.source,
+            "input_shape": list(self.served.input_shape),
+            "classes": network.classes,
+            "depth": network.depth,
+        }
+
+    def cases(self, rows: Sequence[Row]) -> list[Case]:
+        """See `Job`."""
+        if not rows:
+            return []
+        x = self.examples.at([row.index for row in rows])
+        if self._options.smoothing is not None:
+            return [Case(row, example) for row, example in zip(rows, x, strict=True)]
+        scale = float(self._scale)
+        return find_cases(rows, x, self.as_input(x), network=self.served.network, scale=scale)
+
+
+def _load_job(path: str, origin: Callable[[], Examples], options: ExampleOptions) -> ExampleJob:
+    return ExampleJob(path, origin(), options)
+
+
+def _stream(examples: Examples | tuple) -> Examples:
+    if isinstance(examples, Examples):
+        return examples
+    if isinstance(examples, tuple) and len(examples) == 2:
+        return Examples.from_arrays("the examples", *examples)
+    raise InputError(
+        f"examples must be arrays (x, y), or data.Examples. Received: {type(examples).__name__}"
+    )
+
+
+def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndarray], np.ndarray]:
+    """How to bring an example of a named data set into the model's shape, entries in order."""
+
+    def plain(shape: Sequence[int]) -> tuple[int, ...]:
+        return tuple(n for n in shape if n != 1)
+
+    wanted, have = served.input_shape, tuple(examples.shape)
+    flattened = wanted == (int(np.prod(have)),)
+    if have == wanted:
+        return lambda x: x
+    if examples.reshapable and (plain(have) == plain(wanted) or flattened):
+        return lambda x: x.reshape((len(x), *wanted))
+    raise InputError(
+        f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}; "
+        f"reshape x to (n, {plain_shape(wanted)})"
+    )

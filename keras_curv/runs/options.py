@@ -1,0 +1,141 @@
+"""What a run is asked for: which radii to report, which files to write, who does the work."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from keras_curv.certificates.smoothing import Smoothing
+from keras_curv.errors import InputError, require_at_least, require_fraction, require_positive
+from keras_curv.files import part_path
+from keras_curv.reading import saved_model
+from keras_curv.reading.files import GRAPH, INDEX
+from keras_curv.reports.plot import require_plottable
+from keras_curv.rows.row_file import settings_path
+
+DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What every run can be asked for.
+
+    Attributes:
+        signature: of the SavedModel; of logged requests, for those that name none.
+        method, guarantee: as for `certify`.
+        batch_size: examples at a time; None: by the size of the model.
+        radii: at which to report certified accuracy.
+        required: certified accuracy at every radius, for the verdict.
+        output: CSV file of rows; see `rows.row.Row`. It must not exist, unless `resume`.
+        resume: go on where an interrupted run with the same settings left `output`.
+        summary: JSON file for the summary.
+        plot: image of certified accuracy against radius (needs matplotlib).
+        report: HTML file for people: curve, radii by class, the least robust examples with the
+            closest adversarial points found, terms and settings.
+        command: that makes this run again, word by word, for the report.
+        runner: of Apache Beam, to certify by its workers instead of in this process; the rows are
+            the same. See `runs/beam.py` for what workers must be able to reach.
+        beam_options: for it, as Beam spells them, without dashes: "direct_num_workers=2".
+        progress: draw a progress bar on stderr.
+
+    Raises:
+        InputError: an option out of range, or one that another needs is missing.
+    """
+
+    signature: str = saved_model.DEFAULT_SIGNATURE
+    method: str = "auto"
+    guarantee: str = "real"
+    batch_size: int | None = None
+    radii: Sequence[float] = DEFAULT_RADII
+    required: float | None = None
+    output: str | None = None
+    resume: bool = False
+    summary: str | None = None
+    plot: str | None = None
+    report: str | None = None
+    command: Sequence[str] | None = None
+    runner: str | None = None
+    beam_options: Sequence[str] = ()
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.radii):
+            raise InputError("radii must be one at least. Received: none")
+        radii = tuple(require_positive(radius, "radius") for radius in self.radii)
+        object.__setattr__(self, "radii", radii)
+        require_fraction(self.required, "the certified accuracy required")
+        if self.batch_size is not None:
+            require_at_least(self.batch_size, 1, "batch_size")
+        if self.resume and not self.output:
+            raise InputError("resume needs the output file of the run to go on with")
+        if self.runner is None and self.beam_options:
+            raise InputError(
+                f"{self.beam_options[0]!r} is an option of Apache Beam: name a runner too"
+            )
+        if self.runner is not None and not self.output:
+            raise InputError(
+                "a runner needs an output file: its workers leave their rows beside it"
+            )
+
+    @property
+    def requirements(self) -> dict:
+        """What the verdict holds the summary against."""
+        return {"required": self.required}
+
+    def written(self) -> list[str | None]:
+        """The files that are written beside the rows; None where there is none."""
+        return [self.summary, self.plot, self.report]
+
+    def require_files(self, inputs: Sequence[str | None]) -> None:
+        """Refuses files that would overwrite one another, or that cannot be there at all.
+
+        Args:
+            inputs: the files that are read.
+
+        Raises:
+            InputError: a folder that does not exist, a name that stands for two files, a file of
+                a SavedModel, a plot of unknown format, or no matplotlib to draw it.
+        """
+        named = [path for path in (self.output, *self.written()) if path is not None]
+        if "" in named:
+            raise InputError("an empty name is not a file")
+        resolved = [pathlib.Path(path).resolve() for path in named]
+        for path, target in zip(named, resolved, strict=True):
+            if not target.parent.is_dir():
+                raise InputError(f"the folder of {path} does not exist; make it first")
+            if target.is_dir():
+                raise InputError(f"{path} is a directory; give the name of a file")
+            if target.name == GRAPH or (target.parent / INDEX).exists():
+                raise InputError(f"{path} would be a file of a SavedModel; give another name")
+        if self.output is not None:
+            resolved.append(settings_path(pathlib.Path(self.output)).resolve())
+        read = {pathlib.Path(path).resolve() for path in inputs if path is not None}
+        resolved += [part_path(target) for target in resolved]
+        if len(set(resolved)) < len(resolved) or read & set(resolved):
+            raise InputError("what is read and what is written must all be different files")
+        if self.plot:
+            require_plottable(self.plot)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExampleOptions(RunOptions):
+    """What a run over a data set can be asked for beside.
+
+    Attributes:
+        smoothing: certify the model smoothed by noise, instead of by a method; then the guarantee
+            is probabilistic.
+        rivals: as for `certify`.
+        input_scale: examples are multiplied by this before the model sees them. Radii are in the
+            model's input units, that is, multiplied too.
+        seed: for random rivals, and for the noise of smoothing.
+
+    Example:
+        >>> ExampleOptions(method="crc", radii=[0.5]).radii
+        (0.5,)
+    """
+
+    smoothing: Smoothing | None = None
+    rivals: str = "all"
+    input_scale: float = 1.0
+    seed: int = 0

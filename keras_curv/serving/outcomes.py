@@ -1,0 +1,112 @@
+"""From logged requests to rows: examples of one model are certified together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.certificates.certificate import Certificates, Status
+from keras_curv.rows.reason import Reason
+from keras_curv.rows.row import Row, round_down
+from keras_curv.serving.refusal import Refusal, plain
+from keras_curv.serving.requests import Batch, Request
+from keras_curv.serving.versions import Model
+
+
+class Outcome(NamedTuple):
+    """What one model answers about one example; see the attributes of `Row`."""
+
+    version: str = ""
+    signature: str = ""
+    prediction: int = -1
+    nearest_rival: int = -1
+    radius: float = 0.0
+    status: str = ""
+    gradient_evaluations: int = 0
+    primal_equals_dual: bool = False
+    method: str = ""
+    detail: str = ""
+
+    @classmethod
+    def refused(cls, refusal: Refusal) -> Outcome:
+        """The outcome of a request, or of a model, that cannot be certified."""
+        return cls(version=refusal.version, status=refusal.reason.name, detail=refusal.detail)
+
+
+def certify_block(block: Sequence[Request], first_index: int) -> list[Row]:
+    """Certifies a list of requests; returns a row for each of their examples."""
+    counts = [request.count for request in block]
+    sides = [
+        _outcomes([request.asked[k] for request in block], counts)
+        for k in range(len(block[0].asked))
+    ]
+    examples = [(request, i) for request in block for i in range(request.count)]
+    return [
+        _row(first_index + n, *examples[n], *outcomes)
+        for n, outcomes in enumerate(zip(*sides, strict=True))
+    ]
+
+
+def _row(
+    index: int, request: Request, i: int, answer: Outcome, baseline: Outcome | None = None
+) -> Row:
+    compared = {}
+    if baseline is not None:
+        names = ("version", "prediction", "radius", "status")
+        compared = {f"baseline_{name}": getattr(baseline, name) for name in names}
+    return Row(
+        index=index,
+        label=None,
+        rivals="all",
+        file=request.file,
+        record=request.record,
+        example=request.first + i,
+        timestamp=request.timestamp,
+        **answer._asdict(),
+        **compared,
+    )
+
+
+def _outcomes(asked: Sequence[Batch | Refusal], counts: Sequence[int]) -> list[Outcome]:
+    """One outcome for every example, in order."""
+    starts = np.cumsum([0, *counts])
+    outcomes: list[Outcome] = [Outcome()] * int(starts[-1])
+    groups: dict[int, list[tuple[int, Batch]]] = {}
+    for k, part in enumerate(asked):
+        if isinstance(part, Batch):
+            groups.setdefault(id(part.model), []).append((k, part))
+        else:
+            outcomes[starts[k] : starts[k + 1]] = [Outcome.refused(part)] * counts[k]
+    for members in groups.values():
+        where = np.concatenate([np.arange(starts[k], starts[k + 1]) for k, _ in members])
+        found = _certify(members[0][1].model, np.concatenate([part.x for _, part in members]))
+        for position, outcome in zip(where, found, strict=True):
+            outcomes[position] = outcome
+    return outcomes
+
+
+def _certify(model: Model, x: np.ndarray) -> list[Outcome]:
+    """Outcomes of one model; examples with NaN or infinite entries are refused by themselves."""
+    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    outcomes = [Outcome.refused(Refusal(Reason.NOT_FINITE_INPUT, version=model.version))] * len(x)
+    if finite.any():
+        result = model.certifier.certify_all(x[finite])
+        for n, i in enumerate(np.flatnonzero(finite)):
+            outcomes[i] = _outcome(model, result, n)
+    return outcomes
+
+
+def _outcome(model: Model, result: Certificates, n: int) -> Outcome:
+    return Outcome(
+        version=model.version,
+        signature=plain(model.signature),
+        prediction=int(result.prediction[n]),
+        nearest_rival=int(result.nearest_rival[n]),
+        radius=float(round_down(result.radius[n])),
+        status=Status(int(result.status[n])).name,
+        gradient_evaluations=int(result.gradient_evaluations[n]),
+        primal_equals_dual=bool(result.primal_equals_dual[n]),
+        method=str(result.method[n]),
+    )

@@ -1,0 +1,76 @@
+"""`keras_curv` and `python -m keras_curv`: the commands by name, from any directory."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from keras_curv.cli import main
+from keras_curv.version import __version__
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def status(capfd, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main.main(list(arguments))
+    return stop.value.code, *capfd.readouterr()
+
+
+def test_help_and_version(capfd):
+    for arguments in ((), ("--help",), ("-h",)):
+        code, out, err = status(capfd, *arguments)
+        assert code == 0 and err == "" and all(name in out for name in main.COMMANDS)
+    assert status(capfd, "--version") == (0, f"keras_curv {__version__}\n", "")
+
+
+def test_an_unknown_command_is_one_line(capfd):
+    code, out, err = status(capfd, "prove")
+    assert code == 2 and out == ""
+    assert err == "keras_curv: no command 'prove'; there are certify, train, reproduce\n"
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_help_of_a_command_needs_no_tensorflow(name, tmp_path):
+    code = (
+        "import sys; from keras_curv.cli.main import main\n"
+        "try:\n"
+        f"    main([{name!r}, '--help'])\n"
+        "finally:\n"
+        "    assert 'tensorflow' not in sys.modules\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert result.returncode == 0 and result.stderr == ""
+    assert f"bin/{name}" in result.stdout and "--output" in result.stdout
+
+
+def test_the_model_of_the_package_from_any_directory(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "keras_curv",
+        "certify",
+        "--limit",
+        "4",
+        "--method",
+        "lipschitz",
+    ]
+    result = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert result.returncode == 0 and result.stderr == ""
+    assert "certified accuracy" in result.stdout and "4 certified" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_class_is_known_to_keras_once_both_are_imported():
+    """A saved model is loaded by the names of its classes."""
+    code = (
+        "import keras, keras_curv\n"
+        "assert keras.saving.get_registered_object('keras_curv>CRTModel') is keras_curv.CRTModel\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
