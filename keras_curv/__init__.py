@@ -6,7 +6,8 @@ from keras_curv.certificates.certificate import Certificates, Status
 from keras_curv.certificates.certifier import Certifier, certify, success_rates
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.smoothing import Smoothing
-from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds, curvature_gap
+from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
+from keras_curv.curvature.gap import curvature_gap
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
