@@ -27,7 +27,8 @@ from keras_curv import (
     read,
     success_rates,
 )
-from keras_curv.curvature.bounds import CurvatureBounds, theorem4
+from keras_curv.curvature.bounds import CurvatureBounds
+from keras_curv.curvature.theorem_4 import theorem4
 
 _MODEL = flags.DEFINE_string("saved_model", str(ROOT / "saved_models/mnist_2x1024"), "To measure.")
 _DATASET = flags.DEFINE_string("dataset", "mnist", "Its data.")

@@ -23,7 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from keras_curv import CurvatureRegularizer, data
-from keras_curv.curvature.bounds import lipschitz_products, signed_bound, theorem4
+from keras_curv.curvature.signed import signed_bound
+from keras_curv.curvature.theorem_4 import lipschitz_products, theorem4
 from keras_curv.network.network import Network
 
 _DEPTHS = flags.DEFINE_list("depths", ["2", "3", "4", "5", "6"], "Affine maps.")

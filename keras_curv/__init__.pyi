@@ -11,7 +11,7 @@ from .certificates.crc import CurvatureCertificate as CurvatureCertificate
 from .certificates.smoothing import Smoothing as Smoothing
 from .curvature.bounds import CurvatureBounds as CurvatureBounds
 from .curvature.bounds import curvature_bounds as curvature_bounds
-from .curvature.bounds import curvature_gap as curvature_gap
+from .curvature.gap import curvature_gap as curvature_gap
 from .data.examples import Examples as Examples
 from .errors import InputError as InputError
 from .network.network import Network as Network

@@ -15,36 +15,40 @@ robust models" (2018), equations 6 and 7.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.activations import Activation
+from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.affine import Affine
-from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, gamma, norm_bound, up
-
-# Where the value has its only interior extremum, a minimum: roots of σ′ to 40 digits.
-_MINIMUM_AT = {
-    "silu": -1.2784645427610738,
-    "gelu": -0.7517915375599286,
-    "gelu_tanh": -0.7524614044087227,
-    "mish": -1.1924312145154952,
-}
-_SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
+from keras_curv.numerics import intervals
+from keras_curv.numerics.rounding import (
+    ACTIVATION_ULPS,
+    ROUNDING_SLACK,
+    TINY,
+    UNIT,
+    gamma,
+    norm_bound,
+    up,
+)
 
 
 def require_value_range(activation: Activation) -> None:
     """InputError, naming the activation, if the range of its values has no rule."""
-    if activation.first_range[0] < 0.0 and activation.name not in _MINIMUM_AT:
+    if not activation.monotone and activation.minimum_at is None:
+        others = (entry.name for entry in ACTIVATIONS.values() if entry.minimum_at is not None)
         raise InputError(
             f"no interval bounds for activation {activation.name!r}: they need one that does "
-            f"not fall, or one of {', '.join(_MINIMUM_AT)}"
+            f"not fall, or one of {', '.join(others)}"
         )
 
 
-def value_range(activation: Activation, low: tf.Tensor, high: tf.Tensor):
+def value_range(
+    activation: Activation, low: tf.Tensor, high: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Least and largest `σ(z)` for z in `[low, high]`, up to rounding; differentiable.
 
     Example:
@@ -54,22 +58,16 @@ def value_range(activation: Activation, low: tf.Tensor, high: tf.Tensor):
         (0.0, 2.0)
     """
     ends = activation.value(low), activation.value(high)
-    if activation.name not in _MINIMUM_AT:
+    if activation.minimum_at is None:
         return ends
-    at = tf.constant(_MINIMUM_AT[activation.name], low.dtype)
+    at = tf.constant(activation.minimum_at, low.dtype)
     return activation.value(tf.minimum(tf.maximum(at, low), high)), tf.maximum(*ends)
-
-
-def margin_map(
-    last: Affine, label: np.ndarray, rivals: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """What the margins are of the last activations: `(n, k, N)`, and `(n, k)` besides."""
-    columns, bias = last.kernel.T, last.bias
-    return columns[label][:, None] - columns[rivals], bias[label][:, None] - bias[rivals]
 
 
 class Box(NamedTuple):
     """Where the entries of a layer are, for n examples: `centre ± half`, or a ball at first.
+
+    Arrays in a certificate; tensors, of which rounding is not charged, in training.
 
     Attributes:
         centre: `(n, N)`.
@@ -83,9 +81,9 @@ class Box(NamedTuple):
         (array([[-0.75]]), array([[0.75]]))
     """
 
-    centre: np.ndarray
-    half: np.ndarray | None
-    radius: np.ndarray | None = None
+    centre: Any
+    half: Any
+    radius: Any = None
 
     @classmethod
     def of_values(cls, activation: Activation, low: np.ndarray, high: np.ndarray) -> Box:
@@ -103,29 +101,36 @@ class Box(NamedTuple):
         return self._image(affine.kernel, affine.bias, affine.kernel_error, affine.bias_error)
 
     def margins(self, last: Affine, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:
-        """Lower bounds of `z_label − z_rival`, `(n, k)`, for logits `z` and their `margin_map`."""
+        """Lower bounds of `z_label − z_rival`, `(n, k)`, for the network's `margin_map`."""
         folding = 2.0 * last.kernel_error, 2.0 * last.bias_error
         return self._image(np.swapaxes(rows, 1, 2), constants, *folding)[0]
 
-    def _image(self, matrix, constants, kernel_error, bias_error) -> tuple[np.ndarray, np.ndarray]:
-        """As `image`; matrix and constants may have an axis of examples before their own."""
+    def linear_image(self, matrix: Any, norms: Callable[[Any, int], Any]) -> tuple[Any, Any]:
+        """Centre and half-widths of `a W`, up to rounding: `c W` and `r |W|`, of a ball `R ‖w_j‖`.
+
+        Args:
+            matrix: W, `(N, m)` or `(n, N, m)`, an array or, as centre and half-widths then, a
+                tensor.
+            norms: the l2 norm over an axis.
+        """
         if self.half is None:
-            spread = self.radius * norm_bound(matrix, axis=-2)
+            return intervals.rows_times(self.centre, matrix), self.radius * norms(matrix, -2)
+        return intervals.image(self.centre, self.half, matrix)
+
+    def _image(
+        self, matrix: np.ndarray, constants: np.ndarray, kernel_error: float, bias_error: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `image`; matrix and constants may have an axis of examples before their own."""
+        middle, spread = self.linear_image(matrix, norm_bound)
+        middle = middle + constants
+        if self.half is None:
             norm = norm_bound(self.centre, axis=1) + self.radius[:, 0]
         else:
-            spread = _product(self.half, np.abs(matrix))
             norm = norm_bound(np.abs(self.centre) + self.half, axis=1)
-        middle = _product(self.centre, matrix) + constants
-        size = _product(np.abs(self.centre), np.abs(matrix)) + spread + np.abs(constants)
+        size = intervals.rows_times(np.abs(self.centre), np.abs(matrix)) + spread
         terms = matrix.shape[-2]
-        error = gamma(terms + 16) * size + (kernel_error * norm + bias_error)[:, None]
-        spread = spread + (error + 8.0 * TINY * terms) * _SLACK
+        error = gamma(terms + 16) * (size + np.abs(constants))
+        error += (kernel_error * norm + bias_error)[:, None]
+        spread = spread + (error + 8.0 * TINY * terms) * ROUNDING_SLACK
         low, high = middle - spread, middle + spread
         return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
-
-
-def _product(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """`(n, N)` with `(N, m)`, or with `(n, N, m)`, each row with its example's: `(n, m)`."""
-    if matrix.ndim == 2:
-        return vectors @ matrix
-    return np.matmul(vectors[:, None], matrix)[:, 0]

@@ -58,7 +58,7 @@ class PolytopeCertificate(LinearBoundCertificate):
 
 
 def _require_relu(activation: Activation) -> None:
-    if activation.name != "relu":
+    if not activation.hinge:
         raise InputError(
             "the convex outer adversarial polytope is that of relu networks. "
             f"Received: activation {activation.name!r}"

@@ -181,7 +181,7 @@ def proved_radius(
         margin_error
         + gradient_error * distance
         + unit * (size + steepness * distance + kappa * distance * distance)
-    ) * (1.0 + 1e-9)
+    ) * rounding.ROUNDING_SLACK
     slope_error = gradient_error + unit * (steepness + kappa * distance)
     slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
     charged = dual.Minorant(

@@ -40,16 +40,22 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.ball_bounds import BallBoundCertificate, batches
-from keras_curv.certificates.box import Box, margin_map, require_value_range
+from keras_curv.certificates.box import Box, require_value_range
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.relaxation import POINTS, Relaxation, relaxation, require_relaxation
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network, require_dense
-from keras_curv.numerics.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
-
-_SLACK = 1.0 + 1e-6  # covers the rounding of the charges themselves
+from keras_curv.numerics.rounding import (
+    ROUNDING_SLACK,
+    SLOPE_FLOOR,
+    TINY,
+    UNIT,
+    gamma,
+    norm_bound,
+    up,
+)
 
 
 def pre_activation_bounds(
@@ -143,7 +149,8 @@ class LinearBoundCertificate(BallBoundCertificate):
         balls = _Balls(self.network, x, radius, self.relaxation)
         balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]
-        rows, constants = margin_map(last, label, rivals)
+        margin_map = self.network.margin_map(label, rivals, tf.float64)
+        rows, constants = (part.numpy() for part in margin_map)
         rounding = 2.0 * UNIT * (_row_norms(rows) * balls.size[:, None] + np.abs(constants))
         error = rounding + 2.0 * balls.folding(last)
         value, direction = balls.minimum(rows, constants, error)
@@ -280,7 +287,7 @@ class _Balls:
         value = _dot(rows, self.x) + constants - self.radius[:, None] * size
         error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
         error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
-        value = value - error * _SLACK
+        value = value - error * ROUNDING_SLACK
         return np.where(np.isnan(value), -np.inf, value), rows
 
 

@@ -37,12 +37,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.method import ServedError
-from keras_curv.curvature.bounds import lipschitz_bounds
+from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics.rounding import (
     FLOAT32_TINY,
     FLOAT32_UNIT,
+    ROUNDING_SLACK,
     norm_bound,
     pre_activation_errors,
     up,
@@ -55,7 +56,6 @@ ACTIVATION_TINY = 2.0**-100
 ONE_OP = ("softplus", "sigmoid", "tanh", "relu", "softsign")
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
 _LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
-_OURS = 1.0 + 1e-6  # covers the float64 roundings of the bound itself
 
 
 class LinearError(NamedTuple):
@@ -128,7 +128,7 @@ class Float32Error(ServedError):
         label, rivals = np.asarray(label), np.asarray(rivals)
         with np.errstate(over="ignore", invalid="ignore"):
             linear = self.linear(x, label, rivals)
-            error = (linear.fixed + linear.rate * radius) * _OURS
+            error = (linear.fixed + linear.rate * radius) * ROUNDING_SLACK
             fits = radius < linear.reach[:, None]
         return np.where(fits & np.isfinite(error), error, np.inf)
 
@@ -165,7 +165,7 @@ class Float32Error(ServedError):
             activation = self.network.activations[index]
             slope, omega = activation.slope, FLOAT32_ULPS * FLOAT32_UNIT
             before, before_rate = passed + rounded, passed_rate + rounded_rate
-            worst = before.max(axis=1) * _OURS, before_rate.max() * _OURS
+            worst = before.max(axis=1) * ROUNDING_SLACK, before_rate.max() * ROUNDING_SLACK
             pre_activations.append(worst)
             own = omega * sizes[index + 1] + ACTIVATION_TINY
             own_rate = omega * slope * reach_rate
@@ -177,7 +177,7 @@ class Float32Error(ServedError):
         # The margin is the real difference of two served logits: w = W_y − W_t carries what came
         # in, and both logits round.
         columns = self.network.affines[-1].kernel.T
-        w = np.abs(columns[label][:, None] - columns[rivals]) * _OURS  # (n, k, width)
+        w = np.abs(columns[label][:, None] - columns[rivals]) * ROUNDING_SLACK  # (n, k, width)
         w += 2.0 * self.network.affines[-1].kernel_error
         norms = norm_bound(w, axis=2)
         carried = np.minimum(
@@ -190,8 +190,8 @@ class Float32Error(ServedError):
         fixed += relative * _both(reach + passed, label, rivals) + absolute
         either = np.broadcast_to(reach_rate + passed_rate, rounded.shape)
         rate += relative * _both(either, label, rivals)
-        reach = (self._limit - largest) / largest_rate / _OURS
-        return LinearError(fixed * _OURS, rate * _OURS, reach, pre_activations)
+        reach = (self._limit - largest) / largest_rate / ROUNDING_SLACK
+        return LinearError(fixed * ROUNDING_SLACK, rate * ROUNDING_SLACK, reach, pre_activations)
 
     def _sizes(self, x: np.ndarray) -> list[np.ndarray]:
         """Bounds of |a_0|, …, |a_{L−1}| at x0, in real arithmetic, each `(n, width)`."""
@@ -203,7 +203,7 @@ class Float32Error(ServedError):
             self.network.activations, computed[1:], errors, strict=True
         ):
             off = activation.slope * error.numpy()[:, None] + 1e-12 * activation.value_floor
-            sizes.append((np.abs(a.numpy()) + off) * _OURS + FLOAT32_TINY)
+            sizes.append((np.abs(a.numpy()) + off) * ROUNDING_SLACK + FLOAT32_TINY)
         return sizes
 
 

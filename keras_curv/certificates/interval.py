@@ -21,9 +21,10 @@ networks" (2020).
 from __future__ import annotations
 
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.certificates.ball_bounds import BallBoundCertificate
-from keras_curv.certificates.box import Box, margin_map, require_value_range
+from keras_curv.certificates.box import Box, require_value_range
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics.rounding import norm_bound
@@ -61,9 +62,16 @@ class IntervalCertificate(BallBoundCertificate):
                 steepest = activation.slope * steepest @ np.abs(affine.kernel)
         super().__init__(network, served_error, steepest=2.0 * steepest.max())
 
-    def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
+    def _margin_bounds(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        radius: np.ndarray,
+        asked: np.ndarray,
+    ) -> np.ndarray:
         box = Box(x, None, radius[:, None])
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             box = Box.of_values(activation, *box.image(affine))
-        last = self.network.affines[-1]
-        return box.margins(last, *margin_map(last, label, rivals))
+        rows, constants = self.network.margin_map(label, rivals, tf.float64)
+        return box.margins(self.network.affines[-1], rows.numpy(), constants.numpy())

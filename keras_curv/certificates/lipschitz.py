@@ -1,33 +1,27 @@
 """The Lipschitz certificate: a margin that changes by at most L a unit of distance.
 
 `Lip(z_y − z_t) ≤ L` on all of ℝᵈ gives the radius `f(x)/L` for the price of one evaluation, with
-any activation of bounded slope, relu among them. L is the smaller one of two bounds.
+any activation of bounded slope, relu among them. L is the smaller one of two bounds:
+by telescoping, and a product of norms.
 
-**Product of norms**, with those columns of the last map that matter: `‖w_y − w_t‖ Lip(a_{L−1})`.
+Both are LipLT's (`curvature/liplt.py`), one layer further than for z_{L−1}: `w = w_y − w_t`, those
+columns of the last map that matter, stands in the place of the last map. The products
+`W_{j+1} ⋯ W_L` are formed once for all pairs, each column with a bound of its distance to the real
+one. The margin's own rounding is `rounding.margin_charge`.
 
-**LipLT**, the telescoped product of `curvature.lipschitz_bounds`, one layer further: with
-`σ′ = c + s ε`, |ε| ≤ 1, and `w = w_y − w_t` as the last map,
-
-    L = Π_k |c_k| ‖W_1⋯W_{L−1} w‖ + Σ_j (s_j/g_j) Π_{k>j} |c_k| ‖W_{j+1}⋯W_{L−1} w‖ Lip(a_j).
-
-**Rounding.** The products `V = W_{j+1}⋯W_L` are formed once for all pairs, each column with a bound
-e of its distance to the real one: `e ← γ_N ‖W‖_F ‖v‖ + ‖ΔW‖ (‖v‖ + e) + ‖W‖_F e`, and underflow, as
-a map W is put before a column v. The margin's own rounding is `rounding.margin_charge`.
-
-Reference: Tsuzuku, Sato & Sugiyama, "Lipschitz-margin training" (2018), for constants of margins;
-Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin maximization and
-improved Lipschitz regularization" (2023), for LipLT.
+Reference: Tsuzuku, Sato & Sugiyama, "Lipschitz-margin training" (2018), for constants of margins.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.curvature.bounds import lipschitz_bounds, product_after
+from keras_curv.curvature.liplt import pre_activation_lipschitz, product_after, telescoped
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_charge, norm_bound, up
@@ -50,26 +44,23 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
     """
     _require_rules(network)
     with np.errstate(over="ignore", invalid="ignore"):
-        outer = lipschitz_bounds(network)  # Lip(a_1), …, Lip(a_{L−1})
-        last = network.affines[-1]
-        product, error = last.kernel, np.full(network.classes, last.kernel_error)
-        distance = _column_distances(product, error)
-        guard = distance * outer[-1] if outer else distance
-        total, factor = np.zeros_like(distance), 1.0  # Π |c_k| over the activations inside
-        hidden = zip(network.affines[:-1], network.activations, outer, strict=True)
-        for affine, activation, lipschitz in reversed(list(hidden)):
-            low, high = activation.first_range
-            if activation.slope > 0.0:
-                total += (high - low) / 2.0 / activation.slope * factor * distance * lipschitz
-            factor *= abs(low + high) / 2.0
-            product, error = product_after(affine, product, error)
-            distance = _column_distances(product, error)
-        total += factor * distance
+        before = pre_activation_lipschitz(network)
+        bounds = telescoped(network.activations, _pair_norms(network), before)
         # fmin prefers the number where only one is one; the floor covers underflow.
-        bound = up(np.fmin(total, guard), 16 * network.depth) + SLOPE_FLOOR
+        bound = up(np.fmin(*bounds), 16 * network.depth) + SLOPE_FLOOR
     bound = np.nan_to_num(np.maximum(bound, bound.T), nan=np.inf, posinf=np.inf)
     np.fill_diagonal(bound, 0.0)
     return bound
+
+
+def _pair_norms(network: Network) -> Iterator[np.ndarray]:
+    """`‖W_{j+1} ⋯ W_{L−1} (w_y − w_t)‖` for j = L − 1, …, 0, `(classes, classes)` each."""
+    last = network.affines[-1]
+    product, error = last.kernel, np.full(network.classes, last.kernel_error)
+    yield _column_distances(product, error)
+    for affine in reversed(network.affines[:-1]):
+        product, error = product_after(affine, product, error)
+        yield _column_distances(product, error)
 
 
 def _column_distances(product: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -107,7 +98,9 @@ class LipschitzCertificate(Method):
         self.served_error = served_error
         self._lipschitz = margin_lipschitz_bounds(network)
 
-    def radii(self, x, label, rivals, known) -> PairCertificates:
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
         """See `Method`.
 
         The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken

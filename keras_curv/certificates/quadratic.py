@@ -40,6 +40,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics.rounding import (
     CURVATURE_FLOOR,
+    ROUNDING_SLACK,
     SLOPE_FLOOR,
     TINY,
     UNIT,
@@ -194,8 +195,8 @@ class QuadraticCertificate(Method):
         error += lost * np.sum((1.0 + furthest) ** 2, axis=1)
         linear_error += lost * first.magnitude_norm * norm_bound(1.0 + furthest, axis=1)
         # 1e-6 covers the roundings of these bounds; the floors, underflow elsewhere.
-        error = (error + served) * (1.0 + 1e-6) + SLOPE_FLOOR * w.shape[1] * (1.0 + w_norm)
-        linear_error = linear_error * (1.0 + 1e-6) + SLOPE_FLOOR
+        error = (error + served) * ROUNDING_SLACK + SLOPE_FLOOR * w.shape[1] * (1.0 + w_norm)
+        linear_error = linear_error * ROUNDING_SLACK + SLOPE_FLOOR
         return Quadratic(value, linear, 2.0 * w * square, error, linear_error)
 
     def _product(self, quadratic: Quadratic, vectors: np.ndarray) -> np.ndarray:
@@ -306,8 +307,8 @@ class QuadraticCertificate(Method):
         )
         slope = norm_bound(steepest, axis=1)
         minorant = dual.Minorant(
-            tf.constant(intercept - intercept_error * (1.0 + 1e-6)),
-            tf.constant((slope + slope_error * (1.0 + 1e-6)) * (1.0 + gamma(32))),
+            tf.constant(intercept - intercept_error * ROUNDING_SLACK),
+            tf.constant((slope + slope_error * ROUNDING_SLACK) * (1.0 + gamma(32))),
             tf.constant(kappa),
         )
         return dual.certified_radius(minorant).numpy() * (1.0 - gamma(32))

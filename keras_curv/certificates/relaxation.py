@@ -29,11 +29,11 @@ chords by hand for sigmoid and tanh; their adaptive ReLU is section 3.3.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
@@ -55,14 +55,16 @@ class Relaxation(NamedTuple):
 
 def require_relaxation(activation: Activation) -> None:
     """InputError, naming the activation, if there is no rule for it."""
-    if activation.name != "relu" and not math.isfinite(activation.bend):
+    if not (activation.hinge or activation.smooth):
         raise InputError(
             f"no linear bounds for activation {activation.name!r}: they need relu, or an "
             "activation with a bounded second derivative"
         )
 
 
-def relaxation(activation: Activation, low, high, at=None) -> Relaxation:
+def relaxation(
+    activation: Activation, low: ArrayLike, high: ArrayLike, at: np.ndarray | None = None
+) -> Relaxation:
     """Lines below and above σ on each interval `[low, high]`.
 
     Args:
@@ -89,12 +91,15 @@ def relaxation(activation: Activation, low, high, at=None) -> Relaxation:
         raise InputError("an interval needs low ≤ high and no NaN")
     with np.errstate(all="ignore"):  # what overflows is replaced by a constant, or infinite
         at = low / 2.0 + high / 2.0 if at is None else at
-        if activation.name == "relu":
+        if activation.hinge:
             return _relu(low, high, at)
         return _smooth(activation, low, high, at)
 
 
-def _smooth(activation: Activation, low: np.ndarray, high: np.ndarray, at) -> Relaxation:
+def _smooth(
+    activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
+) -> Relaxation:
+    """The lines of a smooth activation, from its values at `POINTS` points of each interval."""
     width = high - low
     points = low[..., None] + width[..., None] * np.linspace(0.0, 1.0, POINTS)
     points[..., 0], points[..., -1] = low, high
@@ -115,7 +120,7 @@ def _smooth(activation: Activation, low: np.ndarray, high: np.ndarray, at) -> Re
     lower = -slope, -(top + up(sag * np.maximum(bend_high, 0.0), 8))
 
     bottom, top = np.full(low.shape, -np.inf), np.full(low.shape, np.inf)
-    if activation.first_range[0] >= 0.0:
+    if activation.monotone:
         bottom, top = values[..., 0], values[..., -1]
         bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - 4.0 * TINY
         top = top + _RELATIVE * (np.abs(top) + floor) + 4.0 * TINY
@@ -125,7 +130,14 @@ def _smooth(activation: Activation, low: np.ndarray, high: np.ndarray, at) -> Re
     )
 
 
-def _line_above(points, values, least, most, beyond, floor) -> tuple[np.ndarray, np.ndarray]:
+def _line_above(
+    points: np.ndarray,
+    values: np.ndarray,
+    least: np.ndarray,
+    most: np.ndarray,
+    beyond: np.ndarray,
+    floor: float,
+) -> tuple[np.ndarray, np.ndarray]:
     """Slope within `[least, most]`, and intercept of a line that is above at all points.
 
     It is meant to be the lowest such line between the points before and at index `beyond`.
@@ -148,15 +160,17 @@ def _pick(array: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.take_along_axis(array, index[..., None], axis=-1)[..., 0]
 
 
-def _better(slope, intercept, constant, at, worse) -> tuple[np.ndarray, np.ndarray]:
+def _better(
+    slope: np.ndarray, intercept: np.ndarray, constant: np.ndarray, at: np.ndarray, worse: np.ufunc
+) -> tuple[np.ndarray, np.ndarray]:
     """The line, or the constant where the line is worse at that point, or not finite."""
     line = slope * at + intercept
     flat = ~np.isfinite(line) | worse(line, constant)
     return np.where(flat, 0.0, slope), np.where(flat, constant, intercept)
 
 
-def _relu(low: np.ndarray, high: np.ndarray, at) -> Relaxation:
-    """0 or z where relu is that; else the chord above, and below it z or 0, the larger one at `at`.
+def _relu(low: np.ndarray, high: np.ndarray, at: np.ndarray) -> Relaxation:
+    """Returns relu itself where it is 0 or z; else the chord above, and the larger of z, 0 at `at`.
 
     At the midpoint that is CROWN's adaptive choice. With any slope k in place of the chord's own,
     `z ↦ max(z, 0) − k z` is convex, so it is largest at an end.

@@ -18,10 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network.network import Network, require_dense
-from keras_curv.numerics.rounding import pre_activation_errors
+from keras_curv.numerics.rounding import ROUNDING_SLACK, pre_activation_errors
 
 _BLOCK = 2000  # draws at a time
-_SLACK = 1.0 + 1e-6  # covers the rounding of norms, of the bound itself and of the last difference
 _SELECTION, _ESTIMATION = 0, 1  # streams
 
 
@@ -155,8 +154,10 @@ class NoiseVotes:
         if self._tail is not None:
             hidden = self._tail.hidden(self.network.activations[0].value(first))
             logits = self._tail.logits(hidden[0])
-        error = pre_activation_errors(self.network.layer_norms, [size * _SLACK, *hidden])[-1]
-        return logits, 2.0 * error[:, None] * _SLACK
+        error = pre_activation_errors(self.network.layer_norms, [size * ROUNDING_SLACK, *hidden])[
+            -1
+        ]
+        return logits, 2.0 * error[:, None] * ROUNDING_SLACK
 
 
 def _preference(logits: tf.Tensor, error: tf.Tensor) -> tf.Tensor:

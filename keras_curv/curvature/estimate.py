@@ -1,6 +1,6 @@
 """The curvature of a network in training: estimated, differentiable, in graph.
 
-The formulas are those of `curvature.signed_bound` (theorem 3 for two layers); the norms and
+The formulas are those of `signed.py` (theorem 3 for two layers); the norms and
 eigenvalues in them are Rayleigh quotients, from below, at vectors that power iteration carries
 on from one training step to the next. An estimate trains; only a bound certifies.
 """
@@ -8,14 +8,19 @@ on from one training step to the next. An estimate trains; only a bound certifie
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
+from keras_curv.curvature.liplt import telescoped
+from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward
+from keras_curv.numerics import intervals
 
 _TINY = 1e-30
+_Norms = dict[tuple[int, int], tf.Tensor]  # ‖W_{i+1} ⋯ W_j‖ for each span (i, j)
 
 
 class CurvatureEstimate(keras.layers.Layer):
@@ -34,7 +39,13 @@ class CurvatureEstimate(keras.layers.Layer):
     normalization for generative adversarial networks" (2018), for the vectors carried over.
     """
 
-    def __init__(self, sizes, activations, start_iterations: int = 25, name="curvature"):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activations: Sequence[Activation],
+        start_iterations: int = 25,
+        name: str = "curvature",
+    ):
         super().__init__(name=name, dtype="float32", trainable=False)
         self.activations = tuple(activations)
         self.classes = sizes[-1]
@@ -62,7 +73,7 @@ class CurvatureEstimate(keras.layers.Layer):
         )
         self.built = True
 
-    def _state(self, shape, name, seed):
+    def _state(self, shape: tuple[int, int], name: str, seed: int) -> keras.Variable:
         variable = self.add_weight(
             shape=shape,
             dtype="float32",
@@ -88,7 +99,7 @@ class CurvatureEstimate(keras.layers.Layer):
         self.steps.assign_add(1)
 
     def estimate(self, network: FeedForward) -> tf.Tensor:
-        """κ for every (label, rival), `(classes, classes)`; moves nothing."""
+        """Returns κ for every (label, rival), `(classes, classes)`; moves nothing."""
         kernels, _ = network.weights(tf.float32)
         # Random vectors say nothing: before the first step, iterate for this one answer.
         vectors = self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
@@ -103,17 +114,17 @@ class CurvatureEstimate(keras.layers.Layer):
         return tf.reshape(total, (self.classes, self.classes))
 
     def _iterated(self, network: FeedForward, iterations: tf.Tensor) -> _Vectors:
-        """The vectors after so many steps of power iteration; constants to the gradient."""
+        """Returns the vectors after so many more steps; to the gradient they are constants."""
         kernels = [tf.stop_gradient(kernel) for kernel in network.weights(tf.float32)[0]]
 
-        def of_product(vector, span):
+        def of_product(vector: tf.Tensor, span: tuple[int, int]) -> tf.Tensor:
             for kernel in kernels[slice(*span)]:
                 vector = tf.matmul(vector, kernel)
             for kernel in reversed(kernels[slice(*span)]):
                 vector = tf.matmul(vector, kernel, transpose_b=True)
             return vector
 
-        def of_pairs(vectors, kernel, diagonal):
+        def of_pairs(vectors: tf.Tensor, kernel: tf.Tensor, diagonal: tf.Tensor) -> tf.Tensor:
             return tf.matmul(diagonal * tf.matmul(vectors, kernel), kernel, transpose_b=True)
 
         products = [
@@ -131,8 +142,8 @@ class CurvatureEstimate(keras.layers.Layer):
         ]
         return _Vectors(pairs, products)
 
-    def _norms(self, kernels, vectors) -> dict[tuple[int, int], tf.Tensor]:
-        """`‖W_{i+1} ⋯ W_j‖` for each span (i, j) of `spans`."""
+    def _norms(self, kernels: list[tf.Tensor], vectors: list[tf.Tensor]) -> _Norms:
+        """Estimates of the norms of all products in `spans`."""
         norms = {}
         for span, vector in zip(self.spans, vectors, strict=True):
             for kernel in kernels[slice(*span)]:
@@ -140,24 +151,16 @@ class CurvatureEstimate(keras.layers.Layer):
             norms[span] = _norm(vector)[0]
         return norms
 
-    def _lipschitz(self, norms) -> list[tf.Tensor]:
-        """Lip(a_1), …, Lip(a_{L−2}); see `curvature.lipschitz_bounds`."""
-        slopes = [activation.slope for activation in self.activations]
-        centres = [sum(activation.first_range) / 2.0 for activation in self.activations]
-        spreads = [(a.first_range[1] - a.first_range[0]) / 2.0 for a in self.activations]
+    def _lipschitz(self, norms: _Norms) -> list[tf.Tensor]:
+        """Lip(a_1), …, Lip(a_{L−2}), by LipLT; see `liplt.py`."""
         pre: list[tf.Tensor] = []
-        for last in range(len(self.activations) - 1):
-            total, factor = 0.0, 1.0
-            for j in reversed(range(last)):
-                total += spreads[j] * factor * norms[j + 1, last + 1] * pre[j]
-                factor *= abs(centres[j])
-            total += factor * norms[0, last + 1]
-            before = slopes[last - 1] * pre[-1] if last else 1.0
-            pre.append(tf.minimum(total, norms[last, last + 1] * before))
-        return [slope * bound for slope, bound in zip(slopes, pre, strict=False)]
+        for last in range(1, len(self.activations)):
+            products = [norms[first, last] for first in reversed(range(last))]
+            pre.append(tf.minimum(*telescoped(self.activations, products, pre)))
+        return [a.slope * bound for a, bound in zip(self.activations, pre, strict=False)]
 
-    def _diagonals(self, kernels, norms) -> list[tf.Tensor]:
-        """`(−d_lo)⁺` for each pair and hidden layer, `(classes², N_I)`; see `signed_bound`."""
+    def _diagonals(self, kernels: list[tf.Tensor], norms: _Norms) -> list[tf.Tensor]:
+        """`(−d_lo)⁺` for each pair and hidden layer, `(classes², N_I)`; see `signed.py`."""
         rows = tf.transpose(kernels[-1])
         w = tf.reshape(rows[:, None] - rows[None], (self.classes**2, -1))
         low = high = w  # F_I lies between
@@ -170,17 +173,10 @@ class CurvatureEstimate(keras.layers.Layer):
             if index == 0:
                 break
             kernel, activation = kernels[index], self.activations[index]
-            ends = [s * end for s in activation.first_range for end in (low, high)]
-            p, q = functools.reduce(tf.minimum, ends), functools.reduce(tf.maximum, ends)
-            positive, negative = tf.nn.relu(kernel), -tf.nn.relu(-kernel)
+            p, q = intervals.product(activation.first_range, (low, high), tf)
+            middle, spread = intervals.image((p + q) / 2.0, (q - p) / 2.0, tf.transpose(kernel))
             reach = _norm(kernel)[None, :] * (activation.slope * norm)[:, None]
-
-            def through(a, b, positive=positive, negative=negative):
-                return tf.matmul(a, positive, transpose_b=True) + tf.matmul(
-                    b, negative, transpose_b=True
-                )
-
-            low, high = tf.maximum(through(p, q), -reach), tf.minimum(through(q, p), reach)
+            low, high = tf.maximum(middle - spread, -reach), tf.minimum(middle + spread, reach)
             if index > 1:
                 norm = norms[index, index + 1] * activation.slope * norm
         return diagonals[::-1]
@@ -191,10 +187,12 @@ class _Vectors(NamedTuple):
     products: list[tf.Tensor]
 
 
-def _power_iteration(apply, vectors, iterations: tf.Tensor) -> tf.Tensor:
+def _power_iteration(
+    apply: Callable[[tf.Tensor], tf.Tensor], vectors: tf.Tensor, iterations: tf.Tensor
+) -> tf.Tensor:
     """`v ← A v / ‖A v‖` so many times, for each row; a row that A sends to zero is kept."""
 
-    def body(step, v):
+    def body(step: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         product = apply(v)
         length = tf.norm(product, axis=1, keepdims=True)
         return step + 1, tf.where(length > 0.0, tf.math.divide_no_nan(product, length), v)

@@ -1,7 +1,7 @@
 """The table of activations: σ, σ′, σ″ in closed form, with exact ranges.
 
 Everything else asks this table what an activation does; an activation that is not in it
-cannot be certified. To add one, state its three functions, where σ′ and σ″ have their
+cannot be certified. To add one, state its three functions, where σ, σ′ and σ″ have their
 interior extrema, and the ranges on the whole line. Curvature needs σ′ without jumps (σ″ may
 jump); an activation that is only Lipschitz, as ReLU is, has an unbounded range of σ″.
 """
@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-
-# Closed forms are evaluated in float64; this many units in the last place, relative to the
-# supremum, covers the rounding of evaluation and of the locations of the extrema.
-_OUTWARD = 64 * 2.0**-53
-_JUMP = 1e-300  # a point next to 0, for one-sided limits there
-_FAR = 1e300  # as good as infinite
+from keras_curv.network import gated
+from keras_curv.network.activation import JUMP, Activation
 
 
 def _outward(low: float, high: float) -> tuple[float, float]:
@@ -31,91 +26,6 @@ def _outward(low: float, high: float) -> tuple[float, float]:
     return (
         low if abs(low) in exact else low - slack,
         high if abs(high) in exact else high + slack,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Activation:
-    """One activation, applied entrywise.
-
-    Attributes:
-        name: the Keras name; "gelu_tanh", which has none, is gelu with `approximate=True`.
-        value: σ, on tensors of any shape, float32 or float64.
-        first: σ′.
-        second: σ″.
-        first_range: `(min, max)` of σ′ on ℝ (infimum and supremum), rounded outward.
-        second_range: the same for σ″; contains 0, as σ″ of a function with bounded slope must.
-            An end is infinite where σ′ jumps.
-        first_extrema: points at which σ′ has its interior extrema.
-        second_extrema: points at which σ″ has its interior extrema.
-        value_floor: σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 but
-            where it cancels, see `numerics/rounding.py`.
-
-    Example:
-        >>> ACTIVATIONS["softplus"].second_range
-        (0.0, 0.25)
-    """
-
-    name: str
-    value: Callable[[tf.Tensor], tf.Tensor]
-    first: Callable[[tf.Tensor], tf.Tensor]
-    second: Callable[[tf.Tensor], tf.Tensor]
-    first_range: tuple[float, float]
-    second_range: tuple[float, float]
-    first_extrema: tuple[float, ...]
-    second_extrema: tuple[float, ...]
-    value_floor: float = 0.0
-
-    @property
-    def smooth(self) -> bool:
-        """Whether σ′ is Lipschitz, so that there is curvature to speak of."""
-        return math.isfinite(self.bend)
-
-    @property
-    def slope(self) -> float:
-        """g = sup |σ′|."""
-        return max(abs(end) for end in self.first_range)
-
-    @property
-    def bend(self) -> float:
-        """h = sup |σ″|."""
-        return max(abs(end) for end in self.second_range)
-
-    def first_range_on(self, low, high) -> tuple[np.ndarray, np.ndarray]:
-        """Exact range of σ′ on each interval `[low, high]`, rounded outward.
-
-        Args:
-            low, high: arrays of one shape, float64, `low ≤ high`; infinite ends are allowed.
-
-        Returns:
-            `(min, max)`, arrays of that shape.
-        """
-        return _range_on(self.first, self.first_extrema, self.first_range, low, high)
-
-    def second_range_on(self, low, high) -> tuple[np.ndarray, np.ndarray]:
-        """Exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
-
-        Raises:
-            InputError: σ″ is unbounded.
-        """
-        require_smooth([self])
-        return _range_on(self.second, self.second_extrema, self.second_range, low, high)
-
-
-def _range_on(function, extrema, whole, low, high) -> tuple[np.ndarray, np.ndarray]:
-    low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
-    if not np.all(low <= high):
-        raise InputError("an interval needs low ≤ high and no NaN")
-    # Between its interior extrema the function is monotone, so its extremes on an interval
-    # are at the ends or at those extrema that the interval contains.
-    # Ends just outside take both limits along, where there is a jump at an end.
-    low, high = np.maximum(low - _JUMP, -_FAR), np.minimum(high + _JUMP, _FAR)
-    points = np.stack([low, high, *(np.clip(point, low, high) for point in extrema)])
-    values = function(tf.constant(points, tf.float64)).numpy()
-    slack = _OUTWARD * max(abs(end) for end in whole)
-    return (
-        np.maximum(values.min(axis=0) - slack, whole[0]),
-        np.minimum(values.max(axis=0) + slack, whole[1]),
     )
 
 
@@ -161,6 +71,7 @@ _SIGMOID = Activation(
     second_range=_outward(-1.0 / (6.0 * math.sqrt(3.0)), 1.0 / (6.0 * math.sqrt(3.0))),
     first_extrema=(0.0,),
     second_extrema=(-_SIGMOID_SECOND_AT, _SIGMOID_SECOND_AT),
+    s_shaped=True,
 )
 _TANH = Activation(
     name="tanh",
@@ -171,140 +82,69 @@ _TANH = Activation(
     second_range=_outward(-4.0 / (3.0 * math.sqrt(3.0)), 4.0 / (3.0 * math.sqrt(3.0))),
     first_extrema=(0.0,),
     second_extrema=(-_SIGMOID_SECOND_AT / 2.0, _SIGMOID_SECOND_AT / 2.0),
+    s_shaped=True,
 )
 
 
-def _silu_first(z: tf.Tensor) -> tf.Tensor:
-    s = tf.sigmoid(z)
-    return s + z * (s * tf.sigmoid(-z))
-
-
-def _silu_second(z: tf.Tensor) -> tf.Tensor:
-    s = tf.sigmoid(z)
-    return s * tf.sigmoid(-z) * (2.0 + z * (1.0 - 2.0 * s))
-
-
 # σ″ = s(1−s)(2 − z tanh(z/2)) is 0 at ±2u with u tanh u = 1, where σ′ = (1 ± u)/2. Extrema that
-# have no closed form, here and below, are roots of σ″ or σ‴, found to 60 digits; the tests prove
-# that there are no others.
+# have no closed form, here and below, are roots of σ′ to 40 digits, of σ″ or σ‴ to 60; the tests
+# prove that there are no others.
 _SILU_FIRST_AT = 2.3993572805154675
 _SILU_SECOND_AT = 3.435840993535111
 
 _SILU = Activation(
     name="silu",
-    value=lambda z: z * tf.sigmoid(z),
-    first=_silu_first,
-    second=_silu_second,
+    value=gated.silu,
+    first=gated.silu_first,
+    second=gated.silu_second,
     first_range=_outward(0.5 - _SILU_FIRST_AT / 4.0, 0.5 + _SILU_FIRST_AT / 4.0),
     second_range=_outward(-0.036914373199893186, 0.5),
     first_extrema=(-_SILU_FIRST_AT, _SILU_FIRST_AT),
     second_extrema=(-_SILU_SECOND_AT, 0.0, _SILU_SECOND_AT),
+    minimum_at=-1.2784645427610738,
 )
-
-# Both forms of gelu have their constants as Keras stores them in float32, exactly: a certificate
-# speaks of the stored graph. They are √½, √(2/π) and 0.044715 to 1e-8.
-GELU_SCALE = float(np.float32(math.sqrt(0.5)))
-GELU_TANH_SCALE = float(np.float32(math.sqrt(2.0 / math.pi)))
-GELU_TANH_CUBE = float(np.float32(0.044715))
-_GELU_FAR = 30.0  # σ′ and σ″ are as good as constant beyond; keeps 0 · ∞ away
-
-
-def _gelu_argument(z: tf.Tensor) -> tf.Tensor:
-    return tf.clip_by_value(GELU_SCALE * z, -_GELU_FAR, _GELU_FAR)
-
-
-def _gelu_first(z: tf.Tensor) -> tf.Tensor:
-    t = _gelu_argument(z)
-    return 0.5 * tf.math.erfc(-t) + t * tf.exp(-t * t) / math.sqrt(math.pi)
-
-
-def _gelu_second(z: tf.Tensor) -> tf.Tensor:
-    t = _gelu_argument(z)
-    return _GELU_TOP * (1.0 - t * t) * tf.exp(-t * t)
-
 
 # With t = cz: σ′ = ½(1 + erf t) + t e^(−t²)/√π, extreme at t = ±1;
 # σ″ = 2c/√π (1 − t²) e^(−t²), extreme at 0 and t = ±√2.
 _GELU_REACH = math.exp(-1.0) / math.sqrt(math.pi)
-_GELU_TOP = 2.0 * GELU_SCALE / math.sqrt(math.pi)
 _GELU = Activation(
     name="gelu",
-    value=lambda z: 0.5 * z * tf.math.erfc(-GELU_SCALE * z),
-    first=_gelu_first,
-    second=_gelu_second,
+    value=gated.gelu,
+    first=gated.gelu_first,
+    second=gated.gelu_second,
     first_range=_outward(0.5 * math.erfc(1.0) - _GELU_REACH, 0.5 * math.erfc(-1.0) + _GELU_REACH),
-    second_range=_outward(-_GELU_TOP * math.exp(-2.0), _GELU_TOP),
-    first_extrema=(-1.0 / GELU_SCALE, 1.0 / GELU_SCALE),
-    second_extrema=(-math.sqrt(2.0) / GELU_SCALE, 0.0, math.sqrt(2.0) / GELU_SCALE),
+    second_range=_outward(-gated.GELU_TOP * math.exp(-2.0), gated.GELU_TOP),
+    first_extrema=(-1.0 / gated.GELU_SCALE, 1.0 / gated.GELU_SCALE),
+    second_extrema=(-math.sqrt(2.0) / gated.GELU_SCALE, 0.0, math.sqrt(2.0) / gated.GELU_SCALE),
     value_floor=1e-4,
+    minimum_at=-0.7517915375599286,
 )
-
-
-def _gelu_tanh_twice(z: tf.Tensor) -> tf.Tensor:
-    return 2.0 * GELU_TANH_SCALE * (z + GELU_TANH_CUBE * z * z * z)
-
-
-def _gelu_tanh_gate(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """S = sigmoid(2u) and its first two derivatives in z."""
-    u = _gelu_tanh_twice(z)
-    first = 2.0 * GELU_TANH_SCALE * (1.0 + 3.0 * GELU_TANH_CUBE * z * z)
-    second = 12.0 * GELU_TANH_SCALE * GELU_TANH_CUBE * z
-    s, product = tf.sigmoid(u), tf.sigmoid(u) * tf.sigmoid(-u)
-    return s, product * first, product * ((1.0 - 2.0 * s) * first * first + second)
-
-
-def _gelu_tanh_first(z: tf.Tensor) -> tf.Tensor:
-    z = tf.clip_by_value(z, -_GELU_FAR, _GELU_FAR)
-    s, first, _ = _gelu_tanh_gate(z)
-    return s + z * first
-
-
-def _gelu_tanh_second(z: tf.Tensor) -> tf.Tensor:
-    z = tf.clip_by_value(z, -_GELU_FAR, _GELU_FAR)
-    _, first, second = _gelu_tanh_gate(z)
-    return 2.0 * first + z * second
 
 
 _GELU_TANH = Activation(
     name="gelu_tanh",
-    value=lambda z: z * tf.sigmoid(_gelu_tanh_twice(z)),  # ½z(1 + tanh u) without cancellation
-    first=_gelu_tanh_first,
-    second=_gelu_tanh_second,
+    value=gated.gelu_tanh,
+    first=gated.gelu_tanh_first,
+    second=gated.gelu_tanh_second,
     first_range=_outward(-0.12899306654577225, 1.1289930665457721),
-    second_range=_outward(-0.10791351449627895, GELU_TANH_SCALE),
+    second_range=_outward(-0.10791351449627895, gated.GELU_TANH_SCALE),
     first_extrema=(-1.418503977128071, 1.418503977128071),
     second_extrema=(-2.013480684776514, 0.0, 2.013480684776514),
     value_floor=1e-4,
+    minimum_at=-0.7524614044087227,
 )
-
-
-def _mish_gate(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """T = tanh(softplus(z)) and its first two derivatives, in s = sigmoid(z) and r = 1 − s."""
-    s, r = tf.sigmoid(z), tf.sigmoid(-z)
-    below = 1.0 + r * r
-    first = 4.0 * s * tf.square(r / below)
-    return s * (1.0 + r) / below, first, first * (1.0 + s - 4.0 * s / below)
-
-
-def _mish_first(z: tf.Tensor) -> tf.Tensor:
-    gate, first, _ = _mish_gate(z)
-    return gate + z * first
-
-
-def _mish_second(z: tf.Tensor) -> tf.Tensor:
-    _, first, second = _mish_gate(z)
-    return 2.0 * first + z * second
 
 
 _MISH = Activation(
     name="mish",
-    value=lambda z: z * _mish_gate(z)[0],
-    first=_mish_first,
-    second=_mish_second,
+    value=gated.mish,
+    first=gated.mish_first,
+    second=gated.mish_second,
     first_range=_outward(-0.11252612238946255, 1.088498161251728),
     second_range=_outward(-0.05903335695393629, 0.6442046372369724),
     first_extrema=(-2.256376396360793, 1.4905711794854284),
     second_extrema=(-3.2673378465204044, -0.08793443131491421, 2.114842563020877),
+    minimum_at=-1.1924312145154952,
 )
 _ELU = Activation(  # α = 1; σ″ jumps at 0, from 1 to 0
     name="elu",
@@ -314,7 +154,7 @@ _ELU = Activation(  # α = 1; σ″ jumps at 0, from 1 to 0
     first_range=(0.0, 1.0),
     second_range=(0.0, 1.0),
     first_extrema=(),
-    second_extrema=(-_JUMP, _JUMP),
+    second_extrema=(-JUMP, JUMP),
 )
 _CELU = dataclasses.replace(_ELU, name="celu")  # α = 1
 _SOFTSIGN = Activation(  # σ″ jumps at 0, from 2 to −2
@@ -325,7 +165,8 @@ _SOFTSIGN = Activation(  # σ″ jumps at 0, from 2 to −2
     first_range=(0.0, 1.0),
     second_range=(-2.0, 2.0),
     first_extrema=(0.0,),
-    second_extrema=(-_JUMP, _JUMP),
+    second_extrema=(-JUMP, JUMP),
+    s_shaped=True,
 )
 _LOG_SIGMOID = Activation(
     name="log_sigmoid",
@@ -392,6 +233,7 @@ _RELU = Activation(
     second_range=(0.0, math.inf),
     first_extrema=(),
     second_extrema=(),
+    hinge=True,
 )
 
 _TABLE = (

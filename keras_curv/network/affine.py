@@ -45,7 +45,7 @@ class Affine:
     served_bias_error: np.ndarray | None = None
     served_gain: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         kernel = np.array(self.kernel, np.float64)  # copies: bounds must not outlive weights
         bias = np.array(self.bias, np.float64)
         if kernel.ndim != 2 or bias.shape != kernel.shape[1:] or 0 in kernel.shape:

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_curv.errors import InputError
 from keras_curv.network import activations as activation_table
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
-from keras_curv.network.sparse_affine import DENSE_UP_TO
+from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
 from keras_curv.numerics.rounding import LayerNorms
 
 
@@ -104,6 +105,21 @@ class FeedForward(abc.ABC):
         kernels, biases = self.weights(x.dtype)
         return tf.matmul(self._forward(x)[1][-1], kernels[-1]) + biases[-1]
 
+    def margin_map(
+        self, label: tf.Tensor, rivals: tf.Tensor, dtype: tf.DType
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """w and c of the margins `w·a_{L−1} + c`: `(n, rivals, N_{L−1})` and `(n, rivals)`.
+
+        Args:
+            label: `(n,)`, integers.
+            rivals: `(n, rivals)`, integers.
+            dtype: float32 or float64.
+        """
+        kernels, biases = self.weights(dtype)
+        rows, bias = tf.transpose(kernels[-1]), biases[-1]
+        w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
+        return w, tf.gather(bias, label)[:, None] - tf.gather(bias, rivals)
+
     def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
         """Margins `f_t(x) = z_L[label] − z_L[t]` and their gradients, one forward pass for all t.
 
@@ -112,11 +128,8 @@ class FeedForward(abc.ABC):
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
         """
-        kernels, biases = self.weights(x.dtype)
         pre, post = self._forward(x)
-        rows = tf.transpose(kernels[-1])
-        w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
-        c = tf.gather(biases[-1], label)[:, None] - tf.gather(biases[-1], rivals)
+        w, c = self.margin_map(label, rivals, x.dtype)
         margin = tf.einsum("nrk,nk->nr", w, post[-1]) + c
         cotangents = [w]
         for product, z, activation in reversed(
@@ -129,7 +142,9 @@ class FeedForward(abc.ABC):
         """`f(x) = z_L[label] − z_L[rival]`, one rival each: `(n,)`."""
         return self.evaluate(x, label, rival[:, None]).margin[:, 0]
 
-    def margin_and_gradient(self, x, label, rival) -> tuple[tf.Tensor, tf.Tensor]:
+    def margin_and_gradient(
+        self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """The margin against one rival each, `(n,)`, and its gradient, `(n, dim)`."""
         evaluation = self.evaluate(x, label, rival[:, None])
         return evaluation.margin[:, 0], evaluation.gradient[:, 0]
@@ -219,7 +234,12 @@ class Network(FeedForward):
         self._tensors: dict[str, tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
 
     @classmethod
-    def from_weights(cls, kernels, biases, activation: str | Sequence[str]) -> Network:
+    def from_weights(
+        cls,
+        kernels: Sequence[ArrayLike],
+        biases: Sequence[ArrayLike],
+        activation: str | Sequence[str],
+    ) -> Network:
         """A network from Keras-oriented kernels `(in, out)` and biases `(out,)`.
 
         Args:
@@ -229,7 +249,10 @@ class Network(FeedForward):
         """
         names = [activation] * (len(kernels) - 1) if isinstance(activation, str) else activation
         return cls(
-            [Affine(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)],
+            [
+                Affine(np.asarray(kernel), np.asarray(bias))
+                for kernel, bias in zip(kernels, biases, strict=True)
+            ],
             [activation_table.get(name) for name in names],
         )
 
@@ -261,7 +284,7 @@ def require_dense(network: Network, what: str, instead: str = "use lipschitz or 
 
 
 def _constant(affine: Affine, dtype: tf.DType) -> tf.Tensor | tf.SparseTensor:
-    if not affine.is_sparse:
+    if not isinstance(affine, SparseAffine):
         return tf.constant(affine.kernel, dtype)
     stored = affine.kernel.tocoo()
     places = np.stack(stored.coords, axis=1).astype(np.int64)

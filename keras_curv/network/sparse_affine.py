@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -36,10 +37,11 @@ class SparseAffine(Affine):
             be.
     """
 
+    kernel: Any
     proved_norm: float = math.inf
     proved_magnitude: float = math.inf
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         kernel = scipy.sparse.csr_array(self.kernel, dtype=np.float64)
         kernel.sort_indices()
         bias = np.array(self.bias, np.float64)

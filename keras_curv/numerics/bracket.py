@@ -64,7 +64,7 @@ def largest_radius(
     guess, floor = (np.clip(np.nan_to_num(a), 1e-100, _LARGEST) for a in (guess, floor))
     proved, unproved = known.astype(np.float64), np.full(margin.shape, np.inf)
     low, high = grid_below(proved, guess), unproved  # on the grid
-    at, top = np.where(proved > 0.0, low + 1.0, 0.0), grid_below(np.float64(_LARGEST), guess)
+    at, top = np.where(proved > 0.0, low + 1.0, 0.0), grid_below(np.array(_LARGEST), guess)
     good, bad = np.zeros(margin.shape), unproved  # ends of the chord,
     above, below = margin, -unproved  # and its values there
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row

@@ -11,7 +11,7 @@ from keras_curv.errors import InputError, require_at_least, require_positive, re
 # Relative; SciPy's quantile was met within 1e-12 of mpmath's, for α down to 1e-50, where it is off
 # by far at 1e-100. Φ⁻¹ has slope above 2, so that this also pays for its rounding, and for that of
 # the product with s.
-_SLACK = 1e-9
+_QUANTILE_ERROR = 1e-9
 _LEAST = 1e-30
 
 
@@ -42,7 +42,7 @@ def clopper_pearson(wins: np.ndarray, samples: int, failure_probability: float) 
         raise InputError(f"wins must be whole numbers from 0 to {samples}. Received: {wins}")
     least = np.maximum(wins, 1)
     quantile = scipy.stats.beta.ppf(failure_probability, least, samples - least + 1)
-    return np.where(wins > 0, quantile * (1.0 - _SLACK), 0.0)
+    return np.where(wins > 0, quantile * (1.0 - _QUANTILE_ERROR), 0.0)
 
 
 def require_failure_probability(value: float) -> float:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +33,8 @@ FLOAT32_TINY = 2.0**-126
 SLOPE_FLOOR = 1e-150
 CURVATURE_FLOOR = 1e-200
 ACTIVATION_ULPS = 32.0
+# A charge is itself computed, in some dozen roundings; this covers them many times over.
+ROUNDING_SLACK = 1.0 + 1e-6
 
 
 def gamma(operations: float, unit: float = UNIT) -> float:
@@ -40,12 +42,20 @@ def gamma(operations: float, unit: float = UNIT) -> float:
     return operations * unit / (1.0 - operations * unit)
 
 
-def up(value, operations: float = 4.0):
+def up(value: Any, operations: float = 4.0) -> Any:
     """An upper bound of a non-negative number that was computed with `operations` roundings."""
     return value * (1.0 + 2.0 * gamma(operations + 2.0))
 
 
-def norm_bound(array: np.ndarray, axis: int | None = None):
+@overload
+def norm_bound(array: np.ndarray, axis: None = None) -> float: ...
+
+
+@overload
+def norm_bound(array: np.ndarray, axis: int) -> np.ndarray: ...
+
+
+def norm_bound(array: np.ndarray, axis: int | None = None) -> float | np.ndarray:
     """The l2 (Frobenius) norm from above, over one axis or all; squares cannot underflow."""
     array = np.abs(np.asarray(array, np.float64))
     largest = array.max(axis=axis, keepdims=True, initial=0.0)
@@ -158,9 +168,8 @@ def margin_charge(
         for layer, cotangent in zip(reversed(layers[:-1]), cotangents, strict=False)
     ] or [_norm(cotangents[0])]
     gradient = gradient_error(layers, pre_errors[:-1], sizes)
-    # The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.
     margin = tf.broadcast_to(2.0 * pre_errors[-1][:, None], tf.shape(gradient))
-    return Charge(margin * (1.0 + 1e-6), gradient)
+    return Charge(margin * ROUNDING_SLACK, gradient)
 
 
 def gradient_error(
@@ -201,4 +210,4 @@ def gradient_error(
             + (gamma(layer.fan_out + 2, unit) * layer.magnitude + layer.kernel_error) * through
             + underflow
         )
-    return error * (1.0 + 1e-6)
+    return error * ROUNDING_SLACK

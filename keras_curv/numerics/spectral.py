@@ -24,12 +24,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse.linalg
+import scipy.sparse
 
 from keras_curv.errors import InputError
-from keras_curv.numerics.rounding import UNIT, gamma, up
+from keras_curv.numerics.lanczos import largest_eigenpairs
+from keras_curv.numerics.rounding import UNIT, gamma, norm_bound, up
 
 _DENSE_BELOW = 64  # sides below which LAPACK's full solver is quicker than Lanczos
+_LANCZOS_STEPS = 300  # at most; where they do not do, LAPACK's full solver does
 
 
 def spectral_norm_estimate(kernel: np.ndarray, *, iterations: int = 25, seed: int = 0) -> float:
@@ -59,13 +61,12 @@ def largest_eigenvalue_estimate(
     """
     if not scipy.sparse.issparse(kernel):
         kernel = np.asarray(kernel, np.float64)
-    vector = np.random.default_rng(seed).standard_normal(kernel.shape[0])
+    vector = np.random.default_rng(seed).standard_normal(kernel.shape[:1])
     value = 0.0
     for _ in range(iterations):
-        vector /= np.linalg.norm(vector) or 1.0
+        vector = vector / (np.linalg.norm(vector) or 1.0)
         product = kernel @ (diagonal * (vector @ kernel))
-        value = float(vector @ product)
-        vector = product
+        value, vector = float(vector @ product), product
     return max(value, 0.0)
 
 
@@ -80,15 +81,31 @@ def spectral_norm_bound(kernel: np.ndarray) -> float:
     return up(math.sqrt(largest_eigenvalue_bound(kernel, np.ones(kernel.shape[1]))))
 
 
+def fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
+    """T, `(side, out)`, side ≤ in, with `‖W − Q T‖` at most the number returned, QᵀQ = I.
+
+    An isometry does not change a curvature. T comes from a QR factorisation and is checked: if
+    `‖WᵀW − TᵀT‖ ≤ ε` then, square roots being ½-Hölder, the polar factors U, V of `W = U √WᵀW` and
+    `T = V √TᵀT` give `‖W − U Vᵀ T‖ = ‖√WᵀW − √TᵀT‖ ≤ √ε`.
+    """
+    rows, columns = kernel.shape
+    if columns >= rows:
+        return kernel, 0.0
+    smaller = np.asarray(np.linalg.qr(kernel, mode="r"))
+    difference = kernel.T @ kernel - smaller.T @ smaller
+    rounding = gamma(rows + 8) * np.sum(np.square([norm_bound(kernel), norm_bound(smaller)]))
+    error = up(np.sqrt(norm_bound(difference) + rounding), 16)
+    return (smaller, float(error)) if np.isfinite(error) else (kernel, 0.0)
+
+
 def symmetric_norm_estimate(matrix: np.ndarray) -> float:
     """‖A‖ = max |λ(A)| of a symmetric matrix, from below, to about 1e-6 relative."""
     if len(matrix) < _DENSE_BELOW:
         return float(np.abs(scipy.linalg.eigvalsh(matrix)).max())
-    start = np.random.default_rng(0).standard_normal(len(matrix))
-    values = scipy.sparse.linalg.eigsh(
-        matrix, k=1, which="LM", v0=start, tol=1e-6, return_eigenvectors=False
+    (square,), _ = largest_eigenpairs(
+        lambda v: v @ matrix @ matrix, (1, len(matrix)), steps=_LANCZOS_STEPS, tolerance=1e-6
     )
-    return float(np.abs(values[0]))
+    return math.sqrt(max(square, 0.0))
 
 
 class Gram:
@@ -198,12 +215,10 @@ def _guesses(matrix: np.ndarray) -> Iterator[float]:
     """The largest eigenvalue, by Lanczos, and should that turn out a lesser one, by LAPACK."""
     side = len(matrix)
     if side >= _DENSE_BELOW:
-        start = np.random.default_rng(0).standard_normal(side)
-        with contextlib.suppress(scipy.sparse.linalg.ArpackError):
-            values = scipy.sparse.linalg.eigsh(
-                matrix, k=1, which="LA", v0=start, tol=1e-12, return_eigenvectors=False
-            )
-            yield float(values[0])
+        (value,), _ = largest_eigenpairs(
+            lambda v: v @ matrix, (1, side), steps=_LANCZOS_STEPS, tolerance=1e-12
+        )
+        yield float(value)
     for only in ([side - 1, side - 1], None):
         with contextlib.suppress(scipy.linalg.LinAlgError):
             yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=only)[-1])

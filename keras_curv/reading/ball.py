@@ -21,10 +21,17 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
-from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT, gamma, norm_bound
+from keras_curv.numerics.rounding import (
+    FLOAT32_TINY,
+    FLOAT32_UNIT,
+    ROUNDING_SLACK,
+    TINY,
+    UNIT,
+    gamma,
+    norm_bound,
+)
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
-_OURS = 1.0 + 1e-6  # and those of one of `served`
 _FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
 
 
@@ -139,7 +146,7 @@ class Ball:
         weights = other_size + other.error
         away = other.served + gamma(terms, FLOAT32_UNIT) * (weights + other.served)
         served = self._size() @ away + self.served @ (weights + away)
-        served = served * _OURS + 8.0 * terms * FLOAT32_TINY
+        served = served * ROUNDING_SLACK + 8.0 * terms * FLOAT32_TINY
         return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
 
     def reciprocal(self) -> Ball:
@@ -185,7 +192,7 @@ class Ball:
     def rounded(self, times: int = 1) -> Ball:
         """The same, after the server has rounded it."""
         away = gamma(times, FLOAT32_UNIT) * (self._size() + self.served)
-        served = (self.served + away) * _OURS + 4.0 * times * FLOAT32_TINY
+        served = (self.served + away) * ROUNDING_SLACK + 4.0 * times * FLOAT32_TINY
         return dataclasses.replace(self, served=_infinite_beyond(served, self._size() + served))
 
     def overflows_float32(self) -> bool:
@@ -194,11 +201,11 @@ class Ball:
 
     def away(self, distance: np.ndarray) -> Ball:
         """The same, served off by so much more."""
-        return dataclasses.replace(self, served=(self.served + distance) * _OURS)
+        return dataclasses.replace(self, served=(self.served + distance) * ROUNDING_SLACK)
 
     def served_size(self) -> np.ndarray:
         """A bound of the absolute values of the numbers that are served."""
-        return (self._size() + self.served) * _OURS
+        return (self._size() + self.served) * ROUNDING_SLACK
 
     def _size(self) -> np.ndarray:
         """A bound of the real numbers' absolute values."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from keras_curv.network.activations import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
+from keras_curv.network.gated import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
 
 Z = object()
 _CUBE = ("Mul", GELU_TANH_CUBE, ("Pow", Z, 3.0))

@@ -10,11 +10,9 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
-from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, gamma
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, ROUNDING_SLACK, TINY, gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import PRODUCTS, require_at_most
-
-_OURS = 1.0 + 1e-6  # covers the roundings of what is computed of `served`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,7 +112,7 @@ class SparseBall:
         real, weights = size + error, other_size + other_error
         off = gamma(terms + 2) * (size @ other_size) + size @ other_error + error @ weights
         away = other.served + gamma(terms, FLOAT32_UNIT) * (weights + other.served)
-        served = (real @ away + self.served @ (weights + away)) * _OURS
+        served = (real @ away + self.served @ (weights + away)) * ROUNDING_SLACK
         places = _ones(self.places) @ _ones(other.places)
         arrays = self.value @ other.value, off * (1.0 + 2.0 * gamma(terms + 8)), served
         product = self._of(places, arrays)

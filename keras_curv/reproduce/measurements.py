@@ -21,7 +21,7 @@ from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.certificate import Certificates, choose_rivals
 from keras_curv.certificates.certifier import Certifier, success_rates
 from keras_curv.certificates.smoothing import SmoothedClassifier
-from keras_curv.curvature.bounds import CurvatureGap, curvature_gap
+from keras_curv.curvature.gap import CurvatureGap, curvature_gap
 from keras_curv.data.examples import Examples
 from keras_curv.reproduce.tables import Row
 

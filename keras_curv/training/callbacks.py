@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.curvature.bounds import theorem4
+from keras_curv.curvature.theorem_4 import theorem4
 from keras_curv.errors import InputError, require_at_least, require_positive
 
 _CURVE_POINTS = 64

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.certificates.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
-from keras_curv.curvature.bounds import lipschitz_bounds
+from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.affine import Affine

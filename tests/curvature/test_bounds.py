@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.curvature import bounds as curvature
+from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
+from keras_curv.curvature.gap import curvature_gap
+from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.curvature.signed import signed_bound
+from keras_curv.curvature.theorem_3 import theorem3
+from keras_curv.curvature.theorem_4 import theorem4
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -45,11 +50,11 @@ def test_no_hessian_leaves_the_bounds(sizes, names, rng, random_network):
         network = random_network(rng, sizes, names, scale)
         low, high = _sampled_extremes(network, rng)
         slack = 1e-12 * np.abs([low, high]).max()  # rounding of the sampled eigenvalues
-        candidates = [curvature.signed_bound(network), curvature.curvature_bounds(network)]
+        candidates = [signed_bound(network), curvature_bounds(network)]
         if network.depth == 2:
-            candidates.append(curvature.theorem3(network))
-        magnitude = curvature.theorem4(network)
-        candidates.append(curvature.CurvatureBounds(-magnitude, magnitude))
+            candidates.append(theorem3(network))
+        magnitude = theorem4(network)
+        candidates.append(CurvatureBounds(-magnitude, magnitude))
         for bounds in candidates:
             assert np.all(low >= bounds.lower - slack)
             assert np.all(high <= bounds.upper + slack)
@@ -58,13 +63,13 @@ def test_no_hessian_leaves_the_bounds(sizes, names, rng, random_network):
 @pytest.mark.parametrize(("sizes", "names"), _cases())
 def test_swapping_label_and_rival_negates_the_bounds(sizes, names, rng, random_network):
     network = random_network(rng, sizes, names)
-    for bounds in (curvature.signed_bound(network), curvature.curvature_bounds(network)):
+    for bounds in (signed_bound(network), curvature_bounds(network)):
         np.testing.assert_array_equal(bounds.upper, -bounds.lower.T)
         assert np.all(bounds.lower <= 0.0)
         assert not np.any(np.diag(bounds.lower))
         off = ~np.eye(network.classes, dtype=bool)
         assert np.sum(bounds.lower[off] < 0.0) >= 5  # softplus with w ≥ 0 throughout has m = 0
-    magnitude = curvature.theorem4(network)
+    magnitude = theorem4(network)
     np.testing.assert_allclose(magnitude, magnitude.T, rtol=1e-14)  # order of summation
 
 
@@ -78,7 +83,7 @@ SECOND = {
 @pytest.mark.parametrize("name", list(SECOND))
 def test_theorem3_by_hand(name, rng, random_network):
     network = random_network(rng, (4, 9, 3), name)
-    bounds = curvature.theorem3(network)
+    bounds = theorem3(network)
     low, high = SECOND[name]
     for y, t in _pairs(3):
         w = network.affines[1].kernel[:, y] - network.affines[1].kernel[:, t]
@@ -90,14 +95,14 @@ def test_theorem3_by_hand(name, rng, random_network):
         # 1e-9: what a proved eigenvalue costs at most.
         assert bounds.lower[y, t] == pytest.approx(smallest, rel=1e-9)
         assert bounds.upper[y, t] == pytest.approx(largest, rel=1e-9)
-    magnitude = curvature.theorem4(network)
+    magnitude = theorem4(network)
     assert np.all(-bounds.lower <= magnitude * (1.0 + 1e-9))
     assert np.all(bounds.upper <= magnitude * (1.0 + 1e-9))
 
 
 def test_theorem3_is_for_two_layers(rng, random_network):
     with pytest.raises(ValueError, match="Received: 3 layers"):
-        curvature.theorem3(random_network(rng, (2, 3, 4, 2), "tanh"))
+        theorem3(random_network(rng, (2, 3, 4, 2), "tanh"))
 
 
 def test_theorem4_by_hand(rng, random_network):
@@ -108,7 +113,7 @@ def test_theorem4_by_hand(rng, random_network):
     r2 = 1.0 * np.linalg.norm(second, 2) * r1
     expected = 0.25 * r1**2 * (1.0 * np.abs(second) @ w).max() + SECOND["tanh"][1] * r2**2 * w.max()
     # 1e-9: what proved norms cost at most.
-    assert curvature.theorem4(network)[0, 2] == pytest.approx(expected, rel=1e-9)
+    assert theorem4(network)[0, 2] == pytest.approx(expected, rel=1e-9)
 
 
 def _scalar_chain(weights, biases, names):
@@ -136,7 +141,7 @@ def _scalar_chain(weights, biases, names):
 )
 def test_chains_that_all_but_attain_the_bound(weights, biases, names):
     network = _scalar_chain(weights, biases, names)
-    bounds = curvature.signed_bound(network)
+    bounds = signed_bound(network)
     x = np.linspace(-40.0, 40.0, 400_001)[:, None]
     labels = np.zeros(len(x), int), np.ones(len(x), int)
     values = network.hessian(tf.constant(x), *labels).numpy()
@@ -146,20 +151,20 @@ def test_chains_that_all_but_attain_the_bound(weights, biases, names):
     size = max(-low, high)
     tightest = bounds.upper[0, 1] if high > -low else -bounds.lower[0, 1]
     assert tightest <= 1.1 * size
-    assert curvature.theorem4(network)[0, 1] >= size
+    assert theorem4(network)[0, 1] >= size
 
 
 def test_lipschitz_by_hand_for_two_layers(rng, random_network):
     network = random_network(rng, (4, 9, 3), "sigmoid")
     norm = np.linalg.norm(network.affines[0].kernel, 2)
-    assert curvature.lipschitz_bounds(network) == pytest.approx([0.25 * norm], rel=1e-9)
+    assert lipschitz_bounds(network) == pytest.approx([0.25 * norm], rel=1e-9)
 
 
 @pytest.mark.parametrize(("sizes", "names"), _cases())
 def test_lipschitz_constants_hold(sizes, names, rng, random_network):
     for scale in (0.3, 2.0):
         network = random_network(rng, sizes, names, scale)
-        bounds = curvature.lipschitz_bounds(network)
+        bounds = lipschitz_bounds(network)
         guard = 1.0
         x = np.concatenate([s * rng.standard_normal((300, sizes[0])) for s in (0.05, 0.5, 5.0)])
         a = x
@@ -181,20 +186,20 @@ def test_lipschitz_constants_hold(sizes, names, rng, random_network):
 def test_lipschitz_of_a_chain_is_attained():
     network = _scalar_chain((3.0, 2.0, 1.0, 1.0), (30.0, 30.0, 60.0), ("softplus",) * 3)
     # At x = 10 every unit is linear, to e⁻³⁰.
-    assert curvature.lipschitz_bounds(network) == pytest.approx([3.0, 6.0, 6.0], rel=1e-9)
+    assert lipschitz_bounds(network) == pytest.approx([3.0, 6.0, 6.0], rel=1e-9)
 
 
 def test_lipschitz_beats_the_product_of_norms(rng, random_network):
     network = random_network(rng, (6, 20, 15, 10, 3), "softplus")
     product = np.prod([np.linalg.norm(a.kernel, 2) for a in network.affines[:3]])
-    assert curvature.lipschitz_bounds(network)[-1] < 0.9 * product
+    assert lipschitz_bounds(network)[-1] < 0.9 * product
 
 
 def test_an_affine_network_has_no_curvature(rng, random_network):
     network = random_network(rng, (3, 4), ())
-    for bounds in (curvature.curvature_bounds(network), curvature.signed_bound(network)):
+    for bounds in (curvature_bounds(network), signed_bound(network)):
         assert not np.any(bounds.lower) and not np.any(bounds.upper)
-    assert not np.any(curvature.theorem4(network))
+    assert not np.any(theorem4(network))
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -206,8 +211,8 @@ def test_folding_errors_are_covered(depth, rng, random_network):
         [Affine(a.kernel, a.bias, kernel_error=error) for a in network.affines],
         network.activations,
     )
-    bounds, magnitude = curvature.curvature_bounds(vague), curvature.theorem4(vague)
-    lipschitz = curvature.lipschitz_bounds(vague)
+    bounds, magnitude = curvature_bounds(vague), theorem4(vague)
+    lipschitz = lipschitz_bounds(vague)
     for _ in range(10):
         moved = []
         for affine in network.affines:
@@ -219,12 +224,12 @@ def test_folding_errors_are_covered(depth, rng, random_network):
             change *= error / np.linalg.norm(change, 2)
             moved.append(Affine(affine.kernel + change, affine.bias))
         other = Network(moved, network.activations)
-        theirs = curvature.curvature_bounds(other)
+        theirs = curvature_bounds(other)
         # The top singular value moved by the whole error: 1e-9 is the cost of a proved norm.
         more = 1.0 + 1e-9
         assert np.all(bounds.lower * more <= theirs.lower)
-        assert np.all(magnitude * more >= curvature.theorem4(other))
-        assert np.all(np.array(lipschitz) * more >= curvature.lipschitz_bounds(other))
+        assert np.all(magnitude * more >= theorem4(other))
+        assert np.all(np.array(lipschitz) * more >= lipschitz_bounds(other))
         low, high = _sampled_extremes(other, rng, 40)
         assert np.all(low >= bounds.lower) and np.all(high <= bounds.upper)
 
@@ -233,15 +238,15 @@ def test_curvature_gap(rng, random_network):
     network = random_network(rng, (4, 9, 3), "tanh")
     x = rng.standard_normal((60, 4))
     label = network.logits(x).numpy().argmax(axis=1)
-    gap = curvature.curvature_gap(network, x, label, minimum_examples=5)
+    gap = curvature_gap(network, x, label, minimum_examples=5)
     assert 0.0 < gap.lower <= gap.proved <= gap.upper
     rival = network.runner_up(network.logits(x), tf.constant(label)).numpy()
     pairs, counts = np.unique(np.stack([label, rival], 1), axis=0, return_counts=True)
     enough = pairs[counts >= 5]
     assert gap.pairs == len(enough) > 0
-    bound = curvature.theorem4(network)
+    bound = theorem4(network)
     assert gap.upper == pytest.approx(np.mean([bound[y, t] for y, t in enough]), rel=1e-12)
-    ours = curvature.theorem3(network)
+    ours = theorem3(network)
     assert gap.proved == pytest.approx(
         np.mean([max(-ours.lower[y, t], ours.upper[y, t]) for y, t in enough]), rel=1e-9
     )
@@ -252,16 +257,16 @@ def test_curvature_gap(rng, random_network):
         met.append(np.abs(np.linalg.eigvalsh(hessians)).max())
     assert gap.lower == pytest.approx(np.mean(met), rel=1e-10)  # rounding
     with pytest.raises(ValueError, match="Received: 60 examples"):
-        curvature.curvature_gap(network, x, label, minimum_examples=61)
+        curvature_gap(network, x, label, minimum_examples=61)
 
 
 def test_the_authors_code_agrees(authors_case):
     network, label, rival = (authors_case[key] for key in ("network", "label", "rival"))
-    magnitude = curvature.theorem4(network)[label, rival]
+    magnitude = theorem4(network)[label, rival]
     # Theirs is power iteration in float32, from below, and stops early.
     np.testing.assert_allclose(magnitude, authors_case["K"], rtol=3e-3)
     assert np.all(magnitude >= authors_case["K"] * (1.0 - 2e-4))  # float32, squared norms
-    bounds = curvature.curvature_bounds(network)
+    bounds = curvature_bounds(network)
     ours_m, ours_M = -bounds.lower[label, rival], bounds.upper[label, rival]
     if network.depth == 2:
         for ours, theirs in ((ours_m, authors_case["m"]), (ours_M, authors_case["M"])):
@@ -278,4 +283,4 @@ def test_lipschitz_bounds_are_not_squared_alone():
     biases = [[0.0], [0.0], [0.0], [-0.5, 0.0]]
     network = Network.from_weights(kernels, biases, "tanh")
     met = 1e-100 * 4.0 / (3.0 * math.sqrt(3.0))  # sup |tanh″|, by the chain rule
-    assert -curvature.curvature_bounds(network).lower[1, 0] >= met * (1.0 - 1e-9)
+    assert -curvature_bounds(network).lower[1, 0] >= met * (1.0 - 1e-9)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.curvature import bounds as curvature
 from keras_curv.curvature.estimate import CurvatureEstimate
+from keras_curv.curvature.signed import signed_bound
 from keras_curv.network.network import FeedForward, Network
 
 SIZES = {2: (4, 9, 3), 3: (4, 9, 5, 3), 4: (3, 4, 8, 5, 3), 5: (3, 6, 4, 7, 5, 4)}
@@ -88,7 +88,7 @@ def test_converged_it_is_the_bound(sizes, names, rng, random_network):
         network = random_network(rng, sizes, names, scale)
         estimate = _estimate_of(network, CONVERGED)
         _advance(estimate, network)
-        bound = -curvature.signed_bound(network).lower
+        bound = -signed_bound(network).lower
         # float32 sums of up to nine terms, squared and multiplied over up to five layers.
         np.testing.assert_allclose(estimate.estimate(network), bound, rtol=2e-5, atol=1e-6)
         kernels = [affine.kernel for affine in network.affines]
@@ -102,7 +102,7 @@ def test_converged_it_is_the_bound(sizes, names, rng, random_network):
 def test_it_is_never_above_the_bound(sizes, names, iterations, rng, random_network):
     for scale in (0.3, 1.5, 4.0):
         network = random_network(rng, sizes, names, scale)
-        bound = -curvature.signed_bound(network).lower
+        bound = -signed_bound(network).lower
         value = _estimate_of(network, iterations).estimate(network).numpy()
         assert np.all(value <= bound * (1.0 + 2e-5))  # float32, as above
         assert np.all(value >= 0.0) and not np.any(np.diag(value))
@@ -116,7 +116,7 @@ def test_single_steps_converge_too(rng, random_network):
     advance = tf.function(estimate.advance)
     for _ in range(400):
         advance(network)
-    bound = -curvature.signed_bound(network).lower
+    bound = -signed_bound(network).lower
     np.testing.assert_allclose(estimate.estimate(network), bound, rtol=1e-4)  # 400 steps
 
 
@@ -292,7 +292,7 @@ def test_degenerate_kernels_give_numbers(depth, trouble, rng, random_network):
         )
         assert np.isfinite(value)
         assert all(np.isfinite(gradient).all() for gradient in gradients)
-    bound = -curvature.signed_bound(degenerate).lower
+    bound = -signed_bound(degenerate).lower
     # 1e-20: norms are √(‖·‖² + 1e-30).
     assert np.all(np.abs(estimate.estimate(degenerate).numpy()[bound == 0.0]) < 1e-20)
     # The vectors have stayed unit vectors, from which training can go on.

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.attacks.crt import curvature_attack
-from keras_curv.curvature import bounds as curvature
+from keras_curv.curvature.signed import signed_bound
 from keras_curv.network.network import Network
 from keras_curv.reproduce.reference_solvers import algorithm2
 from keras_curv.training.models import CRTModel, CurvatureRegularizer
@@ -41,7 +41,7 @@ def _network(weights, activation="tanh"):
 
 
 def _kappa(weights, activation="tanh"):
-    return -curvature.signed_bound(_network(weights, activation)).lower
+    return -signed_bound(_network(weights, activation)).lower
 
 
 def _logits(weights, x, activation="tanh"):
@@ -266,7 +266,7 @@ def test_the_attack_is_that_of_algorithm_2():
     model.compile("sgd", run_eagerly=True)
     model.curvature.start_iterations = CONVERGED
     network = _network(_weights(base))
-    bounds = curvature.signed_bound(network)
+    bounds = signed_bound(network)
     model.train_on_batch(x, y)
     points, attacked = model.seen
     rival = np.asarray(attacked.rival)[:, 0]

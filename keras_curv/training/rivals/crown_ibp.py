@@ -33,13 +33,12 @@ import tensorflow as tf
 
 from keras_curv.certificates.box import require_value_range
 from keras_curv.errors import InputError, require_at_least, require_non_negative
-from keras_curv.network.activations import Activation
+from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.training.logits_model import class_numbers
 from keras_curv.training.rivals.ball_model import BallModel, flattened
-from keras_curv.training.rivals.interval import interval_bounds, l2_norm, margin_rows, row_products
+from keras_curv.training.rivals.interval import interval_bounds, l2_norm, row_products
 
-_S_SHAPED = ("sigmoid", "tanh", "softsign")
 _NARROW = 1e-3  # below, in float32, the tangent is closer to the chord than its own quotient
 _BISECTIONS = 16
 
@@ -55,11 +54,11 @@ class Lines(NamedTuple):
 
 def require_lines(activation: Activation) -> None:
     """InputError, naming the activation, if there is no rule for it."""
-    convex_or_concave = activation.second_range[0] >= 0.0 or activation.second_range[1] <= 0.0
-    if not convex_or_concave and activation.name not in _S_SHAPED:
+    if not (activation.convex or activation.concave or activation.s_shaped):
+        others = (entry.name for entry in ACTIVATIONS.values() if entry.s_shaped)
         raise InputError(
             f"no lines for activation {activation.name!r} in training: they need a convex or "
-            f"concave one, or one of {', '.join(_S_SHAPED)}"
+            f"concave one, or one of {', '.join(others)}"
         )
 
 
@@ -74,9 +73,9 @@ def lines(activation: Activation, low: tf.Tensor, high: tf.Tensor) -> Lines:
     """
     middle = (low + high) / 2.0
     value, first = activation.value, activation.first
-    if activation.second_range[0] >= 0.0:
+    if activation.convex:
         return Lines(*_tangent(value, first, middle), *_chord(value, first, low, high))
-    if activation.second_range[1] <= 0.0:
+    if activation.concave:
         slope, top = _chord(lambda z: -value(z), lambda z: -first(z), low, high)
         return Lines(-slope, -top, *_tangent(value, first, middle))
     slope, top = _above(lambda z: -value(-z), lambda z: first(-z), -high, -low)
@@ -131,7 +130,7 @@ def linear_margins(network: FeedForward, x, label, rivals, radius, hidden) -> tf
         >>> linear_margins(network, *args, hidden).numpy().round(4)
         array([[1.2929]], dtype=float32)
     """
-    rows, constants = margin_rows(network, label, rivals, x.dtype)
+    rows, constants = network.margin_map(label, rivals, x.dtype)
     layers = zip(
         network.products(x.dtype),
         network.weights(x.dtype)[1],

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_curv.certificates.box import value_range
+from keras_curv.certificates.box import Box, value_range
 from keras_curv.network.network import FeedForward
 
 
@@ -23,7 +23,7 @@ class IntervalBounds(NamedTuple):
 
 
 def interval_bounds(
-    network: FeedForward, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor, radius
+    network: FeedForward, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor, radius: float
 ) -> IntervalBounds:
     """Interval bounds wherever `‖δ‖₂ ≤ radius`, differentiable, in the dtype of `x`.
 
@@ -42,31 +42,17 @@ def interval_bounds(
         >>> interval_bounds(network, x, label, rivals, 0.5).margins.numpy()
         array([[-1.]], dtype=float32)
     """
-    kernels, biases = network.weights(x.dtype)
-    rows, constants = margin_rows(network, label, rivals, x.dtype)
-    centre, half, hidden = x, None, []
+    rows, constants = network.margin_map(label, rivals, x.dtype)
+    box, hidden = Box(x, None, radius), []
     for kernel, bias, activation in zip(
-        kernels[:-1], biases[:-1], network.activations, strict=True
+        *network.weights(x.dtype), network.activations, strict=False
     ):
-        middle = tf.matmul(centre, kernel) + bias
-        spread = (
-            radius * l2_norm(kernel, axis=0) if half is None else tf.matmul(half, tf.abs(kernel))
-        )
-        hidden.append((middle - spread, middle + spread))
+        middle, spread = box.linear_image(kernel, l2_norm)
+        hidden.append((middle + bias - spread, middle + bias + spread))
         low, high = value_range(activation, *hidden[-1])
-        centre, half = (low + high) / 2.0, (high - low) / 2.0
-    spread = radius * l2_norm(rows) if half is None else row_products(tf.abs(rows), half)
-    return IntervalBounds(hidden, row_products(rows, centre) + constants - spread)
-
-
-def margin_rows(network: FeedForward, label, rivals, dtype) -> tuple[tf.Tensor, tf.Tensor]:
-    """What the margins are of the last activations: `(n, k, N)`, and `(n, k)` besides."""
-    kernels, biases = network.weights(dtype)
-    # Products with one-hot rows instead of gathers: their gradients are dense.
-    sign = tf.one_hot(label, network.classes, dtype=dtype)[:, None]
-    sign -= tf.one_hot(rivals, network.classes, dtype=dtype)
-    rows = tf.tensordot(sign, tf.transpose(kernels[-1]), 1)
-    return rows, tf.tensordot(sign, biases[-1], 1)
+        box = Box((low + high) / 2.0, (high - low) / 2.0)
+    middle, spread = box.linear_image(tf.linalg.matrix_transpose(rows), l2_norm)
+    return IntervalBounds(hidden, middle + constants - spread)
 
 
 def l2_norm(array: tf.Tensor, axis: int = -1) -> tf.Tensor:

@@ -1,0 +1,152 @@
+"""What the local curvature bounds need of an input x0, whatever the radius; see `local.py`.
+
+The anchor is whatever σ′ came out in float64, taken as exact: the interval of σ′ covers what it
+missed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.curvature.signed import congruence_bound
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.numerics import lanczos, stacked_norms
+from keras_curv.numerics.rounding import (
+    SLOPE_FLOOR,
+    UNIT,
+    gamma,
+    norm_bound,
+    pre_activation_errors,
+    up,
+)
+from keras_curv.numerics.spectral import fewer_rows
+
+
+class HiddenMaps:
+    """The hidden layers of a network, with what the bounds need of them whatever the input.
+
+    Attributes:
+        affines, activations: of the hidden layers.
+        layer_norms: of the hidden layers, for the rounding charge.
+        lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}).
+        column_norms: bounds of ‖w_j‖ for each column of each kernel, `(N_I,)`.
+        first: W_1, or as few rows that are an isometry away, `(side, N_1)`.
+        first_error: bound of how far it is from W_1 but for the isometry.
+        square: entrywise bound of `(W_1ᵀ W_1) ∘ (W_1ᵀ W_1)`, `(N_1, N_1)`.
+
+    Args:
+        network: at least one hidden layer.
+    """
+
+    def __init__(self, network: Network):
+        self.affines = network.affines[:-1]
+        self.activations = network.activations
+        self.layer_norms = network.layer_norms[:-1]
+        self.lipschitz = lipschitz_bounds(network)
+        self.column_norms = [
+            up(norm_bound(affine.kernel, axis=0) + affine.kernel_error) for affine in self.affines
+        ]
+        first = self.affines[0]
+        self.first, error = fewer_rows(first.kernel)
+        self.first_error = up(error + first.kernel_error)
+        gram = np.ldexp(first.gram.matrix, 2 * first.gram.power)
+        self.square = stacked_norms.square_bound(
+            gram, self.column_norms[0], first.kernel_error, first.fan_in
+        )
+
+
+class Anchor(NamedTuple):
+    """What is known at n inputs x0, whatever the radius; lists run over the hidden layers.
+
+    Attributes:
+        pre: ẑ_I, `(n, N_I)`.
+        pre_error: bound of ‖ẑ_I − z_I(x0)‖, `(n,)`.
+        slope: σ′(ẑ_I) as computed, `(n, N_I)`; the anchored B_I, J_I are those of these numbers.
+        jacobian: B_I as computed, `(n, side, N_I)`; of the first layer `(side, N_1)`.
+        jacobian_error: bound of the distance to the anchored B_I, `(n,)`.
+        rows: bound of the row norms of the anchored B_I, `(n, N_I)`.
+        pre_norm: bound of ‖B_I‖ anchored, `(n,)`.
+        post_norm: bound of ‖J_I‖ anchored, `(n,)`; not of the last hidden layer.
+        carry: bound of ‖W_I diag(slope)‖, `(n,)`; of layers between the first and the last.
+        square: entrywise bound of `(B_I B_Iᵀ) ∘ (B_I B_Iᵀ)`, `(n, N_I, N_I)`; of the first layer
+            `(N_1, N_1)`; not of the last hidden layer.
+    """
+
+    pre: list[np.ndarray]
+    pre_error: list[np.ndarray]
+    slope: list[np.ndarray]
+    jacobian: list[np.ndarray]
+    jacobian_error: list[np.ndarray]
+    rows: list[np.ndarray]
+    pre_norm: list[np.ndarray]
+    post_norm: list[np.ndarray]
+    carry: list[np.ndarray]
+    square: list[np.ndarray]
+
+    def take(self, rows: np.ndarray) -> Anchor:
+        """Those of these inputs only."""
+        taken = {}
+        for name, field in self._asdict().items():
+            shared = 1 if name in ("jacobian", "square") else 0  # the first layer's
+            taken[name] = [*field[:shared], *(part[rows] for part in field[shared:])]
+        return Anchor(**taken)
+
+
+def anchor_at(maps: HiddenMaps, x: np.ndarray) -> Anchor:
+    """What the bounds need of the inputs x, `(n, dim)`, float64."""
+    a = tf.constant(x, tf.float64)
+    pre, post, slope = [], [a], []
+    for affine, activation in zip(maps.affines, maps.activations, strict=True):
+        pre.append(tf.matmul(post[-1], affine.kernel) + affine.bias)
+        post.append(activation.value(pre[-1]))
+        slope.append(activation.first(pre[-1]).numpy())
+    errors = [error.numpy() for error in pre_activation_errors(maps.layer_norms, post[:-1])]
+    count, first = len(x), maps.affines[0]
+    anchor = Anchor([z.numpy() for z in pre], errors, slope, *([] for _ in range(7)))
+    jacobian, error = maps.first, np.full(count, maps.first_error)
+    pre_norm = np.full(count, first.norm)
+    rows = np.broadcast_to(maps.column_norms[0], (count, first.fan_out))
+    carry, square = np.zeros(count), maps.square
+    for index in range(len(maps.affines)):
+        anchor.jacobian.append(jacobian)
+        anchor.jacobian_error.append(error)
+        anchor.rows.append(rows)
+        anchor.pre_norm.append(pre_norm)
+        anchor.carry.append(carry)
+        if index == len(maps.affines) - 1:
+            break
+        inner = index + 1 < len(maps.affines) - 1
+        anchor.square.append(square)
+        affine = maps.affines[index + 1]
+        through = jacobian * slope[index][:, None, :]  # J_I
+        size = stacked_norms.frobenius(through)
+        steepest = np.abs(slope[index]).max(axis=1)
+        error = up(steepest * error + 2.0 * UNIT * size, 8) + SLOPE_FLOOR
+        anchor.post_norm.append(up(stacked_norms.spectral_norms(through) + error))
+        rounding = gamma(affine.fan_in + 8) * norm_bound(affine.kernel) + affine.kernel_error
+        error = up(affine.norm * error + rounding * size, 8) + SLOPE_FLOOR
+        jacobian = through @ affine.kernel
+        rows = up(norm_bound(jacobian, axis=1) + error[:, None])
+        pre_norm = up(stacked_norms.spectral_norms(jacobian) + error)
+        if inner:
+            gram = jacobian.transpose(0, 2, 1) @ jacobian
+            square = stacked_norms.square_bound(gram, rows, error[:, None, None], jacobian.shape[1])
+            carry = weighted_norms(affine, up(slope[index + 1] ** 2))
+    return anchor
+
+
+def weighted_norms(affine: Affine, weight: np.ndarray, prove: bool = True) -> np.ndarray:
+    """Bounds of `‖√d W‖` for each row d ≥ 0 of weight, `(n,)`; mere estimates unless `prove`."""
+    value, _ = lanczos.largest_eigenpairs(
+        lambda v: ((v @ affine.kernel) * weight) @ affine.kernel.T, (len(weight), affine.fan_in)
+    )
+    guess = np.maximum(value, 0.0) * lanczos.ESTIMATE_MARGIN
+    if prove:
+        pairs = zip(weight, guess, strict=True)
+        guess = np.array([congruence_bound(affine, row, guess=at) for row, at in pairs])
+    return up(np.sqrt(guess)) + SLOPE_FLOOR

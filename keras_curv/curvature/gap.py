@@ -1,0 +1,107 @@
+"""How far the curvature met at data lies below what is proved of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.curvature.bounds import curvature_bounds
+from keras_curv.curvature.theorem_4 import theorem4
+from keras_curv.errors import InputError
+from keras_curv.network.network import Network
+from keras_curv.numerics.spectral import symmetric_norm_estimate
+
+_POWER_STEPS = 12  # to tell which Hessian is largest
+
+
+class CurvatureGap(NamedTuple):
+    """How far the curvature met at data lies below the proved bound.
+
+    Attributes:
+        lower: K_lb, the curvature met.
+        proved: what a certificate uses on the same pairs: the signed bound, theorem 3 for two
+            layers.
+        upper: K_ub, the bound of theorem 4.
+        pairs: how many (label, runner-up) pairs had enough examples.
+    """
+
+    lower: float
+    proved: float
+    upper: float
+    pairs: int
+
+
+def curvature_gap(
+    network: Network,
+    x: np.ndarray,
+    label: np.ndarray,
+    *,
+    minimum_examples: int = 100,
+    batch_size: int = 256,
+) -> CurvatureGap:
+    """K_lb and K_ub: the largest curvature at examples, beside what is proved.
+
+    For every pair (label, runner-up class) with at least `minimum_examples` examples, K_lb
+    takes the largest ‖∇²f(x)‖ over those examples; all figures are means over these pairs.
+    K_lb is what was met, not a bound of what there is.
+
+    Args:
+        x: `(n, dim)`.
+        label: `(n,)`, integers.
+        minimum_examples: pairs with fewer are left out.
+        batch_size: examples whose Hessians are compared at once, by power iteration; of the
+            largest one of each pair the norm is that of the dense matrix.
+
+    Raises:
+        InputError: no pair has enough examples.
+
+    Example:
+        >>> from keras_curv import data, read
+        >>> x, y = data.load_all("digits")
+        >>> network = read("saved_models/digits").network
+        >>> gap = curvature_gap(network, x.reshape(len(x), -1), y, minimum_examples=10)
+        >>> gap.lower < gap.proved < gap.upper
+        True
+
+    Reference: Singla & Feizi (2020), appendix G.1 (K_lb and K_ub).
+    """
+    x = np.asarray(x, np.float64)
+    label = np.asarray(label, np.int64)
+    rival = network.runner_up(network.logits(x), tf.constant(label)).numpy()
+    bounds, theorem = curvature_bounds(network), theorem4(network)
+    ours = np.maximum(-bounds.lower, bounds.upper)
+    lower, proved, upper = [], [], []
+    for y, t in np.unique(np.stack([label, rival], axis=1), axis=0):
+        members = np.flatnonzero((label == y) & (rival == t))
+        if len(members) < minimum_examples:
+            continue
+        parts = np.split(members, range(batch_size, len(members), batch_size))
+        sizes = [_hessian_sizes(network, x[part], label[part], rival[part]) for part in parts]
+        most = members[np.concatenate(sizes).argmax()][None]
+        hessian = network.hessian(x[most], label[most], rival[most]).numpy()[0]
+        lower.append(symmetric_norm_estimate(hessian))
+        proved.append(ours[y, t])
+        upper.append(theorem[y, t])
+    if not lower:
+        raise InputError(
+            f"no pair of label and runner-up has {minimum_examples} examples. "
+            f"Received: {len(x)} examples; lower minimum_examples"
+        )
+    met, bound, theorem_4 = (float(np.mean(values)) for values in (lower, proved, upper))
+    return CurvatureGap(met, bound, theorem_4, len(lower))
+
+
+def _hessian_sizes(
+    network: Network, x: np.ndarray, label: np.ndarray, rival: np.ndarray
+) -> np.ndarray:
+    """Estimates of ‖∇²f(x)‖ by power iteration, `(n,)`."""
+    x, label, rival = map(tf.constant, (x.astype(np.float32), label, rival))
+    vector = tf.random.stateless_normal(tf.shape(x), (0, 0))
+    for _ in range(_POWER_STEPS):
+        vector = tf.math.l2_normalize(vector, axis=1)
+        with tf.autodiff.ForwardAccumulator(x, vector) as along:
+            _, gradient = network.margin_and_gradient(x, label, rival)
+        vector = along.jvp(gradient)
+    return tf.norm(vector, axis=1).numpy()

@@ -1,0 +1,151 @@
+"""The signed bound: curvature at any depth, with the sign and the weight of every unit kept.
+
+Lemma 1 sums `B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I` over the layers. An interval for F_I = ∂f/∂a_I
+follows from the range of σ′ by going backwards with the positive and negative parts of
+the weights apart; with the range of σ″ it bounds each diagonal, `d_lo ≤ d ≤ d_hi`. As
+`B_I = W_I J` with `‖J‖ ≤ Lip(a_{I−1})`,
+
+    M = Σ_I λ_max(W_I diag(d_hi⁺) W_Iᵀ) Lip(a_{I−1})²,
+    m = −Σ_I λ_max(W_I diag((−d_lo)⁺) W_Iᵀ) Lip(a_{I−1})².
+
+Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
+`‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.numerics import intervals
+from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
+from keras_curv.numerics.spectral import largest_eigenvalue_bound
+
+
+class CurvatureBounds(NamedTuple):
+    """`lower[y, t] ≤ λ(∇²(z_y − z_t)(x)) ≤ upper[y, t]` for every x in ℝᵈ.
+
+    Attributes:
+        lower: m, `(classes, classes)`, at most 0.
+        upper: M, `(classes, classes)`, at least 0; `M[y, t] = −m[t, y]`.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> CurvatureBounds:
+    """The signed bound of the curvature, for all class pairs; see the module's docstring.
+
+    Args:
+        network: of any depth, its activations smooth.
+        lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}); `lipschitz_bounds` if None.
+    """
+    classes = network.classes
+    if network.depth == 1:
+        return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
+    outer = [1.0, *(lipschitz_bounds(network) if lipschitz is None else lipschitz)]
+    lower = np.zeros((classes, classes))
+    symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
+    # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
+    once = symmetric and network.depth == 2
+    pairs = [(y, t) for y in range(classes) for t in range(y + 1 if once else 0, classes) if y != t]
+    for index, sensitivity in enumerate(_sensitivities(network, *np.transpose(pairs))):
+        affine, bends = network.affines[index], network.activations[index].second_range
+        smallest, _ = intervals.product(bends, (sensitivity.low, sensitivity.high))
+        for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
+            value = congruence_bound(affine, negative)
+            # What underflows in d, and in the eigenvalue, comes to as much.
+            value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
+            # Lip² alone could underflow where the product does not.
+            lower[y, t] -= up((np.sqrt(value) * outer[index]) ** 2, 8)
+    if once:
+        lower += lower.T
+    lower = up(lower, network.depth)
+    return CurvatureBounds(lower, -lower.T)
+
+
+def congruence_bound(affine: Affine, diagonal: np.ndarray, *, guess: float | None = None) -> float:
+    """Upper bound of `λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error.
+
+    For a sparse map it is `max(d) ‖W‖²`.
+    """
+    if not np.isfinite(diagonal).all():
+        return np.inf
+    if affine.is_sparse:
+        return up(float(diagonal.max()) * affine.norm**2, 8)
+    # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
+    gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
+    value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram, guess=guess)
+    if not affine.kernel_error:
+        return value
+    return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)
+
+
+class Sensitivity(NamedTuple):
+    """An interval, entry by entry, that holds `F_I = ∂(z_y − z_t)/∂a_I`, for each of P pairs.
+
+    Attributes:
+        low, high: `(P, N_I)`.
+        norm: bound of ‖F_I‖, `(P,)`.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    norm: np.ndarray
+
+
+def output_sensitivity(network: Network, label: np.ndarray, rival: np.ndarray) -> Sensitivity:
+    """The interval of the last hidden layer's `F_{L−1} = W_L[:, y] − W_L[:, t]`.
+
+    Args:
+        label, rival: `(P,)`.
+    """
+    last = network.affines[-1]
+    w = last.kernel.T[label] - last.kernel.T[rival]
+    # The difference rounds, and a folded kernel is known to within kernel_error.
+    slack = up(2.0 * last.kernel_error + 2.0 * UNIT * np.abs(w) + 4.0 * TINY)
+    return Sensitivity(w - slack, w + slack, up(norm_bound(w, 1) + norm_bound(slack, 1)))
+
+
+def sensitivity_before(
+    affine: Affine, slopes: intervals.Interval, behind: Sensitivity
+) -> Sensitivity:
+    """The interval of `F_{I−1} = W_I (σ′(z_I) ∘ F_I)`, from those of σ′(z_I) and F_I.
+
+    Each entry is also at most `‖W_I[j, :]‖ g ‖F_I‖`.
+
+    Args:
+        affine: z_I.
+        slopes: least and largest σ′(z_I), each broadcasts to `(P, N_I)`.
+        behind: F_I.
+    """
+    p, q = intervals.product(slopes, (behind.low, behind.high))
+    steepest = np.maximum(np.abs(slopes[0]), np.abs(slopes[1]))
+    through = up(np.max(steepest, axis=-1) * behind.norm) + 4.0 * TINY  # ‖σ′ ∘ F‖
+    size = np.maximum(np.abs(p), np.abs(q))
+    terms = affine.fan_out + 16
+    half = 0.5 * (q - p) + 2.0 * gamma(terms) * size
+    middle, spread = intervals.image(0.5 * (p + q), half, affine.kernel.T)
+    spread = up(spread, terms) + up(affine.kernel_error * through)[:, None]
+    row_norms = affine.row_norms + affine.kernel_error
+    spread += 8.0 * TINY * terms * (1.0 + row_norms)  # of the products above that underflow
+    reach = up(np.multiply.outer(through, row_norms), 8) + 4.0 * TINY
+    return Sensitivity(
+        np.maximum(middle - spread, -reach),
+        np.minimum(middle + spread, reach),
+        up(affine.norm * through, 8) + 4.0 * TINY,
+    )
+
+
+def _sensitivities(network: Network, label: np.ndarray, rival: np.ndarray) -> list[Sensitivity]:
+    """Intervals that hold F_1 … F_{L−1} at every x whatever."""
+    found = [output_sensitivity(network, label, rival)]
+    for index in reversed(range(1, network.depth - 1)):
+        slopes = network.activations[index].first_range
+        found.append(sensitivity_before(network.affines[index], slopes, found[-1]))
+    return found[::-1]

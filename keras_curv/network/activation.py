@@ -1,0 +1,143 @@
+"""What is known of one activation: σ, σ′, σ″ in closed form, with exact ranges."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import ArrayLike
+
+from keras_curv.errors import InputError
+
+# Closed forms are evaluated in float64; this many units in the last place, relative to the
+# supremum, covers the rounding of evaluation and of the locations of the extrema.
+_OUTWARD = 64 * 2.0**-53
+JUMP = 1e-300  # a point next to 0, for one-sided limits there
+_FAR = 1e300  # as good as infinite
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """One activation, applied entrywise.
+
+    Attributes:
+        name: the Keras name; "gelu_tanh", which has none, is gelu with `approximate=True`.
+        value: σ, on tensors of any shape, float32 or float64.
+        first: σ′.
+        second: σ″.
+        first_range: `(min, max)` of σ′ on ℝ (infimum and supremum), rounded outward.
+        second_range: the same for σ″; contains 0, as σ″ of a function with bounded slope must.
+            An end is infinite where σ′ jumps.
+        first_extrema: points at which σ′ has its interior extrema.
+        second_extrema: points at which σ″ has its interior extrema.
+        value_floor: σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 but
+            where it cancels, see `numerics/rounding.py`.
+        minimum_at: where σ has its only interior extremum, a minimum; None where σ does not fall.
+        s_shaped: whether σ is convex up to 0 and concave from there on.
+        hinge: whether σ(z) = max(z, 0).
+
+    Example:
+        >>> from keras_curv import activations
+        >>> activations.get("softplus").second_range
+        (0.0, 0.25)
+    """
+
+    name: str
+    value: Callable[[tf.Tensor], tf.Tensor]
+    first: Callable[[tf.Tensor], tf.Tensor]
+    second: Callable[[tf.Tensor], tf.Tensor]
+    first_range: tuple[float, float]
+    second_range: tuple[float, float]
+    first_extrema: tuple[float, ...]
+    second_extrema: tuple[float, ...]
+    value_floor: float = 0.0
+    minimum_at: float | None = None
+    s_shaped: bool = False
+    hinge: bool = False
+
+    @property
+    def smooth(self) -> bool:
+        """Whether σ′ is Lipschitz, so that there is curvature to speak of."""
+        return math.isfinite(self.bend)
+
+    @property
+    def monotone(self) -> bool:
+        """Whether σ does not fall."""
+        return self.first_range[0] >= 0.0
+
+    @property
+    def convex(self) -> bool:
+        """Whether σ is convex."""
+        return self.second_range[0] >= 0.0
+
+    @property
+    def concave(self) -> bool:
+        """Whether σ is concave."""
+        return self.second_range[1] <= 0.0
+
+    @property
+    def centre(self) -> float:
+        """The middle of the range of σ′."""
+        return sum(self.first_range) / 2.0
+
+    @property
+    def spread(self) -> float:
+        """Half the width of the range of σ′."""
+        return (self.first_range[1] - self.first_range[0]) / 2.0
+
+    @property
+    def slope(self) -> float:
+        """g = sup |σ′|."""
+        return max(abs(end) for end in self.first_range)
+
+    @property
+    def bend(self) -> float:
+        """h = sup |σ″|."""
+        return max(abs(end) for end in self.second_range)
+
+    def first_range_on(self, low: ArrayLike, high: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Exact range of σ′ on each interval `[low, high]`, rounded outward.
+
+        Args:
+            low, high: arrays of one shape, float64, `low ≤ high`; infinite ends are allowed.
+
+        Returns:
+            `(min, max)`, arrays of that shape.
+        """
+        return _range_on(self.first, self.first_extrema, self.first_range, low, high)
+
+    def second_range_on(self, low: ArrayLike, high: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
+
+        Raises:
+            InputError: σ″ is unbounded.
+        """
+        if not self.smooth:
+            raise InputError(f"activation {self.name!r} is not differentiable: σ″ has no range")
+        return _range_on(self.second, self.second_extrema, self.second_range, low, high)
+
+
+def _range_on(
+    function: Callable[[tf.Tensor], tf.Tensor],
+    extrema: tuple[float, ...],
+    whole: tuple[float, float],
+    low: ArrayLike,
+    high: ArrayLike,
+) -> tuple[np.ndarray, np.ndarray]:
+    low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
+    if not np.all(low <= high):
+        raise InputError("an interval needs low ≤ high and no NaN")
+    # Between its interior extrema the function is monotone, so its extremes on an interval
+    # are at the ends or at those extrema that the interval contains.
+    # Ends just outside take both limits along, where there is a jump at an end.
+    low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
+    points = np.stack([low, high, *(np.clip(point, low, high) for point in extrema)])
+    values = function(tf.constant(points, tf.float64)).numpy()
+    slack = _OUTWARD * max(abs(end) for end in whole)
+    return (
+        np.maximum(values.min(axis=0) - slack, whole[0]),
+        np.minimum(values.max(axis=0) + slack, whole[1]),
+    )

@@ -1,0 +1,49 @@
+"""Interval arithmetic, entry by entry and up to rounding, for arrays and for tensors."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Interval = tuple[Any, Any]  # least and largest: numbers, arrays or tensors
+
+
+def product(a: Interval, b: Interval, library: ModuleType = np) -> Interval:
+    """Least and largest product of a number in `[a[0], a[1]]` and one in `[b[0], b[1]]`.
+
+    Args:
+        a, b: of shapes that broadcast.
+        library: `np`, or `tf` for tensors.
+
+    Example:
+        >>> product((-1.0, 2.0), (3.0, 4.0))
+        (np.float64(-4.0), np.float64(8.0))
+    """
+    least = most = a[0] * b[0]
+    for other in (a[0] * b[1], a[1] * b[0], a[1] * b[1]):
+        least, most = library.minimum(least, other), library.maximum(most, other)
+    return least, most
+
+
+def image(centre: Any, half: Any, matrix: Any) -> tuple[Any, Any]:
+    """Centre and half-widths of `a W` for all a with `|a − centre| ≤ half`: `c W` and `r |W|`.
+
+    Exact for this box. It is the positive and the negative part of W apart, in other words.
+
+    Args:
+        centre, half: `(n, N)`.
+        matrix: `(N, m)`, or `(n, N, m)`, one an example.
+
+    Returns:
+        Two arrays `(n, m)`.
+    """
+    return rows_times(centre, matrix), rows_times(half, abs(matrix))
+
+
+def rows_times(vectors: Any, matrix: Any) -> Any:
+    """`(n, N)` with `(N, m)`, or with `(n, N, m)`, each row with its example's: `(n, m)`."""
+    if len(matrix.shape) == 2:
+        return vectors @ matrix
+    return (vectors[:, None] @ matrix)[:, 0]
