@@ -2,10 +2,10 @@
 
 import math
 
-import hostile_models
 import numpy as np
 import pytest
 import tensorflow as tf
+from hostile_models.models import edited, export
 from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
@@ -155,8 +155,8 @@ def test_ops_without_their_arguments_are_left_to_tensorflow(count):
 def test_a_function_defined_twice_is_refused(tmp_path):
     from keras_curv.reading import saved_model
 
-    path = hostile_models.export(tmp_path / "model")
-    with hostile_models.edited(path) as meta:
+    path = export(tmp_path / "model")
+    with edited(path) as meta:
         functions = meta.graph_def.library.function
         functions.append(functions[0])
     with pytest.raises(InputError, match="a function is defined twice"):
