@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from hostile_models.models import Net, cases, edited, export, nodes_of
@@ -39,6 +40,24 @@ def _asked(body, net=None):
     return build
 
 
+def _larger(body, small, large):
+    """Exchanges a constant of `_asked(body)`: TensorFlow computes what is asked when it writes, too."""
+
+    def build(path, canary):
+        _asked(body)(path, canary)
+        with edited(path) as meta:
+            (tensor,) = [
+                node.attr["value"].tensor
+                for node in nodes_of(meta)
+                if node.op == "Const"
+                and np.array_equal(tf.make_ndarray(node.attr["value"].tensor), small)
+            ]
+            tensor.CopyFrom(tf.make_tensor_proto(large))
+        return path
+
+    return build
+
+
 def _doubled(column, row, net):
     for _ in range(12):
         row = tf.concat([row, row], 0)
@@ -46,8 +65,8 @@ def _doubled(column, row, net):
 
 
 def _indices(column, row, net):
-    """Each time twice as many: of as many numbers as the last ones have axes."""
-    found = tf.raw_ops.Where(condition=tf.ones((4, 4)))
+    """Each time twice as many: of as many numbers as the last ones have axes. None at first."""
+    found = tf.raw_ops.Where(condition=tf.zeros((4, 4)))
     for _ in range(22):
         found = tf.raw_ops.Where(condition=found + 1)
     return tf.reduce_max(found) * 0
@@ -61,7 +80,7 @@ def _axes_added_up(column, row, net):
 
 
 def _nothing(column, row, net):
-    none = tf.raw_ops.Reshape(tensor=tf.zeros((0,)), shape=[2**29, 0])
+    none = tf.raw_ops.Reshape(tensor=tf.zeros((0,)), shape=[3, 0])
     return tf.reduce_max(tf.raw_ops.Sum(input=none, axis=[1]))
 
 
@@ -81,13 +100,15 @@ ASKED = {
     "filled, as a shape says three times": lambda c, r, n: tf.reduce_max(tf.fill(tf.stack([_shape_of(input=r)[1]] * 3), 0)),
     "filled, as the shape of a product says": lambda c, r, n: tf.reduce_max(tf.fill(_shape_of(input=c @ r), 0)),
     "filled, three times one number": lambda c, r, n: tf.reduce_max(tf.fill(tf.stack([tf.constant(4096)] * 3), 0)),
-    "indices of indices, twenty times": _indices,
-    "the sums of no numbers": _nothing,
     "more axes at each step": _axes_added_up,
     "a range in small steps": lambda c, r, n: tf.reduce_min(tf.raw_ops.Range(start=0.0, limit=1.0, delta=1e-10)),
 }  # fmt: skip
 for name, body in ASKED.items():
     case(f"loading: {name}")(_asked(body))
+case("loading: indices of indices, twenty times")(
+    _larger(_indices, np.zeros((4, 4)), np.ones((4, 4), np.float32))
+)
+case("loading: the sums of no numbers")(_larger(_nothing, [3, 0], np.int32([2**29, 0])))
 case("loading: a variable times itself, once it is a constant")(
     _asked(lambda c, r, n: tf.reduce_max(n.long @ tf.transpose(n.long)), _long)
 )
