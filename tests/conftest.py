@@ -4,14 +4,61 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 import scripts
 import tensorflow as tf
+from hypothesis import settings
 
 from keras_curv.network.network import Network
 
 tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on purpose
+
+# Of these, `--hypothesis-profile=` names another one than `default`. A first call traces graphs.
+for profile, examples in {"quick": 25, "default": 100, "thorough": 1000}.items():
+    settings.register_profile(profile, max_examples=examples, deadline=None)
+settings.load_profile("default")
+
+TESTS = pathlib.Path(__file__).parent
+PACKAGE = TESTS.parent / "keras_curv"
+# Mathematics: without an export or a training, and with its doctests done within a minute.
+QUICK = (
+    *("dual.py", "numerics", "network", "curvature", "attacks", "rows", "certificates"),
+    *("test_dual.py", "test_house.py"),
+)
+# Of these, what needs an exported model.
+NOT_QUICK = (
+    "certificates/certifier.py",
+    *(
+        f"certificates/test_{name}.py"
+        for name in ("certifier", "float32", "properties", "smoothing")
+    ),
+)
+
+
+def _is_within(path, names):
+    """Whether the file is one of these files or in one of these rooms, of tests or package."""
+    return any(path.is_relative_to(root / name) for root in (TESTS, PACKAGE) for name in names)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if _is_within(item.path, QUICK) and not _is_within(item.path, NOT_QUICK):
+            item.add_marker(pytest.mark.quick)
+
+
+@pytest.fixture(autouse=True)
+def quick_tests_export_and_train_nothing(request, monkeypatch):
+    if request.node.get_closest_marker("quick"):
+        for owner, name in (
+            (tf.saved_model, "save"),
+            (keras.Model, "export"),
+            (keras.Model, "fit"),
+            (keras.Model, "train_on_batch"),
+        ):
+            monkeypatch.setattr(owner, name, lambda *_, **__: pytest.fail("not in a quick test"))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from convolutions import architecture
-from hostile_models.models import export
+from hostile_models import models
 
 from keras_curv.reading import saved_model
 
@@ -17,10 +17,10 @@ def nothing_is_loaded(monkeypatch):
 @pytest.fixture(scope="session")
 def plain_files(tmp_path_factory):
     """A good SavedModel as `{relative path: bytes}`, to be written out damaged."""
-    path = export(tmp_path_factory.mktemp("plain"))
+    files = models.plain_files()
+    path = models.write(tmp_path_factory.mktemp("plain"), files)
     saved_model.read(path).check(np.ones((2, 4), np.float32))
-    files = [file for file in path.rglob("*") if file.is_file()]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+    return files
 
 
 @pytest.fixture(params=["directory", "live"])

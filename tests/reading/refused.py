@@ -22,12 +22,5 @@ def assert_refused(source, *words, **options):
     return message
 
 
-def write(path, files):
-    for name, content in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)
-    return path
-
-
 def spec(*shape, dtype=tf.float32, name=None):
     return tf.TensorSpec(shape, dtype, name=name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-from hostile_models.models import Net, edited, export
-from refused import assert_refused, write
+from hostile_models.models import DATA, INDEX, Net, edited, export, write
+from refused import assert_refused
 
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
@@ -94,9 +94,6 @@ def test_a_damaged_graph_is_read_or_refused_but_never_crashes(seed, plain_files,
         served.check(np.ones((2, 4), np.float32))
     except InputError as error:
         assert "\n" not in str(error)
-
-
-DATA, INDEX = "variables/variables.data-00000-of-00001", "variables/variables.index"
 
 
 @pytest.mark.parametrize("name", [DATA, INDEX])

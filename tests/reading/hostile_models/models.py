@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import pathlib
+import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -26,12 +29,32 @@ class Net(tf.Module):
         return tf.nn.softplus(x @ self.w) @ self.v
 
 
-def export(path, body=lambda x, net: net(x), specs=None, net=None):
-    """Saves `body(x, net)` as the default signature; returns the directory."""
+def export(path, body=None, specs=None, net=None):
+    """Saves `body(x, net)` as the default signature, or `net(x)`; returns the directory."""
+    if body is specs is net is None:
+        return write(path, plain_files())
+    body = body or (lambda x, net: net(x))
     net = net or Net()
     specs = specs or [tf.TensorSpec((None, 4), tf.float32)]
     function = tf.function(lambda *x: body(*x, net)).get_concrete_function(*specs)
     tf.saved_model.save(net, str(path), signatures=function)
+    return path
+
+
+@functools.cache
+def plain_files():
+    """The plain model as `{relative path: bytes}`: saved once, since most are made from it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = export(pathlib.Path(folder), net=Net())
+        files = [file for file in path.rglob("*") if file.is_file()]
+        return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def write(path, files):
+    """Writes files of `{relative path: bytes}` into a directory; returns it."""
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
     return path
 
 
@@ -84,7 +107,7 @@ def changed(change):
     """A model whose message `change(meta)` changes."""
 
     def build(path, canary):
-        export(path, lambda x, net: net(x))
+        export(path)
         with edited(path) as meta:
             change(meta)
         return path
