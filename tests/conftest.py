@@ -22,30 +22,39 @@ settings.load_profile("default")
 
 TESTS = pathlib.Path(__file__).parent
 PACKAGE = TESTS.parent / "keras_curv"
-# Mathematics: without an export or a training, and with its doctests done within a minute.
+# Mathematics without an export or a training, of which all together takes less than a minute: by
+# room or file, of tests and of the package, whose examples are tests too.
 QUICK = (
-    *("dual.py", "numerics", "network", "curvature", "attacks", "rows", "certificates"),
-    *("test_dual.py", "test_house.py"),
+    *("dual.py", "numerics", "network", "curvature", "rows", "test_dual.py", "test_house.py"),
+    *(f"certificates/test_{name}.py" for name in ("relaxation", "lipschitz", "interval")),
 )
-# Of these, what needs an exported model.
-NOT_QUICK = (
-    "certificates/certifier.py",
-    *(
-        f"certificates/test_{name}.py"
-        for name in ("certifier", "float32", "properties", "smoothing")
-    ),
+# Of these, whatever takes ten seconds or more.
+NOT_QUICK = ("curvature/bounds.py", "curvature/test_authors.py", "curvature/test_estimate.py")
+NOT_QUICK_TESTS = (
+    "test_no_hessian_leaves_the_bounds",
+    "test_a_single_hidden_unit_is_certified_up_to_its_distance",
+    "test_no_gradient_is_steeper",
 )
 
 
-def _is_within(path, names):
-    """Whether the file is one of these files or in one of these rooms, of tests or package."""
-    return any(path.is_relative_to(root / name) for root in (TESTS, PACKAGE) for name in names)
+def _may_be_quick(path):
+    def is_within(names):
+        return any(path.is_relative_to(root / name) for root in (TESTS, PACKAGE) for name in names)
+
+    return is_within(QUICK) and not is_within(NOT_QUICK)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With `-m quick`, files without a quick test are not even imported."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
+        return not _may_be_quick(collection_path) or None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
-        if _is_within(item.path, QUICK) and not _is_within(item.path, NOT_QUICK):
+        if _may_be_quick(item.path) and getattr(item, "originalname", "") not in NOT_QUICK_TESTS:
             item.add_marker(pytest.mark.quick)
 
 
