@@ -2,7 +2,7 @@
 
     python benchmarks/hostile.py
 
-Each model of `tests/reading/hostile_models.py` is built in a temporary folder, and certified in a
+Each model of `tests/reading/hostile_models` is built in a temporary folder, and certified in a
 process of its own that may take 6 GiB more than it starts with, and two minutes. A few have what is
 hostile where nobody looks; they are certified as if it were not there.
 """

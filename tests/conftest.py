@@ -4,14 +4,70 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 import scripts
 import tensorflow as tf
+from hypothesis import settings
 
 from keras_curv.network.network import Network
 
 tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on purpose
+
+# Of these, `--hypothesis-profile=` names another one than `default`. A first call traces graphs.
+for profile, examples in {"quick": 25, "default": 100, "thorough": 1000}.items():
+    settings.register_profile(profile, max_examples=examples, deadline=None)
+settings.load_profile("default")
+
+TESTS = pathlib.Path(__file__).parent
+PACKAGE = TESTS.parent / "keras_curv"
+# Mathematics without an export or a training, of which all together takes less than a minute: by
+# room or file, of tests and of the package, whose examples are tests too.
+QUICK = (
+    *("dual.py", "numerics", "network", "curvature", "rows", "test_dual.py", "test_house.py"),
+    *(f"certificates/test_{name}.py" for name in ("relaxation", "lipschitz", "interval")),
+)
+# Of these, whatever takes ten seconds or more.
+NOT_QUICK = ("curvature/bounds.py", "curvature/test_authors.py", "curvature/test_estimate.py")
+NOT_QUICK_TESTS = (
+    "test_no_hessian_leaves_the_bounds",
+    "test_a_single_hidden_unit_is_certified_up_to_its_distance",
+    "test_no_gradient_is_steeper",
+)
+
+
+def _may_be_quick(path):
+    def is_within(names):
+        return any(path.is_relative_to(root / name) for root in (TESTS, PACKAGE) for name in names)
+
+    return is_within(QUICK) and not is_within(NOT_QUICK)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With `-m quick`, files without a quick test are not even imported."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
+        return not _may_be_quick(collection_path) or None
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if _may_be_quick(item.path) and getattr(item, "originalname", "") not in NOT_QUICK_TESTS:
+            item.add_marker(pytest.mark.quick)
+
+
+@pytest.fixture(autouse=True)
+def quick_tests_export_and_train_nothing(request, monkeypatch):
+    if request.node.get_closest_marker("quick"):
+        for owner, name in (
+            (tf.saved_model, "save"),
+            (keras.Model, "export"),
+            (keras.Model, "fit"),
+            (keras.Model, "train_on_batch"),
+        ):
+            monkeypatch.setattr(owner, name, lambda *_, **__: pytest.fail("not in a quick test"))
 
 
 @pytest.fixture

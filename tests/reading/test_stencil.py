@@ -42,7 +42,7 @@ def cases(draw):
     return kernel, (*image, channels), how
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(case=cases())
 def test_no_bound_is_below_the_norm_of_the_matrix(case):
     kernel, image, how = case
@@ -53,7 +53,7 @@ def test_no_bound_is_below_the_norm_of_the_matrix(case):
     assert found.norm <= found.magnitude * 1.000001
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 @given(case=cases(), seed=st.integers(0, 2**32))
 def test_scaling_either_side_and_unknown_digits_are_paid_for(case, seed):
     kernel, image, how = case
@@ -73,7 +73,7 @@ def test_scaling_either_side_and_unknown_digits_are_paid_for(case, seed):
         assert SVD * svd_norm(np.abs(real)) <= found.magnitude
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(first=cases(), second=cases(), seed=st.integers(0, 2**32))
 def test_a_product_is_bounded_whether_or_not_it_is_one_convolution(first, second, seed):
     kernel, image, how = first

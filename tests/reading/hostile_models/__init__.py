@@ -1,0 +1,27 @@
+"""Malicious SavedModels, for the tests and for `benchmarks/hostile.py`.
+
+`CASES[name](folder, canary)` builds one, as `folder`; if any of it ran as its author wants, a file
+`canary` would be there. What is hostile in `HARMLESS` lies where nobody looks: these are read as if
+without it.
+"""
+
+from hostile_models import (
+    calls,
+    constants,
+    files,
+    index,
+    lists,
+    loading,
+    messages,
+    ops,
+    restoring,
+    shapes,
+    signatures,
+)
+
+KINDS = (
+    *(ops, files, index, shapes, constants, loading),
+    *(lists, calls, messages, restoring, signatures),
+)
+CASES = {name: build for kind in KINDS for name, build in kind.CASES.items()}
+HARMLESS = files.HARMLESS

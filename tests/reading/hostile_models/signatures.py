@@ -1,0 +1,118 @@
+"""Signatures that a server would answer otherwise than they are read."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from hostile_models.models import Net, cases, constant, edited, export
+
+CASES, case = cases()
+
+
+@case("signature: what is served is another function")
+def _another(path, canary):
+    """A server goes by the signature's own definition, loading in Python by the object graph."""
+    net = Net()
+    spec = [tf.TensorSpec((None, 4), tf.float32, name="x")]
+    functions = {
+        "serving_default": tf.function(lambda x: {"logits": net(x)}, input_signature=spec),
+        "bad": tf.function(lambda x: {"logits": -net(x)}, input_signature=spec),
+    }
+    tf.saved_model.save(net, str(path), signatures=functions)
+    with edited(path) as meta:
+        meta.signature_def["serving_default"].CopyFrom(meta.signature_def["bad"])
+    return path
+
+
+@case("signature: another one changes variables")
+def _changes(path, canary):
+    net = Net()
+    spec = [tf.TensorSpec((None, 4), tf.float32, name="x")]
+
+    def change(x):
+        net.v.assign(-net.v)
+        return {"logits": net(x)}
+
+    functions = {
+        "serving_default": tf.function(lambda x: {"logits": net(x)}, input_signature=spec),
+        "change": tf.function(change, input_signature=spec),
+    }
+    tf.saved_model.save(net, str(path), signatures=functions)
+    return path
+
+
+def main_call(meta):
+    """The node that answers the signature in the main graph."""
+    name = next(iter(meta.signature_def["serving_default"].outputs.values())).name.split(":")[0]
+    return next(node for node in meta.graph_def.node if node.name == name)
+
+
+@case("signature: what a client sends is negated")
+def _negated(path, canary):
+    export(path)
+    with edited(path) as meta:
+        call = main_call(meta)
+        node = meta.graph_def.node.add(name="negated", op="Neg", input=[call.input[0]])
+        node.attr["T"].type = tf.float32.as_datatype_enum
+        call.input[0] = node.name
+    return path
+
+
+@case("signature: what a client sends is left out")
+def _left_out(path, canary):
+    export(path)
+    with edited(path) as meta:
+        call = main_call(meta)
+        call.input[0] = constant(meta.graph_def.node, "same", np.ones((1, 4), np.float32))
+    return path
+
+
+@case("signature: in fewer bits")
+def _fewer_bits(path, canary):
+    export(path)
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = 1
+    with edited(path) as meta:
+        call = main_call(meta)
+        call.attr["config_proto"].s = config.SerializeToString()
+        for function in meta.graph_def.library.function:
+            function.attr["_noinline"].b = function.signature.name == call.attr["f"].func.name
+    return path
+
+
+@case("signature: its outputs go by other names")
+def _other_names(path, canary):
+    """A client takes `logits`, and gets the other ones."""
+    export(path, lambda x, net: {"a": -net(x), "logits": net(x)})
+    with edited(path) as meta:
+        outputs = meta.signature_def["serving_default"].outputs
+        first, second = (
+            type(outputs["a"]).FromString(outputs[k].SerializeToString()) for k in ("a", "logits")
+        )
+        outputs.clear()
+        outputs["logits"].CopyFrom(first)
+        outputs["z"].CopyFrom(second)
+    return path
+
+
+@case("signature: much is computed beside the output")
+def _beside(path, canary):
+    """Behind a control edge, of a size that is not known before there are examples."""
+
+    def body(x, net):
+        size = tf.cast(tf.reduce_sum(x) * 0.0, tf.int32) + 2**29
+        with tf.control_dependencies([tf.raw_ops.RandomUniform(shape=[size], dtype=tf.float32)]):
+            return net(tf.identity(x))
+
+    return export(path, body)
+
+
+@case("signature: signatures are a variable")
+def _no_map(path, canary):
+    export(path)
+    with edited(path) as meta:
+        root = meta.object_graph_def.nodes[0]
+        child = {c.local_name: c for c in root.children}
+        child["signatures"].node_id = child["w"].node_id
+    return path

@@ -1,0 +1,103 @@
+"""`check` sees whatever was not read as it is served."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hostile_models.models import export
+from keras_oracle import examples
+from written_net import Net
+
+from keras_curv.errors import InputError
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.reading import saved_model
+
+L = keras.layers
+
+
+@pytest.fixture(scope="module")
+def served_net(tmp_path_factory):
+    return saved_model.read(Net().export(tmp_path_factory.mktemp("net")))
+
+
+def _tampered(network, layer, part):
+    affines = list(network.affines)
+    changed = {part: getattr(affines[layer], part).copy()}
+    changed[part].flat[0] *= 1.01
+    affines[layer] = dataclasses.replace(affines[layer], **changed)
+    return Network(affines, network.activations)
+
+
+@pytest.mark.parametrize("part", ["kernel", "bias"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_check_sees_one_weight_wrong_by_a_hundredth(served_net, layer, part):
+    wrong = dataclasses.replace(served_net, network=_tampered(served_net.network, layer, part))
+    with pytest.raises(InputError, match="disagree"):
+        wrong.check(examples((6,)))
+
+
+CALLS = {
+    "clip": lambda call, x: call(tf.clip_by_value(x, 0.0, 1.0)),
+    "clip above": lambda call, x: call(tf.minimum(x, 1.0)),
+    "clip below": lambda call, x: call(tf.maximum(x, 0.0)),
+    "rounding": lambda call, x: call(tf.round(x * 255.0) / 255.0),
+    "swapped classes": lambda call, x: call(x)[:, ::-1],
+    "shifted": lambda call, x: call(x) + 1e-3,
+    "not a number": lambda call, x: call(x) * np.nan,
+    "infinite": lambda call, x: call(x) / 0.0,
+    "a class less": lambda call, x: call(x)[:, :-1],
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_check_sees_what_was_not_read(served_net, case):
+    """Real examples lie in [0, 1]: `check` must look outside of it by itself."""
+    x = np.random.default_rng(2).uniform(0.05, 0.95, (4, 6)).astype(np.float32)
+    served_net.check(x)
+    hidden = dataclasses.replace(served_net, call=lambda x: CALLS[case](served_net.call, x))
+    with pytest.raises(InputError, match="signature"):
+        hidden.check(x)
+
+
+@pytest.mark.parametrize("head", ["softmax", "log_softmax", "sigmoid"])
+def test_saturation_hides_no_disagreement(head):
+    """What softmax makes of logits that are far apart is the same for most wrong readings."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3), L.Activation(head)])
+    model.layers[0].set_weights([np.eye(4, 3, dtype=np.float32) * 1e3, np.zeros(3, np.float32)])
+    served = saved_model.read(model)
+    x = np.array([[0.9, 0.1, 0.2, 0.3]] * 4, np.float32)
+    served.check(x)
+    served.check(x[:0])
+    kernel = served.network.affines[0].kernel
+    wrong = Network([Affine(kernel * [[1.0, 1.001, 1.0]], np.zeros(3))], [])
+    with pytest.raises(InputError, match="disagree"):
+        dataclasses.replace(served, network=wrong).check(x)
+
+
+def test_examples_that_are_all_alike_hide_no_disagreement(served_net):
+    """Inputs at which every order of the entries is the same are not all that is tried."""
+    first, *rest = served_net.network.affines
+    turned = Affine(first.kernel[::-1], first.bias)
+    wrong = Network([turned, *rest], served_net.network.activations)
+    with pytest.raises(InputError, match="disagree"):
+        dataclasses.replace(served_net, network=wrong).check(np.full((3, 6), 0.5, np.float32))
+
+
+def test_check_wants_the_right_head(served_net):
+    with pytest.raises(InputError, match="disagree"):
+        dataclasses.replace(served_net, head="softmax").check(examples((6,)))
+
+
+def test_check_refuses_in_one_line(tmp_path):
+    served = saved_model.read(export(tmp_path / "model"))
+    wrong = dataclasses.replace(served, call=lambda x: served.call(x) + 1.0)
+    with pytest.raises(InputError) as caught:
+        wrong.check(np.ones((2, 4), np.float32))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)

@@ -1,0 +1,61 @@
+"""The logits are found among the outputs of a model."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_oracle import assert_reads_as, examples
+from written_net import Net, plain_body
+
+from keras_curv.errors import InputError
+from keras_curv.reading import saved_model
+
+L = keras.layers
+
+
+def test_log_softmax_is_a_head(tmp_path):
+    net = Net(lambda x, n: tf.nn.log_softmax(plain_body(x, n)))
+    served = saved_model.read(net.export(tmp_path / "model"))
+    assert_reads_as(served, net.oracle(), examples((6,)), "log_softmax")
+
+
+DICTIONARIES = {
+    "logits and classes": lambda z: {"classes": tf.argmax(z, axis=1), "logits": z},
+    "logits and probabilities": lambda z: {"logits": z, "a_first": tf.nn.softmax(z)},
+    "logits and more": lambda z: {"zzz": -z, "logits": z, "aaa": z * 2.0, "ids": tf.argmax(z, 1)},
+    "one matrix under any name": lambda z: {"scores": z, "top": tf.reduce_max(z, axis=1)},
+}
+
+
+@pytest.mark.parametrize("case", DICTIONARIES)
+def test_the_logits_of_a_dictionary_are_found(case, tmp_path):
+    net = Net(lambda x, n: DICTIONARIES[case](plain_body(x, n)))
+    served = saved_model.read(net.export(tmp_path / "model"))
+    assert_reads_as(served, net.oracle(), examples((6,)))
+
+
+def test_a_signature_is_read_by_name(tmp_path):
+    net, spec = Net(), tf.TensorSpec((None, 6))
+    plain = tf.function(lambda x: plain_body(x, net)).get_concrete_function(spec)
+    minus = tf.function(lambda x: -plain_body(x, net)).get_concrete_function(spec)
+    tf.saved_model.save(net, str(tmp_path), signatures={"serving_default": plain, "minus": minus})
+    served = saved_model.read(tmp_path, signature="minus")
+    arrays = {name: np.float64(array) for name, array in net.arrays.items()}
+    assert served.signature == "minus"
+    assert_reads_as(served, net.oracle(v=-arrays["v"], c=-arrays["c"]), examples((6,)), rtol=1e-12)
+    assert_reads_as(saved_model.read(tmp_path), net.oracle(), examples((6,)))
+
+
+def test_nested_outputs_of_a_live_model():
+    """The one called "logits" is that, whatever lies beside it."""
+    inputs = keras.Input((4,))
+    parts = [L.Dense(3)(inputs) for _ in range(3)]
+    model = keras.Model(inputs, {"aux": parts[:2], "logits": parts[2]})
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    found = saved_model.read(model).network.logits(x.astype(np.float64))
+    np.testing.assert_allclose(found, model(x)["logits"], rtol=1e-5, atol=1e-6)
+    nested = keras.Model(inputs, {"aux": parts[0], "logits": parts[1:]})
+    with pytest.raises(InputError, match="or one named 'logits'"):
+        saved_model.read(nested)

@@ -1,0 +1,63 @@
+"""Keras models without a rule are refused, exported and live."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+from hostile_models.models import Net
+from refused import assert_refused
+
+from keras_curv.errors import InputError
+from keras_curv.reading import saved_model
+
+L = keras.layers
+
+
+def _residual():
+    image = keras.Input((4,))
+    return keras.Model(image, L.Dense(3)(L.Add()([image, L.Dense(4, "tanh")(image)])))
+
+
+def _two_inputs():
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    return keras.Model(inputs, L.Dense(3)(L.Concatenate()(inputs)))
+
+
+def _stack(*layers, shape=(4,)):
+    return lambda: keras.Sequential(
+        [keras.Input(shape), *(layer() for layer in layers), L.Dense(3)]
+    )
+
+
+KERAS = {
+    "leaky relu": (_stack(lambda: L.Dense(5), L.LeakyReLU), "LeakyRelu"),
+    "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
+    "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
+    "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
+    "mixed bfloat16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_bfloat16")), "bfloat16"),
+    "lstm": (_stack(lambda: L.LSTM(5), shape=(3, 4)), ""),
+    "layer norm": (_stack(L.LayerNormalization), ""),
+    "unknown size": (_stack(L.GlobalAveragePooling1D, shape=(None, 4)), ""),
+    "residual": (_residual, "depend on the input"),
+    "two inputs": (_two_inputs, "2 inputs"),
+}
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("case", KERAS)
+def test_keras_models_without_a_rule_are_refused(case, live, tmp_path):
+    build, word = KERAS[case]
+    model = build()
+    if not live:
+        model.export(str(tmp_path / "model"), verbose=False)
+    assert_refused(model if live else tmp_path / "model", word)
+
+
+def test_a_model_without_a_shape_is_refused():
+    assert_refused(keras.Sequential([L.Dense(3)]), "not a built Keras model")
+
+
+@pytest.mark.parametrize("source", [None, 3, Net()])
+def test_things_that_are_no_model_are_refused(source):
+    with pytest.raises(InputError, match="not a built Keras model"):
+        saved_model.read(source)

@@ -1,0 +1,154 @@
+"""Graphs that load, and have a part without a rule, are refused by name."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+from hostile_models.models import export
+from refused import assert_refused
+
+L = keras.layers
+
+
+def _image(x):
+    return tf.reshape(x, (-1, 2, 2, 1))
+
+
+def _hidden(x, net):
+    return tf.nn.softplus(x @ net.w)
+
+
+def _mixed(dtype):
+    def body(x, net):
+        return tf.cast(tf.cast(x, dtype) @ tf.cast(net.w, dtype), tf.float32)
+
+    return body
+
+
+def _batch_average(x, net):
+    return net(x - tf.reduce_mean(x, axis=0, keepdims=True))
+
+
+def _batch_size(x, net):
+    """Weights that depend on how many examples are asked at once."""
+    return net(x) + tf.cast(tf.shape(x)[0], tf.float32) * tf.constant([1.0, 2.0, 3.0])
+
+
+def _loop(x, net):
+    return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y @ net.square), (0, x))[1]
+
+
+UNREADABLE = {  # name: body, words of the message
+    "relu6": (lambda x, n: tf.nn.relu6(x @ n.w) @ n.v, ["Relu6", "not supported", "softplus"]),
+    "leaky relu": (lambda x, n: tf.nn.leaky_relu(x @ n.w) @ n.v, ["LeakyRelu", "softplus"]),
+    "selu": (lambda x, n: tf.nn.selu(x @ n.w) @ n.v, ["Selu", "not supported", "softplus"]),
+    "exp": (lambda x, n: tf.exp(x @ n.w) @ n.v, ["Exp"]),
+    "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
+    "absolute": (lambda x, n: tf.abs(x @ n.w) @ n.v, ["Abs"]),
+    "max pooling": (
+        lambda x, n: tf.reshape(tf.nn.max_pool2d(_image(x), 2, 1, "SAME"), (-1, 4)) @ n.w,
+        ["MaxPool", "not supported", "average pooling"],
+    ),
+    "transposed convolution": (
+        lambda x, n: (
+            tf.reshape(
+                tf.nn.conv2d_transpose(_image(x), tf.ones((1, 1, 1, 1)), (1, 2, 2, 1), 1), (-1, 4)
+            )
+            @ n.w
+        ),
+        ["Conv2DBackpropInput"],
+    ),
+    "residual": (lambda x, n: x + tf.tanh(x @ n.square), ["Add", "depend on the input"]),
+    "branch": (lambda x, n: _hidden(x, n) @ n.v - x @ n.w @ n.v, ["Sub"]),
+    "twice the same": (lambda x, n: n(x) + n(x), ["Add"]),
+    "product": (lambda x, n: tf.tanh(x @ n.w) * tf.sigmoid(x @ n.w) @ n.v, ["Mul", "depend"]),
+    "quotient": (lambda x, n: tf.constant(1.0) / (x @ n.w), ["RealDiv"]),
+    "attention": (lambda x, n: tf.matmul(tf.matmul(x, x, transpose_b=True), x) @ n.w, ["MatMul"]),
+    "input on the right": (lambda x, n: tf.matmul(n.w, x, True, True), ["MatMul", "left"]),
+    "batch transposed": (
+        lambda x, n: tf.matmul(tf.transpose(x), tf.ones((4, 3)), transpose_a=True),
+        ["Transpose", "batch"],
+    ),
+    "batch transposed in the product": (
+        lambda x, n: tf.matmul(tf.reshape(x, (-1, 4)), tf.ones((4, 3)), transpose_a=True),
+        ["MatMul", "batch"],
+    ),
+    "reshape over examples": (lambda x, n: tf.reshape(x, (-1, 2)) @ tf.ones((2, 3)), ["Reshape"]),
+    "reshape to one": (lambda x, n: tf.reshape(x, (1, -1)), ["Reshape", "mixes"]),
+    "reshape and back": (lambda x, n: n(tf.reshape(tf.reshape(x, (2, -1)), (-1, 4))), ["Reshape"]),
+    "batch mean": (_batch_average, ["Mean"]),
+    "batch size": (_batch_size, []),
+    "batch size, as a vector": (
+        lambda x, n: n(x) + tf.cast(tf.shape(x)[:1], tf.float32) * tf.constant([1.0, 2.0, 3.0]),
+        [],
+    ),
+    "per example constant": (lambda x, n: n(x) + tf.ones((2, 3)), []),
+    "broadcast": (lambda x, n: tf.reshape(n(x), (-1, 3, 1)) + tf.ones((1, 1, 2)), []),
+    "slice": (lambda x, n: x[:, 1:] @ n.w[1:], ["StridedSlice"]),
+    "concatenation": (lambda x, n: tf.concat([x[:, :2], x[:, 2:]], 1) @ n.w, []),
+    "clip": (lambda x, n: n(tf.clip_by_value(x, 0.0, 1.0)), []),
+    "rounding": (lambda x, n: n(tf.round(x)), ["Round"]),
+    "integer cast": (
+        lambda x, n: n(tf.cast(tf.cast(x, tf.int32), tf.float32)),
+        ["Cast", "int32", "rounds"],
+    ),
+    "half precision": (_mixed(tf.float16), ["Cast"]),
+    "bfloat16": (_mixed(tf.bfloat16), ["Cast"]),
+    "batch product": (lambda x, n: tf.einsum("ni,io->no", x, n.w), ["Einsum"]),
+    "no features axis": (
+        lambda x, n: tf.reshape(tf.reshape(x, (-1, 2, 2)) @ tf.ones((2, 2)), (-1, 4)),
+        [],
+    ),
+    "softmax inside": (lambda x, n: tf.nn.softmax(x @ n.w) @ n.v, ["MatMul", "softmax"]),
+    "log of softmax": (lambda x, n: tf.math.log(tf.nn.softmax(n(x))), ["Log"]),
+    "softmax of pixels": (
+        lambda x, n: tf.reshape(tf.nn.softmax(tf.reshape(x, (-1, 2, 2))), (-1, 4)),
+        ["Softmax"],
+    ),
+    "scaled softmax": (lambda x, n: -tf.nn.softmax(n(x)), ["Neg", "softmax"]),
+    "one unit": (lambda x, n: n(x) @ tf.ones((3, 1)), ["one number", "sigmoid"]),
+    "one unit, softmax": (lambda x, n: tf.nn.softmax(n(x) @ tf.ones((3, 1))), []),
+    "tanh at the end": (lambda x, n: tf.tanh(n(x)), ["tanh"]),
+    "softplus at the end": (lambda x, n: tf.nn.softplus(n(x)), ["softplus"]),
+    "three dimensions": (lambda x, n: tf.reshape(n(x), (-1, 3, 1)), ["(None, 3, 1)"]),
+    "one dimension": (lambda x, n: tf.reshape(n(x) @ tf.ones((3, 1)), (-1,)), ["output"]),
+    "classes only": (lambda x, n: tf.argmax(n(x), axis=1), ["int64"]),
+    "two matrices": (lambda x, n: {"a": n(x), "b": -n(x)}, ["'logits'"]),
+    "logits are classes": (lambda x, n: {"logits": tf.argmax(n(x), axis=1)}, []),
+    "constant": (lambda x, n: tf.zeros((2, 3)) + 2.0 * tf.transpose(n.v)[:, 0], []),
+    "loop": (_loop, ["While"]),
+    "condition": (
+        lambda x, n: tf.cond(tf.reduce_sum(x) > 0.0, lambda: n(x), lambda: -n(x)),
+        ["If"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_graphs_without_a_rule_are_refused_by_name(case, tmp_path):
+    body, words = UNREADABLE[case]
+    assert_refused(export(tmp_path / "model", body), *words)
+
+
+def _by_arithmetic(x, net):
+    n = tf.shape(x)[0]
+    factor = tf.reduce_prod(tf.constant([2, 2])[0:n])  # 2 for a batch of one, else 4
+    mixed = tf.transpose(tf.reshape(x, tf.stack([n, factor, -1])), [0, 2, 1])
+    return net(tf.reshape(mixed, tf.stack([n, 4])))
+
+
+def _by_squeeze(x, net):
+    rank = tf.shape(tf.squeeze(x))[-1:]  # of a batch of one, the only axis
+    return net(tf.reshape(x, tf.concat([tf.shape(x)[:1], rank], 0)))
+
+
+def _by_length(x, net):
+    n = tf.shape(x)[0]
+    return net(tf.reshape(x, tf.stack([n, 4 * n // n])))
+
+
+@pytest.mark.parametrize("body", [_by_arithmetic, _by_squeeze, _by_length])
+def test_models_that_look_at_the_batch_size_are_refused(tmp_path, body):
+    """A server's batch of one would get another function than the one certified."""
+    assert_refused(export(tmp_path, body))

@@ -1,0 +1,82 @@
+"""The rooms of the house: no two import each other in a circle, and no file is too long to read."""
+
+import ast
+import functools
+import graphlib
+import pathlib
+import statistics
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "keras_curv"
+FRONT_DOOR = {"__init__", "__main__"}  # they import from everywhere, and no room from them
+
+
+def room_of(path: pathlib.PurePath) -> str:
+    """The folder below the package, or the module's own name where it stands alone."""
+    return path.parts[0].removesuffix(".py")
+
+
+ROOMS = {room_of(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} - FRONT_DOOR
+
+
+def imported_rooms(source: str) -> set[str]:
+    """Rooms that are imported anywhere in `source`, in functions too."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    parts = [name.split(".") for name in names]
+    return {part[1] for part in parts if part[0] == PACKAGE.name and part[1:]} & ROOMS
+
+
+@functools.cache
+def arrows(package: pathlib.Path) -> dict[str, set[str]]:
+    """For each room, the others that it imports."""
+    graph = {room: set() for room in ROOMS}
+    for path in package.rglob("*.py"):
+        room = room_of(path.relative_to(package))
+        if room in ROOMS:
+            graph[room] |= imported_rooms(path.read_text()) - {room}
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Rooms that import each other in a circle; none if there is no such circle."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_rooms_import_each_other_in_no_circle():
+    assert circle(arrows(PACKAGE)) == []
+
+
+def test_the_imports_are_seen():
+    """What the test above would miss if it read nothing."""
+    graph = arrows(PACKAGE)
+    assert {"numerics", "network", "curvature", "certificates", "errors", "dual"} <= ROOMS
+    assert "network" in graph["curvature"] and "certificates" in graph["rows"]
+
+
+def test_a_circle_would_be_found():
+    lazy = "def f():\n    from keras_curv.certificates.certifier import Certifier\n"
+    assert imported_rooms(lazy) == {"certificates"}
+    assert imported_rooms("import keras_curv.rows.row, keras_curv") == {"rows"}
+    assert imported_rooms("from keras_curv import dual, certify") == {"dual"}
+    graph = arrows(PACKAGE)
+    graph = {**graph, "numerics": graph["numerics"] | imported_rooms(lazy)}
+    assert {"numerics", "certificates"} <= set(circle(graph))
+
+
+@pytest.mark.parametrize("folder", ["keras_curv", "tests"])
+def test_files_are_short(folder):
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    assert {str(path): count for path, count in lines.items() if count > 400} == {}
+    assert statistics.median(lines.values()) < 150
