@@ -1,0 +1,173 @@
+"""Linear bounds are charged for what rounding, folding and serving change."""
+
+import mpmath
+import numpy as np
+import pytest
+import tensorflow as tf
+from ball_oracle import SIZES, build, draw_network, labelled, lowest_margins
+
+from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+
+
+def test_rounding_is_charged_of_a_margin_that_no_input_changes(rng):
+    # The bias makes the constant margin 0 but for its own rounding, of either sign.
+    signs = set()
+    for _ in range(12):
+        inner, row = rng.standard_normal(9), 1e3 * rng.standard_normal(9)
+        parts = zip(map(mpmath.mpf, row), map(mpmath.mpf, inner), strict=True)
+        with mpmath.workdps(60):
+            exact = mpmath.fsum(w * mpmath.tanh(z) for w, z in parts)
+            margin = exact - mpmath.mpf(float(exact))
+        kernels = [np.zeros((4, 9)), np.stack([row, np.zeros(9)], axis=1)]
+        network = build(kernels, [inner, np.array([-float(exact), 0.0])], "tanh")
+        signs.add(mpmath.sign(margin))
+        for radius in (1.0, 1e9, 1e99):
+            args = np.ones((1, 4)), np.array([0]), np.array([[1]]), np.array([radius])
+            assert LinearBoundCertificate(network).margin_bounds(*args).item() <= margin
+    assert signs >= {-1, 1}
+
+
+def test_served_error_is_taken_off(rng):
+    network = draw_network(rng, SIZES[3], "tanh")
+    x = rng.standard_normal((6, 4))
+    label, rivals = labelled(network, x)
+    known = np.zeros(rivals.shape)
+
+    def grows(x, label, rivals, radius):
+        assert radius.shape == rivals.shape == (len(x), rivals.shape[1])
+        return 0.05 + 0.1 * radius
+
+    certificate = LinearBoundCertificate(network, grows)
+    radius, *_ = certificate.radii(x, label, rivals, known)
+    left = certificate.margin_bounds(x, label, rivals, radius[:, 0]) - 0.05 - 0.1 * radius
+    positive = radius[:, 0] > 0.0
+    assert positive.any() and np.all(left[positive] > 0.0)
+    plain, *_ = LinearBoundCertificate(network).radii(x, label, rivals, known)
+    assert np.all(radius[positive] < plain[positive])
+    endless = LinearBoundCertificate(network, lambda x, y, t, r: np.full(t.shape, np.nan))
+    assert not endless.radii(x, label, rivals, known)[0].any()
+
+
+@pytest.mark.parametrize("name", ["tanh", "softplus", "relu"])
+@pytest.mark.parametrize("power", [-300, -160, -20, 20, 100, 300])
+def test_extreme_weights(name, power, rng):
+    network = draw_network(rng, SIZES[3], name)
+    first = network.affines[0]
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = Affine(first.kernel * 10.0**power, first.bias)
+        network = Network([scaled, *network.affines[1:]], network.activations)
+        x = rng.standard_normal((4, 4))
+        label, rivals = labelled(network, x)
+        radius, *_ = LinearBoundCertificate(network).radii(x, label, rivals, np.zeros((4, 2)))
+        assert not np.isnan(radius).any() and np.all(radius >= 0.0)
+        usable = (radius[:, 0] > 0.0) & (radius[:, 0] < 1e90)
+        if power == 20:
+            assert usable.any()
+        got = lowest_margins(network, x, label, rivals, radius[:, 0] * (1 - 1e-9), rng)
+        assert np.all(got[usable] >= 0.0)
+
+
+def _exact_margin(network, x, label, rival):
+    a = [mpmath.mpf(float(v)) for v in x]
+    for index, affine in enumerate(network.affines):
+        columns = affine.kernel.T.tolist()
+        z = [
+            mpmath.fsum(mpmath.mpf(w) * v for w, v in zip(column, a, strict=True)) + mpmath.mpf(b)
+            for column, b in zip(columns, affine.bias.tolist(), strict=True)
+        ]
+        if index < network.depth - 1:
+            name = network.activations[index].name
+            a = [max(v, mpmath.mpf(0)) if name == "relu" else mpmath.tanh(v) for v in z]
+    return z[label] - z[rival]
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu"])
+def test_cancellation_is_charged(name, rng):
+    """At radius 0, sums that cancel to nothing: the bound stays below the margin's 50 digits."""
+    rounded_up = 0
+    for _ in range(40):
+        kernels = [rng.standard_normal((6, 8)), rng.standard_normal((8, 7))]
+        kernels.append(rng.standard_normal((7, 3)))
+        for kernel in kernels:  # pairs of inputs that nearly cancel
+            half = len(kernel) // 2
+            kernel[:half] *= 1e7
+            kernel[half : 2 * half] = -kernel[:half] * (1.0 + 1e-9)
+        biases = [rng.standard_normal(kernel.shape[1]) for kernel in kernels]
+        network = build(kernels, biases, name)
+        x = np.tile(rng.standard_normal(3), 2)[None]
+        label, rivals = labelled(network, x)
+        certificate = LinearBoundCertificate(network)
+        bound = certificate.margin_bounds(x, label, rivals, np.zeros(1))
+        computed = network.evaluate(tf.constant(x), label, rivals).margin.numpy()
+        with mpmath.workdps(50):
+            exact = [_exact_margin(network, x[0], label[0], t) for t in rivals[0]]
+        assert all(mpmath.mpf(float(b)) <= e for b, e in zip(bound[0], exact, strict=True))
+        rounded_up += sum(mpmath.mpf(float(c)) > e for c, e in zip(computed[0], exact, strict=True))
+    assert rounded_up >= 10  # so there was something to charge
+
+
+@pytest.mark.parametrize("part", ["hidden kernel", "hidden bias", "last kernel", "last bias"])
+def test_folding_errors_are_charged(part, rng):
+    """Stable relus, radius 0: all is linear, and the worst change of one part is known."""
+    error = 1e-3
+    kernels = [rng.standard_normal((4, 6)), rng.standard_normal((6, 3))]
+    biases = [np.full(6, 20.0), rng.standard_normal(3)]
+    exact = build(kernels, biases, "relu")
+    x, radius = rng.standard_normal((1, 4)), np.zeros(1)
+    label, rivals = labelled(exact, x)
+    label, rival = label[0], rivals[0, 0]
+    w = kernels[1][:, label] - kernels[1][:, rival]
+    hidden = x[0] @ kernels[0] + biases[0]
+    against = np.zeros(3)
+    against[[label, rival]] = -1.0, 1.0
+    shifts = {  # each of norm `error`; w moves by √2 of what the last kernel does
+        "hidden kernel": (np.outer(x[0], -w) / np.linalg.norm(x) / np.linalg.norm(w), 0, 0, 0),
+        "hidden bias": (0, -w / np.linalg.norm(w), 0, 0),
+        "last kernel": (0, 0, np.outer(hidden, against) / np.linalg.norm(hidden) / 2**0.5, 0),
+        "last bias": (0, 0, 0, against / 2**0.5),
+    }[part]
+    changes = [error * shift for shift in shifts]
+    moved = build(
+        [kernels[0] + changes[0], kernels[1] + changes[2]],
+        [biases[0] + changes[1], biases[1] + changes[3]],
+        "relu",
+    )
+    errors = [error * np.any(shift) for shift in shifts]
+    folded = Network(
+        [Affine(kernels[0], biases[0], *errors[:2]), Affine(kernels[1], biases[1], *errors[2:])],
+        exact.activations,
+    )
+    one = np.array([label]), np.array([[rival]])
+    worst = moved.margin(tf.constant(x), one[0], one[1][:, 0]).numpy()[0]
+    bound = LinearBoundCertificate(folded).margin_bounds(x, *one, radius)[0, 0]
+    plain = LinearBoundCertificate(exact).margin_bounds(x, *one, radius)[0, 0]
+    assert bound <= worst < plain
+    # √2 < 2 in the last map, and norms of bounds of |a| in the place of norms
+    assert plain - bound <= 4.0 * (plain - worst)
+    low, high = pre_activation_bounds(folded, x, radius)[0]
+    z = x @ (kernels[0] + changes[0]) + biases[0] + changes[1]
+    assert np.all((low <= z) & (z <= high))
+
+
+def test_folding_errors_are_charged_in_depth(rng):
+    exact = draw_network(rng, SIZES[6], "tanh", 1.5)
+    error = 1e-3
+    maps = [Affine(a.kernel, a.bias, error, error) for a in exact.affines]
+    folded = Network(maps, exact.activations)
+    x, radius = rng.standard_normal((3, 3)), np.full(3, 1e-4)
+    label, rivals = labelled(exact, x)
+    bound = LinearBoundCertificate(folded).margin_bounds(x, label, rivals, radius)
+    intervals = pre_activation_bounds(folded, x, radius)
+    for _ in range(20):
+        maps = []
+        for affine in exact.affines:
+            left, right = rng.standard_normal(affine.fan_in), rng.standard_normal(affine.fan_out)
+            noise = np.outer(left, right) * error / np.linalg.norm(left) / np.linalg.norm(right)
+            shift = error * right / np.linalg.norm(right)
+            maps.append(Affine(affine.kernel + noise, affine.bias + shift))
+        moved = Network(maps, exact.activations)
+        for (low, high), z in zip(intervals, moved._forward(tf.constant(x))[0], strict=True):
+            assert np.all((z.numpy() >= low) & (z.numpy() <= high))
+        assert np.all(moved.evaluate(tf.constant(x), label, rivals).margin.numpy() >= bound)

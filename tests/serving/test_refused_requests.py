@@ -1,0 +1,74 @@
+"""Requests that do not fit, or that no certificate is for, are rows with a reason."""
+
+import logged
+import numpy as np
+import pytest
+from certified_requests import BAD, RADII, assert_rows_are, rows_of, run
+from logged import predict, write
+
+import keras_curv
+from keras_curv.errors import InputError
+
+
+def test_what_does_not_fit_is_a_row_and_no_certificate(base, versions, batches, tmp_path):
+    (x,) = batches(1)
+    records = [predict(x)]
+    for record, _ in BAD.values():
+        records += [record, predict(x)]
+    rows = rows_of([write(tmp_path / "log", records)], versions)
+    assert [row.record for row in rows] == list(range(len(records)))
+    assert_rows_are(rows[0::2], base / "10", np.concatenate([x] * (len(BAD) + 1)))
+    for row, (_, reason) in zip(rows[1::2], BAD.values(), strict=True):
+        assert row.status == reason
+        assert row.radius == 0.0 and row.prediction == -1 and row.method == ""
+
+
+def test_one_bad_example_of_a_batch(base, versions, batches, tmp_path):
+    (x,) = batches(4)
+    x[2, 1, 0] = np.nan
+    rows = rows_of([write(tmp_path / "log", [predict(x)])], versions)
+    assert rows[2].status == "NOT_FINITE_INPUT" and rows[2].radius == 0.0
+    assert_rows_are(rows[:2] + rows[3:], base / "10", x[[0, 1, 3]])
+
+
+def test_reasons_and_fractions(base, batches, tmp_path):
+    """Refused requests count as not certified, skipped ones do not count."""
+    (x,) = batches(3)
+    records = [predict(x, version=1), *(record for record, _ in BAD.values())]
+    found = run(base, [write(tmp_path / "log", records)])
+    skipped = {"CLASSIFY", "REGRESS", "SESSION_RUN"}
+    assert found["skipped"] == len(skipped)
+    assert found["refused"] == len(BAD) - len(skipped)
+    assert found["examples"] == 3 + found["refused"]
+    certified = keras_curv.certify(str(base / "1"), x, method="crown").radius
+    for radius in RADII:
+        expected = np.sum(certified > radius) / found["examples"]
+        assert found["certified_accuracy"][str(radius)] == pytest.approx(expected)
+    assert {name for name, r in found["reasons"].items() if r["skipped"]} == skipped
+    assert found["reasons"]["WRONG_SHAPE"]["detail"] == "(2, 3), not (n, 2, 3)"
+    assert "Cos" in found["reasons"]["MODEL_REFUSED"]["detail"]
+    assert set(found["versions"]) == {"", "1", "9", "10"}
+    assert found["versions"]["1"]["examples"] == 3
+    assert sum(entry["examples"] for entry in found["versions"].values()) == found["examples"]
+
+
+def test_a_model_that_cannot_be_certified_at_all(base, batches, tmp_path):
+    file = write(tmp_path / "log", [predict(x, version=9) for x in batches(1, 2)])
+    for path in (base, base / "9"):
+        with pytest.raises(InputError, match="Cos"):
+            run(path, [file])
+    with pytest.raises(InputError, match="does not exist"):
+        run(base / "12", [file])
+
+
+def test_a_model_of_another_input_loses_everything(base, batches, tmp_path):
+    file = write(tmp_path / "log", [predict(x) for x in batches(3, 2)])
+    logged.save(tmp_path / "other", 2, key="inputs")
+    found = run(tmp_path / "other", [file], baseline=str(base), max_lost=0.99)
+    assert found["examples"] == found["refused"] == 5
+    assert (
+        found["baseline"]["radii"]["0.05"]["lost"] == found["baseline"]["radii"]["0.05"]["baseline"]
+    )
+    assert found["verdict"]["passed"] is False
+    same = run(base, [file], baseline=str(base), max_lost=0.0)
+    assert same["verdict"]["passed"] and same["baseline"]["prediction_changed"] == 0
