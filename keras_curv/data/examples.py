@@ -85,7 +85,7 @@ class Examples:
                 stop = begin + size
                 yield x[begin:stop], None if y is None else y[begin:stop]
 
-        return cls(name, len(x), x.shape[1:], batches, _fingerprint(x, y), reshapable)
+        return cls(name, len(x), x.shape[1:], batches, fingerprint_of(x, y), reshapable)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """All of them in memory, `(x, y)`; they must have labels."""
@@ -111,7 +111,7 @@ class Examples:
         return dataclasses.replace(self, count=limit, batches=batches, origin=origin)
 
 
-def _fingerprint(*arrays: np.ndarray | None) -> str:
+def fingerprint_of(*arrays: np.ndarray | None) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         if array is not None:
