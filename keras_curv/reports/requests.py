@@ -1,4 +1,4 @@
-"""What a person sees of a run over logged requests, beside the table of every run."""
+"""The terminal's tables of a run over logged requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keras_curv.reports.wording import percent, percent_up
 
 
 def print_requests(summary: dict, console: Console | None = None) -> None:
-    """The summary of `certify_requests`, readable."""
+    """Prints the summary of `certify_requests`, readable."""
     console = console or Console()
     print_table(summary, console)
     radii = list(summary["certified_accuracy"])
@@ -35,7 +35,7 @@ def print_requests(summary: dict, console: Console | None = None) -> None:
 
 
 def _print_fractions(heading: str, rows: list, radii: list[str], console: Console) -> None:
-    """One line for each version or part: how many examples, and the fraction at each radius."""
+    """Prints for each version or part how many examples it has, and the fraction at each radius."""
     table = Table()
     table.add_column(heading, no_wrap=True)
     for name in ("examples", *(f"> {radius}" for radius in radii)):

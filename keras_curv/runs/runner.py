@@ -14,7 +14,7 @@ from keras_curv.reading import saved_model
 from keras_curv.reading.files import GRAPH, INDEX
 from keras_curv.reports.console import progress_bar, working
 from keras_curv.reports.html import page
-from keras_curv.reports.html.report_data import Gathered
+from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.plot import plot_curve, require_plottable
 from keras_curv.rows.row_file import RowFile, settings_path
 from keras_curv.rows.tally import Tally
@@ -116,7 +116,7 @@ def certify_examples(
         if workers:
             job.elsewhere()
     served = job.served
-    tally, gathered = Tally(), Gathered() if report else None
+    tally, gathered = Tally(), ReportData() if report else None
 
     def count_in(rows):
         tally.add(rows)
