@@ -43,11 +43,11 @@ def test_every_block_runs_and_every_fence_is_a_block(tutorial):
 
 
 def test_the_model_is_worth_its_name(tutorial):
-    """Measured with this seed: about 98 % of 360 have a radius, about 75 % one above 0.5."""
+    """What the text says of it, with room for another processor's rounding in the training."""
     names, _ = tutorial
     radius = names["result"].radius
-    assert np.mean(radius > 0.0) > 0.94
-    assert np.mean(radius > 0.5) > 0.6
+    assert np.mean(radius > 0.0) > 0.93
+    assert np.mean(radius > 0.5) > 0.63
     assert np.mean(radius > 0.5) > np.mean(names["lighter"].radius > 0.5)
 
 
