@@ -1,8 +1,4 @@
-"""Examples by name: scikit-learn's embedded digits, and image sets through tensorflow-datasets.
-
-Pixels come as float32 in [0, 1], labels as int64. Every fifth of scikit-learn's digits is in
-their test set (360 of 1,797); its order follows the writers, so a cut in two would hold out some.
-"""
+"""A data set as a stream of batches, made of arrays or of what reads them."""
 
 from __future__ import annotations
 
@@ -23,16 +19,16 @@ class Examples:
     """A data set as a stream of batches, so that memory does not grow with it.
 
     Attributes:
-        name: for reports.
-        count: how many examples there are.
-        shape: of one input.
+        name: what reports call the set.
+        count: number of examples.
+        shape: shape of one input.
         batches: `batches(size, start)` yields `(x, y)` from example `start` on; `x` is
             `(n, *shape)` and `y` is `(n,)` int64, or None where there are no labels.
         reshapable: whether unit axes may be dropped or added, and images flattened, to fit a
-            model: so for named data sets, where it is clear what an axis means.
+            model. True for named data sets, where it is clear what an axis means.
         fingerprint: tells these examples from others of the same name, so that no run goes on
             with others than it began with.
-        path: of the file they come from, if it is one.
+        path: file that they come from; None where there is none.
         origin: loads them again, in whatever process it is called; None where they are in memory
             only.
     """
@@ -50,16 +46,16 @@ class Examples:
     def from_arrays(
         cls, name: str, x: np.ndarray, y: np.ndarray | None = None, *, reshapable: bool = False
     ) -> Examples:
-        """Examples that are in memory already.
+        """Makes a stream of arrays that are in memory.
 
         Args:
-            name: for reports and messages.
+            name: what reports and messages call them.
             x: numbers, `(n, …)`, n at least 1.
             y: integers, `(n,)`; None: no labels.
             reshapable: see above.
 
         Raises:
-            InputError: they are something else.
+            InputError: an array has another shape or dtype.
 
         Example:
             >>> examples = Examples.from_arrays("mine", np.zeros((3, 2)), np.array([0, 1, 0]))
@@ -82,15 +78,15 @@ class Examples:
                 raise InputError(f"labels must fit int64. Received: {y.max()}")
             y = y.astype(np.int64)
 
-        def batches(size: int, start: int = 0):
+        def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
             for begin in range(start, len(x), size):
                 stop = begin + size
                 yield x[begin:stop], None if y is None else y[begin:stop]
 
-        return cls(name, len(x), x.shape[1:], batches, _fingerprint(x, y), reshapable)
+        return cls(name, len(x), x.shape[1:], batches, fingerprint_of(x, y), reshapable)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """All of them in memory, `(x, y)`; they must have labels."""
+        """Reads all examples into memory, `(x, y)`; they must have labels."""
         xs, ys = zip(*self.batches(4096, 0), strict=True)
         return np.concatenate(xs), np.concatenate(ys)
 
@@ -112,13 +108,13 @@ class Examples:
         raise InputError(f"{self.name} has no example {min(wanted - found.keys())} any more")
 
     def limited(self, limit: int | None) -> Examples:
-        """The first `limit` examples."""
+        """Returns the first `limit` examples; None keeps them all."""
         if limit is None or limit >= self.count:
             return self
         if limit < 1:
             raise InputError(f"the limit must be at least 1. Received: {limit}")
 
-        def batches(size: int, start: int = 0):
+        def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
             left = limit - start
             for x, y in self.batches(size, start):
                 if left <= 0:
@@ -130,7 +126,8 @@ class Examples:
         return dataclasses.replace(self, count=limit, batches=batches, origin=origin)
 
 
-def _fingerprint(*arrays: np.ndarray | None) -> str:
+def fingerprint_of(*arrays: np.ndarray | None) -> str:
+    """Returns the SHA-256 of arrays, their dtypes and their shapes; None is passed over."""
     digest = hashlib.sha256()
     for array in arrays:
         if array is not None:

@@ -14,10 +14,11 @@ from keras_curv.errors import InputError
 
 
 def load_npz(path: str) -> Examples:
-    """Arrays `x`, and `y` if there are labels, from an `.npz` file.
+    """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file.
 
     Raises:
-        InputError: no such file, not an npz file, no array `x`, or `y` of another length.
+        InputError: there is no such file, it is no npz file, it has no array `x`, or `y` has
+            another length.
     """
     try:
         if not pathlib.Path(path).is_file():

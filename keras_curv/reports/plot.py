@@ -1,4 +1,4 @@
-"""Certified accuracy against radius as an image, by matplotlib, which is an extra."""
+"""Plots of certified accuracy against radius, by matplotlib, which is an extra."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_curv.rows.tally import Tally
 
 
 def require_plottable(path: str) -> None:
-    """Raises InputError where a plot cannot be drawn to `path`, before the work is done."""
+    """Raises InputError where a plot cannot be drawn to `path`; to call before the work."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -26,7 +26,7 @@ def require_plottable(path: str) -> None:
 
 
 def last_radius(radii: np.ndarray) -> float:
-    """Where the axis of radii ends: somewhat beyond the largest finite one."""
+    """Returns where the axis of radii ends: somewhat beyond the largest finite one."""
     finite = radii[np.isfinite(radii) & (radii > 0.0)]
     return 1.05 * float(finite.max()) if len(finite) else 1.0
 
@@ -35,7 +35,7 @@ _LABEL_WIDTH = 0.1  # of the plot
 
 
 def plot_curve(tally: Tally, summary: dict, path: str) -> None:
-    """Certified accuracy against radius, as an image of the format that `path` ends in."""
+    """Draws certified accuracy against radius, in the image format that `path` ends in."""
     from matplotlib.figure import Figure
 
     radii = np.sort(np.frombuffer(tally.radii))

@@ -1,6 +1,8 @@
-"""What a person sees of a run over logged requests, beside the table of every run."""
+"""What a run over logged requests says beside that of every run, as tables and lines."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -8,54 +10,83 @@ from rich.table import Table
 from keras_curv.reports.wording import percent, percent_up
 
 
-def print_requests(summary: dict, console: Console) -> None:
-    """Prints what there is of logged requests alone: versions, time, reasons, the baseline."""
-    radii = list(summary["certified_accuracy"])
-    versions = [(name or "unknown", entry) for name, entry in summary["versions"].items()]
-    _print_fractions("version", versions, radii, console)
+class RequestTable(NamedTuple):
+    """A table whose first column names its rows; the others are figures.
+
+    Attributes:
+        caption: what it is about.
+        heads: of the columns.
+        rows: cells of each.
+    """
+
+    caption: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
+def request_tables(summary: dict) -> list[RequestTable]:
+    """Returns the certified fraction by version, over time, and against the baseline.
+
+    Args:
+        summary: of `certify_requests`.
+    """
+    at = [f"> {radius}" for radius in summary["certified_accuracy"]]
+
+    def row(name: str, entry: dict) -> list[str]:
+        return [name, f"{entry['examples']:,}", *map(percent, entry["certified"].values())]
+
+    versions = [row(name or "unknown", entry) for name, entry in summary["versions"].items()]
     drift = summary["drift"]
-    if drift["by"] == "time":
-        heading = "from"
-    else:
-        heading = "from row"
-        console.print("Not all requests have timestamps: over the order of files and records.")
-    _print_fractions(heading, [(str(p["from"]), p) for p in drift["parts"]], radii, console)
+    by_time = drift["by"] == "time"
+    over = "over time" if by_time else "over the order of files and records, as not all have a time"
+    parts = [row(str(part["from"]), part) for part in drift["parts"]]
+    tables = [
+        RequestTable("Certified, by version", ["version", "examples", *at], versions),
+        RequestTable(
+            f"Certified, {over}", ["from" if by_time else "from row", "examples", *at], parts
+        ),
+    ]
+    baseline = summary["baseline"]
+    if baseline is not None:
+        tables.append(
+            RequestTable(
+                f"Against {baseline['saved_model']}: {baseline['compared']:,} examples, "
+                f"{baseline['prediction_changed']:,} predicted differently",
+                ["l2 radius", "baseline certifies", "lost", "gained", "lost of these"],
+                [
+                    [radius, *(f"{entry[name]:,}" for name in ("baseline", "lost", "gained"))]
+                    + [percent_up(entry["lost_fraction"])]
+                    for radius, entry in baseline["radii"].items()
+                ],
+            )
+        )
+    return tables
+
+
+def request_reasons(summary: dict) -> list[str]:
+    """Returns a line for each reason why requests were refused or skipped."""
+    lines = []
     for name, reason in summary["reasons"].items():
         verb = "skipped" if reason["skipped"] else "refused"
         detail = f": {reason['detail']}" if reason["detail"] else ""
-        _plain(
-            console,
-            f"{verb} {reason['count']:,} {name}: {reason['text']}; first {reason['first']}{detail}",
+        lines.append(
+            f"{verb} {reason['count']:,} {name}: {reason['text']}; first {reason['first']}{detail}"
         )
-    if summary["baseline"] is not None:
-        _print_comparison(summary["baseline"], console)
+    return lines
 
 
-def _print_fractions(heading: str, rows: list, radii: list[str], console: Console) -> None:
-    """One line for each version or part: how many examples, and the fraction at each radius."""
-    table = Table()
-    table.add_column(heading, no_wrap=True)
-    for name in ("examples", *(f"> {radius}" for radius in radii)):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, entry in rows:
-        fractions = [percent(entry["certified"][radius]) for radius in radii]
-        table.add_row(name, f"{entry['examples']:,}", *fractions)
-    console.print(table)
-
-
-def _print_comparison(baseline: dict, console: Console) -> None:
-    _plain(
-        console,
-        f"against {baseline['saved_model']}: {baseline['compared']:,} examples, "
-        f"{baseline['prediction_changed']:,} predicted differently",
-    )
-    table = Table()
-    for name in ("l2 radius", "baseline certifies", "lost", "gained", "lost of these"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for radius, entry in baseline["radii"].items():
-        counts = [f"{entry[name]:,}" for name in ("baseline", "lost", "gained")]
-        table.add_row(radius, *counts, percent_up(entry["lost_fraction"]))
-    console.print(table)
+def print_requests(summary: dict, console: Console) -> None:
+    """Prints what there is of logged requests alone."""
+    for heading in request_tables(summary):
+        _plain(console, heading.caption)
+        table = Table()
+        for i, head in enumerate(heading.heads):
+            table.add_column(head, justify="right" if i else "left", no_wrap=True)
+        for row in heading.rows:
+            table.add_row(*row)
+        console.print(table)
+    for line in request_reasons(summary):
+        _plain(console, line)
 
 
 def _plain(console: Console, text: str) -> None:

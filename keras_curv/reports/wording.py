@@ -1,4 +1,4 @@
-"""A summary in words: figures rounded to the safe side, and on what terms they hold."""
+"""Words for a summary: figures rounded to the safe side, and on what terms they hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GUARANTEE_TEXT = {
 
 
 def facts(summary: dict) -> list[tuple[str, str]]:
-    """On what terms the radii hold and what proved them, as name and text."""
+    """Returns on what terms the radii hold and what proved them, as names and texts."""
     mean, median = summary["mean_radius"], summary["median_radius"]
     return [
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
@@ -36,13 +36,13 @@ def facts(summary: dict) -> list[tuple[str, str]]:
 
 
 def percent(fraction: float, digits: int = 2) -> str:
-    """A fraction as per cent, rounded down, as every radius is."""
+    """Returns a fraction as per cent, rounded down, as every radius is."""
     scale = 10**digits
     return f"{math.floor(fraction * 100 * scale + 1e-9) / scale:.{digits}f} %"
 
 
 def percent_up(fraction: float, digits: int = 2) -> str:
-    """A fraction of what is lost as per cent, rounded up."""
+    """Returns a fraction of what is lost as per cent, rounded up."""
     scale = 10**digits
     return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"
 
@@ -51,7 +51,7 @@ _FOUR_DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
 
 
 def number(value: float | str | None) -> str:
-    """A figure to four digits, rounded down; "none" where there is none."""
+    """Returns a figure to four digits, rounded down; "none" where there is none."""
     if value is None or isinstance(value, str):
         return value or "none"
     return str(float(_FOUR_DIGITS.create_decimal(value)))
@@ -62,13 +62,13 @@ def _statuses(counts: dict[str, int]) -> str:
 
 
 def _shares(methods: dict[str, int]) -> str:
-    """Which methods proved which part of the radii."""
+    """Tells which methods proved which part of the radii."""
     total = sum(methods.values())
     return ", ".join(f"{name} {percent(n / total, 1)}" for name, n in methods.items()) or "none"
 
 
 def _smoothing(summary: dict) -> list[tuple[str, str]]:
-    """The terms of a vote under noise, if it was one."""
+    """Returns the terms of a vote under noise, if it was one."""
     if "deviation" not in summary:
         return []
     text = "{noise}, deviation {deviation:g}; {samples:,} samples, α = {failure_probability:g}"
@@ -76,12 +76,12 @@ def _smoothing(summary: dict) -> list[tuple[str, str]]:
 
 
 def units(scale: float) -> str:
-    """What a radius is measured in."""
+    """Returns what a radius is measured in."""
     return "the model's own input" + ("" if scale == 1.0 else f" (examples × {scale:g})")
 
 
 def describe(check: dict) -> str:
-    """One check of a verdict, in a line."""
+    """Describes one check of a verdict, in a line."""
     word = "passed" if check["passed"] else "FAILED"
     required = f"{100 * check['required']:g} %"
     if check["name"] == "certified_accuracy":

@@ -1,30 +1,31 @@
-"""What TF Serving logs of a request, parsed as data.
+"""Requests that TF Serving logged, parsed as data.
 
-The messages are those of TF Serving's public protos, with the fields that matter here; what has
-no field is skipped by the parser. They live in a pool of their own, so that nothing depends on
-`tensorflow-serving-api` and nothing collides with it.
+The messages around TensorFlow's own `TensorProto` are those of TF Serving's public protos, with
+the fields that matter here; the parser skips all others. They have a package name of their own, so
+that nothing depends on `tensorflow-serving-api` and nothing collides with it.
 
 Reference: `prediction_log.proto`, `predict.proto`, `model.proto` and `logging.proto` in
-tensorflow_serving/apis, `tensor.proto` in tensorflow/core/framework.
+tensorflow_serving/apis.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
 from google.protobuf.message import DecodeError, Message
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.refusal import Refusal
 
-REPEATED_NUMBERS = 2**18  # that a tensor may stand for without holding them
+REPEATED_NUMBERS = 2**18  # in a tensor that does not hold them all
 _MAX_RANK = 16
 _PACKAGE = "keras_curv.serving"
-# Message → its fields: name, number, type, which is one of protobuf's or a message.
+# Message → its fields: name, number, type, which is one of protobuf's, a message here, or in full.
 _MESSAGES = {
     "PredictionLog": """
         log_metadata 1 LogMetadata, classify_log 2 bytes, regress_log 3 bytes,
@@ -34,15 +35,9 @@ _MESSAGES = {
     "PredictLog": "request 1 PredictRequest, response 2 PredictResponse",
     "PredictRequest": "model_spec 1 ModelSpec, inputs 2 repeated Input",
     "PredictResponse": "model_spec 2 ModelSpec",
-    "ModelSpec": "name 1 string, version 2 Int64Value, signature_name 3 string, "
-    "version_label 4 string",
-    "Int64Value": "value 1 int64",
-    "Input": "key 1 string, value 2 Tensor",  # the entries of a map
-    "Tensor": """
-        dtype 1 int32, tensor_shape 2 Shape, tensor_content 4 bytes, float_val 5 repeated float,
-        double_val 6 repeated double, int_val 7 repeated int32, half_val 13 repeated int32""",
-    "Shape": "dim 2 repeated Dim, unknown_rank 3 bool",
-    "Dim": "size 1 int64",
+    "ModelSpec": "name 1 string, version 2 google.protobuf.Int64Value, "
+    "signature_name 3 string, version_label 4 string",
+    "Input": "key 1 string, value 2 tensorflow.TensorProto",  # the entries of a map
 }
 _LOGS = {
     "classify_log": Reason.CLASSIFY,
@@ -51,30 +46,23 @@ _LOGS = {
     "session_run_log": Reason.SESSION_RUN,
     "predict_streamed_log": Reason.PREDICT_STREAMED,
 }
-_VALUES = {
-    tf.float32: "float_val",
-    tf.float64: "double_val",
-    tf.float16: "half_val",
-    tf.uint8: "int_val",
-    tf.int8: "int_val",
-    tf.int16: "int_val",
-    tf.int32: "int_val",
-}
+_VALUES = {tf.float32: "float_val", tf.float64: "double_val", tf.float16: "half_val"}  # or int_val
 
 
 class LoggedRequest(NamedTuple):
     """A predict request.
 
     Attributes:
-        inputs: name → tensor, still as a message.
-        model: its name; "" where there is none.
-        version: that served it, or None where the log does not say.
-        version_label: where it asked for a label, and the log does not say what that stood for.
-        signature: "" for the default one.
-        timestamp: seconds since 1970, or 0 where there is none.
+        inputs: tensors by the names of the inputs.
+        model: name of the model; "" where the log has none.
+        version: number of the version that served the request; None where the log does not say.
+        version_label: label that the request asked for, if the log does not say which version
+            served it; "" otherwise.
+        signature: name of the signature; "" for the default one.
+        timestamp: seconds since 1970; 0 where the log has none.
     """
 
-    inputs: dict[str, Message]
+    inputs: dict[str, TensorProto]
     model: str
     version: int | None
     version_label: str
@@ -83,15 +71,15 @@ class LoggedRequest(NamedTuple):
 
 
 def parse_log(record: bytes) -> LoggedRequest:
-    """One record of a log.
+    """Parses one record of a log.
 
     The version is that of the response, which is the one that served; else the one asked for;
     else that of the log's own metadata.
 
     Raises:
-        Refusal: it is no PredictionLog, or one of another kind.
+        Refusal: the record is no PredictionLog, or one of another kind.
     """
-    log = PredictionLog()
+    log: Any = PredictionLog()
     try:
         log.ParseFromString(record)
     except DecodeError as error:
@@ -115,83 +103,74 @@ def parse_log(record: bytes) -> LoggedRequest:
     )
 
 
-def read_tensor(tensor: Message, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
-    """The batch of examples in a tensor.
+def read_tensor(tensor: TensorProto, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the batch of examples in a tensor, `(n, *shape)`, n ≥ 1, of `dtype`.
 
-    As in TensorFlow, values that are missing at the end repeat the last one, and no values at all
-    are zeros; but only up to `REPEATED_NUMBERS`, so that a few bytes cannot take all memory.
+    As everywhere in TensorFlow, values that are missing at the end repeat the last one, and no
+    values at all are zeros; but here only up to `REPEATED_NUMBERS`, so that a few bytes cannot
+    take all memory.
 
     Args:
-        dtype: that it must have.
-        shape: of one example; the tensor must be `(n, *shape)`, n ≥ 1.
-
-    Returns:
-        `(n, *shape)` of `dtype`.
+        tensor: parsed, from anyone.
+        dtype: required dtype: floats of 16, 32 or 64 bits, or integers held in `int_val`.
+        shape: required shape of one example.
 
     Raises:
-        Refusal: it is none.
+        Refusal: the tensor is no such batch.
     """
     if tensor.dtype != dtype.as_datatype_enum:
         raise Refusal(Reason.WRONG_DTYPE, f"{_dtype_name(tensor.dtype)}, not {dtype.name}")
-    sizes = _sizes(tensor.tensor_shape)
+    sizes = _sizes(tensor)
     if sizes is None or len(sizes) != len(shape) + 1 or sizes[1:] != shape:
         wanted = "".join(f", {n}" for n in shape)
         raise Refusal(Reason.WRONG_SHAPE, f"{sizes or 'unknown'}, not (n{wanted})")
     if sizes[0] == 0:
         raise Refusal(Reason.EMPTY_BATCH)
-    count = math.prod(sizes)
-    plain = np.dtype(dtype.as_numpy_dtype).newbyteorder("<")
-    if tensor.tensor_content:
-        if len(tensor.tensor_content) != count * plain.itemsize:
-            raise Refusal(
-                Reason.BROKEN_TENSOR,
-                f"{len(tensor.tensor_content)} bytes for {count} numbers of {dtype.name}",
-            )
-        flat = np.frombuffer(tensor.tensor_content, plain).astype(dtype.as_numpy_dtype)
-    else:
-        flat = _expand(_held(tensor, dtype), count)
-    return flat.reshape(sizes)
+    _require_held(tensor, dtype, math.prod(sizes))
+    try:
+        return tf.make_ndarray(tensor)
+    except OverflowError as error:
+        detail = f"values out of the range of {dtype.name}"
+        raise Refusal(Reason.BROKEN_TENSOR, detail) from error
 
 
-def _sizes(shape: Message) -> tuple[int, ...] | None:
+def _sizes(tensor: TensorProto) -> tuple[int, ...] | None:
+    """Returns the shape of a tensor; None where it is unknown or none."""
+    shape = tensor.tensor_shape
     if shape.unknown_rank or len(shape.dim) > _MAX_RANK:
         return None
     sizes = tuple(dim.size for dim in shape.dim)
     return None if any(size < 0 for size in sizes) else sizes
 
 
-def _held(tensor: Message, dtype: tf.DType) -> np.ndarray:
-    """The values in the field that belongs to the dtype."""
-    values = getattr(tensor, _VALUES[dtype])
-    target = dtype.as_numpy_dtype
-    if dtype in (tf.float32, tf.float64):
-        return np.fromiter(values, target, len(values))
-    integers = np.fromiter(values, np.int64, len(values))
-    limits = np.iinfo(np.uint16 if dtype == tf.float16 else target)
-    if len(integers) and (integers.min() < limits.min or integers.max() > limits.max):
-        raise Refusal(Reason.BROKEN_TENSOR, f"values out of the range of {dtype.name}")
-    cast = integers.astype(limits.dtype)
-    return cast.view(np.float16) if dtype == tf.float16 else cast
-
-
-def _expand(values: np.ndarray, count: int) -> np.ndarray:
-    missing = count - len(values)
-    if missing < 0 or (missing and count > REPEATED_NUMBERS):
-        raise Refusal(Reason.BROKEN_TENSOR, f"{len(values)} values for {count} numbers")
-    last = values[-1:] if len(values) else np.zeros(1, values.dtype)
-    return np.concatenate([values, np.repeat(last, missing)])
+def _require_held(tensor: TensorProto, dtype: tf.DType, count: int) -> None:
+    """Raises Refusal where a tensor does not hold `count` numbers, and may not stand for them."""
+    if tensor.tensor_content:
+        held = len(tensor.tensor_content)
+        if held != count * dtype.size:
+            detail = f"{held} bytes for {count} numbers of {dtype.name}"
+            raise Refusal(Reason.BROKEN_TENSOR, detail)
+        return
+    held = len(getattr(tensor, _VALUES.get(dtype, "int_val")))
+    if held > count or (held < count and count > REPEATED_NUMBERS):
+        raise Refusal(Reason.BROKEN_TENSOR, f"{held} values for {count} numbers")
 
 
 def _dtype_name(number: int) -> str:
+    """Returns the name of a dtype, or its number where it has no name."""
     try:
         return tf.as_dtype(number).name
     except TypeError:
         return f"dtype {number}"
 
 
-def _message_classes() -> dict[str, type[Message]]:
+def _prediction_log() -> type[Message]:
+    """Builds the class of a log's records from `_MESSAGES`."""
     file = descriptor_pb2.FileDescriptorProto(
-        name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3"
+        name=f"{_PACKAGE}.proto",
+        package=_PACKAGE,
+        syntax="proto3",
+        dependency=[TensorProto.DESCRIPTOR.file.name, wrappers_pb2.DESCRIPTOR.name],
     )
     kinds = descriptor_pb2.FieldDescriptorProto
     for message, fields in _MESSAGES.items():
@@ -200,8 +179,9 @@ def _message_classes() -> dict[str, type[Message]]:
             name, number, *repeated, kind = text.split()
             field = definition.field.add(name=name, number=int(number))
             field.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            if kind in _MESSAGES:
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+            if kind in _MESSAGES or "." in kind:
+                field.type = kinds.TYPE_MESSAGE
+                field.type_name = f".{kind}" if "." in kind else f".{_PACKAGE}.{kind}"
             else:
                 field.type = getattr(kinds, f"TYPE_{kind.upper()}")
     log = file.message_type[0]  # which kind of request it is shows even where that is empty
@@ -209,12 +189,9 @@ def _message_classes() -> dict[str, type[Message]]:
     for field in log.field:
         if field.name != "log_metadata":
             field.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in _MESSAGES
-    }
+    pool = descriptor_pool.Default()  # which knows TensorProto
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.PredictionLog"))
 
 
-PredictionLog = _message_classes()["PredictionLog"]
+PredictionLog = _prediction_log()

@@ -1,4 +1,4 @@
-"""TFRecord files, plain or gzip, read as data in bounded memory.
+"""A reader of TFRecord files, plain or gzip, in bounded memory.
 
 A record is `length (8 bytes), check of the length (4), data, check of the data (4)`, little-endian;
 a check is the CRC-32C of the bytes, rotated and shifted by a constant. TensorFlow's own reader
@@ -17,19 +17,19 @@ from typing import BinaryIO
 from keras_curv.errors import InputError
 from keras_curv.reading.crc32c import masked_crc32c
 
-MAX_RECORD = 32 * 2**20  # bytes; parsed, a hostile one takes up to 30 times as much
+MAX_RECORD = 32 * 2**20  # bytes; parsed, a hostile one takes up to 100 times as much
 _GZIP = b"\x1f\x8b"
 
 
 def read_records(path: str) -> Iterator[bytes | None]:
-    """The records of a TFRecord file, in order; None for one above `MAX_RECORD`.
+    """Yields the records of a TFRecord file, in order; None for one above `MAX_RECORD`.
 
     Args:
         path: a regular file; gzip is recognised by its first bytes.
 
     Raises:
-        InputError: names the file and the record (from 0) that is cut off or has a wrong check;
-            the records before it have come out.
+        InputError: a record is cut off or has a wrong check; the message names the file and the
+            record (from 0), after the records before it have come out.
     """
     number = 0
     try:
@@ -47,10 +47,11 @@ def read_records(path: str) -> Iterator[bytes | None]:
 
 
 class _Broken(Exception):
-    """What is wrong with a record."""
+    """A broken record; the message says what is wrong with it."""
 
 
-def _plain(raw: BinaryIO) -> BinaryIO:
+def _plain(raw: BinaryIO) -> BinaryIO | gzip.GzipFile:
+    """Returns the file as it is, or decompressed."""
     head = raw.read(12)
     raw.seek(0)
     # The length of a plain first record may begin like gzip; its check tells.
@@ -58,10 +59,11 @@ def _plain(raw: BinaryIO) -> BinaryIO:
 
 
 def _length_holds(head: bytes) -> bool:
+    """Whether the first 12 bytes of a record, its length and the check, fit each other."""
     return len(head) == 12 and masked_crc32c(head[:8]) == struct.unpack("<I", head[8:])[0]
 
 
-def _read_record(file: BinaryIO, head: bytes) -> bytes | None:
+def _read_record(file: BinaryIO | gzip.GzipFile, head: bytes) -> bytes | None:
     if len(head) < 12:
         raise _Broken("is cut off")
     if not _length_holds(head):
@@ -78,7 +80,7 @@ def _read_record(file: BinaryIO, head: bytes) -> bytes | None:
     return data
 
 
-def _skip(file: BinaryIO, length: int) -> None:
+def _skip(file: BinaryIO | gzip.GzipFile, length: int) -> None:
     while length:
         piece = file.read(min(length, MAX_RECORD))
         if not piece:

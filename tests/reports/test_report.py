@@ -20,9 +20,10 @@ from keras_curv.cli.certify import command
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
-from keras_curv.reports.html import charts, markup, page, pictures
+from keras_curv.reports.html import charts, page, pictures
 from keras_curv.reports.html.cases import Case
 from keras_curv.reports.html.report_data import ReportData
+from keras_curv.reports.html.templates import ENVIRONMENT, visible
 from keras_curv.reports.plot import last_radius
 from keras_curv.reports.wording import percent
 from keras_curv.rows.row import Row
@@ -189,10 +190,10 @@ def test_hostile_names_are_text(tmp_path):
 
 def test_text_cannot_become_markup():
     nasty = "</p><script>alert('1')</script>\x00\u2028\ud800"
-    text = markup.element("p", nasty, title=nasty)
+    text = ENVIRONMENT.from_string('<p title="{{ it }}">{{ it }}</p>').render(it=nasty)
     parsed = Page(text)
     assert [name for name, _ in parsed.tags] == ["p"]
-    assert parsed.text == parsed.all("p")[0]["title"] == markup.html.unescape(markup.escape(nasty))
+    assert parsed.text == parsed.all("p")[0]["title"] == visible(nasty)
     text.encode("utf-8")  # a lone surrogate would not
 
 
@@ -241,13 +242,13 @@ def row(index, radius, status="CERTIFIED", label=0):
 
 
 def rendered(rows, cases=(), **changed):
-    gathered, tally = ReportData(), Tally((0.5,))
-    gathered.add(rows)
+    report_data, tally = ReportData(), Tally((0.5,))
+    report_data.add(rows)
     tally.add(rows)
     summary = {"saved_model": "m", "dataset": "d"} | tally.summary()
     summary |= {"rivals": "all", "guarantee": "real", "input_scale": 1.0, "input_shape": [2]}
     summary |= {"depth": 2, "classes": 2} | changed
-    return require_self_contained(page.render(summary, {"version": "0"}, gathered, list(cases)))
+    return require_self_contained(page.render(summary, {"version": "0"}, report_data, list(cases)))
 
 
 def test_no_example_certified():
@@ -317,11 +318,11 @@ def test_the_least_robust_do_not_depend_on_batches(rng):
     correct = [r for r in rows if r.status != "TIED"]
     expected = sorted(correct, key=lambda r: (r.radius, r.index))[:12]
     for size in (1, 7, 500):
-        gathered = ReportData()
+        report_data = ReportData()
         for start in range(0, 500, size):
-            gathered.add(rows[start : start + size])
-        assert gathered.least_robust == expected
-        np.testing.assert_array_equal(gathered.radii, radii)
+            report_data.add(rows[start : start + size])
+        assert report_data.least_robust == expected
+        np.testing.assert_array_equal(report_data.radii, radii)
 
 
 def test_examples_are_read_again_by_index(rng):
@@ -352,7 +353,8 @@ def test_pictures_decode_to_what_was_drawn(rng):
 def test_the_curve_is_never_above_what_is_certified(count, rng):
     radii = np.where(rng.random(count) < 0.9, rng.exponential(size=count), 0.0)
     end = last_radius(radii)
-    drawing = charts.curve(radii, {"0.5": 0.5}, 0.9, "units")
+    macros = ENVIRONMENT.get_template("macros.html.j2").module
+    drawing = macros.drawing(charts.curve(radii, {"0.5": 0.5}, 0.9, "units"))
     path = next(a for a in Page(drawing).all("path"))["d"]
     steps = [(kind, float(value)) for kind, value in re.findall(r"([MHV ])([\d.]+)", path)]
     left, right = steps[0][1], steps[-1][1]

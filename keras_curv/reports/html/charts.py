@@ -1,4 +1,4 @@
-"""Drawings as inline SVG, which takes its colours and its size of type from the page's CSS."""
+"""Drawings of radii: what stands where. `macros.html.j2` makes them inline SVG."""
 
 from __future__ import annotations
 
@@ -7,22 +7,40 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_curv.reports.html.markup import Markup, element
+from keras_curv.reports.html.templates import coordinate
 from keras_curv.reports.plot import last_radius
 from keras_curv.reports.wording import percent
 
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 16, 32, 62
 _SMALL_WIDTH, _SMALL_HEIGHT, _SMALL_BASE, _SMALL_LEFT = 200, 110, 88, 22
+_SMALL_LENGTH = _SMALL_WIDTH - _SMALL_LEFT
 _COLUMNS = 540  # of the curve: it is evaluated once each
 _BARS = 24
 _LABEL_WIDTH = 0.12  # of the curve
 
 
+class Drawing:
+    """Shapes and texts of a drawing; their kinds are classes of the page's CSS.
+
+    Args:
+        width, height: size, in units of the coordinates.
+        described: for those who do not see it.
+    """
+
+    def __init__(self, width: int, height: int, described: str) -> None:
+        self.width, self.height, self.described = width, height, described
+        self.bars: list[tuple[float, float, float, float, str]] = []  # x, y, width, height, kind
+        self.lines: list[tuple[float, float, float, float, str]] = []  # from x, y to x, y; kind
+        self.path = ""  # the curve, as SVG has it
+        self.marks: list[tuple[float, float]] = []  # middles of dots on the curve
+        self.texts: list[tuple[str, float, float, str, str]] = []  # text, x, y, anchor, kind
+
+
 def curve(
     radii: np.ndarray, marked: Mapping[str, float], clean: float | None, units: str
-) -> Markup:
-    """The fraction of all examples certified at more than each radius.
+) -> Drawing:
+    """Draws the fraction of all examples certified at more than each radius.
 
     Between the columns of the drawing it shows the lower of the two values beside it.
 
@@ -32,102 +50,90 @@ def curve(
         clean: accuracy, or None.
         units: of the radii.
     """
-    end = last_radius(radii)
+    end, right, base = last_radius(radii), _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
-    def across(radius):
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * radius / end
+    def across(radius: float) -> float:
+        return _LEFT + (right - _LEFT) * radius / end
 
-    def down(fraction):
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1.0 - fraction)
+    def down(fraction: float) -> float:
+        return _TOP + (base - _TOP) * (1.0 - fraction)
 
-    grid = end * np.arange(_COLUMNS + 1) / _COLUMNS
-    above = len(radii) - np.searchsorted(np.sort(radii), grid, side="right")
-    path = f"M{_figure(_LEFT)} {_figure(down(above[0] / len(radii)))}"
-    for i in range(1, _COLUMNS + 1):
-        if above[i] != above[i - 1]:
-            path += f"H{_figure(across(grid[i - 1]))}V{_figure(down(above[i] / len(radii)))}"
-    path += f"H{_figure(across(end))}"
-    axes = [
-        *(_level(down(share), f"{100 * share:.0f} %") for share in (0.0, 0.25, 0.5, 0.75, 1.0)),
-        *(_tick(across(value), label) for value, label in ticks(end)),
-        _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, f"l2 radius, {units}", "middle"),
-    ]
+    values = "; ".join(f"{percent(share)} at radius {radius}" for radius, share in marked.items())
+    drawing = Drawing(_WIDTH, _HEIGHT, f"Certified accuracy falling with the radius: {values}")
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = down(share)
+        drawing.lines.append((_LEFT, y, right, y, "grid"))
+        drawing.texts.append((f"{100 * share:.0f} %", _LEFT - 8, y + 5, "end", "label"))
+    for value, label in ticks(end):
+        x = across(value)
+        drawing.lines.append((x, base, x, base + 5, "axis"))
+        drawing.texts.append((label, x, base + 24, "middle", "label"))
+    middle = (_LEFT + right) / 2
+    drawing.texts.append((f"l2 radius, {units}", middle, _HEIGHT - 8, "middle", "label"))
     if clean is not None:
         y = down(clean)
-        axes += [
-            _line(_LEFT, y, _WIDTH - _RIGHT, y, "clean"),
-            _text(_WIDTH - _RIGHT, y - 7, f"clean {percent(clean)}", "end", "halo"),
-        ]
-    points, labelled_to = [], 0.0
-    for radius, fraction in marked.items():
-        x, y = across(float(radius)), down(fraction)
-        if float(radius) > end:
+        drawing.lines.append((_LEFT, y, right, y, "clean"))
+        drawing.texts.append((f"clean {percent(clean)}", right, y - 7, "end", "halo"))
+    labelled_to = 0.0
+    for text, fraction in marked.items():
+        radius, x, y = float(text), across(float(text)), down(fraction)
+        if radius > end:
             continue
-        points.append(element("circle", cx=_figure(x), cy=_figure(y), r=4, class_="mark"))
-        if float(radius) - labelled_to >= _LABEL_WIDTH * end:
-            labelled_to = float(radius)
+        drawing.marks.append((x, y))
+        if radius - labelled_to >= _LABEL_WIDTH * end:
+            labelled_to = radius
             # Below on the left a falling curve leaves room, but not at the bottom.
             place = (x - 7, y + 20, "end") if y + 24 < down(0.0) else (x + 7, y - 7, "start")
-            points.append(_text(*place[:2], percent(fraction, 1), place[2], "halo"))
-    values = "; ".join(f"{percent(share)} at radius {radius}" for radius, share in marked.items())
-    return _drawing(
-        (_WIDTH, _HEIGHT),
-        f"Certified accuracy falling with the radius: {values}",
-        *axes,
-        element("path", d=path, class_="curve"),
-        *points,
-    )
+            drawing.texts.append((percent(fraction, 1), *place, "halo"))
+    grid = end * np.arange(_COLUMNS + 1) / _COLUMNS
+    above = len(radii) - np.searchsorted(np.sort(radii), grid, side="right")
+    heights = [coordinate(down(count / len(radii))) for count in above]
+    drawing.path = f"M{coordinate(_LEFT)} {heights[0]}"
+    for i in range(1, _COLUMNS + 1):
+        if above[i] != above[i - 1]:
+            drawing.path += f"H{coordinate(across(grid[i - 1]))}V{heights[i]}"
+    drawing.path += f"H{coordinate(right)}"
+    return drawing
 
 
 def histogram_counts(radii: np.ndarray, end: float) -> np.ndarray:
-    """How many positive radii fall into each bar; what is beyond the end is in the last one."""
+    """Counts the positive radii in each bar; those beyond the end are in the last one."""
     bars = np.minimum(radii[radii > 0.0] / end * _BARS, _BARS - 1).astype(int)
     return np.bincount(bars, minlength=_BARS)
 
 
 def histogram(
     counts: np.ndarray, uncertified: int, highest: int, end: float, described: str
-) -> Markup:
-    """One of several small histograms on the same axes; what has no radius stands to the left.
+) -> Drawing:
+    """Draws one of several small histograms on the same axes.
 
     Args:
         counts: of `histogram_counts`.
-        uncertified: examples of radius 0.
+        uncertified: examples of radius 0, which stand to the left.
         highest: count at full height.
         end: of the axis.
         described: for those who do not see it.
     """
-    width = (_SMALL_WIDTH - _SMALL_LEFT) / _BARS
-
-    def bar(x, count, kind):
-        height = (_SMALL_BASE - 4) * count / max(highest, 1)
-        return element(
-            "rect",
-            x=_figure(x),
-            y=_figure(_SMALL_BASE - height),
-            width=_figure(width - 1),
-            height=_figure(height),
-            class_=kind,
-        )
-
-    bars = [bar(_SMALL_LEFT + i * width, n, "certified") for i, n in enumerate(counts) if n]
-    if uncertified:
-        bars.append(bar(4, uncertified, "uncertified"))
-    return _drawing(
-        (_SMALL_WIDTH, _SMALL_HEIGHT),
-        described,
-        *bars,
-        _line(_SMALL_LEFT, _SMALL_BASE, _SMALL_WIDTH, _SMALL_BASE, "axis"),
-        _line(2, _SMALL_BASE, 4 + width + 1, _SMALL_BASE, "axis"),
-        *(
-            _text(_SMALL_LEFT + (_SMALL_WIDTH - _SMALL_LEFT) * value / end, 106, label, anchor)
-            for value, label, anchor in _small_ticks(end)
-        ),
-    )
+    drawing, width = Drawing(_SMALL_WIDTH, _SMALL_HEIGHT, described), _SMALL_LENGTH / _BARS
+    places = [(_SMALL_LEFT + i * width, count, "certified") for i, count in enumerate(counts)]
+    for x, count, kind in [*places, (4, uncertified, "uncertified")]:
+        if count:
+            height = (_SMALL_BASE - 4) * count / max(highest, 1)
+            drawing.bars.append((x, _SMALL_BASE - height, width - 1, height, kind))
+    for start, stop in ((_SMALL_LEFT, _SMALL_WIDTH), (2, 4 + width + 1)):
+        drawing.lines.append((start, _SMALL_BASE, stop, _SMALL_BASE, "axis"))
+    value, label = list(ticks(end))[-1]
+    last = _SMALL_LEFT + _SMALL_LENGTH * value / end
+    anchor = "middle" if value < 0.9 * end else "end"
+    drawing.texts += [
+        ("0", _SMALL_LEFT, 106, "middle", "label"),
+        (label, last, 106, anchor, "label"),
+    ]
+    return drawing
 
 
 def ticks(end: float) -> Iterator[tuple[float, str]]:
-    """Round numbers from 0 to `end`, at most seven, with their text.
+    """Yields round numbers from 0 to `end`, at most seven, with their text.
 
     Example:
         >>> [text for _, text in ticks(2.7)]
@@ -137,39 +143,3 @@ def ticks(end: float) -> Iterator[tuple[float, str]]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power * 6.0 >= end * (1 - 1e-9))
     for i in range(int(end / step * (1 + 1e-9)) + 1):
         yield i * step, f"{i * step:.6g}"
-
-
-def _small_ticks(end: float):
-    value, text = list(ticks(end))[-1]
-    return [(0.0, "0", "middle"), (value, text, "middle" if value < 0.9 * end else "end")]
-
-
-def _drawing(size: tuple[int, int], described: str, *children) -> Markup:
-    return element(
-        "svg", *children, viewBox=f"0 0 {size[0]} {size[1]}", role="img", aria_label=described
-    )
-
-
-def _text(x: float, y: float, text: str, anchor: str, kind: str | None = None) -> Markup:
-    place = {"x": _figure(x), "y": _figure(y), "text-anchor": anchor}
-    return element("text", text, class_=kind, **place)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
-    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    return element("line", class_=kind, **{name: _figure(v) for name, v in ends.items()})
-
-
-def _level(y: float, label: str) -> Markup:
-    line = _line(_LEFT, y, _WIDTH - _RIGHT, y, "grid")
-    return Markup(line + _text(_LEFT - 8, y + 5, label, "end"))
-
-
-def _tick(x: float, label: str) -> Markup:
-    base = _HEIGHT - _BOTTOM
-    return Markup(_line(x, base, x, base + 5, "axis") + _text(x, base + 24, label, "middle"))
-
-
-def _figure(value: float) -> str:
-    """A coordinate to a tenth of a unit."""
-    return f"{round(float(value), 1):g}"

@@ -1,8 +1,9 @@
 """A certification run as one HTML file, for people who were not there.
 
-The file has all in it: style, drawings and pictures, no script, nothing to fetch; its own content
-security policy forbids both. It follows the reader's light or dark scheme and the width of the
-screen. The same run gives the same bytes, in one go or resumed: there is no time in it.
+`report.html.j2` is the page; here are the figures that it shows. The file has all in it: style,
+drawings and pictures, no script, nothing to fetch; its own content security policy forbids both.
+It follows the reader's light or dark scheme and the width of the screen. The same run gives the
+same bytes, in one go or resumed: there is no time in it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pathlib
 import platform
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,13 +22,12 @@ from keras_curv.certificates.certificate import Status
 from keras_curv.reports.html import charts
 from keras_curv.reports.html.cases import Case
 from keras_curv.reports.html.examples import gallery
-from keras_curv.reports.html.markup import Markup, element, join
 from keras_curv.reports.html.report_data import ReportData
+from keras_curv.reports.html.templates import ENVIRONMENT
 from keras_curv.reports.plot import last_radius
+from keras_curv.reports.requests import request_reasons, request_tables
 from keras_curv.reports.wording import facts, number, percent, units
 
-_STYLE = Markup(pathlib.Path(__file__).with_name("style.css").read_text(encoding="utf-8"))
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _CLASSES = 24  # drawn at most
 
 _PROVED = {
@@ -48,25 +49,21 @@ _PROVED = {
         "every change δ of it with ‖δ‖₂ < r the predicted class wins the vote under noise."
     ),
 }
-_ONE_RIVAL = (
-    "This is not a certificate of the classifier. Each radius holds against one rival class only "
-    "(rivals: {}); against another one the prediction may change within it."
-)
 
 
 def render(
     summary: dict,
     settings: dict,
-    gathered: ReportData,
+    report_data: ReportData,
     cases: list[Case],
     command: Sequence[str] | None = None,
 ) -> str:
-    """The page.
+    """Renders the page.
 
     Args:
-        summary: what `run.certify_examples` returns.
+        summary: of the run.
         settings: of the run, what decides its rows.
-        gathered: its rows.
+        report_data: its rows.
         cases: the least robust ones; see `cases.find_cases`.
         command: that makes the run again, word by word; None: it was made from Python.
 
@@ -74,190 +71,67 @@ def render(
         HTML, in which all names are escaped.
     """
     model = pathlib.PurePath(summary["saved_model"]).name or summary["saved_model"]
-    title = f"Certified robustness of {model} on {summary['dataset']}"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", **{"http-equiv": "Content-Security-Policy"}, content=_POLICY),
-        element("title", title),
-        element("style", _STYLE),
-    )
-    main = element(
-        "main",
-        element("h1", title),
-        *_result(summary, gathered),
-        *_proved(summary),
-        *_classes(summary, gathered),
-        *_least_robust(summary, cases),
-        *_rerun(summary, settings, command),
-    )
-    page = element("html", head, element("body", main), lang="en")
-    return f"<!doctype html>\n{page}\n"
-
-
-def _result(summary: dict, gathered: ReportData):
     clean, certified = summary["clean_accuracy"], summary["certified_accuracy"]
-    yield element("p", _subtitle(summary), class_="subtitle")
-    if summary["rivals"] != "all":
-        yield element("p", _ONE_RIVAL.format(summary["rivals"]), class_="warning")
-    rows = [(radius, percent(fraction)) for radius, fraction in certified.items()]
-    if clean is not None:
-        rows.insert(0, ("0 (clean)", percent(clean)))
-    table = _table(
-        "Share of all examples that are predicted as labelled, and proved to stay so within the "
-        "radius"
-        if clean is not None
-        else "Share of all examples whose prediction is proved to stay within the radius",
-        ("l2 radius", "certified accuracy" if clean is not None else "certified"),
-        rows,
-    )
-    scale = units(summary["input_scale"])
-    drawing = charts.curve(gathered.radii, certified, clean, scale)
-    yield element("div", table, element("figure", drawing), class_="result")
-
-
-def _subtitle(summary: dict) -> str:
-    count = f"{summary['examples']:,} example{'s' if summary['examples'] != 1 else ''}"
-    shape = " × ".join(map(str, summary["input_shape"]))
-    return (
-        f"{count}; a network of {summary['depth']} affine maps, {shape} inputs and "
-        f"{summary['classes']} classes"
-    )
-
-
-def _proved(summary: dict):
-    yield element("h2", "What is proved")
-    yield element("p", _PROVED[summary["guarantee"]])
-    terms = [("model", summary["saved_model"]), ("data", summary["dataset"]), *facts(summary)]
-    yield _list_of_terms(terms)
+    shares = [] if clean is None else [("0 (clean)", percent(clean))]
+    shares += [(radius, percent(fraction)) for radius, fraction in certified.items()]
     counts = {Status[name]: count for name, count in summary["statuses"].items() if count}
-    rows = [(status.name.lower(), f"{count:,}", status.text) for status, count in counts.items()]
-    yield _table("What came of the examples", ("status", "examples", "meaning"), rows, numbers=(1,))
-
-
-def _classes(summary: dict, gathered: ReportData):
-    radii, classes, correct = gathered.radii, gathered.classes, gathered.correct
-    labelled = summary["clean_accuracy"] is not None
-    names = np.unique(classes)
-    yield element("h2", f"Radii by {'class' if labelled else 'predicted class'}")
-    medians = {name: float(np.median(radii[classes == name])) for name in names}
-    if len(names) > _CLASSES:
-        note = f"The {_CLASSES} of {len(names)} classes whose median radius is smallest. "
-        names = sorted(sorted(names, key=medians.get)[:_CLASSES])
-    else:
-        note = ""
-    end = last_radius(radii)
-    counts = {name: charts.histogram_counts(radii[classes == name], end) for name in names}
-    zeros = {name: int(np.sum(radii[classes == name] == 0.0)) for name in names}
-    highest = max(max(counts[name].max(), zeros[name]) for name in names)
-    note += (
-        f"How many examples of a class have which radius, all on the same axes: up to {end:.3g} "
-        f"across, {highest:,} examples high. Above each stand the number of examples and their "
-        "median radius. The orange bar on the left counts those without a radius, wrong or "
-        "unproved; in the median they are 0."
-    )
-    yield element("p", note, class_="note")
-    drawn, rows = [], []
-    for name in names:
-        mine = classes == name
-        called = str(name) if name >= 0 else "none"
-        total, median = int(mine.sum()), number(medians[name])
-        having = f"{total - zeros[name]:,} with a radius, {zeros[name]:,} without"
-        described = f"Class {called}: {having}"
-        drawing = charts.histogram(counts[name], zeros[name], highest, end, described)
-        caption = element(
-            "figcaption", element("strong", f"Class {called}"), f" {total:,}, median {median}"
-        )
-        drawn.append(element("figure", caption, drawing))
-        shares = [np.mean(radii[mine] > float(r)) for r in summary["certified_accuracy"]]
-        shares = [np.mean(correct[mine]), *shares] if labelled else shares
-        rows.append((called, f"{total:,}", *(percent(share) for share in shares), median))
-    yield element("div", *drawn, class_="classes")
-    heads = [f"at {radius}" for radius in summary["certified_accuracy"]]
-    heads = ["class", "examples", *(["clean"] if labelled else []), *heads, "median radius"]
-    table = _table("Certified accuracy within each class", heads, rows)
-    yield element("details", element("summary", "The same as a table"), table)
-
-
-def _least_robust(summary: dict, cases: list[Case]):
-    yield element("h2", "The least robust examples")
-    if not cases:
-        yield element("p", "No example has a correct prediction that could be proved.")
-        return
     searched = summary["guarantee"] != "probabilistic"
-    text = (
-        "Of the examples predicted as labelled"
-        if summary["clean_accuracy"] is not None
-        else "Of the examples with a prediction"
+    shapes = list(dict.fromkeys(case.x.shape for case in cases))
+    galleries = [gallery([c for c in cases if c.x.shape == shape], searched) for shape in shapes]
+    return ENVIRONMENT.get_template("report.html.j2").render(
+        title=f"Certified robustness of {model} on {summary['dataset']}",
+        summary=summary,
+        shares=shares,
+        curve=charts.curve(report_data.radii, certified, clean, units(summary["input_scale"])),
+        proved=_PROVED[summary["guarantee"]],
+        terms=[("model", summary["saved_model"]), ("data", summary["dataset"]), *facts(summary)],
+        statuses=[(s.name.lower(), f"{count:,}", s.text) for s, count in counts.items()],
+        classes=_classes(summary, report_data),
+        searched=searched,
+        galleries=galleries,
+        shown=len(cases),
+        tables=request_tables(summary) if "versions" in summary else [],
+        reasons=request_reasons(summary) if "versions" in summary else [],
+        command=None if command is None else [shlex.quote(word) for word in command],
+        settings=_settings(summary, settings),
     )
-    text += f", the {len(cases)} with the smallest radius"
-    if searched:
-        text += (
-            ", each with the closest adversarial point that a search (projected gradient descent "
-            "in balls of varying size) found. The distance to the nearest one there is, is between "
-            "the radius and the distance found; where the two are close, little is left to prove. "
-            "Points may leave the range of pixels, as the proof allows; pictures are clipped."
-        )
-        if summary["rivals"] != "all":
-            text += " The radius is against one rival only, so a point may be nearer than it."
-    else:
-        text += ". Adversarial points of a classifier smoothed by noise are not searched for."
-    yield element("p", text)
-    yield gallery(cases, searched)
 
 
-def _rerun(summary: dict, settings: dict, command: Sequence[str] | None):
-    yield element("h2", "How to make this again")
-    if command is None:
-        yield element(
-            "p",
-            "The run was made from Python, by ",
-            element("code", "keras_curv.certify_examples"),
-            " with the settings below.",
-        )
-    else:
-        words = (element("span", shlex.quote(word)) for word in command)
-        yield element("pre", element("code", Markup(" ".join(words))))
-    yield element(
-        "p",
-        "With the same files, settings and versions, every row and this page come out the same. "
-        "The fingerprint is the SHA-256 of the model that was read.",
-        class_="note",
-    )
+def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
+    """Returns the histograms of the classes, all on the same axes, and the table of the same."""
+    radii, classes, correct = report_data.radii, report_data.classes, report_data.correct
+    labelled, certified = summary["clean_accuracy"] is not None, summary["certified_accuracy"]
+    of_class = {int(k): classes == k for k in np.unique(classes)}
+    medians = {k: float(np.median(radii[mine])) for k, mine in of_class.items()}
+    kept = sorted(sorted(medians, key=lambda k: medians[k])[:_CLASSES])
+    end = last_radius(radii)
+    counts = {k: charts.histogram_counts(radii[of_class[k]], end) for k in kept}
+    zeros = {k: int(np.sum(radii[of_class[k]] == 0.0)) for k in kept}
+    highest = max(max(int(counts[k].max()), zeros[k]) for k in kept)
+    shown, rows = [], []
+    for k in kept:
+        mine, name = of_class[k], str(k) if k >= 0 else "none"
+        total, median = int(mine.sum()), number(medians[k])
+        having = f"{total - zeros[k]:,} with a radius, {zeros[k]:,} without"
+        drawing = charts.histogram(counts[k], zeros[k], highest, end, f"Class {name}: {having}")
+        shown.append((name, f"{total:,}", median, drawing))
+        shares = [np.mean(correct[mine])] if labelled else []
+        shares += [np.mean(radii[mine] > float(radius)) for radius in certified]
+        rows.append((name, f"{total:,}", *map(percent, shares), median))
+    heads = ["class", "examples", *(["clean"] if labelled else [])]
+    heads += [*(f"at {radius}" for radius in certified), "median radius"]
+    return dict(shown=shown, count=len(of_class), end=end, highest=highest, heads=heads, rows=rows)
+
+
+def _settings(summary: dict, settings: dict) -> list[tuple[str, Any]]:
+    """Returns names and values of what decides the rows and the page."""
     versions = {
+        "keras_curv": settings["version"],
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
     }
-    known = {"saved_model": summary["saved_model"], **settings}
-    known["radii"] = ", ".join(summary["certified_accuracy"])
-    known = {"keras_curv": known.pop("version"), **versions, **known}
-    yield _table("Settings and versions", ("name", "value"), known.items(), numbers=())
-
-
-def _list_of_terms(terms) -> Markup:
-    return element("dl", *(join(element("dt", name), element("dd", text)) for name, text in terms))
-
-
-def _table(caption: str, heads, rows, numbers: tuple[int, ...] | None = None) -> Markup:
-    """A table whose first column names its rows; `numbers` are the columns set to the right."""
-    numbers = range(len(heads)) if numbers is None else numbers
-    kinds = ["number" if i in numbers else None for i in range(len(heads))]
-    top = [element("th", h, scope="col", class_=k) for h, k in zip(heads, kinds, strict=True)]
-    body = [
-        element(
-            "tr",
-            element("th", row[0], scope="row", class_=kinds[0]),
-            *(element("td", c, class_=k) for c, k in zip(row[1:], kinds[1:], strict=True)),
-        )
-        for row in rows
-    ]
-    table = element(
-        "table",
-        element("caption", caption),
-        element("thead", element("tr", *top)),
-        element("tbody", *body),
-    )
-    return element("div", table, class_="scroll")
+    others = {name: value for name, value in settings.items() if name != "version"}
+    radii = {"radii": ", ".join(summary["certified_accuracy"])}
+    return list((versions | {"saved_model": summary["saved_model"]} | others | radii).items())

@@ -18,7 +18,7 @@ def is_image(shape: tuple[int, ...]) -> bool:
 
 
 def value_range(x: np.ndarray) -> tuple[float, float]:
-    """The values that are drawn black and white.
+    """Returns the values that are drawn black and white.
 
     Args:
         x: all examples that are drawn, in the units of the data set.
@@ -32,7 +32,7 @@ def value_range(x: np.ndarray) -> tuple[float, float]:
 
 
 def image(x: np.ndarray, limits: tuple[float, float]) -> str:
-    """The address of an example drawn; what is out of range is clipped.
+    """Draws an example and returns its address; what is out of range is clipped.
 
     Args:
         x: of a shape that `is_image`.
@@ -48,7 +48,7 @@ def is_coloured(shape: tuple[int, ...]) -> bool:
 
 
 def difference(delta: np.ndarray) -> str:
-    """The address of a difference drawn, amplified until its largest entry has full colour.
+    """Draws a difference, its largest entry in full colour, and returns its address.
 
     In grey images orange is more, blue is less, and white is no change; in coloured ones every
     channel is moved away from mid-grey.
@@ -61,7 +61,7 @@ def difference(delta: np.ndarray) -> str:
 
 
 def _three_colours(x: np.ndarray) -> np.ndarray:
-    """`(rows, columns, 3)`, not more than `LARGEST` of each."""
+    """Returns an image as `(rows, columns, 3)`, at most `LARGEST` rows and columns."""
     step = -(-max(x.shape[:2]) // LARGEST)
     x = np.asarray(x, np.float64)[::step, ::step]
     x = x[..., None] if x.ndim == 2 else x
@@ -73,7 +73,7 @@ def _address(pixels: np.ndarray) -> str:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """An image file.
+    """Returns an image file.
 
     Args:
         pixels: `(rows, columns, 3)`, 0 to 255.

@@ -1,4 +1,4 @@
-"""What a report needs of a run: two numbers for every row, and the few least robust rows."""
+"""The data of a run that a report needs: few numbers of every row, and the least robust rows."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)
 
 
 class ReportData:
-    """Takes rows in as they come; examples are read again in the end, by index.
+    """Data of the rows of a run, taken in as they come.
+
+    Examples are not kept; the few that are shown are read again in the end, by index.
 
     Args:
-        count: of the least robust examples to keep: predicted as labelled, smallest radius first.
+        count: how many of the least robust examples to keep.
 
     Attributes:
-        least_robust: their rows.
+        least_robust: rows of examples predicted as labelled, those of the smallest radius first.
     """
 
-    def __init__(self, count: int = 12):
+    def __init__(self, count: int = 12) -> None:
         self.least_robust: list[Row] = []
         self._count = count
         self._radii = array.array("d")
@@ -32,7 +34,7 @@ class ReportData:
         self._correct = array.array("b")
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Counts rows in, but for those that are skipped."""
+        """Takes rows in, but for those that are skipped."""
         rows = [row for row in rows if not row.skipped]
         for row in rows:
             self._radii.append(row.radius)
@@ -45,12 +47,12 @@ class ReportData:
 
     @property
     def radii(self) -> np.ndarray:
-        """Of every example; 0 where nothing is certified."""
+        """Radius of every example; 0 where nothing is certified."""
         return np.array(self._radii)
 
     @property
     def classes(self) -> np.ndarray:
-        """The label of every example, or without labels its prediction; −1 is none."""
+        """Label of every example, or without labels its prediction; −1 is none."""
         return np.array(self._classes)
 
     @property
