@@ -116,7 +116,7 @@ def plain_logits():
 AUTHORS = [f"{name}{depth}" for name in ("softplus", "sigmoid", "tanh") for depth in (2, 3, 4)]
 
 
-@pytest.fixture(params=AUTHORS)
+@pytest.fixture(params=AUTHORS, scope="session")  # its tests stand together, and trace once
 def authors_case(request):
     """One reference network of the paper's authors' code, with the figures they got for it."""
     path = pathlib.Path(__file__).parent / "data" / "crc_authors.npz"

@@ -112,7 +112,7 @@ def test_all_changes_of_coordinates_at_once_change_nothing(method, seed):
 
 
 @pytest.mark.parametrize("method", ["crc", "auto"])
-@part(0.03)  # each traces a search for every network
+@part(0.02)  # each traces a search for every network
 @given(seeds)
 def test_all_changes_at_once_change_nothing_in_a_search(method, seed):
     assert_unchanged(seed, method, CHANGES)
