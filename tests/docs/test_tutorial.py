@@ -1,4 +1,4 @@
-"""The tutorial runs as it is printed: every block of it, in order, in one process and one folder."""
+"""The tutorial runs as printed: every block of it, in order, in one process and one folder."""
 
 import pathlib
 import re
