@@ -89,7 +89,7 @@ class Anchor(NamedTuple):
     square: list[np.ndarray]
 
     def take(self, rows: np.ndarray) -> Anchor:
-        """Those of these inputs only."""
+        """Returns the anchor of these inputs only."""
         taken = {}
         for name, field in self._asdict().items():
             shared = 1 if name in ("jacobian", "square") else 0  # the first layer's
@@ -98,7 +98,7 @@ class Anchor(NamedTuple):
 
 
 def anchor_at(maps: HiddenMaps, x: np.ndarray) -> Anchor:
-    """What the bounds need of the inputs x, `(n, dim)`, float64."""
+    """Returns what the bounds need of the inputs x, `(n, dim)`, float64."""
     a = tf.constant(x, tf.float64)
     pre, post, slope = [], [a], []
     for affine, activation in zip(maps.affines, maps.activations, strict=True):

@@ -71,7 +71,7 @@ class LocalCurvature:
         return all(1e-30 <= affine.norm <= 1e30 for affine in self.network.affines)
 
     def anchor_size(self) -> int:
-        """Numbers that the anchor of one input holds, at most."""
+        """Upper bound on how many numbers the anchor of one input holds."""
         widths = [affine.fan_out for affine in self._hidden]
         inner = sum(width**2 for width in widths[1:-1])
         return (2 + len(self._first)) * sum(widths[1:]) + 4 * sum(widths) + inner

@@ -41,7 +41,7 @@ class Region(NamedTuple):
 
 
 def region_around(maps: HiddenMaps, anchor: Anchor, radius: np.ndarray) -> Region:
-    """What holds in the balls of these radii, `(n,)`, around the anchor's inputs."""
+    """Returns what holds in the balls of these radii, `(n,)`, around the anchor's inputs."""
     lipschitz, drift = np.ones_like(radius), np.zeros_like(radius)
     spread = None  # of a_{I−1} around a_{I−1}(x0), entrywise
     region = Region(*([] for _ in Region._fields))

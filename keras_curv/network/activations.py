@@ -272,12 +272,12 @@ def get(name: str) -> Activation:
 
 
 def named_in_keras(table: Iterable[str]) -> list[str]:
-    """Those of these names that a Keras layer takes."""
+    """Returns those of these names that a Keras layer takes."""
     return [name for name in table if hasattr(keras.activations, name)]
 
 
 def require_smooth(activations: Iterable[Activation]) -> None:
-    """Refuses what has no curvature bound.
+    """Refuses an activation that has no curvature bound.
 
     Raises:
         InputError: names the first activation whose σ″ is unbounded.

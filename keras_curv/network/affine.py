@@ -116,7 +116,7 @@ class Affine:
 
     @functools.cached_property
     def gram(self) -> Gram:
-        """For eigenvalue bounds with many diagonals."""
+        """WᵀW, for eigenvalue bounds with many diagonals."""
         return Gram(self.kernel)
 
     @functools.cached_property
@@ -135,7 +135,7 @@ class Affine:
         return norm_bound(self.bias)
 
     def norms(self, activation: Activation | None) -> LayerNorms:
-        """What the rounding charge needs of this map and of the activation behind it, if any."""
+        """Returns what the rounding charge needs of this map and of what is behind it."""
         return LayerNorms(
             fan_in=self.fan_in,
             fan_out=self.fan_out,
@@ -151,5 +151,5 @@ class Affine:
 
 
 def gain(kernel: np.ndarray, shift: np.ndarray) -> float:
-    """The most that `|a| |W| + |shift|` has, in any entry, of one more than the largest |a|."""
+    """Upper bound on the entries of `|a| |W| + |shift|`, in units of one plus the largest |a|."""
     return float(max(1.0, abs(kernel).sum(axis=0).max(), np.abs(shift).max()))

@@ -178,7 +178,7 @@ class FeedForward(abc.ABC):
         return total
 
     def runner_up(self, logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """The likeliest class other than `label`, `(n,)`; excluded by index, so ties are kept."""
+        """Returns the likeliest class other than `label`, `(n,)`; by index, so ties are kept."""
         return tf.argmax(_without(logits, label), axis=-1, output_type=label.dtype)
 
 
@@ -188,7 +188,7 @@ def likeliest_rivals(logits: tf.Tensor, label: tf.Tensor, count: int) -> tf.Tens
 
 
 def _without(logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-    """The logits with that of the label at −∞."""
+    """Returns the logits with that of the label at −∞."""
     own = tf.one_hot(label, logits.shape[-1], on_value=True, off_value=False)
     return tf.where(own, tf.constant(-np.inf, logits.dtype), logits)
 

@@ -23,12 +23,12 @@ _LARGEST = 1e100
 
 
 def on_grid(point: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """The radii of these points of the grid around `unit`, which is its point 0."""
+    """Returns the radii of these points of the grid around `unit`, which is its point 0."""
     return unit * np.exp(_STEP * point)
 
 
 def grid_below(radius: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Which point of the grid is the largest that is not above these radii; −∞ for 0."""
+    """Returns the largest point of the grid that is not above these radii; −∞ for 0."""
     with np.errstate(divide="ignore"):
         nearest = np.round(np.log(radius / unit) / _STEP)
     return np.where(on_grid(nearest, unit) <= radius, nearest, nearest - 1.0)
