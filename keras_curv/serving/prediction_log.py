@@ -1,6 +1,6 @@
 """Requests that TF Serving logged, parsed as data.
 
-The messages around TensorFlow's own `TensorProto` are those of TF Serving's public protos, with
+The messages are those of TF Serving's public protos, with
 the fields that matter here; the parser skips all others. They have a package name of their own, so
 that nothing depends on `tensorflow-serving-api` and nothing collides with it.
 
@@ -37,7 +37,12 @@ _MESSAGES = {
     "PredictResponse": "model_spec 2 ModelSpec",
     "ModelSpec": "name 1 string, version 2 google.protobuf.Int64Value, "
     "signature_name 3 string, version_label 4 string",
-    "Input": "key 1 string, value 2 tensorflow.TensorProto",  # the entries of a map
+    "Input": "key 1 string, value 2 Tensor",  # the entries of a map
+    # A TensorProto without strings, resources and variants, of which two bytes are an object each.
+    "Tensor": """
+        dtype 1 int32, tensor_shape 2 tensorflow.TensorShapeProto, tensor_content 4 bytes,
+        float_val 5 repeated float, double_val 6 repeated double, int_val 7 repeated int32,
+        half_val 13 repeated int32""",
 }
 _LOGS = {
     "classify_log": Reason.CLASSIFY,
@@ -103,7 +108,7 @@ def parse_log(record: bytes) -> LoggedRequest:
     )
 
 
-def read_tensor(tensor: TensorProto, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
+def read_tensor(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
     """Returns the batch of examples in a tensor, `(n, *shape)`, n ≥ 1, of `dtype`.
 
     As everywhere in TensorFlow, values that are missing at the end repeat the last one, and no
@@ -111,7 +116,7 @@ def read_tensor(tensor: TensorProto, dtype: tf.DType, shape: tuple[int, ...]) ->
     take all memory.
 
     Args:
-        tensor: parsed, from anyone.
+        tensor: the message, from anyone.
         dtype: required dtype: floats of 16, 32 or 64 bits, or integers held in `int_val`.
         shape: required shape of one example.
 
@@ -127,14 +132,15 @@ def read_tensor(tensor: TensorProto, dtype: tf.DType, shape: tuple[int, ...]) ->
     if sizes[0] == 0:
         raise Refusal(Reason.EMPTY_BATCH)
     _require_held(tensor, dtype, math.prod(sizes))
+    tensor.DiscardUnknownFields()
     try:
-        return tf.make_ndarray(tensor)
+        return tf.make_ndarray(TensorProto.FromString(tensor.SerializeToString()))
     except OverflowError as error:
         detail = f"values out of the range of {dtype.name}"
         raise Refusal(Reason.BROKEN_TENSOR, detail) from error
 
 
-def _sizes(tensor: TensorProto) -> tuple[int, ...] | None:
+def _sizes(tensor: Any) -> tuple[int, ...] | None:
     """Returns the shape of a tensor; None where it is unknown or none."""
     shape = tensor.tensor_shape
     if shape.unknown_rank or len(shape.dim) > _MAX_RANK:
@@ -143,7 +149,7 @@ def _sizes(tensor: TensorProto) -> tuple[int, ...] | None:
     return None if any(size < 0 for size in sizes) else sizes
 
 
-def _require_held(tensor: TensorProto, dtype: tf.DType, count: int) -> None:
+def _require_held(tensor: Any, dtype: tf.DType, count: int) -> None:
     """Raises Refusal where a tensor does not hold `count` numbers, and may not stand for them."""
     if tensor.tensor_content:
         held = len(tensor.tensor_content)

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from keras_curv.errors import InputError
 from keras_curv.reading.crc32c import masked_crc32c
 
-MAX_RECORD = 32 * 2**20  # bytes; parsed, a hostile one takes up to 100 times as much
+MAX_RECORD = 32 * 2**20  # bytes; parsed, a hostile one takes up to 30 times as much
 _GZIP = b"\x1f\x8b"
 
 
