@@ -24,14 +24,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse
+import scipy.sparse.linalg
 
 from keras_curv.errors import InputError
-from keras_curv.numerics.lanczos import largest_eigenpairs
 from keras_curv.numerics.rounding import UNIT, gamma, norm_bound, up
 
 _DENSE_BELOW = 64  # sides below which LAPACK's full solver is quicker than Lanczos
-_LANCZOS_STEPS = 300  # at most; where they do not do, LAPACK's full solver does
 
 
 def spectral_norm_estimate(kernel: np.ndarray, *, iterations: int = 25, seed: int = 0) -> float:
@@ -102,10 +100,11 @@ def symmetric_norm_estimate(matrix: np.ndarray) -> float:
     """‖A‖ = max |λ(A)| of a symmetric matrix, from below, to about 1e-6 relative."""
     if len(matrix) < _DENSE_BELOW:
         return float(np.abs(scipy.linalg.eigvalsh(matrix)).max())
-    (square,), _ = largest_eigenpairs(
-        lambda v: v @ matrix @ matrix, (1, len(matrix)), steps=_LANCZOS_STEPS, tolerance=1e-6
+    start = np.random.default_rng(0).standard_normal(len(matrix))
+    values = scipy.sparse.linalg.eigsh(
+        matrix, k=1, which="LM", v0=start, tol=1e-6, return_eigenvectors=False
     )
-    return math.sqrt(max(square, 0.0))
+    return float(np.abs(values[0]))
 
 
 class Gram:
@@ -215,10 +214,12 @@ def _guesses(matrix: np.ndarray) -> Iterator[float]:
     """The largest eigenvalue, by Lanczos, and should that turn out a lesser one, by LAPACK."""
     side = len(matrix)
     if side >= _DENSE_BELOW:
-        (value,), _ = largest_eigenpairs(
-            lambda v: v @ matrix, (1, side), steps=_LANCZOS_STEPS, tolerance=1e-12
-        )
-        yield float(value)
+        start = np.random.default_rng(0).standard_normal(side)
+        with contextlib.suppress(scipy.sparse.linalg.ArpackError):
+            values = scipy.sparse.linalg.eigsh(
+                matrix, k=1, which="LA", v0=start, tol=1e-12, return_eigenvectors=False
+            )
+            yield float(values[0])
     for only in ([side - 1, side - 1], None):
         with contextlib.suppress(scipy.linalg.LinAlgError):
             yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=only)[-1])
