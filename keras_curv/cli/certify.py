@@ -16,7 +16,7 @@ import contextlib
 import pathlib
 import sys
 
-from keras_curv.cli.command import Command, at_terminal, fail, quiet_stderr
+from keras_curv.cli.command import DATA_DIR, Command, at_terminal, fail, quiet_stderr
 from keras_curv.errors import InputError, require_fraction
 
 DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
@@ -29,20 +29,20 @@ MODEL.define(
     "string",
     "saved_model",
     str(DIGITS),
-    "SavedModel directory, or a base path with numbered versions (the newest is taken).",
+    "Directory of the SavedModel to certify, or a base path with numbered versions, of which the newest is taken; default: the model of digits that comes with the package.",
 )
-MODEL.define("string", "signature", "serving_default", "Signature of the SavedModel.")
+MODEL.define("string", "signature", "serving_default", "Name of the signature that is certified.")
 MODEL.define(
     "string",
     "method",
     "auto",
-    "auto: the largest radius of all methods that apply; or one of them: crc, crc_local, crown, lipschitz, quadratic; to compare with: interval, coap, smoothing.",
+    "Method of proof. auto takes the largest radius of all that apply: crc, crc_local, crown, lipschitz, quadratic, each of which can be named alone; interval, coap and smoothing are there to compare with.",
 )
 MODEL.define(
     "string",
     "guarantee",
     "real",
-    "real: real arithmetic on the stored weights; float32: also what serving in float32 may do.",
+    "What the proof is about. real: real arithmetic on the stored weights; float32: also what a server makes of them in float32.",
 )
 
 NAMED = COMMAND.section("A data set by name")
@@ -50,40 +50,40 @@ NAMED.define(
     "string",
     "dataset",
     "digits",
-    "digits (embedded), mnist, fashion_mnist or cifar10 (through tfds); pixels in [0, 1].",
+    "Data set to certify on: digits, which come with the package, or mnist, fashion_mnist or cifar10, through tfds; pixels are in [0, 1].",
 )
-NAMED.define("string", "split", "test", "Split of the data set.")
 NAMED.define(
     "string",
-    "data_dir",
-    None,
-    "Where tfds finds its data sets; default: TFDS_DATA_DIR, or tfds' own place.",
+    "split",
+    "test",
+    "Split of the data set: train, test, or any of tfds' split expressions.",
 )
+NAMED.define("string", "data_dir", None, DATA_DIR)
 
 EXAMPLES = COMMAND.section("Examples, of a data set or a file")
 EXAMPLES.define(
     "string",
     "inputs",
     None,
-    "An .npz file with arrays x, and y if there are labels, instead of a data set.",
+    "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set.",
 )
 EXAMPLES.define(
     "float",
     "input_scale",
     1.0,
-    "Multiply examples by this before the model sees them (255 for a model of raw pixels). Radii are in the model's input units, so they are multiplied too.",
+    "Number that examples are multiplied by before the model sees them, as 255 for a model of raw pixels. Radii are in the model's input units, so they are multiplied too.",
 )
 EXAMPLES.define(
     "string",
     "rivals",
     "all",
-    "all: a certificate of the classifier; runner_up, random, least: one rival each, as in the paper's tables.",
+    "Classes to hold against the prediction. all makes a certificate of the classifier; runner_up, random and least take one class, as the paper's tables do.",
 )
 EXAMPLES.define(
     "integer",
     "seed",
     0,
-    "Of --rivals random, and of the noise of --method smoothing.",
+    "Seed of --rivals random, and of the noise of --method smoothing.",
     lower_bound=0,
 )
 
@@ -92,77 +92,96 @@ REQUESTS.define(
     "multi_string",
     "requests",
     None,
-    "TFRecord files of PredictionLog, as TF Serving logs them, or warm-up files, instead of a data set; shell patterns; repeatable. Each request is certified for the version that served it, if --saved_model is a base path, else for that SavedModel.",
+    "Files of requests to certify instead of a data set: TFRecord files of PredictionLog, as TF Serving logs them, or warm-up files; a shell pattern; repeatable. If --saved_model is a base path, each request is certified for the version that served it.",
 )
-REQUESTS.define("string", "model_name", None, "Only --requests to the model of this name.")
+REQUESTS.define(
+    "string",
+    "model_name",
+    None,
+    "Name of the model whose requests are certified; others are skipped.",
+)
 REQUESTS.define(
     "string",
     "baseline",
     None,
-    "For --requests: another SavedModel or base path, to report which requests lost their certificate against it.",
+    "Another SavedModel or base path; reports which requests it certifies and --saved_model does not.",
 )
 REQUESTS.define(
-    "string", "lost", None, "CSV file of the examples that lost it against the --baseline."
+    "string", "lost", None, "CSV file to write of the examples that only the --baseline certifies."
 )
 REQUESTS.define(
     "float",
     "max_lost",
     None,
-    "Exit with status 3 if, of the examples that the --baseline certifies at any --radius, more than this fraction lost it; 0 allows none.",
+    "Largest fraction, of the examples that the --baseline certifies, that may lose their certificate at any --radius; above it the exit status is 3.",
 )
 
 SMOOTHING = COMMAND.section("Smoothing by noise")
-SMOOTHING.define("float", "deviation", None, "Of the noise of --method smoothing, in input units.")
+SMOOTHING.define("float", "deviation", None, "Standard deviation of the noise, in input units.")
+SMOOTHING.define("integer", "samples", 100_000, "Number of noisy copies of each example that vote.")
 SMOOTHING.define(
-    "integer", "samples", 100_000, "Noisy copies of each example, for --method smoothing."
+    "float",
+    "failure_probability",
+    1e-3,
+    "Probability α, for each example, that its radius is wrong.",
 )
-SMOOTHING.define("float", "failure_probability", 1e-3, "α of each example, for --method smoothing.")
 SMOOTHING.define(
     "enum",
     "noise",
     "own",
     ["own", "shared"],
-    "For --method smoothing: shared by all examples is many times faster; errors may come together.",
+    "Whether each example has noise of its own, or all share it, which is many times faster, but errors may come together.",
 )
 
 REPORT = COMMAND.section("What to report, and a release gate")
 REPORT.define(
-    "multi_float", "radius", None, "Report certified accuracy at this l2 radius; repeatable."
+    "multi_float",
+    "radius",
+    None,
+    "Radius, l2, in input units, at which to report certified accuracy; repeatable.",
 )
-REPORT.define("integer", "limit", None, "Only the first N examples.")
 REPORT.define(
-    "integer", "batch_size", None, "Examples at a time; default: by the size of the model."
+    "integer", "limit", None, "Number of examples to certify, the first ones; default: all."
+)
+REPORT.define(
+    "integer",
+    "batch_size",
+    None,
+    "Number of examples certified at a time; default: by the size of the model.",
 )
 REPORT.define(
     "float",
     "require_certified_accuracy",
     None,
-    "Exit with status 3 if certified accuracy at any --radius is below this fraction.",
+    "Smallest certified accuracy, as a fraction, that is required at every --radius; below it the exit status is 3.",
 )
 
 OUTPUT = COMMAND.section("What to write, and who does the work")
 OUTPUT.define(
-    "string", "output", None, "CSV file of rows, one for each example, written as they come."
+    "string", "output", None, "CSV file to write of rows, one for each example, as they come."
 )
-OUTPUT.define("bool", "resume", False, "Go on with the --output of an interrupted run.")
-OUTPUT.define("string", "summary", None, "JSON file for the summary.")
+OUTPUT.define("bool", "resume", False, "Goes on with the --output of an interrupted run.")
+OUTPUT.define("string", "summary", None, "JSON file to write of the summary.")
 OUTPUT.define(
-    "string", "plot", None, "Image of certified accuracy against radius (.png, .svg, .pdf)."
+    "string", "plot", None, "Image to draw of certified accuracy against radius (.png, .svg, .pdf)."
 )
 OUTPUT.define(
-    "string", "report", None, "HTML file with curve, classes, least robust examples, terms."
+    "string",
+    "report",
+    None,
+    "HTML file to write for people: curve, classes, least robust examples, terms.",
 )
 OUTPUT.define(
     "string",
     "runner",
     None,
-    "Certify on the workers of this Apache Beam runner; they leave rows in a folder beside the --output, which all of them must reach, as they must the model and the data. DirectRunner: on this machine.",
+    "Apache Beam runner on whose workers to certify, as DirectRunner on this machine. Workers leave rows in a folder beside the --output, which all of them must reach, as they must the model and the data.",
 )
 OUTPUT.define(
     "multi_string",
     "beam_option",
     None,
-    "Of the --runner, as Beam spells it, without dashes: direct_num_workers=2; repeatable.",
+    "Option of the --runner, as Beam spells it but without dashes, as direct_num_workers=2; repeatable.",
 )
 
 

@@ -13,6 +13,9 @@ from absl import flags, logging
 
 from keras_curv.errors import InputError
 
+DATA_DIR = (
+    "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
+)
 HELP = ("--help", "-h", "-help", "help")
 
 

@@ -11,31 +11,39 @@ from the published figures. Exit status: 0 done, 2 bad input.
 
 from __future__ import annotations
 
-from keras_curv.cli.command import Command, at_terminal, quiet_stderr
+from keras_curv.cli.command import DATA_DIR, Command, at_terminal, quiet_stderr
 from keras_curv.errors import InputError
 
 COMMAND = Command("reproduce", __doc__, "started again, it goes on")
 FLAGS = COMMAND.flags
 
 TABLES = COMMAND.section("Tables")
-TABLES.define("list", "table", None, "Names of tables, as in mnist_1.58,local; or all.")
-TABLES.define("bool", "list", False, "Say which tables there are, and stop.")
+TABLES.define("list", "table", None, "Names of the tables to make, as in mnist_1.58,local; or all.")
+TABLES.define("bool", "list", False, "Says which tables there are, and stops.")
 TABLES.define("string", "output", "results", "Folder for networks, figures and tables.")
-TABLES.define(
-    "string",
-    "data_dir",
-    None,
-    "Where tfds finds its data sets; default: TFDS_DATA_DIR, or tfds' own place.",
-)
+TABLES.define("string", "data_dir", None, DATA_DIR)
 
 NETWORKS = COMMAND.section("Networks")
-NETWORKS.define("list", "layers", None, "Only networks of so many layers, as in 2,3.")
-NETWORKS.define("bool", "train", True, "If not: measure only networks that are in the folder.")
-NETWORKS.define("integer", "seed", 0, "Of every training.", lower_bound=0)
 NETWORKS.define(
-    "bool", "quick", False, "Tiny networks and 40 examples, to see that everything runs."
+    "list", "layers", None, "Numbers of layers, as in 2,3, to which networks are limited."
 )
-NETWORKS.define("integer", "limit", None, "Only the first N test examples.", lower_bound=1)
+NETWORKS.define(
+    "bool",
+    "train",
+    True,
+    "Trains networks that are missing; if not, measures those that are there.",
+)
+NETWORKS.define("integer", "seed", 0, "Seed of every training.", lower_bound=0)
+NETWORKS.define(
+    "bool", "quick", False, "Takes tiny networks and 40 examples, to see that everything runs."
+)
+NETWORKS.define(
+    "integer",
+    "limit",
+    None,
+    "Number of test examples, the first ones; default: all.",
+    lower_bound=1,
+)
 
 
 @COMMAND.main

@@ -15,35 +15,46 @@ import dataclasses
 import shlex
 from typing import Any
 
-from keras_curv.cli.command import Command, at_terminal, quiet_stderr
+from keras_curv.cli.command import DATA_DIR, Command, at_terminal, quiet_stderr
 from keras_curv.errors import InputError
 
 COMMAND = Command("train", __doc__, "go on with --resume")
 FLAGS = COMMAND.flags
 
 DATA = COMMAND.section("Data and output")
-DATA.define("string", "dataset", "digits", "digits (embedded), mnist, fashion_mnist or cifar10.")
 DATA.define(
     "string",
-    "data_dir",
-    None,
-    "Where tfds finds its data sets; default: TFDS_DATA_DIR, or tfds' own place.",
+    "dataset",
+    "digits",
+    "Data set to train on: digits, which come with the package, or mnist, fashion_mnist or cifar10, through tfds.",
 )
-DATA.define("float", "held_out", 0.0, "Fraction of the training set to validate on, not to train.")
-DATA.define("string", "output", None, "Directory of the SavedModel.")
-DATA.define("bool", "resume", False, "Go on with the --output of an interrupted run.")
+DATA.define("string", "data_dir", None, DATA_DIR)
+DATA.define(
+    "float", "held_out", 0.0, "Fraction of the training set that is kept out of it, to validate on."
+)
+DATA.define("string", "output", None, "Directory to write the SavedModel to.")
+DATA.define("bool", "resume", False, "Goes on with the --output of an interrupted run.")
 
 NETWORK = COMMAND.section("Network")
-NETWORK.define("integer", "layers", 2, "Dense layers: hidden ones and the last one.")
-NETWORK.define("integer", "width", None, "Units of each hidden dense layer; default: 256.")
-NETWORK.define("list", "filters", None, "Of convolutions before the dense layers, as in 16,32.")
-NETWORK.define("integer", "kernel_size", None, "Of the convolutions; default: 4.")
-NETWORK.define("integer", "strides", None, "Of the convolutions; default: 2.")
+NETWORK.define("integer", "layers", 2, "Number of dense layers, the last one included.")
+NETWORK.define(
+    "integer", "width", None, "Number of units of each hidden dense layer; default: 256."
+)
+NETWORK.define(
+    "list",
+    "filters",
+    None,
+    "Numbers of filters of convolutions before the dense layers, as in 16,32; default: no convolutions.",
+)
+NETWORK.define(
+    "integer", "kernel_size", None, "Side of the convolutions' kernels, in pixels; default: 4."
+)
+NETWORK.define("integer", "strides", None, "Strides of the convolutions, in pixels; default: 2.")
 NETWORK.define(
     "string",
     "activation",
     "softplus",
-    "sparse_plus, softplus, sigmoid, tanh, …, by its Keras name; relu where no curvature is needed.",
+    "Activation by its Keras name: sparse_plus, softplus, sigmoid, tanh, …; relu where the loss needs no curvature.",
 )
 
 LOSS = COMMAND.section("Loss")
@@ -51,13 +62,13 @@ LOSS.define(
     "string",
     "loss",
     "certified",
-    "certified: dual values against the likeliest rivals; crt: the paper's, attack toward the runner-up; penalty: curvature penalty alone; plain: none of these; to compare with: pgd, trades, crown_ibp, coap, noise.",
+    "Loss to train by. certified: worst logits in the ball, against the likeliest rivals; crt: the paper's, at an attack toward the runner-up; penalty: a curvature penalty alone; plain: none of these; pgd, trades, crown_ibp, coap and noise are there to compare with.",
 )
 LOSS.define(
     "float",
     "radius",
     None,
-    "Of the attack, l2, on pixels in [0, 1]; default: 0.5, and none for --loss noise.",
+    "Radius of the ball, l2, for pixels in [0, 1]; default: 0.5, and none for --loss noise.",
 )
 LOSS.define(
     "float", "ramp", None, "Fraction of the training over which the radius rises; default: 0.3."
@@ -66,52 +77,83 @@ LOSS.define(
     "integer",
     "rivals",
     None,
-    "Of the certified loss; default: 4. For --loss noise: 1, the runner-up; default: all.",
+    "Number of rivals in the certified loss; default: 4. For --loss noise 1 is the runner-up; default: all.",
 )
 LOSS.define(
-    "integer", "attack_steps", None, "Gradients for each attack; default: 2, or as published."
+    "integer",
+    "attack_steps",
+    None,
+    "Number of gradients for each attack; default: 2, or as published.",
 )
 LOSS.define("float", "gamma", None, "Weight of the curvature penalty; default: 0.")
-LOSS.define("float", "trade_off", None, "Of trades, 1/λ; default: 6.")
-LOSS.define("float", "final_beta", None, "Of crown_ibp; default: 1.")
-LOSS.define("float", "final_kappa", None, "Of crown_ibp; default: 0.5.")
-LOSS.define("integer", "projections", None, "Of coap, from three layers; default: 50.")
-LOSS.define("float", "deviation", None, "Of the noise; default: 0.25.")
+LOSS.define(
+    "float", "trade_off", None, "Weight 1/λ of the second term of --loss trades; default: 6."
+)
+LOSS.define(
+    "float",
+    "final_beta",
+    None,
+    "Share β of the linear bounds at the end of --loss crown_ibp; default: 1.",
+)
+LOSS.define(
+    "float",
+    "final_kappa",
+    None,
+    "Share κ of the clean loss at the end of --loss crown_ibp; default: 0.5.",
+)
+LOSS.define(
+    "integer",
+    "projections",
+    None,
+    "Number of random projections of --loss coap, from three layers on; default: 50.",
+)
+LOSS.define(
+    "float", "deviation", None, "Standard deviation of the noise of --loss noise; default: 0.25."
+)
 
 OPTIMISATION = COMMAND.section("Optimisation")
-OPTIMISATION.define("integer", "epochs", 40, "Passes over the training set.")
-OPTIMISATION.define("integer", "batch_size", 256, "Examples in a step.")
+OPTIMISATION.define("integer", "epochs", 40, "Number of passes over the training set.")
+OPTIMISATION.define("integer", "batch_size", 256, "Number of examples in a step.")
 OPTIMISATION.define(
-    "string", "optimizer", "muon", "muon (hidden kernels; Adam for the rest) or adam."
+    "string",
+    "optimizer",
+    "muon",
+    "Optimizer: muon, for hidden kernels, with Adam for the rest; or adam for all.",
 )
-OPTIMISATION.define("float", "learning_rate", 3e-3, "Adam's.")
+OPTIMISATION.define("float", "learning_rate", 3e-3, "Learning rate of Adam.")
 OPTIMISATION.define(
-    "float", "muon_rate", None, "Of muon: length of a step, in spectral norm; default: 0.05."
-)
-OPTIMISATION.define(
-    "float", "flat", 0.5, "Fraction of the training before the learning rate falls."
-)
-OPTIMISATION.define("float", "halvings", 5.0, "How often the learning rate is halved in the rest.")
-OPTIMISATION.define(
-    "float", "initial_scale", 1.0, "Factor on the initial kernel of the first layer."
+    "float", "muon_rate", None, "Length of a step of Muon, in spectral norm; default: 0.05."
 )
 OPTIMISATION.define(
-    "integer", "seed", 0, "Of weights, order, attacks, noise, shifts and distortions."
+    "float", "flat", 0.5, "Fraction of the training after which the learning rate falls."
 )
-OPTIMISATION.define("bool", "jit", True, "Compile the training step with XLA.")
+OPTIMISATION.define(
+    "float", "halvings", 5.0, "Number of times that the learning rate is halved in the rest."
+)
+OPTIMISATION.define("float", "initial_scale", 1.0, "Factor on the first layer's initial kernel.")
+OPTIMISATION.define(
+    "integer", "seed", 0, "Seed of weights, order, attacks, noise, shifts and distortions."
+)
+OPTIMISATION.define("bool", "jit", True, "Compiles the training step with XLA.")
 
 VARIATION = COMMAND.section("Variation of images")
 VARIATION.define("float", "shift", 0.0, "Probability that an image is moved by up to one pixel.")
 VARIATION.define(
-    "float", "distortion", 0.0, "Of images: deviation of a smooth displacement, in pixels."
+    "float", "distortion", 0.0, "Standard deviation of a smooth displacement of images, in pixels."
 )
 
 CERTIFICATION = COMMAND.section("Certification")
 CERTIFICATION.define(
-    "integer", "certify_every", 0, "Certify 500 held-out examples every so many epochs."
+    "integer",
+    "certify_every",
+    0,
+    "Number of epochs after which 500 held-out examples are certified, each time; 0: never.",
 )
 CERTIFICATION.define(
-    "multi_float", "reported", None, "Report certified accuracy at this radius; repeatable."
+    "multi_float",
+    "reported",
+    None,
+    "Radius, l2, at which to report certified accuracy; repeatable.",
 )
 
 
