@@ -20,6 +20,10 @@ class RequestOptions(RunOptions):
             the radii; written anew, also when going on, and there when all rows are.
         max_lost: of the examples certified with the baseline, at most this fraction may lose
             their certificate, for the verdict.
+
+    Example:
+        >>> RequestOptions(baseline="models/7", max_lost=0.01).requirements
+        {'required': None, 'max_lost': 0.01}
     """
 
     baseline: str | None = None
