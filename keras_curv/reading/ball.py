@@ -13,8 +13,8 @@ what is served is an affine map with the weights of the folded one, up to `serve
 
 Below τ = 2⁻¹²⁶ a server may flush to zero, what it computes and what it reads. A constant that it
 reads is then off by at most its own size, and so by at most τ: a backward error as the others
-(`read`). What it loses of a number that depends on the input is no factor of it, hence no error of a
-weight; `Flow` carries that along with the shift.
+(`read`). What it loses of a number that depends on the input is no factor of it, hence no error of
+a weight; `Flow` carries that along with the shift.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
 """

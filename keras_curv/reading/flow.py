@@ -4,20 +4,20 @@ Scalings, shifts, permutations and products pile up here until the next activati
 folded into one affine map, with a bound of what folding rounds away (`ball.py`).
 
 **Underflow.** A server in float32 may flush what is below τ = 2⁻¹²⁶ to zero, as it reads or as it
-writes. Of an entry that depends on the input this is an *absolute* error, which no error of a weight
-stands for, and which the next map multiplies. It is held in `shift.served`, also where the shift is
-0. If y is off by e in the sense that `y = a (W + ΔW) + s + e`, then a product with K reads entries
-that are off by e + τ, flushes each of its n terms and of its n partial sums, and comes out off by at
-most `|K|ᵀ(e + τ) + 2nτ`, times 1 + γ_{n+1}: the rule of `Ball.__matmul__` for the error of a shift,
-which adds 8nτ. Scaling by c makes of it `|c| (e + τ) + τ`; a sum adds at most 3τ.
+writes. Of an entry that depends on the input this is an *absolute* error, which no error of a
+weight stands for, and which the next map multiplies. It is held in `shift.served`, also where the
+shift is 0. If y is off by e in the sense that `y = a (W + ΔW) + s + e`, then a product with K reads
+entries that are off by e + τ, flushes each of its n terms and of its n partial sums, and comes out
+off by at most `|K|ᵀ(e + τ) + 2nτ`, times 1 + γ_{n+1}: the rule of `Ball.__matmul__` for the error
+of a shift, which adds 8nτ. Scaling by c makes of it `|c| (e + τ) + τ`; a sum adds at most 3τ.
 
 **Overflow.** What cancels in the folded map has been large on the way. `mass` bounds entries by
-products of absolute values: with `|a| ≤ α`, `|y_j| ≤ mass_j (1 + α)` for each entry y_j of the tensor
-and for every partial sum of it, in any order.
+products of absolute values: with `|a| ≤ α`, `|y_j| ≤ mass_j (1 + α)` for each entry y_j of the
+tensor and for every partial sum of it, in any order.
 
-**Folding by the runtime.** TensorFlow multiplies constants that scale one after the other before it
-sees an input. `runs` bounds the products of factors in a row, from below and from above: one below τ
-may be flushed, one beyond float32 is infinite, whatever stands before.
+**Folding by the runtime.** TensorFlow multiplies constants that scale one after the other before
+it sees an input. `runs` bounds the products of factors in a row, from below and from above: one
+below τ may be flushed, one beyond float32 is infinite, whatever stands before.
 """
 
 from __future__ import annotations
@@ -293,7 +293,9 @@ class Flow:
         return Flow.input(self.shape, (*self.layers, layer))
 
 
-def _largest_in_columns(size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray) -> np.ndarray:
+def _largest_in_columns(
+    size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray
+) -> np.ndarray:
     """The largest of `factors[i] * size[i, j]` over i, for non-negative arrays, `(out,)`."""
     if not scipy.sparse.issparse(size):
         return (factors[:, None] * size).max(axis=0, initial=0.0)

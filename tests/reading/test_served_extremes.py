@@ -172,28 +172,28 @@ def assert_charged(rng, steps, x, runs=2):
     return np.isfinite(charge).sum()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_chains(seed):
     rng, finite = np.random.default_rng(seed), 0
-    for _ in range(100):
+    for _ in range(40):
         x = np.float32(rng.standard_normal(4) * 10.0 ** rng.uniform(-12.0, 2.0))
         finite += assert_charged(rng, chain(rng), x, runs=1)
-    assert finite > 40  # most may overflow; these are bounds of something
+    assert finite > 12  # most may overflow; these are bounds of something
 
 
 def test_random_chains_with_layers(rng):
     finite = 0
-    for _ in range(12):
+    for _ in range(6):
         x = np.float32(rng.standard_normal(4) * 10.0 ** rng.uniform(-12.0, 2.0))
         steps = chain(rng, kinds=("product", "relu", "shift"))
         finite += assert_charged(rng, steps, x, runs=1)
-    assert finite > 6
+    assert finite > 2
 
 
 def test_large_sparse_maps(rng, monkeypatch):
     monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 0)
     finite = 0
-    for _ in range(60):
+    for _ in range(30):
         kernels = [
             np.float32(10.0**power * rng.standard_normal((4, 4)) * (rng.random((4, 4)) < 0.6))
             for power in (rng.uniform(-44.0, 0.0), rng.uniform(0.0, 37.0))
@@ -210,7 +210,7 @@ def test_large_sparse_maps(rng, monkeypatch):
         for got, exact, bound in zip(served, real, away, strict=True):
             assert bound == np.inf or abs(Fraction(got) - exact) <= Fraction(bound)
         finite += np.isfinite(away).sum()
-    assert finite > 60
+    assert finite > 30
 
 
 def tiny_then_huge(size, last):
@@ -228,15 +228,15 @@ def test_underflow_between_two_maps(rng):
 
 
 def test_every_term_of_a_long_sum_may_be_flushed(rng):
-    """Each of 1,024 products is just below 2⁻¹²⁶, and there is no bias."""
-    terms = 1024
+    """Each of 512 products is just below 2⁻¹²⁶, and there is no bias."""
+    terms = 512
     kernel = np.zeros((terms, 3))
     kernel[:, 0] = np.float32(0.99 * 2.0**-60)
     steps = [("product", kernel), ("scale", np.full(3, 2.0**120))]
     x = np.full(terms, np.float32(2.0**-66))
     server = Server(rng, True, False)
     assert server(steps, x)[0] == 0.0
-    assert float(in_real_arithmetic(steps, x)[0]) > 1000.0 * 2.0**-6
+    assert float(in_real_arithmetic(steps, x)[0]) > 500.0 * 2.0**-6
     assert_charged(rng, steps, x, runs=1)
 
 
