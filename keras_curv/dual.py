@@ -16,6 +16,11 @@ for x and η together.
 
 Everything here works on rows: `(n,)` scalars and `(n, dim)` vectors, any float dtype.
 
+Numbers may be of any size that the dtype holds. Squares and products are taken in an order, or of
+vectors scaled to about 1, so that none overflows or underflows where the result does not: κ‖d‖² may
+be of the order of f while every d_i² is 0 in floating point. What is lost below the smallest normal
+number is left to `crc.proved_radius`, with all other rounding.
+
 Reference: Singla & Feizi (2020), theorems 1 and 2; Barzilai & Borwein, IMA J. Numer. Anal. 8
 (1988).
 """
@@ -25,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 _STEP_RANGE = (0.05, 5.0)
@@ -49,20 +55,19 @@ def minorant(
         displacement: x̂ − x0, `(n, dim)`.
         curvature: κ ≥ max(0, −m), `(n,)`.
     """
-    intercept = (
-        margin - _dot(gradient, displacement) - 0.5 * curvature * _dot(displacement, displacement)
-    )
-    steepest = gradient + curvature[:, None] * displacement
-    largest = tf.reduce_max(tf.abs(steepest), axis=-1)  # scaled: squares must not underflow
-    slope = largest * _norm(tf.math.divide_no_nan(steepest, largest[:, None]))
-    return Minorant(intercept, slope, curvature)
+    scale, scaled = _scaled(displacement)
+    # One factor of the scale at a time: the square of a small one is 0.
+    bent = 0.5 * curvature * scale * _dot(scaled, scaled) * scale
+    intercept = margin - _dot(gradient, displacement) - bent
+    return Minorant(intercept, norm(gradient + curvature[:, None] * displacement), curvature)
 
 
 def certified_radius(bound: Minorant) -> tf.Tensor:
     """The root of the minorant, `(n,)`: `‖δ‖ < r ⇒ f(x0 + δ) > 0`.
 
     `r = 2A / (h + √(h² + 2κA))`; 0 where A ≤ 0 or anything is not a number; infinite where
-    κ = h = 0 < A, a margin that cannot change.
+    κ = h = 0 < A, a margin that cannot change, and only there: what overflows elsewhere is rounded
+    down to the largest finite number.
     """
     a, h, kappa = bound
     proves = (a > 0.0) & tf.math.is_finite(a)
@@ -70,7 +75,8 @@ def certified_radius(bound: Minorant) -> tf.Tensor:
     bend = tf.sqrt(2.0 * kappa) * tf.sqrt(safe)
     larger = tf.maximum(h, bend)  # scaled: h² and κA may underflow where h and √(κA) do not
     ratio = tf.math.divide_no_nan(tf.minimum(h, bend), larger)
-    root = 2.0 * safe / (h + larger * tf.sqrt(1.0 + ratio * ratio))
+    root = safe / (h + larger * tf.sqrt(1.0 + ratio * ratio)) * 2.0  # 2A alone may overflow
+    root = tf.where(larger > 0.0, tf.minimum(root, root.dtype.max), root)
     return tf.where(proves & ~tf.math.is_nan(root), root, 0.0)
 
 
@@ -189,6 +195,23 @@ def _clip_to_convex(eta: tf.Tensor, curvature: tf.Tensor) -> tf.Tensor:
 def as_dtype(value, dtype: tf.DType) -> tf.Tensor:
     """A number or tensor in that dtype; a Python number does not pass through float32."""
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
+
+
+def norm(a: tf.Tensor) -> tf.Tensor:
+    """‖a‖₂ over the last axis, whatever the size of the entries; NaN where one is not finite."""
+    scale, scaled = _scaled(a)
+    return scale * _norm(scaled)
+
+
+def _scaled(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """`(scale, a / scale)`, the quotient of entries whose squares are in range, or too small to
+    count beside the largest; the scale is 1 wherever it can be, and a constant to gradients.
+    """
+    limits = np.finfo(a.dtype.as_numpy_dtype)
+    largest = tf.stop_gradient(tf.reduce_max(tf.abs(a), axis=-1))
+    usual = (largest > float(limits.tiny) ** 0.25) & (largest < float(limits.max) ** 0.25)
+    scale = tf.where(usual | (largest == 0.0), tf.ones_like(largest), largest)
+    return scale, a / scale[..., None]
 
 
 def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

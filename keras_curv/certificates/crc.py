@@ -150,9 +150,12 @@ def proved_radius(
 ) -> tf.Tensor:
     """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
 
-    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²),   h⁺ = h + e_g + γ (‖g‖ + κ‖d‖)
+    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²) − 8Dτ (1 + ‖g‖ + ‖d‖ + κ‖d‖),
+    h⁺ = h + e_g + γ (‖g‖ + κ‖d‖) + 8Dτ (1 + κ)
 
-    where A is that of f − E. A curvature that holds in `B(x0, R)` only needs `‖displacement‖ ≤ R`,
+    where A is that of f − E, and τ what an entry of d, a product or a sum may lose to underflow:
+    each of D products g_i d_i at most τ (1 + |g_i| + |d_i|), as operands may be flushed too, and
+    κ d_i at most 3τ (1 + κ). A curvature that holds in `B(x0, R)` only needs `‖displacement‖ ≤ R`,
     and proves min(r, R).
 
     Args:
@@ -174,15 +177,16 @@ def proved_radius(
     displacement = tf.repeat(displacement, rivals, axis=0)
 
     bound = dual.minorant(margin, gradient, displacement, kappa)
-    distance = tf.norm(displacement, axis=-1)
-    steepness = tf.norm(gradient, axis=-1)
+    distance, steepness = dual.norm(displacement), dual.norm(gradient)
+    tiny = 8.0 * rounding.TINY * layers[0].fan_in
     unit = rounding.gamma(layers[0].fan_in + 10)
     intercept_error = (
         margin_error
         + gradient_error * distance
         + unit * (size + steepness * distance + kappa * distance * distance)
+        + tiny * (1.0 + steepness + distance + kappa * distance)
     ) * rounding.ROUNDING_SLACK
-    slope_error = gradient_error + unit * (steepness + kappa * distance)
+    slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * (1.0 + kappa)
     slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
     charged = dual.Minorant(
         bound.intercept - intercept_error,

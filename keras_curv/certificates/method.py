@@ -149,11 +149,13 @@ class Method(abc.ABC):
         seeds = np.arange(count) if seeds is None else np.asarray(seeds)
         against = choose_rivals(logits[rows], prediction[rows], rivals, seeds[rows])
         pairs = self.radii(x[rows], prediction[rows], against, np.zeros(against.shape))
+        # Before any comparison, as NaN, which proves nothing, is neither less nor more.
+        proved = np.where(pairs.radius > 0.0, pairs.radius, 0.0)
         # Of rivals that are equally near, as far as is proved, the likeliest.
         likely = np.take_along_axis(logits[rows], against, axis=1)
-        least = pairs.radius == pairs.radius.min(axis=1, keepdims=True)
+        least = proved == proved.min(axis=1, keepdims=True)
         here = np.arange(len(rows)), np.where(least, likely, -np.inf).argmax(axis=1)
-        radius = np.where(pairs.radius[here] > 0.0, pairs.radius[here], 0.0)  # NaN proves nothing
+        radius = proved[here]
         result.radius[rows] = radius
         result.nearest_rival[rows] = against[here]
         result.status[rows[radius > 0.0]] = Status.CERTIFIED

@@ -132,10 +132,11 @@ class OneGradient:
             * _OUTWARD,
             curvature=self._of_label(self._kappa, label),
         )
-        radius = dual.certified_radius(bound) * _INWARD
-        radius = tf.reduce_min(tf.minimum(radius, tf.minimum(reach, _LARGEST)), axis=1)
+        radius = tf.minimum(dual.certified_radius(bound) * _INWARD, tf.minimum(reach, _LARGEST))
+        # A comparison with NaN is false: every rival must have been proved, before the minimum.
+        proved = tf.reduce_all(radius > _SMALLEST, axis=1) & tf.reduce_all(reach > 0.0, axis=1)
+        radius = tf.reduce_min(radius, axis=1)
         rounded = tf.cast(radius, tf.float32) * _DOWN
-        proved = (radius > _SMALLEST) & tf.math.is_finite(radius)
         return label, tf.where(proved, rounded, 0.0)
 
     def _slope(self, size, label, rivals, pre_activations, kernels) -> tf.Tensor:

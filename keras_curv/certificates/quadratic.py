@@ -185,6 +185,7 @@ class QuadraticCertificate(Method):
             gamma(first.fan_in + 8) * (first.magnitude_norm * x_norm + first.bias_norm)
             + first.kernel_error * (x_norm + rho)
             + first.bias_error
+            + 8.0 * TINY * first.kernel.size * (1.0 + first.magnitude_norm + x_norm)
         )
         hidden = first.norm * (x_norm + rho) + first.bias_norm + first.bias_error
         error += w_norm * pre_error + (2.0 * UNIT * w_norm + 2.0 * last.kernel_error) * hidden
@@ -280,30 +281,37 @@ class QuadraticCertificate(Method):
     def _radius_at(self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray) -> np.ndarray:
         """The root of Q's minorant at any displacement d whatever, rounding charged, `(rows,)`.
 
-        With g = b + Pd, the intercept `Q(d) − g·d − (κ/2)‖d‖²` is `q − ½ dᵀPd − (κ/2)‖d‖²`.
+        With g = b + Pd, the intercept `Q(d) − g·d − (κ/2)‖d‖²` is `q − ½ dᵀPd − (κ/2)‖d‖²`; κ‖d‖²
+        is taken a factor at a time, as ‖d‖² may underflow where it does not.
         """
         first = self._first
+        distance = norm_bound(d, axis=1)
         through = d @ first.kernel
         bent = quadratic.diagonal * through
         steepest = quadratic.linear + bent @ first.kernel.T + kappa[:, None] * d
         intercept = quadratic.constant - 0.5 * (
-            np.sum(bent * through, axis=1) + kappa * np.sum(d * d, axis=1)
+            np.sum(bent * through, axis=1) + kappa * distance * distance
         )
-        distance, passed = norm_bound(d, axis=1), norm_bound(through, axis=1)
+        passed = norm_bound(through, axis=1)
         largest = np.abs(quadratic.diagonal).max(axis=1)
         unit = gamma(max(first.kernel.shape) + 64)
+        # What underflow takes of each entry of `through`, operands included.
+        tiny = 8.0 * TINY * first.kernel.size
         through_error = unit * first.magnitude_norm * distance + SLOPE_FLOOR
+        through_error += tiny * (1.0 + first.magnitude_norm + distance)
         intercept_error = (
             quadratic.constant_error
             + largest * (passed + through_error) * (through_error + unit * passed)
             + unit * (np.abs(quadratic.constant) + kappa * distance * distance)
-            + 8.0 * TINY * through.shape[1] * (1.0 + passed)
+            + tiny * (1.0 + passed + through_error) ** 2
+            + tiny * (1.0 + kappa) * (1.0 + distance)
         )
         slope_error = (
             quadratic.linear_error
             + largest * (first.norm * through_error + unit * first.magnitude_norm * passed)
             + unit * (norm_bound(quadratic.linear, axis=1) + kappa * distance)
-            + 8.0 * TINY * through.shape[1] * (1.0 + first.magnitude_norm)
+            + tiny * (1.0 + first.magnitude_norm) * (1.0 + passed + through_error)
+            + tiny * (1.0 + kappa)
         )
         slope = norm_bound(steepest, axis=1)
         minorant = dual.Minorant(

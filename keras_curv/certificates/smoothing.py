@@ -6,7 +6,9 @@ By the Neyman–Pearson lemma `Φ⁻¹(p_A)` changes by at most ‖δ‖/s betwe
     p_A(x + δ) > 1/2    for all ‖δ‖ < s Φ⁻¹(p_A(x)).
 
 p_A is unknown; a count of k wins in n draws bounds it from below, with Clopper and Pearson: the p
-with `P(Bin(n, p) ≥ k) = α` is above p_A with probability at most α. Which class A is voted on is
+with `P(Bin(n, p) ≥ k) = α` is above p_A with probability at most α. The draws are of a generator
+whose tail is cut off: p_A is within the total variation t of what they win with, which is taken
+off, so that the radius is `s Φ⁻¹(p − t)` (`votes.py`). Which class A is voted on is
 chosen from other draws, independent of those counted. A draw counts for A only where its logit is
 proved to be the largest of all, in real arithmetic on the stored weights: computed in float64, and
 above the others by more than the rounding of it could be (`votes.py`).
@@ -26,7 +28,7 @@ import math
 import numpy as np
 
 from keras_curv.certificates.certificate import Certificates, Status, around
-from keras_curv.certificates.votes import NoiseVotes
+from keras_curv.certificates.votes import NoiseVotes, total_variation
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.numerics.clopper_pearson import certified_radius, require_failure_probability
 from keras_curv.reading import saved_model
@@ -132,7 +134,7 @@ class SmoothedClassifier:
         either the radius is 0, or for every δ with `‖δ‖₂ < radius` the class `prediction` has
         probability above 1/2 at `x + δ + s ξ`; with "runner_up", beats `nearest_rival` with
         probability above 1/2. This takes Philox's numbers and their Box–Muller transform, in
-        float32, for normal ones.
+        float32, for normal ones but for the tail, which is charged to the probability.
 
         Args:
             x: `(n, *input shape)`.
@@ -172,7 +174,8 @@ class SmoothedClassifier:
             rival = np.where(others, votes, -1.0).argmax(axis=1)
             others = classes == rival[:, None]
         wins = self.votes.wins(flat, label, others, samples=samples, **draw)
-        radius = certified_radius(wins, samples, failure_probability, self.deviation)
+        tail = total_variation(self.served.network.dim)
+        radius = certified_radius(wins, samples, failure_probability, self.deviation, tail)
         return around(_certificates(label, rival, radius, y), moved)
 
 

@@ -54,17 +54,24 @@ def require_failure_probability(value: float) -> float:
 
 
 def certified_radius(
-    wins: np.ndarray, samples: int, failure_probability: float, deviation: float
+    wins: np.ndarray,
+    samples: int,
+    failure_probability: float,
+    deviation: float,
+    total_variation: float = 0.0,
 ) -> np.ndarray:
-    """`s Φ⁻¹(p)` rounded down, with p from `clopper_pearson`; 0 where `p ≤ 1/2`.
+    """`s Φ⁻¹(p − t)` rounded down, with p from `clopper_pearson`; 0 where `p − t ≤ 1/2`.
 
     Args:
         wins, samples, failure_probability: see `clopper_pearson`.
         deviation: s > 0.
+        total_variation: t, by which the probability of a win may differ from that under normal
+            noise.
 
     Example:
         >>> certified_radius(np.array([60, 99]), 100, 0.001, 0.5).round(3).tolist()
         [0.0, 0.675]
     """
     lower = clopper_pearson(wins, samples, failure_probability)
+    lower = np.maximum(lower - total_variation * (1.0 + _SLACK), 0.0)
     return np.maximum(require_positive(deviation, "deviation") * scipy.special.ndtri(lower), 0.0)

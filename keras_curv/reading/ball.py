@@ -11,6 +11,11 @@ exact arithmetic makes of weights that are off by that much, and a dot product o
 order is exact for weights that are each off by a factor of at most 1 + γ_n. So for every input,
 what is served is an affine map with the weights of the folded one, up to `served`.
 
+Below τ = 2⁻¹²⁶ a server may flush to zero, what it computes and what it reads. A constant that it
+reads is then off by at most its own size, and so by at most τ: a backward error as the others
+(`read`). What it loses of a number that depends on the input is no factor of it, hence no error of
+a weight; `Flow` carries that along with the shift.
+
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
 """
 
@@ -127,7 +132,8 @@ class Ball:
         error = (spread + UNIT * np.abs(product)) * _GROW + 8.0 * TINY
         error = np.where((other.value == 1.0) & (other.error == 0.0), self.error, error)
         size, other_size = self._size(), other._size()
-        served = size * other.served + other_size * self.served + self.served * other.served
+        off, other_off = self.read(), other.read()
+        served = size * other_off + other_size * off + off * other_off
         return Ball(product, error, served).rounded()
 
     def __truediv__(self, other: Ball) -> Ball:
@@ -142,9 +148,10 @@ class Ball:
         if np.any(self.error):
             error = error + self.error @ (other_size + other.error)
         product, error = self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4))
-        # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_n.
-        weights = other_size + other.error
-        away = other.served + gamma(terms, FLOAT32_UNIT) * (weights + other.served)
+        # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_{n+1}: an
+        # offset that is added to the sum may have been its first term.
+        weights, away = other_size + other.error, other.read()
+        away = away + gamma(terms + 1, FLOAT32_UNIT) * (weights + away)
         served = self._size() @ away + self.served @ (weights + away)
         served = served * ROUNDING_SLACK + 8.0 * terms * FLOAT32_TINY
         return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
@@ -156,8 +163,9 @@ class Ball:
             nearest = np.abs(self.value) - 2.0 * self.error
             spread = 1.01 * self.error / nearest / nearest  # |1/r|′ = 1/r²; in this order in range
             error = np.where(nearest > 0.0, spread, np.inf) + 4.0 * UNIT * np.abs(value)
-            nearest = np.abs(self.value) - self.error - self.served
-            served = 1.01 * self.served / nearest / (np.abs(self.value) - self.error)
+            off = self.read()
+            nearest = np.abs(self.value) - self.error - off
+            served = 1.01 * off / nearest / (np.abs(self.value) - self.error)
             served = np.where(nearest > 0.0, served, np.inf)
         return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
 
@@ -168,9 +176,10 @@ class Ball:
             spread = 0.51 * self.error / np.sqrt(self.value - 2.0 * self.error)
             spread = np.where(self.value > 2.0 * self.error, spread, np.inf)
             error = np.where(self.error > 0.0, spread, 0.0) + 4.0 * UNIT * value
-            nearest = self.value - self.error - self.served
-            served = np.where(nearest > 0.0, 0.51 * self.served / np.sqrt(nearest), np.inf)
-            served = np.where(self.served > 0.0, served, 0.0)
+            off = self.read()
+            nearest = self.value - self.error - off
+            served = np.where(nearest > 0.0, 0.51 * off / np.sqrt(nearest), np.inf)
+            served = np.where(off > 0.0, served, 0.0)
         return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
 
     def rsqrt(self) -> Ball:
@@ -186,7 +195,7 @@ class Ball:
         return Ball(
             np.maximum(self.value, other.value),
             np.maximum(self.error, other.error),
-            np.maximum(self.served, other.served),
+            np.maximum(self.read(), other.read()),
         )
 
     def rounded(self, times: int = 1) -> Ball:
@@ -194,6 +203,16 @@ class Ball:
         away = gamma(times, FLOAT32_UNIT) * (self._size() + self.served)
         served = (self.served + away) * ROUNDING_SLACK + 4.0 * times * FLOAT32_TINY
         return dataclasses.replace(self, served=_infinite_beyond(served, self._size() + served))
+
+    def read(self) -> np.ndarray:
+        """How far a number may be off as an op reads it: below τ it may be taken for 0."""
+        size = self._size() + self.served
+        if scipy.sparse.issparse(size):
+            flushed = size.copy()
+            flushed.data = np.minimum(flushed.data, FLOAT32_TINY)
+            return self.served + flushed
+        subnormal = np.abs(self.value) - self.error - self.served < FLOAT32_TINY
+        return self.served + np.where(subnormal, np.minimum(size, FLOAT32_TINY), 0.0)
 
     def overflows_float32(self) -> bool:
         """Whether a server could not hold it."""

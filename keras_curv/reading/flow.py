@@ -2,6 +2,22 @@
 
 Scalings, shifts, permutations and products pile up here until the next activation, and are then
 folded into one affine map, with a bound of what folding rounds away (`ball.py`).
+
+**Underflow.** A server in float32 may flush what is below τ = 2⁻¹²⁶ to zero, as it reads or as it
+writes. Of an entry that depends on the input this is an *absolute* error, which no error of a
+weight stands for, and which the next map multiplies. It is held in `shift.served`, also where the
+shift is 0. If y is off by e in the sense that `y = a (W + ΔW) + s + e`, then a product with K reads
+entries that are off by e + τ, flushes each of its n terms and of its n partial sums, and comes out
+off by at most `|K|ᵀ(e + τ) + 2nτ`, times 1 + γ_{n+1}: the rule of `Ball.__matmul__` for the error
+of a shift, which adds 8nτ. Scaling by c makes of it `|c| (e + τ) + τ`; a sum adds at most 3τ.
+
+**Overflow.** What cancels in the folded map has been large on the way. `mass` bounds entries by
+products of absolute values: with `|a| ≤ α`, `|y_j| ≤ mass_j (1 + α)` for each entry y_j of the
+tensor and for every partial sum of it, in any order.
+
+**Folding by the runtime.** TensorFlow multiplies constants that scale one after the other before
+it sees an input. `runs` bounds the products of factors in a row, from below and from above: one
+below τ may be flushed, one beyond float32 is infinite, whatever stands before.
 """
 
 from __future__ import annotations
@@ -14,8 +30,8 @@ import scipy.sparse
 
 from keras_curv.errors import InputError
 from keras_curv.network import activations, sparse_affine
-from keras_curv.network.affine import Affine, gain
-from keras_curv.numerics.rounding import FLOAT32_UNIT, gamma
+from keras_curv.network.affine import Affine
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import (
     EXAMPLE_ENTRIES,
@@ -46,7 +62,9 @@ class Flow:
         order: `(size,)`, where there is no kernel.
         scale, shift: `(size,)`; scale is 1 where there is a kernel.
         head: what has been applied to the logits, "logits" while nothing has.
-        served_gain: the largest `gain` of what it has been on the way.
+        mass: bounds of its entries as products of absolute values, `(size,)`; see above.
+        runs: the least and the largest product of factors in a row up to the last one, `(2, size)`.
+        served_gain: the largest mass on the way, constant, or product of constants.
         terms: how many terms the last product sums, 0 before there is one.
         shifts: how many offsets have been added since the last product.
         gross: sum of the absolute values of these offsets and of the shift before, `(size,)`.
@@ -59,6 +77,8 @@ class Flow:
     order: np.ndarray
     scale: Ball
     shift: Ball
+    mass: np.ndarray
+    runs: np.ndarray
     stencils: tuple[Stencil | Bounded, ...] | None = ()
     head: str = "logits"
     served_gain: float = 1.0
@@ -79,6 +99,8 @@ class Flow:
             order=np.arange(size),
             scale=Ball.exact(np.ones(size)),
             shift=Ball.exact(np.zeros(size)),
+            mass=np.ones(size),
+            runs=np.ones((2, size)),
         )
 
     @property
@@ -89,15 +111,24 @@ class Flow:
 
     def scaled(self, factor: Ball) -> Flow:
         """Each entry times its factor, `(size,)`."""
-        shift = self.shift if self.shift.equals(0.0) else self.shift * factor
-        gross = self.gross * factor.served_size() * (1.0 + 4.0 * FLOAT32_UNIT)
+        size = factor.served_size()
+        runs = size * np.array([np.minimum(self.runs[0], 1.0), np.maximum(self.runs[1], 1.0)])
+        # A product that may be flushed is off by τ, or by all of it.
+        flushed = np.where(size > 0.0, np.minimum(8.0 * FLOAT32_TINY / runs[0], 1.0), 0.0)
+        factor = factor.away(size * flushed)
+        flow = self._become(
+            shift=self._read_shift() * factor,
+            gross=self.gross * size * (1.0 + 4.0 * FLOAT32_UNIT),
+            mass=self.mass * size,
+            runs=runs,
+            largest=runs[1].max(initial=0.0),
+        )
         if self.kernel is None:
-            return self._become(scale=factor * self.scale, shift=shift, gross=gross)
+            return dataclasses.replace(flow, scale=factor * self.scale)
         stencils = self.stencils
         if stencils:
             stencils = *stencils[:-1], stencils[-1].with_outputs_scaled(factor)
-        kernel = self.kernel * factor
-        return self._become(kernel=kernel, shift=shift, gross=gross, stencils=stencils)
+        return dataclasses.replace(flow, kernel=self.kernel * factor, stencils=stencils)
 
     def shifted(self, offset: Ball) -> Flow:
         """Each entry plus its offset, `(size,)`.
@@ -106,22 +137,32 @@ class Flow:
         sum of products with them (XLA's does): then each passes through as many roundings as there
         are offsets and products, none larger than their `gross`.
         """
-        shift, shifts = self.shift + offset, self.shifts + 1
-        gross = self.gross + offset.served_size()
+        shift, shifts, size = self.shift + offset, self.shifts + 1, offset.served_size()
+        gross = self.gross + size
         if self.terms + shifts > 1:
             shift = shift.away(gamma(self.terms + shifts, FLOAT32_UNIT) * gross)
-        return self._rounded()._become(shift=shift, shifts=shifts, gross=gross)
+        parts = {"shift": shift, "shifts": shifts, "gross": gross, "mass": self.mass + size}
+        return self._rounded()._become(**parts, largest=size.max(initial=0.0))
 
     def rounded(self) -> Flow:
         """The same, after the server has rounded it."""
         return dataclasses.replace(self._rounded(), shift=self.shift.rounded())
 
-    def _become(self, **parts) -> Flow:
-        """With other parts, after an op; how large a server's numbers may get is written down."""
-        flow = dataclasses.replace(self, **parts)
-        kernel = flow.scale.value[None] if flow.kernel is None else flow.kernel.value
-        largest = max(self.served_gain, gain(kernel, flow.shift.value))
-        return dataclasses.replace(flow, served_gain=largest)
+    def _become(self, *, mass: np.ndarray, largest: float, **parts) -> Flow:
+        """With other parts, after an op; how large a server's numbers may get is written down.
+
+        Args:
+            mass: of the result.
+            largest: the largest constant of the op, which a runtime may have folded into others.
+            parts: any other fields.
+        """
+        mass = mass * (1.0 + 1e-6)  # its roundings, and those of a server's sums
+        most = float(np.max([self.served_gain, largest, mass.max(initial=0.0)]))
+        return dataclasses.replace(self, mass=mass, served_gain=most, **parts)
+
+    def _read_shift(self) -> Ball:
+        """The shift, off by so much more as an op that reads the tensor may flush of each entry."""
+        return self.shift.away(np.full(self.shift.shape, FLOAT32_TINY))
 
     def _rounded(self) -> Flow:
         if self.kernel is None:
@@ -147,6 +188,8 @@ class Flow:
             order=self.order if self.kernel is not None else self.order[flat],
             scale=self.scale[flat],
             shift=self.shift[flat],
+            mass=self.mass[flat],
+            runs=self.runs[:, flat],
             gross=np.broadcast_to(self.gross, self.shift.shape)[flat],
         )
 
@@ -173,15 +216,19 @@ class Flow:
         else:
             require_shape((self.base, kernel.shape[1]))
             product = self._dense_product(kernel)
-        shift = Ball.exact(np.zeros(kernel.shape[1]))
-        if not self.shift.equals(0.0):
-            shift = self.shift @ kernel
+        shift, size = self._read_shift() @ kernel, kernel.served_size()
+        if not (np.any(self.shift.value) or np.any(self.shift.error)):
+            shift = dataclasses.replace(shift, error=np.zeros(kernel.shape[1]))
+        weights = _largest_in_columns(size, np.maximum(self.runs[1], 1.0))
         return self._become(
             shape=(kernel.shape[1],),
             kernel=product,
             stencils=stencils,
             scale=Ball.exact(np.ones(kernel.shape[1])),
             shift=shift,
+            mass=self.mass @ size,
+            runs=np.stack([np.ones(kernel.shape[1]), weights]),
+            largest=weights.max(initial=0.0),
             terms=kernel.shape[0],
             shifts=0,
             gross=shift.served_size(),
@@ -244,3 +291,12 @@ class Flow:
         require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
         layer = (self.affine(), activations.get(name))
         return Flow.input(self.shape, (*self.layers, layer))
+
+
+def _largest_in_columns(
+    size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray
+) -> np.ndarray:
+    """The largest of `factors[i] * size[i, j]` over i, for non-negative arrays, `(out,)`."""
+    if not scipy.sparse.issparse(size):
+        return (factors[:, None] * size).max(axis=0, initial=0.0)
+    return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)

@@ -39,7 +39,8 @@ from keras_curv.reading.server_agreement import require_as_served
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
-_ALONE = 3  # examples that are also served in a batch of their own
+_ALONE = 8  # inputs that are also served in a batch of their own, of all kinds that are tried
+_TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
@@ -85,7 +86,9 @@ class ServedModel:
         inputs = np.concatenate([x, _random_like(x)])
         if np.issubdtype(x.dtype, np.floating):
             inputs = np.concatenate([inputs, -x, 3 * x + 1]).astype(x.dtype)
-        parts = [inputs, *(inputs[i : i + 1] for i in range(min(_ALONE, len(inputs))))]
+        # A kernel may be chosen by the size of the batch.
+        some = np.unique(np.linspace(0, len(inputs) - 1, _ALONE).astype(int))
+        parts = [inputs, inputs[some[:_TOGETHER]], *(inputs[i : i + 1] for i in some)]
         self._compare(parts, self.call, graph.HEADS[self.head])
         if self.call_logits is not None:
             one = self.head == "binary_sigmoid"

@@ -111,7 +111,8 @@ class SparseBall:
         error, other_error = self._matrix(self.entries.error), other._matrix(other.entries.error)
         real, weights = size + error, other_size + other_error
         off = gamma(terms + 2) * (size @ other_size) + size @ other_error + error @ weights
-        away = other.served + gamma(terms, FLOAT32_UNIT) * (weights + other.served)
+        away = other._matrix(other.entries.read())
+        away = away + gamma(terms + 1, FLOAT32_UNIT) * (weights + away)
         served = (real @ away + self.served @ (weights + away)) * ROUNDING_SLACK
         places = _ones(self.places) @ _ones(other.places)
         arrays = self.value @ other.value, off * (1.0 + 2.0 * gamma(terms + 8)), served

@@ -41,8 +41,9 @@ def certified_serving(
       model's own input units.
 
     Assumed is what the guarantee level `float32` assumes: IEEE single, ordinary products (no
-    TF32, bfloat16, Winograd or FFT), activations accurate to 16 units. The radius is smaller than
-    that of `certify`, which searches; the model is bounded once, here.
+    TF32, bfloat16, Winograd or FFT), activations accurate to 16 units of their value σ(z) or, where
+    they are several ops, of 1 + |σ(z)| + |z|. The radius is smaller than that of `certify`, which
+    searches; the model is bounded once, here.
 
     Args:
         base: a built Keras model: one float32 input, logits, differentiable activations.
