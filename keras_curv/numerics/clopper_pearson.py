@@ -73,5 +73,5 @@ def certified_radius(
         [0.0, 0.675]
     """
     lower = clopper_pearson(wins, samples, failure_probability)
-    lower = np.maximum(lower - total_variation * (1.0 + _SLACK), 0.0)
+    lower = np.maximum(lower - total_variation * (1.0 + _QUANTILE_ERROR), 0.0)
     return np.maximum(require_positive(deviation, "deviation") * scipy.special.ndtri(lower), 0.0)
