@@ -167,7 +167,8 @@ def test_only_a_margin_that_cannot_change_has_an_infinite_radius():
     assert radius(1e308, 1e-150, 0.0) == LARGEST
     assert radius(1e308, 0.0, 1e-305) == pytest.approx(np.sqrt(20.0) * 1e306)
     assert radius(1e308, 1.0, 0.0) == pytest.approx(1e308)
-    assert radius(1e308, 0.0, 1e308) == pytest.approx(np.sqrt(2.0))
+    assert radius(1e308, 0.0, 1e307) == pytest.approx(np.sqrt(20.0))
+    assert radius(1e308, 0.0, 1e308) == 0.0  # 2κ overflows, and proves nothing
     assert radius(np.nan, 1.0, 1.0) == radius(1.0, np.nan, 1.0) == radius(1.0, 1.0, np.nan) == 0.0
     assert radius(np.inf, 1.0, 1.0) == radius(1.0, np.inf, 1.0) == radius(1.0, 1.0, np.inf) == 0.0
 

@@ -33,7 +33,7 @@ def named(pattern, text):
 
 
 @functools.cache
-def tested():
+def known_tests():
     """Names of all test functions."""
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     return {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.M)}
@@ -57,7 +57,7 @@ def missing(document):
     absent = [
         path for path in named(_PATH, text) if not (ROOT / path).exists() and path not in MADE
     ]
-    absent += [name for name in named(_TEST, text) if name not in tested()]
+    absent += [name for name in named(_TEST, text) if name not in known_tests()]
     for link in links(text):
         name, _, anchor = link.partition("#")
         target = document.parent / name if name else document
