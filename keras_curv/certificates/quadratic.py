@@ -17,8 +17,8 @@ Q has curvature at least m = λ_min(P), so the minorant of `dual.py` applies to 
 Estimates choose ρ and δ̂: Krylov spaces of P that start at b hold all of δ ↦ Q that matters.
 Proofs come last: mostly a single eigenvalue bound for an example with all its rivals.
 
-Differences to the paper: its two upper bounds are interchanged (each is unsound in the other's
-case), its bias difference is left out, its search for ρ goes the wrong way.
+Differences to the paper: the cases of its two lower bounds are interchanged (sound, but the worse
+choice each time), its bias difference is left out, its search for ρ goes the wrong way.
 
 Reference: Singla & Feizi (2020), appendix on quadratic bounds for two-layer ReLU networks; Zhang
 et al., "Efficient neural network robustness certification with general activation functions"

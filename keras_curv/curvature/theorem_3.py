@@ -22,7 +22,7 @@ def theorem3(network: Network) -> CurvatureBounds:
     Raises:
         InputError: the network does not have exactly two layers.
 
-    Reference: Singla & Feizi (2020), theorem 3; their n_i lacks the factor w_i.
+    Reference: Singla & Feizi (2020), theorem 3; our n_i is their n_i w_i.
     """
     if network.depth != 2:
         raise InputError(f"theorem 3 is for two layers. Received: {network.depth} layers")
