@@ -15,7 +15,7 @@ from keras_curv.certificates.interval import IntervalCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.certificates.quadratic import QuadraticCertificate
-from keras_curv.errors import InputError, require_one_of
+from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.network import Network
 
 _FROM_CHEAP_TO_DEAR = (
@@ -25,6 +25,7 @@ _FROM_CHEAP_TO_DEAR = (
     LinearBoundCertificate,
     LocalCurvatureCertificate,
 )
+_SEARCH_FIRST = (CurvatureCertificate, LipschitzCertificate, *_FROM_CHEAP_TO_DEAR[2:])
 
 
 class BestOf(Method):
@@ -32,32 +33,72 @@ class BestOf(Method):
 
     Methods go in the order given, which should be from cheap to dear: each is told what is
     proved already, and none is asked about an example whose exact distance is known.
+
+    With a tolerance, none is asked either where it could not make the radius larger by more than
+    that fraction. Two tests know this for sure: an adversarial point so near, at the end of an
+    earlier method's search or just beyond, is the end of the example; and `Method.out_of_reach`.
+
+    Args:
+        methods: of one network.
+        tolerance: relative gain that is not worth asking for; 0 asks for every last digit.
     """
 
     name = "auto"
 
-    def __init__(self, methods: Sequence[Method]):
+    def __init__(self, methods: Sequence[Method], *, tolerance: float = 0.01):
+        require_fraction(tolerance, "tolerance")
         self.methods = tuple(methods)
         self.network = methods[0].network
+        self.tolerance = tolerance
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`."""
         radius, method = known.copy(), np.full(known.shape, "", "U16")
         distance = np.full(known.shape, np.inf)
         gradients = np.zeros(len(x), np.int64)
+        enough = 1.0 + max(self.tolerance, PRIMAL_EQUALS_DUAL)
+        sighting = None
         for one in self.methods:
             least = radius.min(axis=1)
-            solved = distance.min(axis=1) <= least * (1.0 + PRIMAL_EQUALS_DUAL)
+            solved = distance.min(axis=1) <= least * enough
             rows = np.flatnonzero(~solved & np.isfinite(least))
+            if sighting is not None and len(rows):
+                args = (part[rows] for part in (x, label, rivals, least))
+                rows = rows[~self._hopeless(one, *args, sighting.take(rows))]
             if not len(rows):
-                break
+                continue
             found = one.radii(x[rows], label[rows], rivals[rows], radius[rows])
             gradients[rows] += found.gradient_evaluations
             method[rows] = np.where(found.radius > radius[rows], one.name, method[rows])
             radius[rows] = np.maximum(found.radius, radius[rows])
             if found.adversarial_distance is not None:
                 distance[rows] = np.minimum(found.adversarial_distance, distance[rows])
+            if found.sighting is not None and self.tolerance and sighting is None:
+                sighting = found.sighting.spread(rows, len(x))
+                beyond = self._just_beyond(x, label, rivals, radius, sighting)
+                distance = np.minimum(distance, beyond[:, None])
         return PairCertificates(radius, gradients, distance, method)
+
+    def _hopeless(self, one, x, label, rivals, least, sighting) -> np.ndarray:
+        """Where this method cannot make the smallest radius larger by more than the tolerance."""
+        rival = np.take_along_axis(rivals, sighting.column[:, None], axis=1)[:, 0]
+        worth = least * (1.0 + self.tolerance)
+        return (least > 0.0) & one.out_of_reach(x, label, rival, worth, sighting)
+
+    def _just_beyond(self, x, label, rivals, radius, sighting) -> np.ndarray:
+        """The distance of the point in the sighting's direction, beyond the radius by the
+        tolerance, where that point is adversarial, else inf, `(n,)`."""
+        rival = np.take_along_axis(rivals, sighting.column[:, None], axis=1)[:, 0]
+        toward = sighting.point - x
+        length = np.linalg.norm(toward, axis=1, keepdims=True)
+        with np.errstate(all="ignore"):
+            reach = radius.min(axis=1, keepdims=True) * (1.0 + 0.99 * self.tolerance)
+            point = x + toward / length * reach
+            logits = self.logits(point)
+            rows = np.arange(len(x))
+            crossed = logits[rows, label] <= logits[rows, rival]
+            distance = np.linalg.norm(point - x, axis=1)
+        return np.where(crossed & np.isfinite(distance), distance, np.inf)
 
 
 # Published bounds to compare with; "auto" leaves them out.
@@ -66,26 +107,35 @@ _CLASSES = {kind.name: kind for kind in (*_FROM_CHEAP_TO_DEAR, *_BASELINES)}
 METHODS = (BestOf.name, *_CLASSES)
 
 
-def choose_method(name: str, network: Network, served_error: ServedError = no_error) -> Method:
+def choose_method(
+    name: str,
+    network: Network,
+    served_error: ServedError = no_error,
+    *,
+    tolerance: float = 0.01,
+) -> Method:
     """The method of that name, for a network.
 
     Args:
         name: one of `METHODS`; "auto" is the best of those that have a theory for the network.
         network: what to certify.
         served_error: what serving may take off a margin.
+        tolerance: of "auto": see `BestOf`. Other methods go to their own last digit.
 
     Raises:
-        InputError: the name is unknown, or there is no theory for the network.
+        InputError: the name is unknown, the tolerance is not from 0 to 1, or there is no theory for the network.
     """
     require_one_of(name, METHODS, "method")
     if name != BestOf.name:
         return _CLASSES[name](network, served_error)
     methods, reasons = [], []
-    for kind in _FROM_CHEAP_TO_DEAR:
+    # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
+    order = _FROM_CHEAP_TO_DEAR if tolerance == 0.0 else _SEARCH_FIRST
+    for kind in order:
         try:
             methods.append(kind(network, served_error))
         except InputError as error:
             reasons.append(f"{kind.name}: {error}")
     if not methods:
         raise InputError("no method can certify this network; " + "; ".join(reasons))
-    return BestOf(methods)
+    return BestOf(methods, tolerance=tolerance)

@@ -32,8 +32,7 @@ class Certifier:
         model: a SavedModel directory (or a base path with numbered versions), or a built
             Keras model. A live model is read as it is now; train on, and read it again.
         signature: of a SavedModel.
-
-        method, guarantee: see `certify`.
+        method, guarantee, tolerance: see `certify`.
 
     Raises:
         InputError: see `saved_model.read`, `choose_method` and `Float32Error`.
@@ -53,12 +52,13 @@ class Certifier:
         signature: str = saved_model.DEFAULT_SIGNATURE,
         method: str = "auto",
         guarantee: str = "real",
+        tolerance: float = 0.01,
     ):
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.served = saved_model.read(model, signature)
         error = no_error if guarantee == "real" else _float32_error(self.served)
-        self.method = choose_method(method, self.served.network, error)
+        self.method = choose_method(method, self.served.network, error, tolerance=tolerance)
         self._inputs = ServedInputs(self.served)
 
     def certify(
@@ -143,6 +143,7 @@ def certify(
     *,
     method: str = "auto",
     guarantee: str = "real",
+    tolerance: float = 0.01,
     rivals: str = "all",
     signature: str = saved_model.DEFAULT_SIGNATURE,
     batch_size: int | None = None,
@@ -162,6 +163,8 @@ def certify(
         method: one of `METHODS`; "auto" takes the largest radius of all that apply.
         guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
             float32.
+        tolerance: of "auto": the relative gain in radius that no further method is asked for; 0
+            asks for every last digit. No radius becomes wrong by it, only smaller by as much.
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
         signature: of a SavedModel.
@@ -181,7 +184,9 @@ def certify(
         >>> bool((result.radius > 0.25).mean() > 0.8)
         True
     """
-    certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
+    certifier = Certifier(
+        model, signature=signature, method=method, guarantee=guarantee, tolerance=tolerance
+    )
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
 
 

@@ -16,7 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import (
+    Method,
+    PairCertificates,
+    ServedError,
+    Sighting,
+    no_error,
+)
 from keras_curv.certificates.rival_search import RivalSearch
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
@@ -106,7 +112,7 @@ class CurvatureCertificate(Method):
         reach, spent = np.full(kappa.shape, np.inf), 0
         if self.served_error is not no_error:
             reach, spent = self._reach(x, label, rivals, kappa), rivals.shape[1]
-        radius, distance, evaluations = self._search(
+        radius, distance, evaluations, sighting = self._search(
             tf.convert_to_tensor(x, tf.float64),
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
@@ -114,7 +120,12 @@ class CurvatureCertificate(Method):
             tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
         )
         radius = np.minimum(radius.numpy(), reach)
-        return PairCertificates(radius, spent + evaluations.numpy(), distance.numpy())
+        return PairCertificates(
+            radius,
+            spent + evaluations.numpy(),
+            distance.numpy(),
+            sighting=Sighting(*(part.numpy() for part in sighting)),
+        )
 
     def _reach(self, x, label, rivals, kappa) -> np.ndarray:
         """Radii within which a served error is worth knowing: more is hardly ever proved."""

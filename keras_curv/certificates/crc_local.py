@@ -22,6 +22,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.crc import proved_radius
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
 from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
@@ -74,6 +75,7 @@ class LocalCurvatureCertificate(Method):
         self._served_error = served_error
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
             self._curvature = LocalCurvature(network)
+        self._floor = CurvatureFloor(network) if network.depth == 2 else None
         self._step = tf.function(self._step, reduce_retracing=True)
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
@@ -96,6 +98,25 @@ class LocalCurvatureCertificate(Method):
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] = used
         return PairCertificates(radius, gradients)
+
+    def out_of_reach(self, x, label, rival, radius, sighting) -> np.ndarray:
+        """See `Method`: for two layers, where not even the least curvature proves that radius.
+
+        A radius R needs a curvature κ that holds in `B(x, R)`, and no more than
+        `√(‖x̂ − x‖² + 2 max(f(x̂), 0)/κ)` can be proved by it, for any x̂ (`dual.radius_bracket`).
+        """
+        excluded = np.zeros(len(x), bool)
+        if self._floor is None:
+            return excluded
+        far = np.sum((sighting.point - x) ** 2, axis=1)
+        left = 2.0 * np.maximum(sighting.margin, 0.0)
+        for floor in (self._floor, self._floor.sharper):
+            some = np.flatnonzero(~excluded)
+            with np.errstate(all="ignore"):
+                kappa = floor(*(part[some] for part in (x, label, rival, radius)))
+                squared = (far[some] + left[some] / kappa) * (1.0 + 1e-9)
+                excluded[some] = squared <= radius[some] ** 2
+        return excluded
 
     def _scale(self, x, label, rivals) -> tuple[np.ndarray, np.ndarray]:
         """The smallest f/‖∇f‖ of each input, and whether there is anything to prove."""

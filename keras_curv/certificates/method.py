@@ -43,6 +43,37 @@ class ServedError:
 no_error = ServedError()
 
 
+class Sighting(NamedTuple):
+    """The point at which a search ended, of the rival that it found the weakest; one an example.
+
+    Any point and any rival are a valid sighting: tests that exclude a method hold at each.
+
+    Attributes:
+        column: of the rival, in `rivals`, `(n,)`.
+        point: `(n, dim)`.
+        margin: against that rival at the point, `(n,)`.
+        start: that margin at the example itself, `(n,)`.
+    """
+
+    column: np.ndarray
+    point: np.ndarray
+    margin: np.ndarray
+    start: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Sighting:
+        """Those of these examples only."""
+        return Sighting(*(part[rows] for part in self))
+
+    def spread(self, rows: np.ndarray, count: int) -> Sighting:
+        """As those of these rows of `count` examples; that of any other excludes nothing."""
+        whole = []
+        for part in self:
+            nothing = 0 if part.dtype.kind == "i" else np.inf
+            whole.append(np.full((count, *part.shape[1:]), nothing, part.dtype))
+            whole[-1][rows] = part
+        return Sighting(*whole)
+
+
 class PairCertificates(NamedTuple):
     """Radii for each example and each of its rivals.
 
@@ -52,12 +83,14 @@ class PairCertificates(NamedTuple):
         adversarial_distance: of a point that was found to change the prediction, `(n, rivals)`;
             None, or `inf`, where none was.
         method: that proved the radius, `(n, rivals)`; None: all by this one.
+        sighting: where the search ended; None if there was none.
     """
 
     radius: np.ndarray
     gradient_evaluations: np.ndarray
     adversarial_distance: np.ndarray | None = None
     method: np.ndarray | None = None
+    sighting: Sighting | None = None
 
 
 class Method(abc.ABC):
@@ -86,6 +119,26 @@ class Method(abc.ABC):
             rivals: `(n, rivals)`, none equal to its label.
             known: radii that are proved already, `(n, rivals)`.
         """
+
+    def out_of_reach(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+        sighting: Sighting,
+    ) -> np.ndarray:
+        """Examples of which this method cannot prove that radius, known for sure, `(n,)` of bool.
+
+        Cheap, and one-sided: where it says nothing, the method may or may not.
+
+        Args:
+            x, label: as in `radii`.
+            rival: `(n,)`, that of the sighting.
+            radius: `(n,)`, positive.
+            sighting: of each example.
+        """
+        return np.zeros(len(x), bool)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """`(n, dim)` → `(n, classes)`, float64."""

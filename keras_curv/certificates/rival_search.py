@@ -43,6 +43,26 @@ class _State(NamedTuple):
     evaluations: tf.Tensor  # gradients, (n,)
     current: tf.Tensor  # the rival being searched, (n,)
     iterate: dual.Iterate  # of that search, rows n
+    nearest: tf.Tensor  # smallest bracket of the searches that ended, else inf, (n,)
+    column: tf.Tensor  # its rival, (n,)
+    point: tf.Tensor  # its last point, (n, dim)
+    left: tf.Tensor  # the margin there, (n,)
+
+
+class Found(NamedTuple):
+    """What a search comes to.
+
+    Attributes:
+        radius: proved, `(n, rivals)`.
+        distance: of adversarial points that were found, else inf, `(n, rivals)`.
+        evaluations: gradients used, `(n,)`.
+        sighting: tensors of a `Sighting`, in its order.
+    """
+
+    radius: tf.Tensor
+    distance: tf.Tensor
+    evaluations: tf.Tensor
+    sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class RivalSearch:
@@ -68,7 +88,7 @@ class RivalSearch:
         rivals: tf.Tensor,
         curvature: tf.Tensor,
         taken_off: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> Found:
         """Searches a batch, in graph.
 
         Args:
@@ -77,10 +97,6 @@ class RivalSearch:
             rivals: `(n, rivals)`, int32.
             curvature: κ for each pair, `(n, rivals)`, float64.
             taken_off: what must remain of each margin, `(n, rivals)`, float64.
-
-        Returns:
-            Proved radii `(n, rivals)`, distances of adversarial points that were found (else
-            inf) `(n, rivals)`, and gradients used `(n,)`.
         """
         at_start = self._network.evaluate(x0, label, rivals)
         batch = _Batch(x0, label, rivals, curvature, taken_off, at_start)
@@ -90,7 +106,9 @@ class RivalSearch:
             (self._start(batch),),
             parallel_iterations=1,
         )
-        return state.radius, state.distance, state.evaluations
+        start = tf.gather(at_start.margin, state.column, batch_dims=1)
+        sighting = (state.column, state.point, state.left, start)
+        return Found(state.radius, state.distance, state.evaluations, sighting)
 
     def _start(self, batch: _Batch) -> _State:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
@@ -109,13 +127,17 @@ class RivalSearch:
             evaluations=tf.fill([count], width),
             current=current,
             iterate=_begin(batch, tf.range(count), current),
+            nearest=tf.fill([count], tf.constant(np.inf, tf.float64)),
+            column=current,
+            point=batch.x0,
+            left=tf.gather(batch.at_start.margin, current, batch_dims=1),
         )
 
     def _turn(self, batch: _Batch, state: _State) -> _State:
         """One gradient for every example that is still open; the others take no part."""
         rows = tf.cast(tf.where(tf.reduce_any(~state.closed, axis=1))[:, 0], tf.int32)
         cells = tf.stack([rows, tf.gather(state.current, rows)], axis=1)
-        gradient, proved, bracket, step = self._step(batch, state, rows, cells)
+        margin, gradient, proved, bracket, step = self._step(batch, state, rows, cells)
         radius = tf.tensor_scatter_nd_max(state.radius, cells, proved)
         upper = tf.tensor_scatter_nd_min(state.upper, cells, bracket)
 
@@ -141,6 +163,9 @@ class RivalSearch:
             )
             for old, new, first in zip(state.iterate, step, fresh, strict=True)
         )
+        reached = tf.gather_nd(upper, ended_cells)
+        nearer = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
+        place, kept = tf.gather(ended, nearer), tf.gather(which, nearer)
         return _State(
             radius=radius,
             upper=upper,
@@ -151,10 +176,16 @@ class RivalSearch:
             ),
             current=tf.tensor_scatter_nd_update(state.current, ended, following),
             iterate=dual.Iterate(*iterate),
+            nearest=tf.tensor_scatter_nd_update(state.nearest, place, tf.gather(reached, nearer)),
+            column=tf.tensor_scatter_nd_update(state.column, place, tf.gather(cells[:, 1], kept)),
+            point=tf.tensor_scatter_nd_update(
+                state.point, place, tf.gather(step.previous_point, kept)
+            ),
+            left=tf.tensor_scatter_nd_update(state.left, place, tf.gather(margin, kept)),
         )
 
     def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor):
-        """The gradients at these rows' iterates, what they prove, and the iterates after."""
+        """Margins and gradients at these rows' iterates, what they prove, the iterates after."""
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
         origin, kappa = tf.gather(batch.x0, rows), tf.gather_nd(batch.curvature, cells)
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
@@ -165,7 +196,7 @@ class RivalSearch:
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
         bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
-        return gradient, proved, bracket, step
+        return evaluation.margin[:, 0], gradient, proved, bracket, step
 
     def _crossing(self, batch: _Batch, cells, gradient, radius) -> tf.Tensor:
         """The distance of an adversarial point just beyond the radius, if there is one, else inf.

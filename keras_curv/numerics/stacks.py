@@ -71,14 +71,17 @@ def fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
     return (smaller, float(error)) if np.isfinite(error) else (kernel, 0.0)
 
 
-def lanczos(product, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def lanczos(
+    product, shape: tuple[int, int], steps: int = _LANCZOS_STEPS
+) -> tuple[np.ndarray, np.ndarray]:
     """Largest eigenvalues, from below, and about their vectors, of as many matrices as rows.
 
     Args:
         product: `(P, side)` → `(P, side)`, each row by a symmetric matrix of its own.
         shape: `(P, side)`.
+        steps: products, at most.
     """
-    steps = min(_LANCZOS_STEPS, shape[1])
+    steps = min(steps, shape[1])
     v = np.random.default_rng(0).standard_normal(shape)
     v /= np.linalg.norm(v, axis=1, keepdims=True)
     basis = np.empty((steps, *shape))
