@@ -26,6 +26,7 @@ _FROM_CHEAP_TO_DEAR = (
     LocalCurvatureCertificate,
 )
 _SEARCH_FIRST = (CurvatureCertificate, LipschitzCertificate, *_FROM_CHEAP_TO_DEAR[2:])
+_FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
 
 
 class BestOf(Method):
@@ -36,7 +37,7 @@ class BestOf(Method):
 
     With a tolerance, none is asked either where it could not make the radius larger by more than
     that fraction. Two tests know this for sure: an adversarial point so near, at the end of an
-    earlier method's search or just beyond, is the end of the example; and `Method.out_of_reach`.
+    earlier method's search or just beyond, is the end of the example; and `Method.ceiling`.
 
     Args:
         methods: of one network.
@@ -50,6 +51,8 @@ class BestOf(Method):
         self.methods = tuple(methods)
         self.network = methods[0].network
         self.tolerance = tolerance
+        curved = (one for one in self.methods if isinstance(one, CurvatureCertificate))
+        self._search = next(curved, None)
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`."""
@@ -62,28 +65,42 @@ class BestOf(Method):
             least = radius.min(axis=1)
             solved = distance.min(axis=1) <= least * enough
             rows = np.flatnonzero(~solved & np.isfinite(least))
-            if sighting is not None and len(rows):
+            ceiling = np.full(len(x), np.inf)
+            if sighting is not None:
                 args = (part[rows] for part in (x, label, rivals, least))
-                rows = rows[~self._hopeless(one, *args, sighting.take(rows))]
+                ceiling[rows] = self._ceiling(one, *args, sighting.take(rows))
+                rows = rows[ceiling[rows] > least[rows] * (1.0 + self.tolerance)]
             if not len(rows):
                 continue
-            found = one.radii(x[rows], label[rows], rivals[rows], radius[rows])
-            gradients[rows] += found.gradient_evaluations
-            method[rows] = np.where(found.radius > radius[rows], one.name, method[rows])
-            radius[rows] = np.maximum(found.radius, radius[rows])
-            if found.adversarial_distance is not None:
-                distance[rows] = np.minimum(found.adversarial_distance, distance[rows])
+
+            def ask(one, ask_below, rows=rows):
+                args = [part[rows] for part in (x, label, rivals, radius)]
+                found = one.radii(*args) if ask_below is None else one.radii_below(*args, ask_below)
+                gradients[rows] += found.gradient_evaluations
+                method[rows] = np.where(found.radius > radius[rows], one.name, method[rows])
+                radius[rows] = np.maximum(found.radius, radius[rows])
+                if found.adversarial_distance is not None:
+                    distance[rows] = np.minimum(found.adversarial_distance, distance[rows])
+                return found
+
+            below = None
+            if sighting is not None:
+                below = np.minimum(ceiling, distance.min(axis=1))[rows]
+                if one.dear_rivals and self._search is not None:
+                    ask(self._search, np.minimum(below, _FARTHER * least[rows]))
+            found = ask(one, below)
             if found.sighting is not None and self.tolerance and sighting is None:
                 sighting = found.sighting.spread(rows, len(x))
                 beyond = self._just_beyond(x, label, rivals, radius, sighting)
                 distance = np.minimum(distance, beyond[:, None])
         return PairCertificates(radius, gradients, distance, method)
 
-    def _hopeless(self, one, x, label, rivals, least, sighting) -> np.ndarray:
-        """Where this method cannot make the smallest radius larger by more than the tolerance."""
+    def _ceiling(self, one, x, label, rivals, least, sighting) -> np.ndarray:
+        """Upper bound on what the method proves, where it is more than is worth asking for."""
         rival = np.take_along_axis(rivals, sighting.column[:, None], axis=1)[:, 0]
         worth = least * (1.0 + self.tolerance)
-        return (least > 0.0) & one.out_of_reach(x, label, rival, worth, sighting)
+        highest = one.ceiling(x, label, rival, worth, sighting)
+        return np.where(least > 0.0, np.fmax(highest, worth), np.inf)
 
     def _just_beyond(self, x, label, rivals, radius, sighting) -> np.ndarray:
         """The distance of the point in the sighting's direction, beyond the radius by the

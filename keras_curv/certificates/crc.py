@@ -86,6 +86,7 @@ class CurvatureCertificate(Method):
                 tf.TensorSpec((None, None), tf.int32),
                 tf.TensorSpec((None, None), tf.float64),
                 tf.TensorSpec((None, None), tf.float64),
+                tf.TensorSpec((None,), tf.float64),
             ],
         )
 
@@ -94,8 +95,17 @@ class CurvatureCertificate(Method):
         found = self.certify_pairs(x, label, rivals)
         return found._replace(radius=np.maximum(found.radius, known))
 
+    def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
+        """See `Method`: every rival is searched up to the ceiling."""
+        found = self.certify_pairs(x, label, rivals, search_up_to=ceiling)
+        return found._replace(radius=np.maximum(found.radius, known))
+
     def certify_pairs(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        search_up_to: np.ndarray | None = None,
     ) -> PairCertificates:
         """A valid radius for each (label, rival) pair, `(n, rivals)`.
 
@@ -106,7 +116,9 @@ class CurvatureCertificate(Method):
             x: `(n, dim)`.
             label: `(n,)`.
             rivals: `(n, rivals)`, none equal to its label.
+            search_up_to: radii `(n,)` up to which the search goes on even so.
         """
+        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
         label, rivals = np.asarray(label), np.asarray(rivals)
         kappa = self._kappa[label[:, None], rivals]
         reach, spent = np.full(kappa.shape, np.inf), 0
@@ -118,6 +130,7 @@ class CurvatureCertificate(Method):
             tf.convert_to_tensor(rivals, tf.int32),
             tf.convert_to_tensor(kappa, tf.float64),
             tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
+            tf.convert_to_tensor(search_up_to, tf.float64),
         )
         radius = np.minimum(radius.numpy(), reach)
         return PairCertificates(

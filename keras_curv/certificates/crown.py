@@ -139,7 +139,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             network, served_error, steepest=steepest, cost=cost, height=_height(network)
         )
 
-    def out_of_reach(self, x, label, rival, radius, sighting) -> np.ndarray:
+    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
         """See `Method`: for two layers, by the best lines that there can be, at one point.
 
         A line below σ on an interval lies below its chord too, one above σ above it. So on
@@ -147,7 +147,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         point, such as that of the sphere toward the sighting, nor does a box.
         """
         if self.network.depth != 2:
-            return np.zeros(len(x), bool)
+            return np.full(len(x), np.inf)
         first, last = self.network.affines
         with np.errstate(all="ignore"):
             toward = sighting.point - x
@@ -162,7 +162,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             w = last.kernel.T[label] - last.kernel.T[rival]
             terms = w * np.where(w > 0.0, np.minimum(there, chord), np.maximum(there, chord))
             most = terms.sum(axis=1) + last.bias[label] - last.bias[rival]
-            return most <= -1e-9 * np.abs(terms).sum(axis=1)
+            return np.where(most <= -1e-9 * np.abs(terms).sum(axis=1), radius, np.inf)
 
     def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
         balls = _Balls(self.network, x, radius, self.relaxation)

@@ -131,9 +131,10 @@ class LipschitzCertificate(Method):
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         return PairCertificates(np.maximum(known, np.where(proved, radius, 0.0)), gradients)
 
-    def out_of_reach(self, x, label, rival, radius, sighting) -> np.ndarray:
-        """See `Method`: f/L is the largest radius that there is, whatever is charged."""
-        return sighting.start <= self._lipschitz[label, rival] * radius
+    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
+        """See `Method`: f/L, of which charges only take off."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return sighting.start / self._lipschitz[label, rival] * (1.0 + 1e-9)
 
 
 def _require_rules(network: Network) -> None:

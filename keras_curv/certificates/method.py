@@ -99,10 +99,12 @@ class Method(abc.ABC):
     Attributes:
         name: as in `--method`.
         network: what it certifies.
+        dear_rivals: whether each rival costs far more than some gradients.
     """
 
     name: str
     network: Network
+    dear_rivals: bool = False
 
     @abc.abstractmethod
     def radii(
@@ -120,7 +122,7 @@ class Method(abc.ABC):
             known: radii that are proved already, `(n, rivals)`.
         """
 
-    def out_of_reach(
+    def ceiling(
         self,
         x: np.ndarray,
         label: np.ndarray,
@@ -128,9 +130,9 @@ class Method(abc.ABC):
         radius: np.ndarray,
         sighting: Sighting,
     ) -> np.ndarray:
-        """Examples of which this method cannot prove that radius, known for sure, `(n,)` of bool.
+        """Upper bound on what this method can prove, where that is above `radius`, `(n,)`.
 
-        Cheap, and one-sided: where it says nothing, the method may or may not.
+        Cheap, and exact in what it excludes: no radius above both this and `radius` is proved.
 
         Args:
             x, label: as in `radii`.
@@ -138,7 +140,19 @@ class Method(abc.ABC):
             radius: `(n,)`, positive.
             sighting: of each example.
         """
-        return np.zeros(len(x), bool)
+        return np.full(len(x), np.inf)
+
+    def radii_below(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+    ) -> PairCertificates:
+        """As `radii`, where no radius above `ceiling`, `(n,)`, is expected and a gap of 0.3 % may
+        be left; only how the search goes depends on it."""
+        return self.radii(x, label, rivals, known)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """`(n, dim)` → `(n, classes)`, float64."""

@@ -30,6 +30,7 @@ class _Batch(NamedTuple):
     rivals: tf.Tensor  # (n, rivals)
     curvature: tf.Tensor  # κ, (n, rivals)
     taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
+    reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
     at_start: Evaluation  # at x0, against all rivals
 
 
@@ -88,6 +89,7 @@ class RivalSearch:
         rivals: tf.Tensor,
         curvature: tf.Tensor,
         taken_off: tf.Tensor,
+        reach: tf.Tensor,
     ) -> Found:
         """Searches a batch, in graph.
 
@@ -97,9 +99,11 @@ class RivalSearch:
             rivals: `(n, rivals)`, int32.
             curvature: κ for each pair, `(n, rivals)`, float64.
             taken_off: what must remain of each margin, `(n, rivals)`, float64.
+            reach: a radius up to which even rivals are searched that cannot be the weakest any
+                more, `(n,)`, float64; 0 as a rule.
         """
         at_start = self._network.evaluate(x0, label, rivals)
-        batch = _Batch(x0, label, rivals, curvature, taken_off, at_start)
+        batch = _Batch(x0, label, rivals, curvature, taken_off, reach, at_start)
         (state,) = tf.while_loop(
             lambda state: tf.reduce_any(~state.closed),
             lambda state: (self._turn(batch, state),),
@@ -117,7 +121,7 @@ class RivalSearch:
             batch.at_start, tf.zeros_like(batch.x0), batch.curvature, batch.taken_off
         )
         upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
-        closed = (radius >= self._goal(upper)) | (self._max_steps == 0)
+        closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
         current = _weakest(radius, closed)
         return _State(
             radius=radius,
@@ -143,8 +147,9 @@ class RivalSearch:
 
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
-        goal = self._goal(tf.gather(upper, rows))
-        finished = tf.gather_nd(radius, cells) >= goal[:, 0]
+        goal = self._goal(tf.gather(upper, rows), tf.gather(batch.reach, rows))
+        current = tf.gather(state.current, rows)
+        finished = tf.gather_nd(radius, cells) >= tf.gather(goal, current, batch_dims=1)
         finished |= (step.steps > self._max_steps) | _not_finite(step.point)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
         closing = tf.where(here, finished[:, None], tf.gather(radius, rows) >= goal)
@@ -212,9 +217,11 @@ class RivalSearch:
         distance = tf.norm(point - x0, axis=1)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
-    def _goal(self, upper: tf.Tensor) -> tf.Tensor:
-        """The radius at which a rival cannot lower the minimum, `(n, 1)`."""
-        return (1.0 - self._tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
+    def _goal(self, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:
+        """The radius at which a rival needs no more, `(n, rivals)`: it cannot lower the minimum,
+        and either has the reach or has come to its own bracket."""
+        least = (1.0 - self._tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
+        return tf.minimum(tf.maximum(least, reach[:, None]), (1.0 - self._tolerance) * upper)
 
 
 def _begin(batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:

@@ -17,7 +17,7 @@ from keras_curv.curvature.bounds import interval_product
 from keras_curv.network.network import Network
 from keras_curv.numerics import stacks
 
-_LANCZOS_STEPS = 30
+_LANCZOS_STEPS = 16
 _NUMBERS_AT_ONCE = 2**23  # of a Krylov basis: 64 MiB
 
 
