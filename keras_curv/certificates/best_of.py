@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.coap import PolytopeCertificate
@@ -13,7 +15,13 @@ from keras_curv.certificates.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.interval import IntervalCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import (
+    Method,
+    PairCertificates,
+    ServedError,
+    Sighting,
+    no_error,
+)
 from keras_curv.certificates.quadratic import QuadraticCertificate
 from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.network import Network
@@ -56,66 +64,78 @@ class BestOf(Method):
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`."""
-        radius, method = known.copy(), np.full(known.shape, "", "U16")
-        distance = np.full(known.shape, np.inf)
-        gradients = np.zeros(len(x), np.int64)
-        enough = 1.0 + max(self.tolerance, PRIMAL_EQUALS_DUAL)
-        sighting = None
+        so_far = _SoFar(x, label, rivals, known)
         for one in self.methods:
-            least = radius.min(axis=1)
-            solved = distance.min(axis=1) <= least * enough
-            rows = np.flatnonzero(~solved & np.isfinite(least))
-            ceiling = np.full(len(x), np.inf)
-            if sighting is not None:
-                args = (part[rows] for part in (x, label, rivals, least))
-                ceiling[rows] = self._ceiling(one, *args, sighting.take(rows))
-                rows = rows[ceiling[rows] > least[rows] * (1.0 + self.tolerance)]
+            rows, below = self._worth_asking(one, so_far)
             if not len(rows):
                 continue
+            if so_far.sighting is None:
+                found = so_far.ask(one, rows)
+                if found.sighting is not None and self.tolerance:
+                    so_far.sighting = found.sighting.spread(rows, len(x))
+                    self._look_beyond(so_far)
+                continue
+            if one.dear_rivals and self._search is not None:
+                least = so_far.radius[rows].min(axis=1)
+                so_far.ask(self._search, rows, np.minimum(below, _FARTHER * least))
+            so_far.ask(one, rows, below)
+        return PairCertificates(so_far.radius, so_far.gradients, so_far.distance, so_far.method)
 
-            def ask(one, ask_below, rows=rows):
-                args = [part[rows] for part in (x, label, rivals, radius)]
-                found = one.radii(*args) if ask_below is None else one.radii_below(*args, ask_below)
-                gradients[rows] += found.gradient_evaluations
-                method[rows] = np.where(found.radius > radius[rows], one.name, method[rows])
-                radius[rows] = np.maximum(found.radius, radius[rows])
-                if found.adversarial_distance is not None:
-                    distance[rows] = np.minimum(found.adversarial_distance, distance[rows])
-                return found
-
-            below = None
-            if sighting is not None:
-                below = np.minimum(ceiling, distance.min(axis=1))[rows]
-                if one.dear_rivals and self._search is not None:
-                    ask(self._search, np.minimum(below, _FARTHER * least[rows]))
-            found = ask(one, below)
-            if found.sighting is not None and self.tolerance and sighting is None:
-                sighting = found.sighting.spread(rows, len(x))
-                beyond = self._just_beyond(x, label, rivals, radius, sighting)
-                distance = np.minimum(distance, beyond[:, None])
-        return PairCertificates(radius, gradients, distance, method)
-
-    def _ceiling(self, one, x, label, rivals, least, sighting) -> np.ndarray:
-        """Upper bound on what the method proves, where it is more than is worth asking for."""
-        rival = np.take_along_axis(rivals, sighting.column[:, None], axis=1)[:, 0]
+    def _worth_asking(self, one: Method, so_far: _SoFar) -> tuple[np.ndarray, np.ndarray]:
+        """Which examples to ask a method about, and radii below which the answers will be."""
+        least, nearest = so_far.radius.min(axis=1), so_far.distance.min(axis=1)
+        solved = nearest <= least * (1.0 + max(self.tolerance, PRIMAL_EQUALS_DUAL))
+        rows = np.flatnonzero(~solved & np.isfinite(least))
+        if so_far.sighting is None or not len(rows):
+            return rows, nearest[rows]
+        sighting, least = so_far.sighting.take(rows), least[rows]
         worth = least * (1.0 + self.tolerance)
-        highest = one.ceiling(x, label, rival, worth, sighting)
-        return np.where(least > 0.0, np.fmax(highest, worth), np.inf)
+        args = so_far.x[rows], so_far.label[rows], so_far.rival[rows], worth
+        ceiling = np.where(least > 0.0, one.ceiling(*args, sighting), np.inf)
+        asked = ~(ceiling <= worth)
+        return rows[asked], np.fmin(ceiling, nearest[rows])[asked]
 
-    def _just_beyond(self, x, label, rivals, radius, sighting) -> np.ndarray:
-        """The distance of the point in the sighting's direction, beyond the radius by the
-        tolerance, where that point is adversarial, else inf, `(n,)`."""
-        rival = np.take_along_axis(rivals, sighting.column[:, None], axis=1)[:, 0]
-        toward = sighting.point - x
-        length = np.linalg.norm(toward, axis=1, keepdims=True)
+    def _look_beyond(self, so_far: _SoFar) -> None:
+        """Notes where the point in the sighting's direction is adversarial that lies beyond the
+        radius by the tolerance."""
+        x, rows = so_far.x, np.arange(len(so_far.x))
+        toward = so_far.sighting.point - x
         with np.errstate(all="ignore"):
-            reach = radius.min(axis=1, keepdims=True) * (1.0 + 0.99 * self.tolerance)
-            point = x + toward / length * reach
-            logits = self.logits(point)
-            rows = np.arange(len(x))
-            crossed = logits[rows, label] <= logits[rows, rival]
-            distance = np.linalg.norm(point - x, axis=1)
-        return np.where(crossed & np.isfinite(distance), distance, np.inf)
+            reach = so_far.radius.min(axis=1) * (1.0 + 0.99 * self.tolerance)
+            point = x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
+            logits, distance = self.logits(point), np.linalg.norm(point - x, axis=1)
+            crossed = logits[rows, so_far.label] <= logits[rows, so_far.rival]
+        rows = rows[crossed & np.isfinite(distance)]
+        cells = rows, so_far.sighting.column[rows]
+        so_far.distance[cells] = np.minimum(so_far.distance[cells], distance[rows])
+
+
+class _SoFar:
+    """What several methods have come to, one after the other; see `PairCertificates`."""
+
+    def __init__(self, x, label, rivals, known):
+        self.x, self.label, self.rivals = x, label, rivals
+        self.radius, self.method = known.copy(), np.full(known.shape, "", "U16")
+        self.distance = np.full(known.shape, np.inf)
+        self.gradients = np.zeros(len(x), np.int64)
+        self.sighting: Sighting | None = None
+
+    @property
+    def rival(self) -> np.ndarray:
+        """That of the sighting, `(n,)`."""
+        return np.take_along_axis(self.rivals, self.sighting.column[:, None], axis=1)[:, 0]
+
+    def ask(self, one: Method, rows: np.ndarray, below: np.ndarray | None = None):
+        """Asks a method about these rows; `below` is its ceiling, if one is known."""
+        args = [part[rows] for part in (self.x, self.label, self.rivals, self.radius)]
+        found = one.radii(*args) if below is None else one.radii_below(*args, below)
+        self.gradients[rows] += found.gradient_evaluations
+        larger = found.radius > self.radius[rows]
+        self.method[rows] = np.where(larger, one.name, self.method[rows])
+        self.radius[rows] = np.maximum(found.radius, self.radius[rows])
+        if found.adversarial_distance is not None:
+            self.distance[rows] = np.minimum(found.adversarial_distance, self.distance[rows])
+        return found
 
 
 # Published bounds to compare with; "auto" leaves them out.
@@ -137,20 +157,27 @@ def choose_method(
         name: one of `METHODS`; "auto" is the best of those that have a theory for the network.
         network: what to certify.
         served_error: what serving may take off a margin.
-        tolerance: of "auto": see `BestOf`. Other methods go to their own last digit.
+        tolerance: of "auto", see `BestOf`. Where it is not 0, crc searches in float32.
 
     Raises:
-        InputError: the name is unknown, the tolerance is not from 0 to 1, or there is no theory for the network.
+        InputError: the name is unknown, the tolerance is not from 0 to 1, or there is no
+            theory for the network.
     """
     require_one_of(name, METHODS, "method")
+    require_fraction(tolerance, "tolerance")
+    kinds = dict(_CLASSES)
+    if tolerance > 0.0:
+        kinds[CurvatureCertificate.name] = functools.partial(
+            CurvatureCertificate, search_dtype=tf.float32
+        )
     if name != BestOf.name:
-        return _CLASSES[name](network, served_error)
+        return kinds[name](network, served_error)
     methods, reasons = [], []
     # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
     order = _FROM_CHEAP_TO_DEAR if tolerance == 0.0 else _SEARCH_FIRST
     for kind in order:
         try:
-            methods.append(kind(network, served_error))
+            methods.append(kinds[kind.name](network, served_error))
         except InputError as error:
             reasons.append(f"{kind.name}: {error}")
     if not methods:

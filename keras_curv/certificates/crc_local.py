@@ -134,9 +134,7 @@ class LocalCurvatureCertificate(Method):
         scale = np.min(margin / np.maximum(slope, 1e-300), axis=1)
         return scale, np.isfinite(scale) & (margin > 0.0).all(axis=1)
 
-    def _batch(
-        self, x, label, rivals, known, ceiling, gap, scale
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(self, x, label, rivals, known, ceiling, gap, scale) -> tuple[np.ndarray, np.ndarray]:
         anchor = self._curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)

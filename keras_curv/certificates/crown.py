@@ -143,8 +143,8 @@ class LinearBoundCertificate(BallBoundCertificate):
         """See `Method`: for two layers, by the best lines that there can be, at one point.
 
         A line below σ on an interval lies below its chord too, one above σ above it. So on
-        `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at any
-        point, such as that of the sphere toward the sighting, nor does a box.
+        `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
+        any point, such as that of the sphere toward the sighting, nor does a box.
         """
         if self.network.depth != 2:
             return np.full(len(x), np.inf)

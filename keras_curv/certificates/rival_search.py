@@ -3,8 +3,11 @@
 The certificate is the smallest radius over the rivals, so only those rivals matter that can still
 be the smallest. One gradient at x0 gives each a valid radius and a bracket from above. The
 weakest open rival is then searched, one gradient a step, until its radius reaches the smallest
-bracket of all; then the next weakest. Every radius met on the way is proved, so stopping early,
+bracket of all; then the next weakest. Every radius that is kept is proved, so stopping early,
 or searching badly, makes the result smaller and never wrong.
+
+In float64 every gradient of the search is a proof as well. In float32 only the iterates move, for
+half the time; one more gradient in float64, at the last point of a rival's search, is the proof.
 """
 
 from __future__ import annotations
@@ -26,12 +29,30 @@ class _Batch(NamedTuple):
     """What a batch is searched with; n examples, each against as many rivals."""
 
     x0: tf.Tensor  # (n, dim)
+    origin: tf.Tensor  # the same in the dtype of the iterates
     label: tf.Tensor  # (n,)
     rivals: tf.Tensor  # (n, rivals)
     curvature: tf.Tensor  # κ, (n, rivals)
     taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
     reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
     at_start: Evaluation  # at x0, against all rivals
+
+
+class _Step(NamedTuple):
+    """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.
+
+    Attributes:
+        margin, gradient: at the iterate; the gradient is `(m, dim)`.
+        radius: that the gradient proves, or would in float64.
+        bracket: from above.
+        following: the iterate after.
+    """
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    radius: tf.Tensor
+    bracket: tf.Tensor
+    following: dual.Iterate
 
 
 class _State(NamedTuple):
@@ -74,10 +95,20 @@ class RivalSearch:
         prove: `(evaluation, displacement, curvature, taken_off)` → proved radii `(n, rivals)`.
         tolerance: relative gap at which a search stops.
         max_steps: gradients after which a search stops in any case.
+        dtype: of the iterates.
     """
 
-    def __init__(self, network: Network, prove: Prove, *, tolerance: float, max_steps: int):
+    def __init__(
+        self,
+        network: Network,
+        prove: Prove,
+        *,
+        tolerance: float,
+        max_steps: int,
+        dtype: tf.DType = tf.float64,
+    ):
         self._network = network
+        self._dtype = dtype
         self._prove = prove
         self._tolerance = tolerance
         self._max_steps = max_steps
@@ -103,7 +134,8 @@ class RivalSearch:
                 more, `(n,)`, float64; 0 as a rule.
         """
         at_start = self._network.evaluate(x0, label, rivals)
-        batch = _Batch(x0, label, rivals, curvature, taken_off, reach, at_start)
+        origin = tf.cast(x0, self._dtype)
+        batch = _Batch(x0, origin, label, rivals, curvature, taken_off, reach, at_start)
         (state,) = tf.while_loop(
             lambda state: tf.reduce_any(~state.closed),
             lambda state: (self._turn(batch, state),),
@@ -130,7 +162,7 @@ class RivalSearch:
             distance=tf.fill((count, width), tf.constant(np.inf, tf.float64)),
             evaluations=tf.fill([count], width),
             current=current,
-            iterate=_begin(batch, tf.range(count), current),
+            iterate=self._begin(batch, tf.range(count), current),
             nearest=tf.fill([count], tf.constant(np.inf, tf.float64)),
             column=current,
             point=batch.x0,
@@ -141,67 +173,99 @@ class RivalSearch:
         """One gradient for every example that is still open; the others take no part."""
         rows = tf.cast(tf.where(tf.reduce_any(~state.closed, axis=1))[:, 0], tf.int32)
         cells = tf.stack([rows, tf.gather(state.current, rows)], axis=1)
-        margin, gradient, proved, bracket, step = self._step(batch, state, rows, cells)
-        radius = tf.tensor_scatter_nd_max(state.radius, cells, proved)
-        upper = tf.tensor_scatter_nd_min(state.upper, cells, bracket)
+        step = self._step(batch, state, rows, cells)
+        upper = tf.tensor_scatter_nd_min(state.upper, cells, step.bracket)
+        radius = state.radius
+        if self._dtype == tf.float64:
+            radius = tf.tensor_scatter_nd_max(radius, cells, step.radius)
 
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
         goal = self._goal(tf.gather(upper, rows), tf.gather(batch.reach, rows))
-        current = tf.gather(state.current, rows)
-        finished = tf.gather_nd(radius, cells) >= tf.gather(goal, current, batch_dims=1)
-        finished |= (step.steps > self._max_steps) | _not_finite(step.point)
+        best = tf.maximum(tf.gather_nd(radius, cells), step.radius)
+        finished = best >= tf.gather(goal, cells[:, 1], batch_dims=1)
+        following = step.following
+        finished |= (following.steps > self._max_steps) | _not_finite(following.point)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
         closing = tf.where(here, finished[:, None], tf.gather(radius, rows) >= goal)
         closed = tf.tensor_scatter_nd_update(
             state.closed, rows[:, None], tf.gather(state.closed, rows) | closing
         )
-
-        which = tf.where(finished)[:, 0]
-        ended, ended_cells = tf.gather(rows, which)[:, None], tf.gather(cells, which)
-        witness = self._crossing(batch, ended_cells, tf.gather(gradient, which), radius)
-        following = _weakest(tf.gather_nd(radius, ended), tf.gather_nd(closed, ended))
-        fresh = _begin(batch, ended[:, 0], following)
-        iterate = (
-            tf.tensor_scatter_nd_update(
-                tf.tensor_scatter_nd_update(old, rows[:, None], new), ended, first
-            )
-            for old, new, first in zip(state.iterate, step, fresh, strict=True)
-        )
-        reached = tf.gather_nd(upper, ended_cells)
-        nearer = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
-        place, kept = tf.gather(ended, nearer), tf.gather(which, nearer)
-        return _State(
+        evaluations = tf.tensor_scatter_nd_add(state.evaluations, rows[:, None], tf.ones_like(rows))
+        moved = state._replace(
             radius=radius,
             upper=upper,
             closed=closed,
-            distance=tf.tensor_scatter_nd_min(state.distance, ended_cells, witness),
-            evaluations=tf.tensor_scatter_nd_add(
-                state.evaluations, rows[:, None], tf.ones_like(rows)
-            ),
-            current=tf.tensor_scatter_nd_update(state.current, ended, following),
-            iterate=dual.Iterate(*iterate),
-            nearest=tf.tensor_scatter_nd_update(state.nearest, place, tf.gather(reached, nearer)),
-            column=tf.tensor_scatter_nd_update(state.column, place, tf.gather(cells[:, 1], kept)),
-            point=tf.tensor_scatter_nd_update(
-                state.point, place, tf.gather(step.previous_point, kept)
-            ),
-            left=tf.tensor_scatter_nd_update(state.left, place, tf.gather(margin, kept)),
+            evaluations=evaluations,
+            iterate=_updated(state.iterate, rows, following),
+        )
+        which = tf.where(finished)[:, 0]
+        last = tf.gather(following.previous_point, which)
+        found = tf.gather(step.margin, which), tf.gather(step.gradient, which)
+        return self._end(batch, moved, tf.gather(cells, which), last, found)
+
+    def _end(self, batch: _Batch, state: _State, cells: tf.Tensor, point, found) -> _State:
+        """The searches of these cells have ended, at these points; the next ones begin.
+
+        Args:
+            found: margins and gradients there, in the dtype of the iterates.
+        """
+        ended, point = cells[:, :1], tf.cast(point, tf.float64)
+        margin, gradient = found
+        if self._dtype != tf.float64:
+            margin, gradient, proved = self._proof(batch, cells, point)
+            state = state._replace(
+                radius=tf.tensor_scatter_nd_max(state.radius, cells, proved),
+                evaluations=tf.tensor_scatter_nd_add(
+                    state.evaluations, ended, tf.ones_like(ended[:, 0])
+                ),
+            )
+        witness = self._crossing(batch, cells, gradient, state.radius)
+        following = _weakest(tf.gather_nd(state.radius, ended), tf.gather_nd(state.closed, ended))
+        fresh = self._begin(batch, ended[:, 0], following)
+        reached = tf.gather_nd(state.upper, cells)
+        kept = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
+        place = tf.gather(ended, kept)
+        update = tf.tensor_scatter_nd_update
+        return state._replace(
+            distance=tf.tensor_scatter_nd_min(state.distance, cells, witness),
+            current=update(state.current, ended, following),
+            iterate=_updated(state.iterate, ended[:, 0], fresh),
+            nearest=update(state.nearest, place, tf.gather(reached, kept)),
+            column=update(state.column, place, tf.gather(cells[:, 1], kept)),
+            point=update(state.point, place, tf.gather(point, kept)),
+            left=update(state.left, place, tf.gather(margin, kept)),
         )
 
-    def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor):
-        """Margins and gradients at these rows' iterates, what they prove, the iterates after."""
+    def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor) -> _Step:
+        """What the gradients at these rows' iterates say, and the iterates after."""
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
-        origin, kappa = tf.gather(batch.x0, rows), tf.gather_nd(batch.curvature, cells)
+        origin = tf.gather(batch.origin, rows)
+        kappa = tf.cast(tf.gather_nd(batch.curvature, cells), self._dtype)
+        taken_off = tf.cast(tf.gather_nd(batch.taken_off, cells), self._dtype)
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
-        taken_off = tf.gather_nd(batch.taken_off, cells)
         displacement = iterate.point - origin
-        proved = self._prove(evaluation, displacement, kappa[:, None], taken_off[:, None])[:, 0]
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
+        if self._dtype == tf.float64:
+            args = evaluation, displacement, kappa[:, None], taken_off[:, None]
+            radius = self._prove(*args)[:, 0]
+        else:
+            bound = dual.minorant(margin, gradient, displacement, kappa)
+            radius = tf.cast(dual.certified_radius(bound), tf.float64)
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
-        bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
-        return evaluation.margin[:, 0], gradient, proved, bracket, step
+        bracket = tf.cast(dual.radius_bracket(margin, gradient, displacement, kappa), tf.float64)
+        return _Step(evaluation.margin[:, 0], gradient, radius, bracket, step)
+
+    def _proof(self, batch: _Batch, cells: tf.Tensor, point: tf.Tensor):
+        """Margins, gradients and proved radii at these points, in float64."""
+        rows, rival = cells[:, 0], tf.gather_nd(batch.rivals, cells)[:, None]
+        evaluation = self._network.evaluate(point, tf.gather(batch.label, rows), rival)
+        kappa, taken_off = (
+            tf.gather_nd(table, cells)[:, None] for table in (batch.curvature, batch.taken_off)
+        )
+        proved = self._prove(evaluation, point - tf.gather(batch.x0, rows), kappa, taken_off)
+        return evaluation.margin[:, 0], evaluation.gradient[:, 0], proved[:, 0]
 
     def _crossing(self, batch: _Batch, cells, gradient, radius) -> tf.Tensor:
         """The distance of an adversarial point just beyond the radius, if there is one, else inf.
@@ -217,6 +281,21 @@ class RivalSearch:
         distance = tf.norm(point - x0, axis=1)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
+    def _begin(self, batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
+        """The search of these rows against these rivals, after its evaluation at x0."""
+        cells = tf.stack([rows, current], axis=1)
+        origin = tf.gather(batch.origin, rows)
+        kappa, margin, gradient = (
+            tf.cast(tf.gather_nd(table, cells), self._dtype)
+            for table in (
+                batch.curvature,
+                batch.at_start.margin - batch.taken_off,
+                batch.at_start.gradient,
+            )
+        )
+        multiplier = dual.certificate_multiplier
+        return dual.advance(multiplier, origin, kappa, dual.start(origin), margin, gradient)
+
     def _goal(self, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:
         """The radius at which a rival needs no more, `(n, rivals)`: it cannot lower the minimum,
         and either has the reach or has come to its own bracket."""
@@ -224,17 +303,11 @@ class RivalSearch:
         return tf.minimum(tf.maximum(least, reach[:, None]), (1.0 - self._tolerance) * upper)
 
 
-def _begin(batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
-    """The search of these rows against these rivals, after its evaluation at x0."""
-    cells = tf.stack([rows, current], axis=1)
-    origin = tf.gather(batch.x0, rows)
-    return dual.advance(
-        dual.certificate_multiplier,
-        origin,
-        tf.gather_nd(batch.curvature, cells),
-        dual.start(origin),
-        tf.gather_nd(batch.at_start.margin - batch.taken_off, cells),
-        tf.gather_nd(batch.at_start.gradient, cells),
+def _updated(iterate: dual.Iterate, rows: tf.Tensor, new: dual.Iterate) -> dual.Iterate:
+    """The iterate with these rows replaced."""
+    parts = zip(iterate, new, strict=True)
+    return dual.Iterate(
+        *(tf.tensor_scatter_nd_update(old, rows[:, None], part) for old, part in parts)
     )
 
 
