@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -50,12 +50,21 @@ class BestOf(Method):
     Args:
         methods: of one network.
         tolerance: relative gain that is not worth asking for; 0 asks for every last digit.
+        decide: radii at which alone the answer matters. An example is done once each is proved
+            or an adversarial point within it is known; a method is asked for the next of them.
     """
 
     name = "auto"
 
-    def __init__(self, methods: Sequence[Method], *, tolerance: float = 0.01):
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        *,
+        tolerance: float = 0.01,
+        decide: Sequence[float] = (),
+    ):
         require_fraction(tolerance, "tolerance")
+        self.decide = tuple(decide)
         self.methods = tuple(methods)
         self.network = methods[0].network
         self.tolerance = tolerance
@@ -70,8 +79,8 @@ class BestOf(Method):
             if not len(rows):
                 continue
             if so_far.sighting is None:
-                found = so_far.ask(one, rows)
-                if found.sighting is not None and self.tolerance:
+                found = so_far.ask(one, rows, below if self.decide else None)
+                if found.sighting is not None and (self.tolerance or self.decide):
                     so_far.sighting = found.sighting.spread(rows, len(x))
                     self._look_beyond(so_far)
                 continue
@@ -85,23 +94,31 @@ class BestOf(Method):
         """Which examples to ask a method about, and radii below which the answers will be."""
         least, nearest = so_far.radius.min(axis=1), so_far.distance.min(axis=1)
         solved = nearest <= least * (1.0 + max(self.tolerance, PRIMAL_EQUALS_DUAL))
+        aim = self._aim(least)
+        solved = nearest <= aim if self.decide else solved
         rows = np.flatnonzero(~solved & np.isfinite(least))
         if so_far.sighting is None or not len(rows):
             return rows, nearest[rows]
-        sighting, least = so_far.sighting.take(rows), least[rows]
-        worth = least * (1.0 + self.tolerance)
+        sighting, least, worth = so_far.sighting.take(rows), least[rows], aim[rows]
         args = so_far.x[rows], so_far.label[rows], so_far.rival[rows], worth
         ceiling = np.where(least > 0.0, one.ceiling(*args, sighting), np.inf)
         asked = ~(ceiling <= worth)
         return rows[asked], np.fmin(ceiling, nearest[rows])[asked]
 
+    def _aim(self, least: np.ndarray) -> np.ndarray:
+        """The radius that is worth asking for, where these are proved; infinite if none is."""
+        if not self.decide:
+            return least * (1.0 + self.tolerance)
+        asked = np.array(self.decide)
+        return np.where(asked >= least[:, None], asked, np.inf).min(axis=1)
+
     def _look_beyond(self, so_far: _SoFar) -> None:
-        """Notes where the point in the sighting's direction is adversarial that lies beyond the
-        radius by the tolerance."""
+        """Notes where the point in the sighting's direction is adversarial that lies just within
+        the radius worth asking for."""
         x, rows = so_far.x, np.arange(len(so_far.x))
         toward = so_far.sighting.point - x
         with np.errstate(all="ignore"):
-            reach = so_far.radius.min(axis=1) * (1.0 + 0.99 * self.tolerance)
+            reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
             point = x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
             logits, distance = self.logits(point), np.linalg.norm(point - x, axis=1)
             crossed = logits[rows, so_far.label] <= logits[rows, so_far.rival]
@@ -150,6 +167,7 @@ def choose_method(
     served_error: ServedError = no_error,
     *,
     tolerance: float = 0.01,
+    decide: Sequence[float] = (),
 ) -> Method:
     """The method of that name, for a network.
 
@@ -158,6 +176,7 @@ def choose_method(
         network: what to certify.
         served_error: what serving may take off a margin.
         tolerance: of "auto", see `BestOf`. Where it is not 0, crc searches in float32.
+        decide: radii at which alone the answer matters, for "auto" and "crc".
 
     Raises:
         InputError: the name is unknown, the tolerance is not from 0 to 1, or there is no
@@ -165,16 +184,17 @@ def choose_method(
     """
     require_one_of(name, METHODS, "method")
     require_fraction(tolerance, "tolerance")
-    kinds = dict(_CLASSES)
-    if tolerance > 0.0:
-        kinds[CurvatureCertificate.name] = functools.partial(
-            CurvatureCertificate, search_dtype=tf.float32
-        )
+    kinds: dict[str, Callable[[Network, ServedError], Method]] = dict(_CLASSES)
+    kinds[CurvatureCertificate.name] = functools.partial(
+        CurvatureCertificate,
+        search_dtype=tf.float32 if tolerance else tf.float64,
+        decide=decide,
+    )
     if name != BestOf.name:
         return kinds[name](network, served_error)
     methods, reasons = [], []
     # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
-    order = _FROM_CHEAP_TO_DEAR if tolerance == 0.0 else _SEARCH_FIRST
+    order = _SEARCH_FIRST if tolerance and not decide else _FROM_CHEAP_TO_DEAR
     for kind in order:
         try:
             methods.append(kinds[kind.name](network, served_error))
@@ -182,4 +202,4 @@ def choose_method(
             reasons.append(f"{kind.name}: {error}")
     if not methods:
         raise InputError("no method can certify this network; " + "; ".join(reasons))
-    return BestOf(methods, tolerance=tolerance)
+    return BestOf(methods, tolerance=tolerance, decide=decide)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -33,6 +35,9 @@ class Certifier:
             Keras model. A live model is read as it is now; train on, and read it again.
         signature: of a SavedModel.
         method, guarantee, tolerance: see `certify`.
+        decide: radii at which alone the answer matters; None asks for the largest radius. An
+            example is done once each of them is proved or refuted. The radius that is returned is
+            proved all the same, and exceeds those of `decide` that the method can prove.
 
     Raises:
         InputError: see `saved_model.read`, `choose_method` and `Float32Error`.
@@ -53,12 +58,15 @@ class Certifier:
         method: str = "auto",
         guarantee: str = "real",
         tolerance: float = 0.01,
+        decide: Sequence[float] | None = None,
     ):
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.served = saved_model.read(model, signature)
         error = no_error if guarantee == "real" else _float32_error(self.served)
-        self.method = choose_method(method, self.served.network, error, tolerance=tolerance)
+        self.method = choose_method(
+            method, self.served.network, error, tolerance=tolerance, decide=_checked(decide)
+        )
         self._inputs = ServedInputs(self.served)
 
     def certify(
@@ -240,6 +248,14 @@ def success_rates(
         tolerance=tolerance,
     ).primal_equals_dual
     return float(np.mean(found)), float(np.mean(worst))
+
+
+def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:
+    """The radii to decide; InputError unless they are positive and finite."""
+    radii = () if decide is None else tuple(float(radius) for radius in decide)
+    if not all(0.0 < radius < np.inf for radius in radii):
+        raise InputError(f"radii to decide must be positive and finite. Received: {list(radii)}")
+    return radii
 
 
 def _float32_error(served: saved_model.ServedModel) -> Float32Error:

@@ -9,6 +9,7 @@ Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies on
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -43,6 +44,7 @@ class CurvatureCertificate(Method):
         curvature: bounds that hold for this network, if they are known already.
         search_dtype: of the iterates of the search: float32 is faster, and loses no more than
             another tolerance. Radii are proved in float64 in any case.
+        decide: radii at which alone the answer matters: a search ends once it has decided them.
 
     Raises:
         InputError: an activation is not differentiable; it is named.
@@ -66,6 +68,7 @@ class CurvatureCertificate(Method):
         max_steps: int = 40,
         curvature: CurvatureBounds | None = None,
         search_dtype: tf.DType = tf.float64,
+        decide: Sequence[float] = (),
     ):
         require_probability(tolerance, "tolerance")
         require_at_least(max_steps, 0, "max_steps")
@@ -74,6 +77,7 @@ class CurvatureCertificate(Method):
         self.served_error = served_error
         self.tolerance = tolerance
         self.max_steps = max_steps
+        self.decide = tuple(decide)
         self.curvature = curvature_bounds(network) if curvature is None else curvature
         # κ = 0 says that the margin is constant; all others get a floor against underflow.
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
@@ -90,6 +94,7 @@ class CurvatureCertificate(Method):
             tolerance=self.tolerance,
             max_steps=self.max_steps,
             dtype=dtype,
+            decide=self.decide,
         )
         return tf.function(
             search.__call__,
@@ -115,8 +120,9 @@ class CurvatureCertificate(Method):
         return found._replace(radius=np.maximum(found.radius, known))
 
     def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
-        """See `Method`: every rival is searched up to the ceiling."""
-        found = self.certify_pairs(x, label, rivals, search_up_to=ceiling)
+        """See `Method`: every rival is searched up to the ceiling, where there is one."""
+        search_up_to = np.where(np.isfinite(ceiling), ceiling, 0.0)
+        found = self.certify_pairs(x, label, rivals, search_up_to)
         return found._replace(radius=np.maximum(found.radius, known))
 
     def certify_pairs(

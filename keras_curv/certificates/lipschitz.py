@@ -12,7 +12,7 @@ any activation of bounded slope, relu among them. L is the smaller one of two bo
 
 **Rounding.** The products `V = W_{j+1}⋯W_L` are formed once for all pairs, each column with a bound
 e of its distance to the real one: `e ← γ_N ‖W‖_F ‖v‖ + ‖ΔW‖ (‖v‖ + e) + ‖W‖_F e`, and underflow, as
-a map W is put before a column v. The margin's own rounding is `rounding.margin_charge`.
+a map W is put before a column v. The margin's own rounding is `rounding.margin_error`.
 
 Reference: Tsuzuku, Sato & Sugiyama, "Lipschitz-margin training" (2018), for constants of margins;
 Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin maximization and
@@ -30,7 +30,7 @@ from keras_curv.certificates.method import Method, PairCertificates, ServedError
 from keras_curv.curvature.bounds import lipschitz_bounds, product_after
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
-from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_charge, norm_bound, up
+from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_error, norm_bound, up
 
 
 def margin_lipschitz_bounds(network: Network) -> np.ndarray:
@@ -113,22 +113,27 @@ class LipschitzCertificate(Method):
         The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken
         for all smaller ones: `r = (f − E(r_0))/L`.
         """
+        found = self.radii_below(x, label, rivals, known, np.full(len(x), np.inf))
+        return found._replace(gradient_evaluations=np.full(len(x), np.shape(rivals)[1], np.int64))
+
+    def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
+        """See `Method`; a forward pass is all that it takes."""
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
-        evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
-        charge = margin_charge(
-            self.network.layer_norms, evaluation.activations, evaluation.cotangents
-        ).margin
+        margin, activations = self.network.margins(
+            tf.constant(x), tf.constant(label), tf.constant(rivals)
+        )
+        margin = margin.numpy()
+        charge = margin_error(self.network.layer_norms, activations).numpy()[:, None]
         lipschitz = self._lipschitz[label[:, None], rivals]
         with np.errstate(all="ignore"):  # what is not finite proves nothing
-            margin = evaluation.margin.numpy()
-            margin = margin - charge.numpy() - 4.0 * UNIT * np.abs(margin)
+            margin = margin - charge - 4.0 * UNIT * np.abs(margin)
             farthest = np.where(margin > 0.0, up(margin / lipschitz), 0.0)
             served = self.served_error(x, label, rivals, farthest)
             left = margin - served - 4.0 * UNIT * (np.abs(margin) + served)
             radius = np.minimum(left / lipschitz, np.finfo(np.float64).max) * (1.0 - gamma(8))
             proved = (left > 0.0) & np.isfinite(left) & ~np.isnan(radius)
-        gradients = np.full(len(x), rivals.shape[1], np.int64)
+        gradients = np.zeros(len(x), np.int64)
         return PairCertificates(np.maximum(known, np.where(proved, radius, 0.0)), gradients)
 
     def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:

@@ -12,7 +12,7 @@ half the time; one more gradient in float64, at the last point of a rival's sear
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.network.network import Evaluation, Network
+
+_DECIDED_GAP = 1e-5  # relative: a radius counts as proved at another that is smaller by this
 
 Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -96,6 +98,8 @@ class RivalSearch:
         tolerance: relative gap at which a search stops.
         max_steps: gradients after which a search stops in any case.
         dtype: of the iterates.
+        decide: radii; an example is done once each of them is proved, or out of reach of its
+            curvature. None: a search goes on until its tolerance.
     """
 
     def __init__(
@@ -106,9 +110,11 @@ class RivalSearch:
         tolerance: float,
         max_steps: int,
         dtype: tf.DType = tf.float64,
+        decide: Sequence[float] = (),
     ):
         self._network = network
         self._dtype = dtype
+        self._decide = tuple(sorted(decide))
         self._prove = prove
         self._tolerance = tolerance
         self._max_steps = max_steps
@@ -154,6 +160,7 @@ class RivalSearch:
         )
         upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
         closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
+        closed |= self._decided(radius, upper)[:, None]
         current = _weakest(radius, closed)
         return _State(
             radius=radius,
@@ -187,6 +194,9 @@ class RivalSearch:
         following = step.following
         finished |= (following.steps > self._max_steps) | _not_finite(following.point)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
+        if self._decide:
+            reached = tf.where(here, best[:, None], tf.gather(radius, rows))
+            finished |= self._decided(reached, tf.gather(upper, rows))
         closing = tf.where(here, finished[:, None], tf.gather(radius, rows) >= goal)
         closed = tf.tensor_scatter_nd_update(
             state.closed, rows[:, None], tf.gather(state.closed, rows) | closing
@@ -220,6 +230,10 @@ class RivalSearch:
                     state.evaluations, ended, tf.ones_like(ended[:, 0])
                 ),
             )
+        if self._decide:
+            mine = (tf.gather(part, ended[:, 0]) for part in (state.radius, state.upper))
+            done = tf.gather(state.closed, ended[:, 0]) | self._decided(*mine)[:, None]
+            state = state._replace(closed=tf.tensor_scatter_nd_update(state.closed, ended, done))
         witness = self._crossing(batch, cells, gradient, state.radius)
         following = _weakest(tf.gather_nd(state.radius, ended), tf.gather_nd(state.closed, ended))
         fresh = self._begin(batch, ended[:, 0], following)
@@ -281,6 +295,17 @@ class RivalSearch:
         distance = tf.norm(point - x0, axis=1)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
+    def _decided(self, radius: tf.Tensor, upper: tf.Tensor) -> tf.Tensor:
+        """Whether each radius that is asked for is proved or cannot be, `(n,)`."""
+        if not self._decide:
+            return tf.zeros_like(radius[:, 0], tf.bool)
+        asked = tf.constant(self._decide, tf.float64)[None, :]
+        # Float32 may see a radius that float64 does not prove.
+        proved = tf.reduce_min(radius, axis=1, keepdims=True) * (1.0 - _DECIDED_GAP)
+        return tf.reduce_all(
+            (proved > asked) | (tf.reduce_min(upper, axis=1, keepdims=True) <= asked), axis=1
+        )
+
     def _begin(self, batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         """The search of these rows against these rivals, after its evaluation at x0."""
         cells = tf.stack([rows, current], axis=1)
@@ -300,6 +325,8 @@ class RivalSearch:
         """The radius at which a rival needs no more, `(n, rivals)`: it cannot lower the minimum,
         and either has the reach or has come to its own bracket."""
         least = (1.0 - self._tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
+        if self._decide:
+            least = tf.minimum(least, self._decide[-1] * (1.0 + 2.0 * _DECIDED_GAP))
         return tf.minimum(tf.maximum(least, reach[:, None]), (1.0 - self._tolerance) * upper)
 
 

@@ -112,18 +112,29 @@ class FeedForward(abc.ABC):
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
         """
-        kernels, biases = self.weights(x.dtype)
         pre, post = self._forward(x)
-        rows = tf.transpose(kernels[-1])
-        w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
-        c = tf.gather(biases[-1], label)[:, None] - tf.gather(biases[-1], rivals)
-        margin = tf.einsum("nrk,nk->nr", w, post[-1]) + c
+        margin, w = self._last_margins(post[-1], label, rivals)
         cotangents = [w]
         for product, z, activation in reversed(
             list(zip(self.products(x.dtype), pre, self.activations, strict=True))
         ):
             cotangents.append(product.backward(activation.first(z)[:, None, :] * cotangents[-1]))
         return Evaluation(margin, cotangents[-1], post, cotangents)
+
+    def margins(
+        self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """The margins of `evaluate` and its activations, without the backward pass."""
+        post = self._forward(x)[1]
+        return self._last_margins(post[-1], label, rivals)[0], post
+
+    def _last_margins(self, last: tf.Tensor, label, rivals) -> tuple[tf.Tensor, tf.Tensor]:
+        """Margins `(n, rivals)` from the last activations, and `w = W_L[label] − W_L[rival]`."""
+        kernels, biases = self.weights(last.dtype)
+        rows = tf.transpose(kernels[-1])
+        w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
+        c = tf.gather(biases[-1], label)[:, None] - tf.gather(biases[-1], rivals)
+        return tf.einsum("nrk,nk->nr", w, last) + c, w
 
     def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """`f(x) = z_L[label] − z_L[rival]`, one rival each: `(n,)`."""

@@ -158,9 +158,21 @@ def margin_charge(
         for layer, cotangent in zip(reversed(layers[:-1]), cotangents, strict=False)
     ] or [_norm(cotangents[0])]
     gradient = gradient_error(layers, pre_errors[:-1], sizes)
-    # The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.
-    margin = tf.broadcast_to(2.0 * pre_errors[-1][:, None], tf.shape(gradient))
-    return Charge(margin * (1.0 + 1e-6), gradient)
+    margin = tf.broadcast_to(_both(pre_errors[-1])[:, None], tf.shape(gradient))
+    return Charge(margin, gradient)
+
+
+def margin_error(layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The margins' part of `margin_charge` alone, the same for all rivals, `(n,)`."""
+    return _both(pre_activation_errors(layers, activations)[-1])
+
+
+def _both(last_error: tf.Tensor) -> tf.Tensor:
+    """What a difference of two logits is off by.
+
+    The charge is itself computed with a few dozen roundings; 1e-6 covers them many times over.
+    """
+    return 2.0 * last_error * (1.0 + 1e-6)
 
 
 def gradient_error(

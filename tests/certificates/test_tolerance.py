@@ -217,3 +217,30 @@ def test_rivals_are_searched_as_far_as_asked(rng, random_network):
     wanted = np.minimum(each, up_to[:, None])
     assert np.all(farther >= wanted * (1.0 - 2e-4))
     assert np.any(found.radius < wanted * (1.0 - 1e-2))
+
+
+@pytest.mark.parametrize("method", ["auto", "crc"])
+@pytest.mark.parametrize("tolerance", [0.0, 0.01])
+@pytest.mark.parametrize("sizes", [(6, 14, 4), (5, 8, 9, 3)])
+def test_decisions_are_those_of_the_radii(method, tolerance, sizes, rng, random_network):
+    network = random_network(rng, sizes, ("sigmoid",) * (len(sizes) - 2), 2.0)
+    x = rng.standard_normal((60, sizes[0]))
+    every = choose_method(method, network, tolerance=0.0).certify(x)
+    asked = np.quantile(every.radius, [0.2, 0.5, 0.8])
+    chosen = choose_method(method, network, tolerance=tolerance, decide=tuple(asked))
+    decided = chosen.certify(x)
+    assert np.all(decided.radius <= every.radius * (1.0 + 1e-3))
+    for radius in asked:
+        clear = np.abs(every.radius / radius - 1.0) > _COARSE_GAP
+        assert np.array_equal(decided.radius[clear] > radius, every.radius[clear] > radius)
+    assert decided.gradient_evaluations.sum() < 0.8 * every.gradient_evaluations.sum()
+
+
+def test_what_a_lipschitz_bound_decides_needs_no_gradient(rng, random_network):
+    network = random_network(rng, (6, 14, 4), ("sigmoid",), 2.0)
+    x = rng.standard_normal((60, 6))
+    clean = choose_method("lipschitz", network).certify(x).radius
+    radius = float(np.median(clean))
+    decided = choose_method("auto", network, decide=(radius,)).certify(x)
+    assert np.array_equal(decided.gradient_evaluations == 0, clean > radius)
+    assert np.all(decided.radius[clean > radius] > radius)
