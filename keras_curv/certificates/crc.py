@@ -22,7 +22,7 @@ from keras_curv.certificates.method import (
     Sighting,
     no_error,
 )
-from keras_curv.certificates.rival_search import RivalSearch
+from keras_curv.certificates.rival_search import Found, RivalSearch
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
 from keras_curv.network.activations import require_smooth
@@ -151,20 +151,29 @@ class CurvatureCertificate(Method):
             reach, spent = self._reach(x, label, rivals, kappa), rivals.shape[1]
         # NaN and what is too large are left to float64.
         search = self._quick if np.all(np.abs(x) <= _LARGE) else self._search
-        radius, distance, evaluations, sighting = search(
+        arguments = [
             tf.convert_to_tensor(x, tf.float64),
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
             tf.convert_to_tensor(kappa, tf.float64),
             tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
             tf.convert_to_tensor(search_up_to, tf.float64),
-        )
-        radius = np.minimum(radius.numpy(), reach)
+        ]
+        found = _in_numpy(search(*arguments))
+        rows = np.flatnonzero(~found.settled)
+        if search is not self._search and len(rows):
+            # What float32 could not settle, such as gradients that vanish there.
+            again = _in_numpy(self._search(*(tf.gather(part, rows) for part in arguments)))
+            found.evaluations[rows] += again.evaluations
+            found.radius[rows] = np.maximum(found.radius[rows], again.radius)
+            found.distance[rows] = np.minimum(found.distance[rows], again.distance)
+            for part, other in zip(found.sighting, again.sighting, strict=True):
+                part[rows] = other
         return PairCertificates(
-            radius,
-            spent + evaluations.numpy(),
-            distance.numpy(),
-            sighting=Sighting(*(part.numpy() for part in sighting)),
+            np.minimum(found.radius, reach),
+            spent + found.evaluations,
+            found.distance,
+            sighting=found.sighting,
         )
 
     def _reach(self, x, label, rivals, kappa) -> np.ndarray:
@@ -190,6 +199,14 @@ class CurvatureCertificate(Method):
         evaluation = self.network.evaluate(point, label, rival[:, None])
         none = tf.zeros_like(evaluation.margin)
         return self._prove(evaluation, point - x0, kappa[:, None], none)[:, 0]
+
+
+def _in_numpy(found: Found) -> Found:
+    """The same in arrays that can be written to."""
+    *parts, sighting, settled = found
+    arrays = (part.numpy().copy() for part in parts)
+    seen = Sighting(*(part.numpy().copy() for part in sighting))
+    return Found(*arrays, seen, settled.numpy())
 
 
 def proved_radius(

@@ -24,6 +24,8 @@ from keras_curv.network.network import Evaluation, Network
 
 _DECIDED_GAP = 1e-5  # relative: a radius counts as proved at another that is smaller by this
 
+_SETTLED = 2.0  # tolerances from its bracket at which a radius counts as found
+
 Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
@@ -81,6 +83,7 @@ class Found(NamedTuple):
         distance: of adversarial points that were found, else inf, `(n, rivals)`.
         evaluations: gradients used, `(n,)`.
         sighting: tensors of a `Sighting`, in its order.
+        settled: whether the smallest radius came as near to its bracket as is asked for, `(n,)`.
     """
 
     radius: tf.Tensor
@@ -150,7 +153,14 @@ class RivalSearch:
         )
         start = tf.gather(at_start.margin, state.column, batch_dims=1)
         sighting = (state.column, state.point, state.left, start)
-        return Found(state.radius, state.distance, state.evaluations, sighting)
+        return Found(
+            state.radius, state.distance, state.evaluations, sighting, self._settled(state)
+        )
+
+    def _settled(self, state: _State) -> tf.Tensor:
+        gap = 1.0 - _SETTLED * self._tolerance
+        reached = tf.reduce_min(state.radius, axis=1) >= gap * tf.reduce_min(state.upper, axis=1)
+        return reached | self._decided(state.radius, state.upper)
 
     def _start(self, batch: _Batch) -> _State:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
