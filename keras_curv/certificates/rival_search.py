@@ -90,6 +90,7 @@ class Found(NamedTuple):
     distance: tf.Tensor
     evaluations: tf.Tensor
     sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    settled: tf.Tensor
 
 
 class RivalSearch:
