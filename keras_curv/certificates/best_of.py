@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.coap import PolytopeCertificate
@@ -13,9 +15,15 @@ from keras_curv.certificates.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.interval import IntervalCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import (
+    Method,
+    PairCertificates,
+    ServedError,
+    Sighting,
+    no_error,
+)
 from keras_curv.certificates.quadratic import QuadraticCertificate
-from keras_curv.errors import InputError, require_one_of
+from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.network import Network
 
 _FROM_CHEAP_TO_DEAR = (
@@ -25,6 +33,8 @@ _FROM_CHEAP_TO_DEAR = (
     LinearBoundCertificate,
     LocalCurvatureCertificate,
 )
+_SEARCH_FIRST = (CurvatureCertificate, LipschitzCertificate, *_FROM_CHEAP_TO_DEAR[2:])
+_FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
 
 
 class BestOf(Method):
@@ -32,32 +42,117 @@ class BestOf(Method):
 
     Methods go in the order given, which should be from cheap to dear: each is told what is
     proved already, and none is asked about an example whose exact distance is known.
+
+    With a tolerance, none is asked either where it could not make the radius larger by more than
+    that fraction. Two tests know this for sure: an adversarial point so near, at the end of an
+    earlier method's search or just beyond, is the end of the example; and `Method.ceiling`.
+
+    Args:
+        methods: of one network.
+        tolerance: relative gain that is not worth asking for; 0 asks for every last digit.
+        decide: radii at which alone the answer matters. An example is done once each is proved
+            or an adversarial point within it is known; a method is asked for the next of them.
     """
 
     name = "auto"
 
-    def __init__(self, methods: Sequence[Method]):
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        *,
+        tolerance: float = 0.01,
+        decide: Sequence[float] = (),
+    ):
+        require_fraction(tolerance, "tolerance")
+        self.decide = tuple(decide)
         self.methods = tuple(methods)
         self.network = methods[0].network
+        self.tolerance = tolerance
+        curved = (one for one in self.methods if isinstance(one, CurvatureCertificate))
+        self._search = next(curved, None)
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`."""
-        radius, method = known.copy(), np.full(known.shape, "", "U16")
-        distance = np.full(known.shape, np.inf)
-        gradients = np.zeros(len(x), np.int64)
+        so_far = _SoFar(x, label, rivals, known)
         for one in self.methods:
-            least = radius.min(axis=1)
-            solved = distance.min(axis=1) <= least * (1.0 + PRIMAL_EQUALS_DUAL)
-            rows = np.flatnonzero(~solved & np.isfinite(least))
+            rows, below = self._worth_asking(one, so_far)
             if not len(rows):
-                break
-            found = one.radii(x[rows], label[rows], rivals[rows], radius[rows])
-            gradients[rows] += found.gradient_evaluations
-            method[rows] = np.where(found.radius > radius[rows], one.name, method[rows])
-            radius[rows] = np.maximum(found.radius, radius[rows])
-            if found.adversarial_distance is not None:
-                distance[rows] = np.minimum(found.adversarial_distance, distance[rows])
-        return PairCertificates(radius, gradients, distance, method)
+                continue
+            if so_far.sighting is None:
+                found = so_far.ask(one, rows, below if self.decide else None)
+                if found.sighting is not None and (self.tolerance or self.decide):
+                    so_far.sighting = found.sighting.spread(rows, len(x))
+                    self._look_beyond(so_far)
+                continue
+            if one.dear_rivals and self._search is not None:
+                least = so_far.radius[rows].min(axis=1)
+                so_far.ask(self._search, rows, np.minimum(below, _FARTHER * least))
+            so_far.ask(one, rows, below)
+        return PairCertificates(so_far.radius, so_far.gradients, so_far.distance, so_far.method)
+
+    def _worth_asking(self, one: Method, so_far: _SoFar) -> tuple[np.ndarray, np.ndarray]:
+        """Which examples to ask a method about, and radii below which the answers will be."""
+        least, nearest = so_far.radius.min(axis=1), so_far.distance.min(axis=1)
+        solved = nearest <= least * (1.0 + max(self.tolerance, PRIMAL_EQUALS_DUAL))
+        aim = self._aim(least)
+        solved = nearest <= aim if self.decide else solved
+        rows = np.flatnonzero(~solved & np.isfinite(least))
+        if so_far.sighting is None or not len(rows):
+            return rows, nearest[rows]
+        sighting, least, worth = so_far.sighting.take(rows), least[rows], aim[rows]
+        args = so_far.x[rows], so_far.label[rows], so_far.rival[rows], worth
+        ceiling = np.where(least > 0.0, one.ceiling(*args, sighting), np.inf)
+        asked = ~(ceiling <= worth)
+        return rows[asked], np.fmin(ceiling, nearest[rows])[asked]
+
+    def _aim(self, least: np.ndarray) -> np.ndarray:
+        """The radius that is worth asking for, where these are proved; infinite if none is."""
+        if not self.decide:
+            return least * (1.0 + self.tolerance)
+        asked = np.array(self.decide)
+        return np.where(asked >= least[:, None], asked, np.inf).min(axis=1)
+
+    def _look_beyond(self, so_far: _SoFar) -> None:
+        """Notes where the point in the sighting's direction is adversarial that lies just within
+        the radius worth asking for."""
+        x, rows = so_far.x, np.arange(len(so_far.x))
+        toward = so_far.sighting.point - x
+        with np.errstate(all="ignore"):
+            reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
+            point = x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
+            logits, distance = self.logits(point), np.linalg.norm(point - x, axis=1)
+            crossed = logits[rows, so_far.label] <= logits[rows, so_far.rival]
+        rows = rows[crossed & np.isfinite(distance)]
+        cells = rows, so_far.sighting.column[rows]
+        so_far.distance[cells] = np.minimum(so_far.distance[cells], distance[rows])
+
+
+class _SoFar:
+    """What several methods have come to, one after the other; see `PairCertificates`."""
+
+    def __init__(self, x, label, rivals, known):
+        self.x, self.label, self.rivals = x, label, rivals
+        self.radius, self.method = known.copy(), np.full(known.shape, "", "U16")
+        self.distance = np.full(known.shape, np.inf)
+        self.gradients = np.zeros(len(x), np.int64)
+        self.sighting: Sighting | None = None
+
+    @property
+    def rival(self) -> np.ndarray:
+        """That of the sighting, `(n,)`."""
+        return np.take_along_axis(self.rivals, self.sighting.column[:, None], axis=1)[:, 0]
+
+    def ask(self, one: Method, rows: np.ndarray, below: np.ndarray | None = None):
+        """Asks a method about these rows; `below` is its ceiling, if one is known."""
+        args = [part[rows] for part in (self.x, self.label, self.rivals, self.radius)]
+        found = one.radii(*args) if below is None else one.radii_below(*args, below)
+        self.gradients[rows] += found.gradient_evaluations
+        larger = found.radius > self.radius[rows]
+        self.method[rows] = np.where(larger, one.name, self.method[rows])
+        self.radius[rows] = np.maximum(found.radius, self.radius[rows])
+        if found.adversarial_distance is not None:
+            self.distance[rows] = np.minimum(found.adversarial_distance, self.distance[rows])
+        return found
 
 
 # Published bounds to compare with; "auto" leaves them out.
@@ -66,26 +161,45 @@ _CLASSES = {kind.name: kind for kind in (*_FROM_CHEAP_TO_DEAR, *_BASELINES)}
 METHODS = (BestOf.name, *_CLASSES)
 
 
-def choose_method(name: str, network: Network, served_error: ServedError = no_error) -> Method:
+def choose_method(
+    name: str,
+    network: Network,
+    served_error: ServedError = no_error,
+    *,
+    tolerance: float = 0.01,
+    decide: Sequence[float] = (),
+) -> Method:
     """The method of that name, for a network.
 
     Args:
         name: one of `METHODS`; "auto" is the best of those that have a theory for the network.
         network: what to certify.
         served_error: what serving may take off a margin.
+        tolerance: of "auto", see `BestOf`. Where it is not 0, crc searches in float32.
+        decide: radii at which alone the answer matters, for "auto" and "crc".
 
     Raises:
-        InputError: the name is unknown, or there is no theory for the network.
+        InputError: the name is unknown, the tolerance is not from 0 to 1, or there is no
+            theory for the network.
     """
     require_one_of(name, METHODS, "method")
+    require_fraction(tolerance, "tolerance")
+    kinds: dict[str, Callable[[Network, ServedError], Method]] = dict(_CLASSES)
+    kinds[CurvatureCertificate.name] = functools.partial(
+        CurvatureCertificate,
+        search_dtype=tf.float32 if tolerance else tf.float64,
+        decide=decide,
+    )
     if name != BestOf.name:
-        return _CLASSES[name](network, served_error)
+        return kinds[name](network, served_error)
     methods, reasons = [], []
-    for kind in _FROM_CHEAP_TO_DEAR:
+    # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
+    order = _SEARCH_FIRST if tolerance and not decide else _FROM_CHEAP_TO_DEAR
+    for kind in order:
         try:
-            methods.append(kind(network, served_error))
+            methods.append(kinds[kind.name](network, served_error))
         except InputError as error:
             reasons.append(f"{kind.name}: {error}")
     if not methods:
         raise InputError("no method can certify this network; " + "; ".join(reasons))
-    return BestOf(methods)
+    return BestOf(methods, tolerance=tolerance, decide=decide)

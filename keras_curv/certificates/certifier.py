@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -32,8 +34,10 @@ class Certifier:
         model: a SavedModel directory (or a base path with numbered versions), or a built
             Keras model. A live model is read as it is now; train on, and read it again.
         signature: of a SavedModel.
-
-        method, guarantee: see `certify`.
+        method, guarantee, tolerance: see `certify`.
+        decide: radii at which alone the answer matters; None asks for the largest radius. An
+            example is done once each of them is proved or refuted. The radius that is returned is
+            proved all the same, and exceeds those of `decide` that the method can prove.
 
     Raises:
         InputError: see `saved_model.read`, `choose_method` and `Float32Error`.
@@ -53,13 +57,17 @@ class Certifier:
         signature: str = saved_model.DEFAULT_SIGNATURE,
         method: str = "auto",
         guarantee: str = "real",
+        tolerance: float = 0.01,
+        decide: Sequence[float] | None = None,
     ):
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.served = saved_model.read(model, signature)
         self._guarantee = guarantee
         error = no_error if guarantee == "real" else _float32_error(self.served)
-        self.method = choose_method(method, self.served.network, error)
+        self.method = choose_method(
+            method, self.served.network, error, tolerance=tolerance, decide=_checked(decide)
+        )
         self._inputs = ServedInputs(self.served)
 
     def certify(
@@ -150,6 +158,7 @@ def certify(
     *,
     method: str = "auto",
     guarantee: str = "real",
+    tolerance: float = 0.01,
     rivals: str = "all",
     signature: str = saved_model.DEFAULT_SIGNATURE,
     batch_size: int | None = None,
@@ -169,6 +178,8 @@ def certify(
         method: one of `METHODS`; "auto" takes the largest radius of all that apply.
         guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
             float32.
+        tolerance: of "auto": the relative gain in radius that no further method is asked for; 0
+            asks for every last digit. No radius becomes wrong by it, only smaller by as much.
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
         signature: of a SavedModel.
@@ -188,7 +199,9 @@ def certify(
         >>> bool((result.radius > 0.25).mean() > 0.8)
         True
     """
-    certifier = Certifier(model, signature=signature, method=method, guarantee=guarantee)
+    certifier = Certifier(
+        model, signature=signature, method=method, guarantee=guarantee, tolerance=tolerance
+    )
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
 
 
@@ -242,6 +255,14 @@ def success_rates(
         tolerance=tolerance,
     ).primal_equals_dual
     return float(np.mean(found)), float(np.mean(worst))
+
+
+def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:
+    """The radii to decide; InputError unless they are positive and finite."""
+    radii = () if decide is None else tuple(float(radius) for radius in decide)
+    if not all(0.0 < radius < np.inf for radius in radii):
+        raise InputError(f"radii to decide must be positive and finite. Received: {list(radii)}")
+    return radii
 
 
 def _float32_error(served: saved_model.ServedModel) -> Float32Error:

@@ -22,6 +22,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.crc import proved_radius
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
 from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
@@ -33,6 +34,7 @@ _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _MAX_PROBES = 16
 _SHORT = 1.002  # a proof that falls short by more is tried again
 _PROOFS = 2  # eigenvalue bounds of a rival in reach, at most
+_COARSE = 3.0  # points of the grid that may be left between what is proved and what is not
 _STEPS = 10  # gradients toward each x̂, at most
 
 
@@ -64,6 +66,7 @@ class LocalCurvatureCertificate(Method):
     """
 
     name = "crc_local"
+    dear_rivals = True
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         if network.depth < 2:
@@ -74,10 +77,18 @@ class LocalCurvatureCertificate(Method):
         self._served_error = served_error
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
             self._curvature = LocalCurvature(network)
+        self._floor = CurvatureFloor(network) if network.depth == 2 else None
         self._step = tf.function(self._step, reduce_retracing=True)
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`."""
+        return self._radii(x, label, rivals, known, np.full(len(x), np.inf), 1.0)
+
+    def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
+        """See `Method`."""
+        return self._radii(x, label, rivals, known, ceiling, _COARSE)
+
+    def _radii(self, x, label, rivals, known, ceiling, gap) -> PairCertificates:
         x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
         radius = np.where(np.asarray(known) > 0.0, known, 0.0)
         gradients = np.zeros(len(x), np.int64)
@@ -90,12 +101,31 @@ class LocalCurvatureCertificate(Method):
                 rows = rows[usable]
                 if not len(rows):
                     continue
-                found, used = self._batch(
-                    x[rows], label[rows], rivals[rows], radius[rows], start_radius[usable]
-                )
+                args = (part[rows] for part in (x, label, rivals, radius, ceiling))
+                found, used = self._batch(*args, gap, start_radius[usable])
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] = used
         return PairCertificates(radius, gradients)
+
+    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
+        """See `Method`: for two layers, from the least curvature that there is on the ball.
+
+        A radius R needs a curvature κ that holds in `B(x, R)`, and no more than
+        `√(‖x̂ − x‖² + 2 max(f(x̂), 0)/κ)` can be proved by it, for any x̂ (`dual.radius_bracket`).
+        """
+        found = np.full(len(x), np.inf)
+        if self._floor is None:
+            return found
+        far = np.sum((sighting.point - x) ** 2, axis=1)
+        left = 2.0 * np.maximum(sighting.margin, 0.0)
+        for floor in (self._floor, self._floor.sharper):
+            some = np.flatnonzero(found > radius)
+            if len(some):
+                with np.errstate(all="ignore"):
+                    kappa = floor(*(part[some] for part in (x, label, rival, radius)))
+                    highest = np.sqrt(far[some] + left[some] / kappa) * (1.0 + 1e-9)
+                found[some] = np.fmin(found[some], highest)
+        return found
 
     def _scale(self, x, label, rivals) -> tuple[np.ndarray, np.ndarray]:
         """The smallest f/‖∇f‖ of each input, and whether there is anything to prove."""
@@ -104,7 +134,7 @@ class LocalCurvatureCertificate(Method):
         scale = np.min(margin / np.maximum(slope, 1e-300), axis=1)
         return scale, np.isfinite(scale) & (margin > 0.0).all(axis=1)
 
-    def _batch(self, x, label, rivals, known, scale) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(self, x, label, rivals, known, ceiling, gap, scale) -> tuple[np.ndarray, np.ndarray]:
         anchor = self._curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)
@@ -113,9 +143,13 @@ class LocalCurvatureCertificate(Method):
         # First just beyond what is known: few rivals are in reach, and often it ends there.
         # Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
         point = np.where(least > 0.0, low + 1.0, 0.0)
+        close = ceiling < 2.0 * least
+        if close.any():
+            high = np.where(close, np.maximum(grid_below(ceiling, scale), low) + 1.0, high)
+            point = np.where(close, np.floor((low + high) / 2.0), point)
         beyond = np.zeros(len(x))  # what the ball of `high` proves
         for _ in range(_MAX_PROBES):
-            rows = np.flatnonzero(high > low + 1.0)
+            rows = np.flatnonzero(high > low + gap)
             if not len(rows):
                 break
             radius = on_grid(point[rows], scale[rows])
@@ -159,13 +193,15 @@ class LocalCurvatureCertificate(Method):
         rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
         for _ in range(_STEPS):
             args = x[of[rows]], y[rows], t[rows], kappa[rows], radius[of[rows]], error[rows]
-            found, following = self._step(*args, iterate)
-            best[rows] = np.fmax(best[rows], found)
+            found, following = self._step(*map(tf.constant, args), iterate)
+            best[rows] = np.fmax(best[rows], found.numpy())
             used += np.bincount(of[rows], minlength=len(x))
             going = best[rows] < radius[of[rows]]
             if not going.any():
                 break
-            rows, iterate = rows[going], dual.Iterate(*(part[going] for part in following))
+            # Selected in numpy: eager TensorFlow takes longer for that than for the gradient.
+            rows = rows[going]
+            iterate = dual.Iterate(*(tf.constant(part.numpy()[going]) for part in following))
         proved = np.array(known)
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
         return proved, used

@@ -145,6 +145,31 @@ class LinearBoundCertificate(BallBoundCertificate):
             network, served_error, steepest=steepest, cost=cost, height=_height(network)
         )
 
+    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
+        """See `Method`: for two layers, by the best lines that there can be, at one point.
+
+        A line below σ on an interval lies below its chord too, one above σ above it. So on
+        `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
+        any point, such as that of the sphere toward the sighting, nor does a box.
+        """
+        if self.network.depth != 2:
+            return np.full(len(x), np.inf)
+        first, last = self.network.affines
+        with np.errstate(all="ignore"):
+            toward = sighting.point - x
+            length = np.linalg.norm(toward, axis=1, keepdims=True)
+            z = x @ first.kernel + first.bias
+            moved = (toward / length * radius[:, None]) @ first.kernel
+            reach = radius[:, None] * np.linalg.norm(first.kernel, axis=0)
+            value = self.network.activations[0].value
+            low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, moved))
+            share = np.clip((moved + reach) / np.maximum(2.0 * reach, TINY), 0.0, 1.0)
+            chord = low + (high - low) * share
+            w = last.kernel.T[label] - last.kernel.T[rival]
+            terms = w * np.where(w > 0.0, np.minimum(there, chord), np.maximum(there, chord))
+            most = terms.sum(axis=1) + last.bias[label] - last.bias[rival]
+            return np.where(most <= -1e-9 * np.abs(terms).sum(axis=1), radius, np.inf)
+
     def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
         balls = _Balls(self.network, x, radius, self.relaxation)
         balls.bound_layers(boxes=self.refined)

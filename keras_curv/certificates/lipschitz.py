@@ -7,7 +7,7 @@ by telescoping, and a product of norms.
 Both are LipLT's (`curvature/liplt.py`), one layer further than for z_{L−1}: `w = w_y − w_t`, those
 columns of the last map that matter, stands in the place of the last map. The products
 `W_{j+1} ⋯ W_L` are formed once for all pairs, each column with a bound of its distance to the real
-one. The margin's own rounding is `rounding.margin_charge`.
+one. The margin's own rounding is `rounding.margin_error`.
 
 Reference: Tsuzuku, Sato & Sugiyama, "Lipschitz-margin training" (2018), for constants of margins.
 """
@@ -24,7 +24,7 @@ from keras_curv.certificates.method import Method, PairCertificates, ServedError
 from keras_curv.curvature.liplt import pre_activation_lipschitz, product_after, telescoped
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
-from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_charge, norm_bound, up
+from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_error, norm_bound, up
 
 
 def margin_lipschitz_bounds(network: Network) -> np.ndarray:
@@ -106,23 +106,33 @@ class LipschitzCertificate(Method):
         The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken
         for all smaller ones: `r = (f − E(r_0))/L`.
         """
+        found = self.radii_below(x, label, rivals, known, np.full(len(x), np.inf))
+        return found._replace(gradient_evaluations=np.full(len(x), np.shape(rivals)[1], np.int64))
+
+    def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
+        """See `Method`; a forward pass is all that it takes."""
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
-        evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
-        charge = margin_charge(
-            self.network.layer_norms, evaluation.activations, evaluation.cotangents
-        ).margin
+        margin, activations = self.network.margins(
+            tf.constant(x), tf.constant(label), tf.constant(rivals)
+        )
+        margin = margin.numpy()
+        charge = margin_error(self.network.layer_norms, activations).numpy()[:, None]
         lipschitz = self._lipschitz[label[:, None], rivals]
         with np.errstate(all="ignore"):  # what is not finite proves nothing
-            margin = evaluation.margin.numpy()
-            margin = margin - charge.numpy() - 4.0 * UNIT * np.abs(margin)
+            margin = margin - charge - 4.0 * UNIT * np.abs(margin)
             farthest = np.where(margin > 0.0, up(margin / lipschitz), 0.0)
             served = self.served_error(x, label, rivals, farthest)
             left = margin - served - 4.0 * UNIT * (np.abs(margin) + served)
             radius = np.minimum(left / lipschitz, np.finfo(np.float64).max) * (1.0 - gamma(8))
             proved = (left > 0.0) & np.isfinite(left) & ~np.isnan(radius)
-        gradients = np.full(len(x), rivals.shape[1], np.int64)
+        gradients = np.zeros(len(x), np.int64)
         return PairCertificates(np.maximum(known, np.where(proved, radius, 0.0)), gradients)
+
+    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
+        """See `Method`: f/L, of which charges only take off."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return sighting.start / self._lipschitz[label, rival] * (1.0 + 1e-9)
 
 
 def _require_rules(network: Network) -> None:

@@ -43,6 +43,37 @@ class ServedError:
 no_error = ServedError()
 
 
+class Sighting(NamedTuple):
+    """The point at which a search ended, of the rival that it found the weakest; one an example.
+
+    Any point and any rival are a valid sighting: tests that exclude a method hold at each.
+
+    Attributes:
+        column: of the rival, in `rivals`, `(n,)`.
+        point: `(n, dim)`.
+        margin: against that rival at the point, `(n,)`.
+        start: that margin at the example itself, `(n,)`.
+    """
+
+    column: np.ndarray
+    point: np.ndarray
+    margin: np.ndarray
+    start: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Sighting:
+        """Those of these examples only."""
+        return Sighting(*(part[rows] for part in self))
+
+    def spread(self, rows: np.ndarray, count: int) -> Sighting:
+        """As those of these rows of `count` examples; that of any other excludes nothing."""
+        whole = []
+        for part in self:
+            nothing = 0 if part.dtype.kind == "i" else np.inf
+            whole.append(np.full((count, *part.shape[1:]), nothing, part.dtype))
+            whole[-1][rows] = part
+        return Sighting(*whole)
+
+
 class PairCertificates(NamedTuple):
     """Radii for each example and each of its rivals.
 
@@ -52,12 +83,14 @@ class PairCertificates(NamedTuple):
         adversarial_distance: of a point that was found to change the prediction, `(n, rivals)`;
             None, or `inf`, where none was.
         method: that proved the radius, `(n, rivals)`; None: all by this one.
+        sighting: where the search ended; None if there was none.
     """
 
     radius: np.ndarray
     gradient_evaluations: np.ndarray
     adversarial_distance: np.ndarray | None = None
     method: np.ndarray | None = None
+    sighting: Sighting | None = None
 
 
 class Method(abc.ABC):
@@ -66,10 +99,12 @@ class Method(abc.ABC):
     Attributes:
         name: as in `--method`.
         network: what it certifies.
+        dear_rivals: whether each rival costs far more than some gradients.
     """
 
     name: str
     network: Network
+    dear_rivals: bool = False
 
     @abc.abstractmethod
     def radii(
@@ -86,6 +121,38 @@ class Method(abc.ABC):
             rivals: `(n, rivals)`, none equal to its label.
             known: radii that are proved already, `(n, rivals)`.
         """
+
+    def ceiling(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+        sighting: Sighting,
+    ) -> np.ndarray:
+        """Upper bound on what this method can prove, where that is above `radius`, `(n,)`.
+
+        Cheap, and exact in what it excludes: no radius above both this and `radius` is proved.
+
+        Args:
+            x, label: as in `radii`.
+            rival: `(n,)`, that of the sighting.
+            radius: `(n,)`, positive.
+            sighting: of each example.
+        """
+        return np.full(len(x), np.inf)
+
+    def radii_below(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+    ) -> PairCertificates:
+        """As `radii`, where no radius above `ceiling`, `(n,)`, is expected and a gap of 0.3 % may
+        be left; only how the search goes depends on it."""
+        return self.radii(x, label, rivals, known)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """`(n, dim)` → `(n, classes)`, float64."""

@@ -3,13 +3,16 @@
 The certificate is the smallest radius over the rivals, so only those rivals matter that can still
 be the smallest. One gradient at x0 gives each a valid radius and a bracket from above. The
 weakest open rival is then searched, one gradient a step, until its radius reaches the smallest
-bracket of all; then the next weakest. Every radius met on the way is proved, so stopping early,
+bracket of all; then the next weakest. Every radius that is kept is proved, so stopping early,
 or searching badly, makes the result smaller and never wrong.
+
+In float64 every gradient of the search is a proof as well. In float32 only the iterates move, for
+half the time; one more gradient in float64, at the last point of a rival's search, is the proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +22,10 @@ from keras_curv import dual
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.network.network import Evaluation, Network
 
+_DECIDED_GAP = 1e-5  # relative: a radius counts as proved at another that is smaller by this
+
+_SETTLED = 2.0  # tolerances from its bracket at which a radius counts as found
+
 Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
@@ -26,11 +33,30 @@ class _Batch(NamedTuple):
     """What a batch is searched with; n examples, each against as many rivals."""
 
     x0: tf.Tensor  # (n, dim)
+    origin: tf.Tensor  # the same in the dtype of the iterates
     label: tf.Tensor  # (n,)
     rivals: tf.Tensor  # (n, rivals)
     curvature: tf.Tensor  # κ, (n, rivals)
     taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
+    reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
     at_start: Evaluation  # at x0, against all rivals
+
+
+class _Step(NamedTuple):
+    """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.
+
+    Attributes:
+        margin, gradient: at the iterate; the gradient is `(m, dim)`.
+        radius: that the gradient proves, or would in float64.
+        bracket: from above.
+        following: the iterate after.
+    """
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    radius: tf.Tensor
+    bracket: tf.Tensor
+    following: dual.Iterate
 
 
 class _State(NamedTuple):
@@ -43,6 +69,28 @@ class _State(NamedTuple):
     evaluations: tf.Tensor  # gradients, (n,)
     current: tf.Tensor  # the rival being searched, (n,)
     iterate: dual.Iterate  # of that search, rows n
+    nearest: tf.Tensor  # smallest bracket of the searches that ended, else inf, (n,)
+    column: tf.Tensor  # its rival, (n,)
+    point: tf.Tensor  # its last point, (n, dim)
+    left: tf.Tensor  # the margin there, (n,)
+
+
+class Found(NamedTuple):
+    """What a search comes to.
+
+    Attributes:
+        radius: proved, `(n, rivals)`.
+        distance: of adversarial points that were found, else inf, `(n, rivals)`.
+        evaluations: gradients used, `(n,)`.
+        sighting: tensors of a `Sighting`, in its order.
+        settled: whether the smallest radius came as near to its bracket as is asked for, `(n,)`.
+    """
+
+    radius: tf.Tensor
+    distance: tf.Tensor
+    evaluations: tf.Tensor
+    sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    settled: tf.Tensor
 
 
 class RivalSearch:
@@ -53,10 +101,24 @@ class RivalSearch:
         prove: `(evaluation, displacement, curvature, taken_off)` → proved radii `(n, rivals)`.
         tolerance: relative gap at which a search stops.
         max_steps: gradients after which a search stops in any case.
+        dtype: of the iterates.
+        decide: radii; an example is done once each of them is proved, or out of reach of its
+            curvature. None: a search goes on until its tolerance.
     """
 
-    def __init__(self, network: Network, prove: Prove, *, tolerance: float, max_steps: int):
+    def __init__(
+        self,
+        network: Network,
+        prove: Prove,
+        *,
+        tolerance: float,
+        max_steps: int,
+        dtype: tf.DType = tf.float64,
+        decide: Sequence[float] = (),
+    ):
         self._network = network
+        self._dtype = dtype
+        self._decide = tuple(sorted(decide))
         self._prove = prove
         self._tolerance = tolerance
         self._max_steps = max_steps
@@ -68,7 +130,8 @@ class RivalSearch:
         rivals: tf.Tensor,
         curvature: tf.Tensor,
         taken_off: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        reach: tf.Tensor,
+    ) -> Found:
         """Searches a batch, in graph.
 
         Args:
@@ -77,20 +140,28 @@ class RivalSearch:
             rivals: `(n, rivals)`, int32.
             curvature: κ for each pair, `(n, rivals)`, float64.
             taken_off: what must remain of each margin, `(n, rivals)`, float64.
-
-        Returns:
-            Proved radii `(n, rivals)`, distances of adversarial points that were found (else
-            inf) `(n, rivals)`, and gradients used `(n,)`.
+            reach: a radius up to which even rivals are searched that cannot be the weakest any
+                more, `(n,)`, float64; 0 as a rule.
         """
         at_start = self._network.evaluate(x0, label, rivals)
-        batch = _Batch(x0, label, rivals, curvature, taken_off, at_start)
+        origin = tf.cast(x0, self._dtype)
+        batch = _Batch(x0, origin, label, rivals, curvature, taken_off, reach, at_start)
         (state,) = tf.while_loop(
             lambda state: tf.reduce_any(~state.closed),
             lambda state: (self._turn(batch, state),),
             (self._start(batch),),
             parallel_iterations=1,
         )
-        return state.radius, state.distance, state.evaluations
+        start = tf.gather(at_start.margin, state.column, batch_dims=1)
+        sighting = (state.column, state.point, state.left, start)
+        return Found(
+            state.radius, state.distance, state.evaluations, sighting, self._settled(state)
+        )
+
+    def _settled(self, state: _State) -> tf.Tensor:
+        gap = 1.0 - _SETTLED * self._tolerance
+        reached = tf.reduce_min(state.radius, axis=1) >= gap * tf.reduce_min(state.upper, axis=1)
+        return reached | self._decided(state.radius, state.upper)
 
     def _start(self, batch: _Batch) -> _State:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
@@ -99,7 +170,8 @@ class RivalSearch:
             batch.at_start, tf.zeros_like(batch.x0), batch.curvature, batch.taken_off
         )
         upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
-        closed = (radius >= self._goal(upper)) | (self._max_steps == 0)
+        closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
+        closed |= self._decided(radius, upper)[:, None]
         current = _weakest(radius, closed)
         return _State(
             radius=radius,
@@ -108,64 +180,117 @@ class RivalSearch:
             distance=tf.fill((count, width), tf.constant(np.inf, tf.float64)),
             evaluations=tf.fill([count], width),
             current=current,
-            iterate=_begin(batch, tf.range(count), current),
+            iterate=self._begin(batch, tf.range(count), current),
+            nearest=tf.fill([count], tf.constant(np.inf, tf.float64)),
+            column=current,
+            point=batch.x0,
+            left=tf.gather(batch.at_start.margin, current, batch_dims=1),
         )
 
     def _turn(self, batch: _Batch, state: _State) -> _State:
         """One gradient for every example that is still open; the others take no part."""
         rows = tf.cast(tf.where(tf.reduce_any(~state.closed, axis=1))[:, 0], tf.int32)
         cells = tf.stack([rows, tf.gather(state.current, rows)], axis=1)
-        gradient, proved, bracket, step = self._step(batch, state, rows, cells)
-        radius = tf.tensor_scatter_nd_max(state.radius, cells, proved)
-        upper = tf.tensor_scatter_nd_min(state.upper, cells, bracket)
+        step = self._step(batch, state, rows, cells)
+        upper = tf.tensor_scatter_nd_min(state.upper, cells, step.bracket)
+        radius = state.radius
+        if self._dtype == tf.float64:
+            radius = tf.tensor_scatter_nd_max(radius, cells, step.radius)
 
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
-        goal = self._goal(tf.gather(upper, rows))
-        finished = tf.gather_nd(radius, cells) >= goal[:, 0]
-        finished |= (step.steps > self._max_steps) | _not_finite(step.point)
+        goal = self._goal(tf.gather(upper, rows), tf.gather(batch.reach, rows))
+        best = tf.maximum(tf.gather_nd(radius, cells), step.radius)
+        finished = best >= tf.gather(goal, cells[:, 1], batch_dims=1)
+        following = step.following
+        finished |= (following.steps > self._max_steps) | _not_finite(following.point)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
+        if self._decide:
+            reached = tf.where(here, best[:, None], tf.gather(radius, rows))
+            finished |= self._decided(reached, tf.gather(upper, rows))
         closing = tf.where(here, finished[:, None], tf.gather(radius, rows) >= goal)
         closed = tf.tensor_scatter_nd_update(
             state.closed, rows[:, None], tf.gather(state.closed, rows) | closing
         )
-
-        which = tf.where(finished)[:, 0]
-        ended, ended_cells = tf.gather(rows, which)[:, None], tf.gather(cells, which)
-        witness = self._crossing(batch, ended_cells, tf.gather(gradient, which), radius)
-        following = _weakest(tf.gather_nd(radius, ended), tf.gather_nd(closed, ended))
-        fresh = _begin(batch, ended[:, 0], following)
-        iterate = (
-            tf.tensor_scatter_nd_update(
-                tf.tensor_scatter_nd_update(old, rows[:, None], new), ended, first
-            )
-            for old, new, first in zip(state.iterate, step, fresh, strict=True)
-        )
-        return _State(
+        evaluations = tf.tensor_scatter_nd_add(state.evaluations, rows[:, None], tf.ones_like(rows))
+        moved = state._replace(
             radius=radius,
             upper=upper,
             closed=closed,
-            distance=tf.tensor_scatter_nd_min(state.distance, ended_cells, witness),
-            evaluations=tf.tensor_scatter_nd_add(
-                state.evaluations, rows[:, None], tf.ones_like(rows)
-            ),
-            current=tf.tensor_scatter_nd_update(state.current, ended, following),
-            iterate=dual.Iterate(*iterate),
+            evaluations=evaluations,
+            iterate=_updated(state.iterate, rows, following),
+        )
+        which = tf.where(finished)[:, 0]
+        last = tf.gather(following.previous_point, which)
+        found = tf.gather(step.margin, which), tf.gather(step.gradient, which)
+        return self._end(batch, moved, tf.gather(cells, which), last, found)
+
+    def _end(self, batch: _Batch, state: _State, cells: tf.Tensor, point, found) -> _State:
+        """The searches of these cells have ended, at these points; the next ones begin.
+
+        Args:
+            found: margins and gradients there, in the dtype of the iterates.
+        """
+        ended, point = cells[:, :1], tf.cast(point, tf.float64)
+        margin, gradient = found
+        if self._dtype != tf.float64:
+            margin, gradient, proved = self._proof(batch, cells, point)
+            state = state._replace(
+                radius=tf.tensor_scatter_nd_max(state.radius, cells, proved),
+                evaluations=tf.tensor_scatter_nd_add(
+                    state.evaluations, ended, tf.ones_like(ended[:, 0])
+                ),
+            )
+        if self._decide:
+            mine = (tf.gather(part, ended[:, 0]) for part in (state.radius, state.upper))
+            done = tf.gather(state.closed, ended[:, 0]) | self._decided(*mine)[:, None]
+            state = state._replace(closed=tf.tensor_scatter_nd_update(state.closed, ended, done))
+        witness = self._crossing(batch, cells, gradient, state.radius)
+        following = _weakest(tf.gather_nd(state.radius, ended), tf.gather_nd(state.closed, ended))
+        fresh = self._begin(batch, ended[:, 0], following)
+        reached = tf.gather_nd(state.upper, cells)
+        kept = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
+        place = tf.gather(ended, kept)
+        update = tf.tensor_scatter_nd_update
+        return state._replace(
+            distance=tf.tensor_scatter_nd_min(state.distance, cells, witness),
+            current=update(state.current, ended, following),
+            iterate=_updated(state.iterate, ended[:, 0], fresh),
+            nearest=update(state.nearest, place, tf.gather(reached, kept)),
+            column=update(state.column, place, tf.gather(cells[:, 1], kept)),
+            point=update(state.point, place, tf.gather(point, kept)),
+            left=update(state.left, place, tf.gather(margin, kept)),
         )
 
-    def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor):
-        """The gradients at these rows' iterates, what they prove, and the iterates after."""
+    def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor) -> _Step:
+        """What the gradients at these rows' iterates say, and the iterates after."""
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
-        origin, kappa = tf.gather(batch.x0, rows), tf.gather_nd(batch.curvature, cells)
+        origin = tf.gather(batch.origin, rows)
+        kappa = tf.cast(tf.gather_nd(batch.curvature, cells), self._dtype)
+        taken_off = tf.cast(tf.gather_nd(batch.taken_off, cells), self._dtype)
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
-        taken_off = tf.gather_nd(batch.taken_off, cells)
         displacement = iterate.point - origin
-        proved = self._prove(evaluation, displacement, kappa[:, None], taken_off[:, None])[:, 0]
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
+        if self._dtype == tf.float64:
+            args = evaluation, displacement, kappa[:, None], taken_off[:, None]
+            radius = self._prove(*args)[:, 0]
+        else:
+            bound = dual.minorant(margin, gradient, displacement, kappa)
+            radius = tf.cast(dual.certified_radius(bound), tf.float64)
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
-        bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
-        return gradient, proved, bracket, step
+        bracket = tf.cast(dual.radius_bracket(margin, gradient, displacement, kappa), tf.float64)
+        return _Step(evaluation.margin[:, 0], gradient, radius, bracket, step)
+
+    def _proof(self, batch: _Batch, cells: tf.Tensor, point: tf.Tensor):
+        """Margins, gradients and proved radii at these points, in float64."""
+        rows, rival = cells[:, 0], tf.gather_nd(batch.rivals, cells)[:, None]
+        evaluation = self._network.evaluate(point, tf.gather(batch.label, rows), rival)
+        kappa, taken_off = (
+            tf.gather_nd(table, cells)[:, None] for table in (batch.curvature, batch.taken_off)
+        )
+        proved = self._prove(evaluation, point - tf.gather(batch.x0, rows), kappa, taken_off)
+        return evaluation.margin[:, 0], evaluation.gradient[:, 0], proved[:, 0]
 
     def _crossing(self, batch: _Batch, cells, gradient, radius) -> tf.Tensor:
         """The distance of an adversarial point just beyond the radius, if there is one, else inf.
@@ -181,22 +306,46 @@ class RivalSearch:
         distance = tf.norm(point - x0, axis=1)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
-    def _goal(self, upper: tf.Tensor) -> tf.Tensor:
-        """The radius at which a rival cannot lower the minimum, `(n, 1)`."""
-        return (1.0 - self._tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
+    def _decided(self, radius: tf.Tensor, upper: tf.Tensor) -> tf.Tensor:
+        """Whether each radius that is asked for is proved or cannot be, `(n,)`."""
+        if not self._decide:
+            return tf.zeros_like(radius[:, 0], tf.bool)
+        asked = tf.constant(self._decide, tf.float64)[None, :]
+        # Float32 may see a radius that float64 does not prove.
+        proved = tf.reduce_min(radius, axis=1, keepdims=True) * (1.0 - _DECIDED_GAP)
+        return tf.reduce_all(
+            (proved > asked) | (tf.reduce_min(upper, axis=1, keepdims=True) <= asked), axis=1
+        )
+
+    def _begin(self, batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
+        """The search of these rows against these rivals, after its evaluation at x0."""
+        cells = tf.stack([rows, current], axis=1)
+        origin = tf.gather(batch.origin, rows)
+        kappa, margin, gradient = (
+            tf.cast(tf.gather_nd(table, cells), self._dtype)
+            for table in (
+                batch.curvature,
+                batch.at_start.margin - batch.taken_off,
+                batch.at_start.gradient,
+            )
+        )
+        multiplier = dual.certificate_multiplier
+        return dual.advance(multiplier, origin, kappa, dual.start(origin), margin, gradient)
+
+    def _goal(self, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:
+        """The radius at which a rival needs no more, `(n, rivals)`: it cannot lower the minimum,
+        and either has the reach or has come to its own bracket."""
+        least = (1.0 - self._tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
+        if self._decide:
+            least = tf.minimum(least, self._decide[-1] * (1.0 + 2.0 * _DECIDED_GAP))
+        return tf.minimum(tf.maximum(least, reach[:, None]), (1.0 - self._tolerance) * upper)
 
 
-def _begin(batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
-    """The search of these rows against these rivals, after its evaluation at x0."""
-    cells = tf.stack([rows, current], axis=1)
-    origin = tf.gather(batch.x0, rows)
-    return dual.advance(
-        dual.certificate_multiplier,
-        origin,
-        tf.gather_nd(batch.curvature, cells),
-        dual.start(origin),
-        tf.gather_nd(batch.at_start.margin - batch.taken_off, cells),
-        tf.gather_nd(batch.at_start.gradient, cells),
+def _updated(iterate: dual.Iterate, rows: tf.Tensor, new: dual.Iterate) -> dual.Iterate:
+    """The iterate with these rows replaced."""
+    parts = zip(iterate, new, strict=True)
+    return dual.Iterate(
+        *(tf.tensor_scatter_nd_update(old, rows[:, None], part) for old, part in parts)
     )
 
 

@@ -129,14 +129,27 @@ class FeedForward(abc.ABC):
             rivals: `(n, rivals)`, integers, none equal to its label.
         """
         pre, post = self._forward(x)
-        w, c = self.margin_map(label, rivals, x.dtype)
-        margin = tf.einsum("nrk,nk->nr", w, post[-1]) + c
+        margin, w = self._last_margins(post[-1], label, rivals)
         cotangents = [w]
         for product, z, activation in reversed(
             list(zip(self.products(x.dtype), pre, self.activations, strict=True))
         ):
             cotangents.append(product.backward(activation.first(z)[:, None, :] * cotangents[-1]))
         return Evaluation(margin, cotangents[-1], post, cotangents)
+
+    def margins(
+        self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Returns the margins of `evaluate` and its activations, without the backward pass."""
+        post = self._forward(x)[1]
+        return self._last_margins(post[-1], label, rivals)[0], post
+
+    def _last_margins(
+        self, last: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns margins `(n, rivals)` of the last activations, and w of `margin_map`."""
+        w, c = self.margin_map(label, rivals, last.dtype)
+        return tf.einsum("nrk,nk->nr", w, last) + c, w
 
     def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """`f(x) = z_L[label] − z_L[rival]`, one rival each: `(n,)`."""

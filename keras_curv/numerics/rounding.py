@@ -168,8 +168,18 @@ def margin_charge(
         for layer, cotangent in zip(reversed(layers[:-1]), cotangents, strict=False)
     ] or [_norm(cotangents[0])]
     gradient = gradient_error(layers, pre_errors[:-1], sizes)
-    margin = tf.broadcast_to(2.0 * pre_errors[-1][:, None], tf.shape(gradient))
-    return Charge(margin * ROUNDING_SLACK, gradient)
+    margin = tf.broadcast_to(_difference(pre_errors[-1])[:, None], tf.shape(gradient))
+    return Charge(margin, gradient)
+
+
+def margin_error(layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The margins' part of `margin_charge` alone, the same for all rivals, `(n,)`."""
+    return _difference(pre_activation_errors(layers, activations)[-1])
+
+
+def _difference(last_error: tf.Tensor) -> tf.Tensor:
+    """Upper bound on what a difference of two logits is off by."""
+    return 2.0 * last_error * ROUNDING_SLACK
 
 
 def gradient_error(

@@ -1,0 +1,98 @@
+"""Lower bounds of what a curvature bound on a ball can come to, for two layers; cheap.
+
+On `B(x, R)` local curvature proves `κ ≥ λ_max(−W_1 diag(d_lo) W_1ᵀ)`, d_lo the least value of
+`w ∘ σ″(z_1)` on the ball, unit by unit. For any unit vector v,
+
+    κ ≥ −Σ_j d_lo,j (W_j·v)²,
+
+and with `W_1ᵀ v` at hand that costs no more than the intervals do. The best v hardly depends on the
+ball: it is taken from the bound for all of ℝᵈ, once for each pair of classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keras_curv.network.network import Network
+from keras_curv.numerics import intervals, lanczos
+
+_LANCZOS_STEPS = 16
+_NUMBERS_AT_ONCE = 2**23  # of a Krylov basis: 64 MiB
+
+
+class CurvatureFloor:
+    """Rayleigh quotients of local curvature; directions are found when a pair is first met.
+
+    Args:
+        network: of two layers, dense.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "sigmoid")
+        >>> x, label, rival = np.array([[2.0, 0.0]]), np.array([0]), np.array([1])
+        >>> CurvatureFloor(network)(x, label, rival, np.array([9.0])).round(3)  # 1/(6√3)
+        array([0.096])
+    """
+
+    def __init__(self, network: Network):
+        self._network = network
+        self._column_norms = np.linalg.norm(network.affines[0].kernel, axis=0)
+        self._squares: dict[tuple[int, int], np.ndarray] = {}  # (W_1ᵀ v)² of each pair
+
+    def __call__(
+        self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        """What a bound that holds in `B(x, radius)` is not below, `(n,)`.
+
+        Args:
+            x: `(n, dim)`.
+            label, rival, radius: `(n,)`.
+        """
+        diagonal = self._diagonal(x, label, rival, radius)
+        return _inward(np.sum(diagonal * self._directions(label, rival), axis=1))
+
+    def sharper(
+        self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        """The same with directions of each example's own, for about ten gradients."""
+        kernel, diagonal = self._network.affines[0].kernel, self._diagonal(x, label, rival, radius)
+        value, _ = lanczos.largest_eigenpairs(
+            lambda v: ((v @ kernel) * diagonal) @ kernel.T, (len(x), len(kernel))
+        )
+        return _inward(value)
+
+    def _diagonal(self, x, label, rival, radius) -> np.ndarray:
+        """−d_lo, `(n, N_1)`."""
+        first, activation = self._network.affines[0], self._network.activations[0]
+        z = x @ first.kernel + first.bias
+        reach = radius[:, None] * self._column_norms
+        ends = activation.second_range_on(z - reach, z + reach)
+        return -intervals.product((self._weights(label, rival),) * 2, ends)[0]
+
+    def _weights(self, label: np.ndarray, rival: np.ndarray) -> np.ndarray:
+        columns = self._network.affines[-1].kernel.T
+        return columns[label] - columns[rival]
+
+    def _directions(self, label: np.ndarray, rival: np.ndarray) -> np.ndarray:
+        """`(W_1ᵀ v)²` of each pair, `(n, N_1)`."""
+        pairs = list(zip(label.tolist(), rival.tolist(), strict=True))
+        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._squares]
+        kernel = self._network.affines[0].kernel
+        step = max(1, _NUMBERS_AT_ONCE // (_LANCZOS_STEPS * len(kernel)))
+        bends = self._network.activations[0].second_range
+        for start in range(0, len(missing), step):
+            some = missing[start : start + step]
+            w = self._weights(*np.transpose(some))
+            lowest = intervals.product((w, w), bends)[0]
+            _, v = lanczos.largest_eigenpairs(
+                lambda v, d=lowest: -((v @ kernel) * d) @ kernel.T,
+                (len(some), len(kernel)),
+                steps=_LANCZOS_STEPS,
+            )
+            v /= np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1.0)
+            self._squares.update(zip(some, (v @ kernel) ** 2, strict=True))
+        return np.array([self._squares[pair] for pair in pairs])
+
+
+def _inward(floor: np.ndarray) -> np.ndarray:
+    """A little less, for what rounding did to either side."""
+    return np.nan_to_num(np.maximum(floor, 0.0) * (1.0 - 1e-9), posinf=0.0)

@@ -1,0 +1,257 @@
+"""With a tolerance `auto` asks less: each shortcut excludes only what could not be won."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv.certificates.best_of import BestOf, choose_method
+from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL, choose_rivals
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_local import LocalCurvatureCertificate
+from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.lipschitz import LipschitzCertificate
+from keras_curv.certificates.method import Method, PairCertificates, Sighting
+from keras_curv.curvature.ball_floor import CurvatureFloor
+from keras_curv.curvature.bounds import curvature_bounds
+from keras_curv.curvature.local import LocalCurvature
+from keras_curv.errors import InputError
+from keras_curv.network.network import Network
+
+DEAR = [LipschitzCertificate, LinearBoundCertificate, LocalCurvatureCertificate]
+_COARSE_GAP = 0.004  # relative: 0.3 % of the grid that a search below a ceiling leaves, rounded up
+
+
+def _searched(network, x):
+    """Classes, rivals and what crc found, sighting included."""
+    crc = CurvatureCertificate(network)
+    logits = crc.logits(x)
+    label = logits.argmax(axis=1)
+    rivals = choose_rivals(logits, label, "all", np.arange(len(x)))
+    return label, rivals, crc.radii(x, label, rivals, np.zeros(rivals.shape))
+
+
+@pytest.mark.parametrize("kind", DEAR)
+@pytest.mark.parametrize(
+    ("sizes", "name"), [((6, 15, 3), "sigmoid"), ((5, 9, 4), "softplus"), ((4, 7, 6, 3), "tanh")]
+)
+def test_no_radius_exceeds_the_ceiling(kind, sizes, name, rng, random_network):
+    network = random_network(rng, sizes, (name,) * (len(sizes) - 2), 2.0)
+    x = rng.standard_normal((30, sizes[0]))
+    label, rivals, found = _searched(network, x)
+    method, rows = kind(network), np.arange(len(x))
+    searched = found.sighting
+    scale = found.radius.min(axis=1)
+    anywhere = x + scale[:, None] * rng.standard_normal(x.shape)
+    for point in (searched.point, x, anywhere):
+        column = searched.column
+        rival = rivals[rows, column]
+        margin = network.margin(tf.constant(point), label, tf.constant(rival)).numpy()
+        sighting = Sighting(column, point, margin, searched.start)
+        alone = method.radii(x, label, rival[:, None], np.zeros((len(x), 1))).radius[:, 0]
+        for factor in (0.3, 0.9, 1.0, 1.01, 1.3):
+            ceiling = method.ceiling(x, label, rival, factor * scale, sighting)
+            assert np.all(alone <= np.maximum(ceiling, factor * scale) * (1.0 + 1e-9))
+
+
+@pytest.mark.parametrize("kind", DEAR)
+def test_ceilings_exclude_most_that_gains_nothing(kind, rng, random_network):
+    network = random_network(rng, (6, 15, 3), ("sigmoid",), 2.0)
+    x = rng.standard_normal((60, 6))
+    label, rivals, found = _searched(network, x)
+    rival = rivals[np.arange(60), found.sighting.column]
+    radius = 1.5 * found.radius.min(axis=1)
+    ceiling = kind(network).ceiling(x, label, rival, radius, found.sighting)
+    assert np.mean(ceiling <= radius) > 0.5
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus", "tanh", "silu"])
+def test_the_floor_is_below_what_is_proved_and_close(name, rng, random_network):
+    network = random_network(rng, (8, 11, 4), (name,))
+    x, label, rival = rng.standard_normal((20, 8)), np.zeros(20, int), rng.integers(1, 4, 20)
+    local, floor = LocalCurvature(network), CurvatureFloor(network)
+    whole = -curvature_bounds(network).lower[label, rival]
+    for radius in (0.01, 0.3, 1.0, 30.0):
+        radii = np.full(20, radius)
+        proved = local.bound(local.anchor(x), radii, np.arange(20), label, rival)
+        for lower in (floor(x, label, rival, radii), floor.sharper(x, label, rival, radii)):
+            assert np.all(lower <= proved)
+            assert np.all(lower <= whole)
+        assert np.all(floor.sharper(x, label, rival, radii) >= 0.9 * proved - 1e-12)
+    # Where every unit reaches its bend, the global direction is the best there is.
+    assert np.all(floor(x, label, rival, radii) >= 0.95 * whole)
+
+
+class Written(Method):
+    """Proves radii that were written down, and says where it looked."""
+
+    def __init__(self, name, network, radius, sighting=None, highest=None):
+        self.name, self.network, self._radius = name, network, radius
+        self._sighting, self._highest, self.asked = sighting, highest, 0
+
+    def radii(self, x, label, rivals, known):
+        self.asked += len(x)
+        radius = np.maximum(np.full(rivals.shape, self._radius), known)
+        return PairCertificates(radius, np.ones(len(x), np.int64), sighting=self._sighting)
+
+    def ceiling(self, x, label, rival, radius, sighting):
+        return np.full(len(x), np.inf if self._highest is None else self._highest)
+
+
+@pytest.fixture
+def line():
+    """`f(x) = 2x`, whose boundary is at 0."""
+    return Network.from_weights([np.array([[1.0, -1.0]])], [np.zeros(2)], ())
+
+
+def _looking(x, point):
+    margin = 2.0 * np.array([x, point])
+    return Sighting(np.zeros(1, int), np.array([[point]]), margin[1:], margin[:1])
+
+
+@pytest.mark.parametrize(
+    ("radius", "point", "tolerance", "asked"),
+    [
+        (0.995, 0.1, 0.01, 0),  # the boundary is 0.5 % beyond the radius
+        (0.985, 0.1, 0.01, 1),  # 1.5 %
+        (0.985, 0.1, 0.02, 0),
+        (0.995, 0.1, 0.0, 1),
+        (0.995, 1.9, 0.01, 1),  # it looked the other way
+        (0.995, 1.0, 0.01, 1),  # it never left
+    ],
+)
+def test_an_adversarial_point_just_beyond_is_the_end(line, radius, point, tolerance, asked):
+    first = Written("first", line, radius, _looking(1.0, point))
+    second = Written("second", line, 0.999)
+    result = BestOf([first, second], tolerance=tolerance).certify(np.ones((1, 1)))
+    assert second.asked == asked
+    assert result.radius[0] == (0.999 if asked else radius)
+    if not asked:
+        assert radius < result.adversarial_distance[0] <= 1.0 + tolerance
+        assert result.primal_equals_dual[0] == (
+            result.adversarial_distance[0] <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
+        )
+
+
+@pytest.mark.parametrize(
+    ("highest", "tolerance", "asked"),
+    [(0.504, 0.01, 0), (0.51, 0.01, 1), (0.51, 0.03, 0), (0.5, 0.0, 1), (0.1, 0.01, 0)],
+)
+def test_a_method_is_asked_where_its_ceiling_is_worth_it(line, highest, tolerance, asked):
+    first = Written("first", line, 0.5, _looking(1.0, 0.9))
+    second = Written("second", line, 0.51, highest=highest)
+    BestOf([first, second], tolerance=tolerance).certify(np.ones((1, 1)))
+    assert second.asked == asked
+
+
+def test_without_a_radius_every_method_is_asked(line):
+    first = Written("first", line, 0.0, _looking(1.0, 0.9))
+    second = Written("second", line, 0.5, highest=0.0)
+    assert BestOf([first, second]).certify(np.ones((1, 1))).radius[0] == 0.5
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus", "tanh"])
+@pytest.mark.parametrize("sizes", [(5, 12, 4), (5, 8, 9, 3)])
+def test_no_more_is_lost_than_the_tolerance(sizes, name, rng, random_network):
+    network = random_network(rng, sizes, (name,) * (len(sizes) - 2), 2.0)
+    x = rng.standard_normal((40, sizes[0]))
+    every = choose_method("auto", network, tolerance=0.0).certify(x)
+    default = choose_method("auto", network).certify(x)
+    assert np.all(default.radius >= every.radius * (1.0 - 0.01 - _COARSE_GAP))
+    assert default.radius.sum() >= 0.997 * every.radius.sum()
+    assert default.gradient_evaluations.sum() < 0.7 * every.gradient_evaluations.sum()
+
+
+@pytest.mark.parametrize("tolerance", [-0.01, 1.5])
+def test_tolerance_is_checked(line, tolerance):
+    with pytest.raises(InputError, match="tolerance must be from 0 to 1"):
+        choose_method("auto", line, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus"])
+@pytest.mark.parametrize("sizes", [(7, 20, 5), (6, 9, 11, 4)])
+def test_a_search_in_float32_loses_nothing(sizes, name, rng, random_network):
+    network = random_network(rng, sizes, (name,) * (len(sizes) - 2))
+    x = rng.standard_normal((50, sizes[0]))
+    wide = CurvatureCertificate(network).certify(x)
+    narrow = CurvatureCertificate(network, search_dtype=tf.float32).certify(x)
+    np.testing.assert_allclose(narrow.radius, wide.radius, rtol=2e-4)
+    assert narrow.gradient_evaluations.mean() < 1.3 * wide.gradient_evaluations.mean()
+
+
+def test_a_search_in_float32_that_goes_astray_proves_nothing_wrong(rng, monkeypatch):
+    kernel = rng.standard_normal((6, 4))
+    network = Network.from_weights([np.eye(6), kernel], [np.zeros(6), np.zeros(4)], "softplus")
+    x = rng.standard_normal((40, 6))
+    wide = CurvatureCertificate(network).certify(x)
+    weights = Network.weights
+
+    def wrong(self, dtype):
+        kernels, biases = weights(self, dtype)
+        if dtype == tf.float32:
+            kernels = [3.0 * kernel for kernel in kernels]
+        return kernels, biases
+
+    monkeypatch.setattr(Network, "weights", wrong)
+    astray = CurvatureCertificate(network, search_dtype=tf.float32).certify(x)
+    assert np.all(astray.radius <= wide.radius * (1.0 + 2e-4))
+    assert np.mean(astray.radius > 0.0) > 0.9
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_what_float32_cannot_follow_is_left_to_float64(scale, rng, random_network):
+    network = random_network(rng, (5, 8, 3), ("softplus",))
+    x = scale * rng.standard_normal((10, 5))
+    wide = CurvatureCertificate(network).certify(x)
+    narrow = CurvatureCertificate(network, search_dtype=tf.float32).certify(x)
+    np.testing.assert_allclose(narrow.radius, wide.radius, rtol=2e-4)
+
+
+def test_a_gradient_that_vanishes_in_float32_is_left_to_float64(rng):
+    kernel = np.concatenate([np.eye(3), np.zeros((3, 2))], axis=1)
+    network = Network.from_weights(
+        [kernel, rng.standard_normal((5, 3))], [np.full(5, -60.0), np.zeros(3)], "softplus"
+    )
+    x = rng.standard_normal((12, 3))
+    wide = CurvatureCertificate(network).certify(x)
+    narrow = CurvatureCertificate(network, search_dtype=tf.float32).certify(x)
+    np.testing.assert_allclose(narrow.radius, wide.radius, rtol=2e-4)
+
+
+def test_rivals_are_searched_as_far_as_asked(rng, random_network):
+    network = random_network(rng, (6, 14, 5), ("sigmoid",))
+    x = rng.standard_normal((20, 6))
+    label, rivals, found = _searched(network, x)
+    crc = CurvatureCertificate(network)
+    each = np.concatenate([crc.certify_pairs(x, label, t[:, None]).radius for t in rivals.T], 1)
+    up_to = 1.2 * found.radius.min(axis=1)
+    farther = crc.certify_pairs(x, label, rivals, search_up_to=up_to).radius
+    wanted = np.minimum(each, up_to[:, None])
+    assert np.all(farther >= wanted * (1.0 - 2e-4))
+    assert np.any(found.radius < wanted * (1.0 - 1e-2))
+
+
+@pytest.mark.parametrize("method", ["auto", "crc"])
+@pytest.mark.parametrize("tolerance", [0.0, 0.01])
+@pytest.mark.parametrize("sizes", [(6, 14, 4), (5, 8, 9, 3)])
+def test_decisions_are_those_of_the_radii(method, tolerance, sizes, rng, random_network):
+    network = random_network(rng, sizes, ("sigmoid",) * (len(sizes) - 2), 2.0)
+    x = rng.standard_normal((60, sizes[0]))
+    every = choose_method(method, network, tolerance=0.0).certify(x)
+    asked = np.quantile(every.radius, [0.2, 0.5, 0.8])
+    chosen = choose_method(method, network, tolerance=tolerance, decide=tuple(asked))
+    decided = chosen.certify(x)
+    assert np.all(decided.radius <= every.radius * (1.0 + 3e-3))
+    for radius in asked:
+        clear = np.abs(every.radius / radius - 1.0) > _COARSE_GAP
+        assert np.array_equal(decided.radius[clear] > radius, every.radius[clear] > radius)
+    assert decided.gradient_evaluations.sum() < 0.8 * every.gradient_evaluations.sum()
+
+
+def test_what_a_lipschitz_bound_decides_needs_no_gradient(rng, random_network):
+    network = random_network(rng, (6, 14, 4), ("sigmoid",), 2.0)
+    x = rng.standard_normal((60, 6))
+    clean = choose_method("lipschitz", network).certify(x).radius
+    radius = float(np.median(clean))
+    decided = choose_method("auto", network, decide=(radius,)).certify(x)
+    assert np.array_equal(decided.gradient_evaluations == 0, clean > radius)
+    assert np.all(decided.radius[clean > radius] > radius)
