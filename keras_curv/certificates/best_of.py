@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.coap import PolytopeCertificate
@@ -175,7 +174,7 @@ def choose_method(
         name: one of `METHODS`; "auto" is the best of those that have a theory for the network.
         network: what to certify.
         served_error: what serving may take off a margin.
-        tolerance: of "auto", see `BestOf`. Where it is not 0, crc searches in float32.
+        tolerance: of "auto", see `BestOf`.
         decide: radii at which alone the answer matters, for "auto" and "crc".
 
     Raises:
@@ -185,11 +184,7 @@ def choose_method(
     require_one_of(name, METHODS, "method")
     require_fraction(tolerance, "tolerance")
     kinds: dict[str, Callable[[Network, ServedError], Method]] = dict(_CLASSES)
-    kinds[CurvatureCertificate.name] = functools.partial(
-        CurvatureCertificate,
-        search_dtype=tf.float32 if tolerance else tf.float64,
-        decide=decide,
-    )
+    kinds[CurvatureCertificate.name] = functools.partial(CurvatureCertificate, decide=decide)
     if name != BestOf.name:
         return kinds[name](network, served_error)
     methods, reasons = [], []

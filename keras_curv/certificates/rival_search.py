@@ -5,9 +5,6 @@ be the smallest. One gradient at x0 gives each a valid radius and a bracket from
 weakest open rival is then searched, one gradient a step, until its radius reaches the smallest
 bracket of all; then the next weakest. Every radius that is kept is proved, so stopping early,
 or searching badly, makes the result smaller and never wrong.
-
-In float64 every gradient of the search is a proof as well. In float32 only the iterates move, for
-half the time; one more gradient in float64, at the last point of a rival's search, is the proof.
 """
 
 from __future__ import annotations
@@ -22,9 +19,8 @@ from keras_curv import dual
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.network.network import Evaluation, Network
 
-_DECIDED_GAP = 1e-5  # relative: a radius counts as proved at another that is smaller by this
-
-_SETTLED = 2.0  # tolerances from its bracket at which a radius counts as found
+# Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
+_DECIDED_GAP = 1e-5
 
 Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -33,7 +29,6 @@ class _Batch(NamedTuple):
     """What a batch is searched with; n examples, each against as many rivals."""
 
     x0: tf.Tensor  # (n, dim)
-    origin: tf.Tensor  # the same in the dtype of the iterates
     label: tf.Tensor  # (n,)
     rivals: tf.Tensor  # (n, rivals)
     curvature: tf.Tensor  # κ, (n, rivals)
@@ -47,7 +42,7 @@ class _Step(NamedTuple):
 
     Attributes:
         margin, gradient: at the iterate; the gradient is `(m, dim)`.
-        radius: that the gradient proves, or would in float64.
+        radius: that the gradient proves.
         bracket: from above.
         following: the iterate after.
     """
@@ -83,14 +78,12 @@ class Found(NamedTuple):
         distance: of adversarial points that were found, else inf, `(n, rivals)`.
         evaluations: gradients used, `(n,)`.
         sighting: tensors of a `Sighting`, in its order.
-        settled: whether the smallest radius came as near to its bracket as is asked for, `(n,)`.
     """
 
     radius: tf.Tensor
     distance: tf.Tensor
     evaluations: tf.Tensor
     sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
-    settled: tf.Tensor
 
 
 class RivalSearch:
@@ -101,7 +94,6 @@ class RivalSearch:
         prove: `(evaluation, displacement, curvature, taken_off)` → proved radii `(n, rivals)`.
         tolerance: relative gap at which a search stops.
         max_steps: gradients after which a search stops in any case.
-        dtype: of the iterates.
         decide: radii; an example is done once each of them is proved, or out of reach of its
             curvature. None: a search goes on until its tolerance.
     """
@@ -113,11 +105,9 @@ class RivalSearch:
         *,
         tolerance: float,
         max_steps: int,
-        dtype: tf.DType = tf.float64,
         decide: Sequence[float] = (),
     ):
         self._network = network
-        self._dtype = dtype
         self._decide = tuple(sorted(decide))
         self._prove = prove
         self._tolerance = tolerance
@@ -144,8 +134,7 @@ class RivalSearch:
                 more, `(n,)`, float64; 0 as a rule.
         """
         at_start = self._network.evaluate(x0, label, rivals)
-        origin = tf.cast(x0, self._dtype)
-        batch = _Batch(x0, origin, label, rivals, curvature, taken_off, reach, at_start)
+        batch = _Batch(x0, label, rivals, curvature, taken_off, reach, at_start)
         (state,) = tf.while_loop(
             lambda state: tf.reduce_any(~state.closed),
             lambda state: (self._turn(batch, state),),
@@ -154,14 +143,7 @@ class RivalSearch:
         )
         start = tf.gather(at_start.margin, state.column, batch_dims=1)
         sighting = (state.column, state.point, state.left, start)
-        return Found(
-            state.radius, state.distance, state.evaluations, sighting, self._settled(state)
-        )
-
-    def _settled(self, state: _State) -> tf.Tensor:
-        gap = 1.0 - _SETTLED * self._tolerance
-        reached = tf.reduce_min(state.radius, axis=1) >= gap * tf.reduce_min(state.upper, axis=1)
-        return reached | self._decided(state.radius, state.upper)
+        return Found(state.radius, state.distance, state.evaluations, sighting)
 
     def _start(self, batch: _Batch) -> _State:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
@@ -193,21 +175,17 @@ class RivalSearch:
         cells = tf.stack([rows, tf.gather(state.current, rows)], axis=1)
         step = self._step(batch, state, rows, cells)
         upper = tf.tensor_scatter_nd_min(state.upper, cells, step.bracket)
-        radius = state.radius
-        if self._dtype == tf.float64:
-            radius = tf.tensor_scatter_nd_max(radius, cells, step.radius)
+        radius = tf.tensor_scatter_nd_max(state.radius, cells, step.radius)
 
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
         goal = self._goal(tf.gather(upper, rows), tf.gather(batch.reach, rows))
-        best = tf.maximum(tf.gather_nd(radius, cells), step.radius)
-        finished = best >= tf.gather(goal, cells[:, 1], batch_dims=1)
+        finished = tf.gather_nd(radius, cells) >= tf.gather(goal, cells[:, 1], batch_dims=1)
         following = step.following
         finished |= (following.steps > self._max_steps) | _not_finite(following.point)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
         if self._decide:
-            reached = tf.where(here, best[:, None], tf.gather(radius, rows))
-            finished |= self._decided(reached, tf.gather(upper, rows))
+            finished |= self._decided(tf.gather(radius, rows), tf.gather(upper, rows))
         closing = tf.where(here, finished[:, None], tf.gather(radius, rows) >= goal)
         closed = tf.tensor_scatter_nd_update(
             state.closed, rows[:, None], tf.gather(state.closed, rows) | closing
@@ -222,25 +200,20 @@ class RivalSearch:
         )
         which = tf.where(finished)[:, 0]
         last = tf.gather(following.previous_point, which)
-        found = tf.gather(step.margin, which), tf.gather(step.gradient, which)
-        return self._end(batch, moved, tf.gather(cells, which), last, found)
+        margin, gradient = tf.gather(step.margin, which), tf.gather(step.gradient, which)
+        return self._end(batch, moved, tf.gather(cells, which), last, margin, gradient)
 
-    def _end(self, batch: _Batch, state: _State, cells: tf.Tensor, point, found) -> _State:
-        """The searches of these cells have ended, at these points; the next ones begin.
-
-        Args:
-            found: margins and gradients there, in the dtype of the iterates.
-        """
-        ended, point = cells[:, :1], tf.cast(point, tf.float64)
-        margin, gradient = found
-        if self._dtype != tf.float64:
-            margin, gradient, proved = self._proof(batch, cells, point)
-            state = state._replace(
-                radius=tf.tensor_scatter_nd_max(state.radius, cells, proved),
-                evaluations=tf.tensor_scatter_nd_add(
-                    state.evaluations, ended, tf.ones_like(ended[:, 0])
-                ),
-            )
+    def _end(
+        self,
+        batch: _Batch,
+        state: _State,
+        cells: tf.Tensor,
+        point: tf.Tensor,
+        margin: tf.Tensor,
+        gradient: tf.Tensor,
+    ) -> _State:
+        """Ends the searches of these cells, at these points, and begins the next ones."""
+        ended = cells[:, :1]
         if self._decide:
             mine = (tf.gather(part, ended[:, 0]) for part in (state.radius, state.upper))
             done = tf.gather(state.closed, ended[:, 0]) | self._decided(*mine)[:, None]
@@ -265,34 +238,22 @@ class RivalSearch:
     def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor) -> _Step:
         """What the gradients at these rows' iterates say, and the iterates after."""
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
-        origin = tf.gather(batch.origin, rows)
-        kappa = tf.cast(tf.gather_nd(batch.curvature, cells), self._dtype)
-        taken_off = tf.cast(tf.gather_nd(batch.taken_off, cells), self._dtype)
+        origin = tf.gather(batch.x0, rows)
+        kappa, taken_off = (
+            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
+        )
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
         displacement = iterate.point - origin
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
-        if self._dtype == tf.float64:
-            args = evaluation, displacement, kappa[:, None], taken_off[:, None]
-            radius = self._prove(*args)[:, 0]
-        else:
-            bound = dual.minorant(margin, gradient, displacement, kappa)
-            radius = tf.cast(dual.certified_radius(bound), tf.float64)
+        radius = self._prove(evaluation, displacement, kappa[:, None], taken_off[:, None])[:, 0]
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
-        bracket = tf.cast(dual.radius_bracket(margin, gradient, displacement, kappa), tf.float64)
+        bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
         return _Step(evaluation.margin[:, 0], gradient, radius, bracket, step)
 
-    def _proof(self, batch: _Batch, cells: tf.Tensor, point: tf.Tensor):
-        """Margins, gradients and proved radii at these points, in float64."""
-        rows, rival = cells[:, 0], tf.gather_nd(batch.rivals, cells)[:, None]
-        evaluation = self._network.evaluate(point, tf.gather(batch.label, rows), rival)
-        kappa, taken_off = (
-            tf.gather_nd(table, cells)[:, None] for table in (batch.curvature, batch.taken_off)
-        )
-        proved = self._prove(evaluation, point - tf.gather(batch.x0, rows), kappa, taken_off)
-        return evaluation.margin[:, 0], evaluation.gradient[:, 0], proved[:, 0]
-
-    def _crossing(self, batch: _Batch, cells, gradient, radius) -> tf.Tensor:
+    def _crossing(
+        self, batch: _Batch, cells: tf.Tensor, gradient: tf.Tensor, radius: tf.Tensor
+    ) -> tf.Tensor:
         """The distance of an adversarial point just beyond the radius, if there is one, else inf.
 
         At a solution `x̂ − x0 = −η g`: where primal = dual, f vanishes just beyond r along −g.
@@ -311,7 +272,6 @@ class RivalSearch:
         if not self._decide:
             return tf.zeros_like(radius[:, 0], tf.bool)
         asked = tf.constant(self._decide, tf.float64)[None, :]
-        # Float32 may see a radius that float64 does not prove.
         proved = tf.reduce_min(radius, axis=1, keepdims=True) * (1.0 - _DECIDED_GAP)
         return tf.reduce_all(
             (proved > asked) | (tf.reduce_min(upper, axis=1, keepdims=True) <= asked), axis=1
@@ -320,15 +280,13 @@ class RivalSearch:
     def _begin(self, batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         """The search of these rows against these rivals, after its evaluation at x0."""
         cells = tf.stack([rows, current], axis=1)
-        origin = tf.gather(batch.origin, rows)
-        kappa, margin, gradient = (
-            tf.cast(tf.gather_nd(table, cells), self._dtype)
-            for table in (
-                batch.curvature,
-                batch.at_start.margin - batch.taken_off,
-                batch.at_start.gradient,
-            )
+        origin = tf.gather(batch.x0, rows)
+        tables = (
+            batch.curvature,
+            batch.at_start.margin - batch.taken_off,
+            batch.at_start.gradient,
         )
+        kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
         multiplier = dual.certificate_multiplier
         return dual.advance(multiplier, origin, kappa, dual.start(origin), margin, gradient)
 
