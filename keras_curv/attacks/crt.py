@@ -6,7 +6,7 @@ first also returns what it proves: a lower bound of the margin in the whole ball
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -39,7 +39,7 @@ def curvature_attack(
     label: tf.Tensor,
     rival: tf.Tensor,
     *,
-    radius,
+    radius: Any,
     curvature: tf.Tensor,
     steps: int = 10,
     tolerance: float = 1e-4,
@@ -90,7 +90,7 @@ def curvature_attack(
     gradient = tf.reshape(evaluation.gradient, tf.shape(origin))
     first = dual.advance(multiplier, origin, curvature, dual.start(origin), at_start, gradient)
 
-    def body(index, margin, gradient, *state):
+    def body(index: tf.Tensor, margin: tf.Tensor, gradient: tf.Tensor, *state: tf.Tensor) -> tuple:
         iterate = dual.Iterate(*state)
         margin, gradient = network.margin_and_gradient(iterate.point, rows, rival)
         moved = dual.advance(multiplier, origin, curvature, iterate, margin, gradient)

@@ -11,8 +11,9 @@ import keras
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
+from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.logits_model import LogitsModel
-from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.regularizer import CurvatureRegularizer
 from keras_curv.training.rivals.coap import COAPModel
 from keras_curv.training.rivals.crown_ibp import CROWNIBPModel
 from keras_curv.training.rivals.noise import NoiseModel
