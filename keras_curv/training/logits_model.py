@@ -16,7 +16,6 @@ from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.training.live import LiveNetwork
 
-_RAMP_START = 0.05
 _ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 
 
@@ -32,16 +31,10 @@ class LogitsModel(keras.Model):
             variables.
         activations: which ones the method has a theory for.
         options: the constructor's other arguments, kept as attributes of these names.
-        radius: ρ of the ball that the method trains against, if it does.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        seed: of random numbers, if the method draws any.
     """
 
     activations: Mapping[str, Activation] = ACTIVATIONS
     options: tuple[str, ...] = ()
-    radius: float | None = None
-    ramp_steps = 0
-    seed = 0
 
     def __init__(self, base: keras.Model, **kwargs: Any):
         super().__init__(**kwargs)
@@ -104,29 +97,6 @@ class LogitsModel(keras.Model):
     def compiled_loss(self, y: Any, logits: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
         """Returns the loss that the model was compiled with, and the added ones."""
         return super().compute_loss(None, y, logits, sample_weight)
-
-    def progress(self, training: bool) -> tf.Tensor | float:
-        """Returns how much of the ramp is done, from 0 to 1; 1 outside of training."""
-        if not training or not self.ramp_steps:
-            return 1.0
-        return tf.minimum(tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps, 1.0)
-
-    def current_radius(self, training: bool) -> tf.Tensor:
-        """Returns ρ times what the ramp leaves of it now."""
-        part = _RAMP_START + (1.0 - _RAMP_START) * self.progress(training)
-        return self.radius * tf.minimum(part, 1.0)
-
-    def seed_of_step(self, training: bool) -> tf.Tensor:
-        """Returns the seed of a step's random numbers, `(2,)`: a replica's own in every step.
-
-        No state of its own: a loaded model goes on with the draws that it would have had. Outside
-        of training it is always the same.
-        """
-        if not training:
-            return tf.constant([self.seed, -1])
-        replica = tf.distribute.get_replica_context()
-        step = tf.cast(self.optimizer.iterations, tf.int32) * replica.num_replicas_in_sync
-        return tf.stack([self.seed, step + replica.replica_id_in_sync_group])
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""

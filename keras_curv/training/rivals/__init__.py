@@ -2,11 +2,11 @@
 
 Example:
     >>> import keras, tensorflow as tf
-    >>> from keras_curv.training.rivals import coap, crown_ibp, pgd, trades
+    >>> from keras_curv.training.rivals import coap, crown_ibp, noise, pgd, trades
     >>> dense = keras.layers.Dense
     >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
-    >>> for method in (pgd.PGDModel, trades.TRADESModel, crown_ibp.CROWNIBPModel, coap.COAPModel):
-    ...     model = method(base, radius=0.5)
+    >>> methods = pgd.PGDModel, trades.TRADESModel, crown_ibp.CROWNIBPModel, coap.COAPModel
+    >>> for model in (*(m(base, radius=0.5) for m in methods), noise.NoiseModel(base, 0.25)):
     ...     model.compile("adam")
     ...     history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
     ...     print(*sorted(history.history))
@@ -14,4 +14,5 @@ Example:
     attack_accuracy clean_accuracy divergence loss
     certified clean_accuracy loss
     certified clean_accuracy loss
+    clean_accuracy loss noisy_accuracy
 """

@@ -59,25 +59,13 @@ class NoiseModel(BallModel):
         samples: m, draws for each example.
         seed: of the noise.
 
-    Example:
-        >>> dense = keras.layers.Dense
-        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
-        >>> model = NoiseModel(base, 0.25, radius=0.5, samples=2)
-        >>> model.compile("adam")
-        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
-        >>> sorted(history.history)
-        ['clean_accuracy', 'loss', 'noisy_accuracy']
-
     Reference: Cohen, Rosenfeld & Kolter, "Certified adversarial robustness via randomized
     smoothing" (2019), section 3.3; Salman et al., "Provably robust deep learning via
     adversarially trained smoothed classifiers" (2019), equations 5 and 6; Singla & Feizi (2020),
     appendix, for "runner_up".
     """
 
-    options = (
-        *BallModel.options,
-        *("deviation", "attack_steps", "rivals", "samples", "seed"),
-    )
+    options = (*BallModel.options, "deviation", "attack_steps", "rivals", "samples", "seed")
     needs_radius = False
 
     def __init__(

@@ -179,18 +179,18 @@ def _source(
     size: int, radius: tf.Tensor, layer: Layer | None, projections: int | None, seed: tf.Tensor
 ) -> _Source:
     """Returns δ where there is no layer, else the e's of the layer; of so many entries."""
-    exact = projections is None or size <= projections
-    if exact:
+    drawn = None if projections is None or size <= projections else projections
+    if drawn is None:
         rows = tf.eye(size, dtype=radius.dtype)[None]
     elif layer is None:
-        rows = tf.random.stateless_normal((1, projections, size), seed, dtype=radius.dtype)
+        rows = tf.random.stateless_normal((1, drawn, size), seed, dtype=radius.dtype)
     else:
-        uniform = tf.random.stateless_uniform((1, projections, size), seed, dtype=radius.dtype)
+        uniform = tf.random.stateless_uniform((1, drawn, size), seed, dtype=radius.dtype)
         rows = tf.tan(math.pi * (uniform - 0.5))
     if layer is None:
-        scale = radius / (1.0 if exact else _mean_of_chi(projections))
+        scale = radius / (1.0 if drawn is None else _mean_of_chi(drawn))
         return _Source(rows, lambda rows: scale * l2_norm(rows, axis=1))
-    spread = _sum_of_sizes if exact else _median_size
+    spread = _sum_of_sizes if drawn is None else _median_size
     return _Source(layer.half[:, None] * rows, spread)
 
 
