@@ -1,7 +1,6 @@
-"""Attacks in an l2 ball: the curvature-based one, and projected gradient descent.
+"""The curvature-based attack in an l2 ball, in graph on whole batches, with static shapes.
 
-Both run in graph on whole batches, with static shapes, and return points of the ball. The
-first also returns what it proves: a lower bound of the margin in the whole ball.
+It also returns what it proves: a lower bound of the margin in the whole ball.
 """
 
 from __future__ import annotations

@@ -104,9 +104,10 @@ class CRTModel(CurvatureModel, BallModel):
         loss: str = "certified",
         rivals: int | None = None,
         attack_steps: int = 2,
+        ramp_steps: int = 0,
         **kwargs: Any,
     ):
-        super().__init__(base, gamma, radius=radius, **kwargs)
+        super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
         self.objective = require_one_of(loss, LOSSES, "loss")
         others = self.live.sizes[-1] - 1
         if loss == "crt" and rivals not in (None, 1):
