@@ -40,6 +40,7 @@ def pgd_attack(
         The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
 
     Example:
+        >>> import numpy as np
         >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
         >>> x, label = tf.constant([[1.0, 0.0]]), tf.constant([0])  # √½ from the boundary

@@ -135,7 +135,7 @@ def linear_margins(
         hidden: intervals that hold the pre-activations there, as in `IntervalBounds`.
 
     Example:
-        >>> from keras_curv.network import Network
+        >>> from keras_curv import Network
         >>> eye, zero = tf.eye(2).numpy(), tf.zeros(2).numpy()
         >>> network = Network.from_weights([eye, eye], [zero, zero], "relu")
         >>> args = tf.constant([[3.0, 1.0]]), tf.constant([0]), tf.constant([[1]]), 0.5

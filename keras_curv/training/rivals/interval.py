@@ -37,6 +37,8 @@ def interval_bounds(
         radius: one number, not negative.
 
     Example:
+        >>> import numpy as np
+        >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
         >>> x, label, rivals = tf.ones((1, 2)), tf.constant([0]), tf.constant([[1]])
         >>> interval_bounds(network, x, label, rivals, 0.5).margins.numpy()

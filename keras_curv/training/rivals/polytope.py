@@ -95,7 +95,7 @@ def hidden_layers(
 
     Example:
         >>> import numpy as np
-        >>> from keras_curv.network import Network
+        >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
         >>> layer, = hidden_layers(network, tf.constant([[3.0, 1.0]]), 2.0)
         >>> layer.low.numpy(), layer.slope.numpy()
@@ -140,7 +140,7 @@ def margin_bounds(
 
     Example:
         >>> import numpy as np
-        >>> from keras_curv.network import Network
+        >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
         >>> x, label = tf.constant([[3.0, 1.0]], tf.float64), tf.constant([0])
         >>> margin_bounds(network, x, label, 0.5)[:, 1].numpy().round(6)  # 3 − 1 − √2/2
