@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from keras_curv import CRTModel, CurvatureRegularizer
 from keras_curv.attacks.ball import project
 from keras_curv.attacks.crt import AttackResult
-from keras_curv.reproduce.reference_solvers import algorithm2
+from keras_curv.reproduce.algorithms_1_and_2 import algorithm2
 from keras_curv.training import models as training
 
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Examples in a step.")

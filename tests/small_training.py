@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 
-from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.regularizer import CurvatureRegularizer
 
 L = keras.layers
 KINDS = ("penalty", "certified", "crt")

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from keras_curv import dual
 
 
 def normalized(gradient: tf.Tensor) -> tf.Tensor:
-    """`g / ‖g‖` of each row, 0 where g is; of a confident net g² underflows, and g does not."""
+    """Returns `g / ‖g‖` of each row, 0 where g is 0; g² may underflow where g does not."""
     largest = tf.reduce_max(tf.abs(gradient), axis=-1, keepdims=True)
     gradient = tf.math.divide_no_nan(gradient, largest)
     return tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=-1, keepdims=True))
 
 
-def project(point: tf.Tensor, x: tf.Tensor, radius) -> tf.Tensor:
-    """The nearest point of the ball of that radius around `x`, `(n, dim)`."""
+def project(point: tf.Tensor, x: tf.Tensor, radius: Any) -> tf.Tensor:
+    """Returns the nearest point of the ball of that radius around `x`, `(n, dim)`."""
     offset = point - x
     distance = tf.norm(offset, axis=-1, keepdims=True)
     radius = tf.reshape(dual.as_dtype(radius, x.dtype), (-1, 1))
     return x + offset * tf.where(distance > radius, radius / distance, tf.ones_like(distance))
 
 
-def uniform_in_ball(x: tf.Tensor, radius, seed) -> tf.Tensor:
-    """A random point of each ball around `x`, `(n, dim)`; the same for the same seed `(2,)`."""
+def uniform_in_ball(x: tf.Tensor, radius: Any, seed: Any) -> tf.Tensor:
+    """Draws a point of each ball around `x`, `(n, dim)`; the same for the same seed `(2,)`."""
     one, other = tf.unstack(tf.random.split(seed))
     offset = tf.random.stateless_normal(tf.shape(x), one, dtype=x.dtype)
     part = tf.random.stateless_uniform(tf.shape(x[:, :1]), other, dtype=x.dtype)

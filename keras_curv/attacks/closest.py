@@ -54,16 +54,17 @@ def closest_points(
     Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
     (2018), for the descent.
     """
-    x, label = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
+    centre, labels = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
 
     @tf.function
-    def attack(radius):
-        _, point = pgd_attack(network, x, label, radius=radius, steps=_STEPS, restarts=_RESTARTS)
-        return _crossing(network, x, label, point)
+    def attack(radius: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        options = {"steps": _STEPS, "restarts": _RESTARTS}
+        _, point = pgd_attack(network, centre, labels, radius=radius, **options)
+        return _crossing(network, centre, labels, point)
 
     without = np.array(at_least, np.float64)
-    radius = 1.01 * np.maximum(without, _first_order_distance(network, x, label))
-    point, distance = x.numpy(), np.full(len(radius), np.inf)
+    radius = 1.01 * np.maximum(without, _first_order_distance(network, centre, labels))
+    point, distance = centre.numpy(), np.full(len(radius), np.inf)
     for _ in range(_BALLS):
         unsettled = ~np.isfinite(distance) | (distance - without > _CLOSE * distance)
         searchable = unsettled & np.isfinite(radius) & (radius > 0.0)
@@ -80,7 +81,7 @@ def closest_points(
 
 
 def _first_order_distance(network: FeedForward, x: tf.Tensor, label: tf.Tensor) -> np.ndarray:
-    """Where the linear model of the nearest margin has its zero; not finite where there is none."""
+    """Returns where the linear model of the nearest margin is 0; not finite if nowhere."""
     rivals = likeliest_rivals(network.logits(x), label, network.classes - 1)
     evaluation = network.evaluate(x, label, rivals)
     slope = tf.norm(evaluation.gradient, axis=-1).numpy()
@@ -88,14 +89,16 @@ def _first_order_distance(network: FeedForward, x: tf.Tensor, label: tf.Tensor) 
         return (evaluation.margin.numpy() / slope).min(axis=1)
 
 
-def _crossing(network, x, label, point) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first point of the line found to be adversarial, and its distance, `inf` if none is."""
+def _crossing(
+    network: FeedForward, x: tf.Tensor, label: tf.Tensor, point: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first adversarial point found on the line, and its distance, `inf` if none."""
 
-    def adversarial(share):
+    def adversarial(share: tf.Tensor) -> tf.Tensor:
         logits = network.logits(x + share[:, None] * (point - x))
         return tf.gather(logits, label, batch_dims=1) < tf.reduce_max(logits, axis=-1)
 
-    def halve(inside, outside):
+    def halve(inside: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         middle = (inside + outside) / 2.0
         over = adversarial(middle)
         return tf.where(over, inside, middle), tf.where(over, middle, outside)

@@ -1,12 +1,11 @@
-"""Attacks in an l2 ball: the curvature-based one, and projected gradient descent.
+"""The curvature-based attack in an l2 ball, in graph on whole batches, with static shapes.
 
-Both run in graph on whole batches, with static shapes, and return points of the ball. The
-first also returns what it proves: a lower bound of the margin in the whole ball.
+It also returns what it proves: a lower bound of the margin in the whole ball.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -39,7 +38,7 @@ def curvature_attack(
     label: tf.Tensor,
     rival: tf.Tensor,
     *,
-    radius,
+    radius: Any,
     curvature: tf.Tensor,
     steps: int = 10,
     tolerance: float = 1e-4,
@@ -90,7 +89,7 @@ def curvature_attack(
     gradient = tf.reshape(evaluation.gradient, tf.shape(origin))
     first = dual.advance(multiplier, origin, curvature, dual.start(origin), at_start, gradient)
 
-    def body(index, margin, gradient, *state):
+    def body(index: tf.Tensor, margin: tf.Tensor, gradient: tf.Tensor, *state: tf.Tensor) -> tuple:
         iterate = dual.Iterate(*state)
         margin, gradient = network.margin_and_gradient(iterate.point, rows, rival)
         moved = dual.advance(multiplier, origin, curvature, iterate, margin, gradient)

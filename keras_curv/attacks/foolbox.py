@@ -19,14 +19,14 @@ _BATCH = 250
 
 
 def available() -> bool:
-    """Whether Foolbox is installed."""
+    """Returns whether Foolbox is installed."""
     return importlib.util.find_spec("foolbox") is not None
 
 
 def ddn_distances(
     network: FeedForward, x: np.ndarray, label: np.ndarray, *, steps: int = 200
 ) -> np.ndarray:
-    """How far the closest adversarial point lies that DDN found, without being told a radius.
+    """Returns how far the closest adversarial point is that DDN finds, without a given radius.
 
     Of Foolbox' attacks it came closest on the digits model, at 1.005 of the certified radius in the
     median, FMN at 1.1 to 1.8.

@@ -52,8 +52,8 @@ def main() -> int:
     with quiet_stderr():
         from keras_curv import data
         from keras_curv.reports.console import print_names
+        from keras_curv.reproduce import reproduce as run
         from keras_curv.reproduce import tables
-        from keras_curv.reproduce import tables_run as run
 
     if FLAGS.list:
         print_names((name, table.title, table.source) for name, table in tables.TABLES.items())

@@ -11,7 +11,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +23,7 @@ from keras_curv.certificates.certifier import Certifier, success_rates
 from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.curvature.gap import CurvatureGap, curvature_gap
 from keras_curv.data.examples import Examples
+from keras_curv.network.network import Network
 from keras_curv.reproduce.tables import Row
 
 CORRECT = 150  # of mean certificates
@@ -52,44 +53,44 @@ class Subject:
         self.certifier = functools.cache(lambda method: Certifier(model, method=method))
 
     @functools.cached_property
-    def network(self):
-        """As read from the SavedModel."""
+    def network(self) -> Network:
+        """The network, as read from the SavedModel."""
         return self.certifier("lipschitz").served.network
 
     @functools.cached_property
     def flat(self) -> np.ndarray:
-        """`(n, dim)`, float64."""
+        """The examples, `(n, dim)`, float64."""
         return self.x.reshape(len(self.x), -1).astype(np.float64)
 
     @functools.cached_property
     def logits(self) -> np.ndarray:
-        """`(n, classes)`."""
+        """The logits of the examples, `(n, classes)`."""
         return self.certifier("lipschitz").method.logits(self.flat)
 
     @property
     def correct(self) -> np.ndarray:
-        """Which predictions are right, `(n,)`."""
+        """Whether each prediction is right, `(n,)`."""
         return self.logits.argmax(axis=1) == self.y
 
     @property
     def curved(self) -> bool:
-        """Whether it is for curvature to prove its radii."""
+        """Whether curvature proves its radii, and not linear bounds."""
         return self.method("crc") == "crc" and self.row.training not in ("crown_ibp", "coap")
 
     @functools.cached_property
     def curvature_gap(self) -> CurvatureGap:
-        """K_lb and K_ub."""
+        """K_lb and K_ub of the network."""
         pairs = self.y * self.network.classes + self.network.runner_up(self.logits, self.y).numpy()
         least = min(PAIR, np.bincount(pairs).max())
         return curvature_gap(self.network, self.flat, self.y, minimum_examples=least)
 
     def method(self, name: str) -> str:
-        """As in `--method`: what the paper calls CRC is quadratic bounds for ReLU."""
+        """Returns the value of `--method`: what the paper calls CRC is "quadratic" for ReLU."""
         smooth = all(activation.smooth for activation in self.network.activations)
         return "quadratic" if name == "crc" and not smooth else name
 
     def _certificates(self, method: str, rivals: str, only: str) -> tuple[Certificates, float]:
-        """Of "all" examples or of the first "correct" ones, at least one; and seconds for each."""
+        """Certifies "all" examples or the first "correct" ones, at least one, and times it."""
         rows = np.flatnonzero(self.correct)[:CORRECT] if only == "correct" else slice(None)
         certifier, x, y = self.certifier(method), self.x[rows], self.y[rows]
         certifier.certify(x[:2], y[:2], rivals=rivals)  # traced, checked
@@ -98,14 +99,14 @@ class Subject:
         return found, (time.perf_counter() - started) / len(x)
 
     def mean_radius(self, method: str, rivals: str) -> tuple[float, float]:
-        """Of the first correct ones, and seconds for each; NaN if there are none."""
+        """Returns that of the first correct ones, and seconds for each; NaN if there are none."""
         if not self.correct.any():
             return math.nan, math.nan
         found, seconds = self.certificates(self.method(method), rivals, "correct")
         return found.radius.mean(), seconds
 
     def _linear_bounds_hold(self, rivals: str) -> np.ndarray:
-        """Whether CROWN proves the ball of radius ρ, without a search for the largest one."""
+        """Returns whether CROWN proves the ball of radius ρ, without a search for the largest."""
         count = len(self.x) if self.network.depth == 2 else min(LINEAR, len(self.x))
         proved = np.zeros(count, bool)
         if rivals == "runner_up":  # which is one of them all
@@ -113,40 +114,37 @@ class Subject:
         rows = np.flatnonzero(self.correct[:count] & ~proved)
         label, radius = self.y[rows], np.full(len(rows), np.nextafter(self.radius, np.inf))
         against = choose_rivals(self.logits[rows], label, rivals, rows)
-        bounds = self.certifier("crown").method.margin_bounds(
-            self.flat[rows], label, against, radius
-        )
+        crown: Any = self.certifier("crown").method
+        bounds = crown.margin_bounds(self.flat[rows], label, against, radius)
         proved[rows] = (bounds > 0.0).all(axis=1)
         return proved
 
 
+def _percent(holds: np.ndarray) -> float:
+    return 100.0 * float(np.mean(holds))
+
+
 def _clean(subject: Subject) -> float:
-    return 100.0 * subject.correct.mean()
+    return _percent(subject.correct)
 
 
 def _certified(rivals: str, subject: Subject) -> float:
     if subject.row.training == "noise":
-        count = min(SMOOTHED, len(subject.x))
-        smoothed = SmoothedClassifier(subject.model, subject.row.weight)
-        found = smoothed.certify(
-            subject.x[:count],
-            subject.y[:count],
-            rivals=rivals,
-            samples=SAMPLES,
-            noise="shared",
-        )
-        return 100.0 * np.mean(found.radius > subject.radius)
-    if subject.curved:
+        x, y = subject.x[:SMOOTHED], subject.y[:SMOOTHED]
+        smoothed = SmoothedClassifier(subject.model, float(subject.row.weight or 0.0))
+        found = smoothed.certify(x, y, rivals=rivals, samples=SAMPLES, noise="shared")
+    elif subject.curved:
         found, _ = subject.certificates("crc", rivals, "all")
-        return 100.0 * np.mean(found.radius > subject.radius)
-    return 100.0 * subject.linear_bounds_hold(rivals).mean()
+    else:
+        return _percent(subject.linear_bounds_hold(rivals))
+    return _percent(found.radius > subject.radius)
 
 
 def _empirical(subject: Subject) -> float:
     count, network = min(ATTACKED, len(subject.x)), subject.network
 
     @tf.function(reduce_retracing=True)
-    def attack(x, label):
+    def attack(x: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return pgd_attack(network, x, label, radius=subject.radius, steps=100, restarts=3)
 
     survived = []
@@ -154,15 +152,13 @@ def _empirical(subject: Subject) -> float:
         part = slice(start, min(start + _BATCH, count))
         margin, _ = attack(tf.constant(subject.flat[part], tf.float32), subject.y[part])
         survived.append((margin.numpy() > 0.0) & subject.correct[part])
-    return 100.0 * np.concatenate(survived).mean()
+    return _percent(np.concatenate(survived))
 
 
 def _empirical_ddn(subject: Subject) -> float:
-    count = min(ATTACKED, len(subject.x))
-    correct = subject.correct[:count]
-    rows = np.flatnonzero(correct)
-    distance = foolbox_attacks.ddn_distances(subject.network, subject.flat[rows], subject.y[rows])
-    return 100.0 * np.sum(distance > subject.radius) / count
+    x, y, correct = (part[:ATTACKED] for part in (subject.flat, subject.y, subject.correct))
+    distance = foolbox_attacks.ddn_distances(subject.network, x[correct], y[correct])
+    return 100.0 * np.sum(distance > subject.radius) / len(x)
 
 
 def _mean_radius(method: str, rivals: str, subject: Subject) -> float:
@@ -174,14 +170,9 @@ def _seconds(method: str, subject: Subject) -> float:
 
 
 def _success(which: int, subject: Subject) -> float:
-    count = min(ATTACKED, len(subject.x))
-    method = subject.certifier("crc").method
-    rates = success_rates(method, subject.flat[:count], subject.y[:count], radius=subject.radius)
-    return 100.0 * rates[which]
-
-
-def _curvature(which: str, subject: Subject) -> float:
-    return getattr(subject.curvature_gap, which)
+    method: Any = subject.certifier("crc").method
+    x, y = subject.flat[:ATTACKED], subject.y[:ATTACKED]
+    return 100.0 * success_rates(method, x, y, radius=subject.radius)[which]
 
 
 class Column(NamedTuple):
@@ -189,15 +180,15 @@ class Column(NamedTuple):
 
     Attributes:
         heading: what stands above it.
-        unit: "%" or "".
-        measure: `Subject → float`; NaN where there is no such figure.
         meaning: what exactly is measured, on how many examples.
+        measure: `Subject → float`; NaN where there is no such figure.
+        unit: "%" or "".
     """
 
     heading: str
-    unit: str
-    measure: Callable[[Subject], float]
     meaning: str
+    measure: Callable[[Subject], float]
+    unit: str = ""
 
 
 _CERTIFIED = (
@@ -208,77 +199,69 @@ _CERTIFIED = (
 _MEAN = f"mean radius of the first {CORRECT} correct images"
 
 COLUMNS = {
-    "clean": Column("clean", "%", _clean, "accuracy on the whole test set"),
+    "clean": Column("clean", "accuracy on the whole test set", _clean, "%"),
     "empirical": Column(
-        "empirical", "%", _empirical, f"PGD at ρ fails: the first {ATTACKED:,}, 3 × 100 steps"
+        "empirical", f"PGD at ρ fails: the first {ATTACKED:,}, 3 × 100 steps", _empirical, "%"
     ),
     "empirical_ddn": Column(
         "empirical, DDN",
-        "%",
-        _empirical_ddn,
         f"Foolbox' DDN finds nothing within ρ: the first {ATTACKED:,}, 200 steps",
+        _empirical_ddn,
+        "%",
     ),
     "certified": Column(
         "certified, runner-up",
-        "%",
-        functools.partial(_certified, "runner_up"),
         _CERTIFIED + "; against the runner-up alone, as in the paper: no certificate",
+        functools.partial(_certified, "runner_up"),
+        "%",
     ),
     "certified_all": Column(
         "certified, all rivals",
-        "%",
-        functools.partial(_certified, "all"),
         "the same against all rivals, as a certificate must be",
+        functools.partial(_certified, "all"),
+        "%",
     ),
     "attack_success": Column(
         "attack success",
-        "%",
-        functools.partial(_success, 1),
         f"the attack's point proved worst in the ball, of the first {ATTACKED:,}",
+        functools.partial(_success, 1),
+        "%",
     ),
     "certificate_success": Column(
         "certificate success",
-        "%",
-        functools.partial(_success, 0),
         f"an adversarial point proved closest, of the first {ATTACKED:,}",
+        functools.partial(_success, 0),
+        "%",
     ),
     "curvature_below": Column(
         "K_lb",
-        "",
-        functools.partial(_curvature, "lower"),
         f"largest |eigenvalue| of a pair's Hessians, mean over pairs of {PAIR} images or more",
+        lambda subject: subject.curvature_gap.lower,
     ),
     "curvature_proved": Column(
         "K, ours",
-        "",
-        functools.partial(_curvature, "proved"),
         "the smallest of our bounds, theorem 3 for two layers, mean over the same pairs",
+        lambda subject: subject.curvature_gap.proved,
     ),
     "curvature_above": Column(
         "K_ub",
-        "",
-        functools.partial(_curvature, "upper"),
         "theorem 4, mean over the same pairs",
+        lambda subject: subject.curvature_gap.upper,
     ),
     "crc_local": Column(
         "CRC, local",
-        "",
-        functools.partial(_mean_radius, "crc_local", "runner_up"),
         f"{_MEAN}, runner-up, curvature on balls",
-    ),
-    "crown_seconds": Column(
-        "CROWN, s / image", "", functools.partial(_seconds, "crown"), "runner-up, in batches"
-    ),
-    "crc_seconds": Column(
-        "CRC, s / image", "", functools.partial(_seconds, "crc"), "runner-up, in batches"
+        functools.partial(_mean_radius, "crc_local", "runner_up"),
     ),
 }
-for _method, _name in (("crown", "CROWN"), ("crc", "CRC")):
+for _method in ("crown", "crc"):
+    _name = _method.upper()
+    COLUMNS[f"{_method}_seconds"] = Column(
+        f"{_name}, s / image", "runner-up, in batches", functools.partial(_seconds, _method)
+    )
     for _rivals in ("runner_up", "random", "least"):
-        _column = _method if _rivals == "runner_up" else f"{_method}_{_rivals}"
-        COLUMNS[_column] = Column(
+        COLUMNS[_method if _rivals == "runner_up" else f"{_method}_{_rivals}"] = Column(
             f"{_name}, {_rivals.replace('_', '-')}",
-            "",
-            functools.partial(_mean_radius, _method, _rivals),
             f"{_MEAN}, this rival alone",
+            functools.partial(_mean_radius, _method, _rivals),
         )

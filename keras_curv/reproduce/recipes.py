@@ -10,6 +10,8 @@ is Adam too: in eight epochs Muon fits so much further that γ = 0.01 says littl
 
 from __future__ import annotations
 
+from typing import Any
+
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.training.recipe import Recipe
 
@@ -27,22 +29,22 @@ _ADAM = {
 }
 _CRT_EPOCHS = {2: (10, 15), 3: (8, 10), 4: (7, 10)}  # by layers, at radius 0.5 and 1.58
 _PENALTY_EPOCHS = {2: 8, 3: 6, 4: 6}
-_OF_RIVALS = {
+_OF_RIVALS: dict[str, dict[str, Any]] = {
     "plain": {"epochs": 8},
     "coap": {"epochs": 10, "ramp": 0.5, "halvings": 6.0},
     "noise": {"epochs": 10, "rivals": 1, "learning_rate": 2e-3, "ramp": 0.25},
 }
-_QUICK = {"width": 32, "epochs": 1, "batch_size": 1024, "jit": False}
+_QUICK: dict[str, Any] = {"width": 32, "epochs": 1, "batch_size": 1024, "jit": False}
 
 
 def recipe(table: Table, row: Row, *, seed: int = 0, quick: bool = False) -> Recipe:
-    """What `bin/train` is told to make a row's network.
+    """Returns the recipe of a row's network.
 
     Args:
         quick: a net of 32 units trained for one epoch, to see that everything runs.
     """
     attacked = row.training not in ("plain", "penalty")
-    chosen = {
+    chosen: dict[str, Any] = {
         "dataset": table.dataset,
         "layers": row.layers,
         "width": 1024,
@@ -63,8 +65,8 @@ def recipe(table: Table, row: Row, *, seed: int = 0, quick: bool = False) -> Rec
     return Recipe(**chosen)
 
 
-def _settings(table: Table, row: Row) -> dict:
-    """Optimizer, rates, epochs."""
+def _settings(table: Table, row: Row) -> dict[str, Any]:
+    """Returns optimizer, rates and epochs."""
     if row.training == "certified":
         deep = {2: {}, 3: {"muon_rate": 0.03}, 4: {"muon_rate": 0.02, "rivals": 2}}[row.layers]
         return {**_MUON, "epochs": 15, **deep}
@@ -89,7 +91,7 @@ def _settings(table: Table, row: Row) -> dict:
 
 
 def command(recipe: Recipe, output: str = "DIR") -> str:
-    """The command line that trains by this recipe."""
+    """Returns the command line that trains by this recipe."""
     words = []
     for name, value in recipe.given().items():
         if name == "jit":

@@ -46,154 +46,91 @@ class Table(NamedTuple):
     Attributes:
         title: of the table.
         source: where it is in the paper.
+        columns: names in `measurements.COLUMNS`, those that the paper does not have among them.
         dataset: one of `data.DATASETS`.
         radius: ρ of attack and certified accuracy, on pixels in [0, 1].
-        columns: names in `measurements.COLUMNS`, those that the paper does not have among them.
         ours: networks that the paper does not have.
         plot: the columns to draw, against the weight where it varies.
     """
 
     title: str
     source: str
-    dataset: str
-    radius: float
     columns: tuple[str, ...]
+    dataset: str = "mnist"
+    radius: float = 0.5
     ours: tuple[Row, ...] = ()
     plot: tuple[str, ...] = ("certified", "certified_all")
 
 
-def _certified_loss(*depths: int) -> tuple[Row, ...]:
-    """Softplus nets, as the paper's, and at two layers one with what does best."""
-    nets = [*((layers, "softplus") for layers in depths), (2, "sparse_plus")]
-    return tuple(Row(layers, activation, "certified", None, {}) for layers, activation in nets)
-
-
 _ACCURACIES = ("clean", "certified", "certified_all")
-_CERTIFICATES = (
-    "clean",
-    "empirical",
-    "empirical_ddn",
-    "certified",
-    "certified_all",
-    "crown",
-    "crc",
-)
+_EMPIRICAL = ("clean", "empirical", "empirical_ddn", "certified", "certified_all")
+_RADII = ("crown", "crc")
+_CURVATURES = ("curvature_below", "curvature_proved", "curvature_above")
+_SUCCESSES = ("attack_success", "certificate_success")
+
+
+def _defences(name: str, source: str, dataset: str, radius: float, *depths: int) -> Table:
+    """Returns a table of provable defences, with our certified loss at these depths.
+
+    They are softplus nets, as the paper's, and at two layers one with what does best.
+    """
+    nets = [*((layers, "softplus") for layers in depths), (2, "sparse_plus")]
+    ours = tuple(Row(layers, activation, "certified", None, {}) for layers, activation in nets)
+    title = f"Provable defences, {name}, radius {radius:g}"
+    return Table(title, source, _ACCURACIES, dataset, radius, ours)
+
 
 TABLES = {
     "success": Table(
-        "How often primal = dual",
-        "tables 2 and 12",
-        "mnist",
-        0.5,
-        ("clean", "attack_success", "certificate_success"),
-        plot=("attack_success", "certificate_success"),
+        "How often primal = dual", "tables 2 and 12", ("clean", *_SUCCESSES), plot=_SUCCESSES
     ),
-    "mnist_1.58": Table(
-        "Provable defences, MNIST, radius 1.58",
-        "tables 3 and 10",
-        "mnist",
-        1.58,
-        _ACCURACIES,
-        ours=_certified_loss(2, 3, 4),
-    ),
-    "mnist_0.5": Table(
-        "Provable defences, MNIST, radius 0.5",
-        "table 8",
-        "mnist",
-        0.5,
-        _ACCURACIES,
-        ours=_certified_loss(2, 3, 4),
-    ),
-    "fashion_mnist_1.58": Table(
-        "Provable defences, Fashion-MNIST, radius 1.58",
-        "table 4",
-        "fashion_mnist",
-        1.58,
-        _ACCURACIES,
-        ours=_certified_loss(2),
-    ),
-    "fashion_mnist_0.5": Table(
-        "Provable defences, Fashion-MNIST, radius 0.5",
-        "table 9",
-        "fashion_mnist",
-        0.5,
-        _ACCURACIES,
-        ours=_certified_loss(2),
-    ),
+    "mnist_1.58": _defences("MNIST", "tables 3 and 10", "mnist", 1.58, 2, 3, 4),
+    "mnist_0.5": _defences("MNIST", "table 8", "mnist", 0.5, 2, 3, 4),
+    "fashion_mnist_1.58": _defences("Fashion-MNIST", "table 4", "fashion_mnist", 1.58, 2),
+    "fashion_mnist_0.5": _defences("Fashion-MNIST", "table 9", "fashion_mnist", 0.5, 2),
     "curvature_effect": Table(
-        "Curvature regularisation and CRT",
-        "table 5",
-        "mnist",
-        0.5,
-        ("clean", "certified", "certified_all", "crown", "crc"),
-        plot=("crown", "crc"),
+        "Curvature regularisation and CRT", "table 5", (*_ACCURACIES, *_RADII), plot=_RADII
     ),
     "local": Table(
-        "Local curvature bounds",
-        "table 6",
-        "mnist",
-        0.5,
-        ("crc", "crc_local"),
-        plot=("crc", "crc_local"),
+        "Local curvature bounds", "table 6", ("crc", "crc_local"), plot=("crc", "crc_local")
     ),
-    "smoothing": Table(
-        "Randomized smoothing and CRT",
-        "table 11",
-        "mnist",
-        0.5,
-        ("certified", "certified_all"),
-    ),
+    "smoothing": Table("Randomized smoothing and CRT", "table 11", ("certified", "certified_all")),
     "cifar10": Table(
         "CIFAR-10, curvature regularisation alone",
         "table 13",
+        (*_EMPIRICAL, *_RADII),
         "cifar10",
-        0.5,
-        _CERTIFICATES,
-        plot=("crown", "crc"),
+        plot=_RADII,
     ),
     "adversarial": Table(
-        "PGD, TRADES and CRT",
-        "table 14",
-        "mnist",
-        0.5,
-        _CERTIFICATES,
-        plot=("certified", "empirical"),
+        "PGD, TRADES and CRT", "table 14", (*_EMPIRICAL, *_RADII), plot=("certified", "empirical")
     ),
     "targets": Table(
         "CRC and CROWN by target",
         "table 15",
-        "mnist",
-        0.5,
         (
             *("crown", "crc", "crown_random", "crc_random", "crown_least", "crc_least"),
             *("crown_seconds", "crc_seconds"),
         ),
-        plot=("crown", "crc"),
+        plot=_RADII,
     ),
     "crt_gamma": Table(
         "CRT: what γ does to accuracy and curvature",
         "figures 1 and 2, table 16",
-        "mnist",
-        0.5,
-        (
-            *("clean", "empirical", "empirical_ddn", "certified", "certified_all"),
-            *("curvature_below", "curvature_proved", "curvature_above"),
-        ),
-        plot=("curvature_below", "curvature_proved", "curvature_above"),
+        (*_EMPIRICAL, *_CURVATURES),
+        plot=_CURVATURES,
     ),
     "penalty_gamma": Table(
         "The curvature penalty alone: what γ does",
         "table 17",
-        "mnist",
-        0.5,
-        _CERTIFICATES,
+        (*_EMPIRICAL, *_RADII),
         plot=("certified", "empirical"),
     ),
 }
 
 
 def get(name: str) -> Table:
-    """The table of that name.
+    """Returns the table of that name.
 
     Raises:
         InputError: there is none.
@@ -202,7 +139,7 @@ def get(name: str) -> Table:
 
 
 def rows(name: str) -> list[Row]:
-    """The networks of a table: the paper's, and ours behind those that are like them."""
+    """Returns the networks of a table: the paper's, and ours behind those that are like them."""
     table = get(name)
     with open(_FIGURES / f"{name}.csv", newline="") as file:
         found = [_row(line) for line in csv.DictReader(file)]

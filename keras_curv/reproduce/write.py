@@ -14,8 +14,27 @@ from keras_curv.files import write_file, write_text
 from keras_curv.reports.plot import require_plottable
 from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
-from keras_curv.reproduce.results import Result
 from keras_curv.reproduce.tables import Row, Table
+from keras_curv.training.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A row of the table with what was measured.
+
+    Attributes:
+        row: as in the paper.
+        recipe: by which the network was trained.
+        figures: column → figure; a column that no process has measured yet is not there.
+        seconds: what the training took, with its certification; None: not trained yet, or resumed.
+        done: whether all figures are there that there are of such a network.
+    """
+
+    row: Row
+    recipe: Recipe
+    figures: dict[str, float]
+    seconds: float | None
+    done: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,24 +57,25 @@ class Marks:
 
     @property
     def stem(self) -> str:
-        """The name of files."""
-        parts = [self.name]
-        if self.quick:
-            parts.append("quick")
-        if self.limited and not self.quick:
-            parts.append(f"first_{self.examples.count}")
-        if self.seed:
-            parts.append(f"seed_{self.seed}")
-        return ".".join(parts)
+        """The name of the files, without a suffix."""
+        limited = self.limited and not self.quick
+        parts = {
+            self.name: True,
+            "quick": self.quick,
+            f"first_{self.examples.count}": limited,
+            f"seed_{self.seed}": self.seed,
+        }
+        return ".".join(part for part, applies in parts.items() if applies)
 
     @property
     def warnings(self) -> list[str]:
-        """What to say so that everybody sees it."""
+        """Warnings that every form of the table shows."""
         quick = "--quick: nets of 32 units, one epoch. These are not results."
         limited = f"Of the first {self.examples.count:,} test images only."
         return [quick] * self.quick + [limited] * self.limited
 
 
+_COLOURS = ("#1f5fa8", "#d98b2b", "#4b8b3b")
 _TRAININGS = {
     "plain": "plain",
     "penalty": "γ = {:g}, no attack",
@@ -83,12 +103,12 @@ def table(
 
 
 def network(result: Result) -> str:
-    """In the paper's notation."""
+    """Returns the architecture in the paper's notation."""
     return f"{result.row.layers} × [{result.recipe.width}], {result.row.activation}"
 
 
 def trained(row: Row) -> str:
-    """How, in a few words."""
+    """Returns how the network was trained, in a few words."""
     return _TRAININGS[row.training].format(row.weight)
 
 
@@ -101,7 +121,7 @@ def _figure(column: str, value: float | None) -> str:
 
 
 def markdown(table: Table, results: Sequence[Result], marks: Marks) -> str:
-    """The table, what its columns mean, and the commands behind its rows."""
+    """Returns the table, what its columns mean, and the commands behind its rows."""
     headings = [COLUMNS[column].heading for column in table.columns]
     lines = [f"# {table.title}", "", _terms(table, results, marks), ""]
     lines.append("| " + " | ".join(["network", "training", *headings]) + " |")
@@ -128,7 +148,7 @@ def markdown(table: Table, results: Sequence[Result], marks: Marks) -> str:
 
 
 def _terms(table: Table, results: Sequence[Result], marks: Marks) -> str:
-    """On what terms the figures stand."""
+    """Returns on what terms the figures stand."""
     done = sum(result.done for result in results)
     parts = [
         f"Ours, and in brackets the paper's ({table.source}); {marks.examples.name}, ρ = "
@@ -138,83 +158,54 @@ def _terms(table: Table, results: Sequence[Result], marks: Marks) -> str:
     return " ".join([*parts, *(f"**{warning}**" for warning in marks.warnings)])
 
 
-def _write_csv(path: pathlib.Path, table: Table, results, marks: Marks) -> None:
+def _write_csv(path: pathlib.Path, table: Table, results: Sequence[Result], marks: Marks) -> None:
+    headings = ["layers", "activation", "training", "weight", "column", "ours", "paper", "command"]
     with open(path, "w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(
-            ["layers", "activation", "training", "weight", "column", "ours", "paper", "command"]
-            + ["seed", "quick", "examples"]
-        )
+        lines.writerow([*headings, "seed", "quick", "examples"])
         for result in results:
+            command = recipes.command(result.recipe)
             for column in table.columns:
-                lines.writerow(
-                    [
-                        *result.row[:4],
-                        column,
-                        result.figures.get(column),
-                        result.row.figures.get(column),
-                        recipes.command(result.recipe),
-                        *(marks.seed, marks.quick, marks.examples.count),
-                    ]
-                )
+                figures = result.figures.get(column), result.row.figures.get(column)
+                terms = marks.seed, marks.quick, marks.examples.count
+                lines.writerow([*result.row[:4], column, *figures, command, *terms])
 
 
-def _plot(table: Table, results, path: pathlib.Path, marks: Marks) -> bool:
-    """Ours as bars, the paper's as marks, a group for each network; whether it could be drawn."""
+def _plot(table: Table, results: Sequence[Result], path: pathlib.Path, marks: Marks) -> bool:
+    """Draws ours as bars, the paper's as marks, by network; returns whether it could."""
     try:
         require_plottable(str(path))
     except InputError:
         return False
     from matplotlib.figure import Figure
 
-    shown = [r for r in results if any(c in r.figures for c in table.plot)]
+    shown = [result for result in results if any(c in result.figures for c in table.plot)]
     if not shown:
         return False
-    columns = [c for c in table.plot if any(c in r.figures for r in shown)]
+    columns = [c for c in table.plot if any(c in result.figures for result in shown)]
     figure = Figure(figsize=(8.0, 1.2 + 0.32 * len(shown) * max(1, len(columns) / 2)))
     figure.set_layout_engine("constrained")
     axes = figure.add_subplot()
-    colours = ("#1f5fa8", "#d98b2b", "#4b8b3b")
-    height = 0.8 / len(columns)
-    for index, column in enumerate(columns):
+    height, largest = 0.8 / len(columns), 0.0
+    for index, (column, colour) in enumerate(zip(columns, _COLOURS, strict=False)):
         places = [i + (index - (len(columns) - 1) / 2) * height for i in range(len(shown))]
-        ours = [r.figures.get(column, math.nan) for r in shown]  # no bar where there is none
-        axes.barh(places, ours, height * 0.9, color=colours[index], label=COLUMNS[column].heading)
-        paper = [
-            (r.row.figures[column], p)
-            for r, p in zip(shown, places, strict=True)
-            if column in r.row.figures
-        ]
-        if paper:
-            axes.plot(
-                *zip(*paper, strict=True),
-                "|",
-                color="0.15",
-                markersize=9,
-                mew=1.8,
-                label="the paper" if index == 0 else None,
-            )
-    largest = max(
-        v
-        for r in shown
-        for v in [
-            *(r.figures.get(c, 0.0) for c in columns),
-            *(r.row.figures.get(c, 0.0) for c in columns),
-        ]
-    )
+        # NaN draws nothing.
+        ours = [result.figures.get(column, math.nan) for result in shown]
+        theirs = [result.row.figures.get(column, math.nan) for result in shown]
+        axes.barh(places, ours, height * 0.9, color=colour, label=COLUMNS[column].heading)
+        known = [value for value in theirs if not math.isnan(value)]
+        label = "the paper" if known and index == 0 else None
+        axes.plot(theirs, places, "|", color="0.15", markersize=9, mew=1.8, label=label)
+        largest = max([largest, *known, *(value for value in ours if not math.isnan(value))])
     percent = all(COLUMNS[c].unit == "%" for c in columns)
     if not percent and largest > 100.0:
         axes.set_xscale("log")
-    axes.set_yticks(
-        range(len(shown)),
-        [f"{network(r)}\n{trained(r.row).strip('*')}" for r in shown],
-        fontsize=7,
-    )
+    names = [f"{network(result)}\n{trained(result.row).strip('*')}" for result in shown]
+    axes.set_yticks(range(len(shown)), names, fontsize=7)
     axes.invert_yaxis()
     axes.set(xlabel="%" if percent else "", title="\n".join([table.title, *marks.warnings]))
     axes.title.set_fontsize(10)
-    entries = 1 + len(columns)
-    figure.legend(loc="outside lower center", ncols=entries, fontsize=7, frameon=False)
+    figure.legend(loc="outside lower center", ncols=1 + len(columns), fontsize=7, frameon=False)
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     write_file(path, lambda part: figure.savefig(part, dpi=130))

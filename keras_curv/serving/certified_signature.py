@@ -27,7 +27,7 @@ _CHECKED = 8  # random examples on which the model and what was read of it must 
 
 
 def certified_serving(
-    base: keras.Model, directory, *, curvature: CurvatureBounds | None = None
+    base: keras.Model, directory: str | pathlib.Path, *, curvature: CurvatureBounds | None = None
 ) -> None:
     """Exports a model with a second signature that certifies each answer as it is given.
 
@@ -89,7 +89,7 @@ def certified_serving(
     archive.track_and_add_endpoint("serve", base, signature)
     kernels = [_variable(base, affine) for affine in certificate.affines[:-1]]
 
-    def certified(x):
+    def certified(x: tf.Tensor) -> dict[str, tf.Tensor]:
         logits = base(x, training=False)
         label, radius = certificate(
             tf.reshape(x, (-1, served.network.dim)),
@@ -104,7 +104,7 @@ def certified_serving(
 
 
 def _variable(base: keras.Model, affine: Affine) -> tf.Variable:
-    """The kernel: the model's own variable where one holds just these numbers, else a new one."""
+    """Returns the model's own variable that holds the kernel if there is one, else a new one."""
     for weight in base.weights:
         if weight.dtype == "float32" and tuple(weight.shape) == affine.kernel.shape:
             if np.array_equal(weight.numpy(), affine.kernel):
@@ -113,7 +113,7 @@ def _variable(base: keras.Model, affine: Affine) -> tf.Variable:
 
 
 def _pre_activations(logits: tf.Tensor, network: Network, source: str) -> list[tf.Tensor]:
-    """The tensors z_1, …, z_{L−1} behind logits that are being traced, `(n, width)`."""
+    """Returns the tensors z_1, …, z_{L−1} behind logits that are being traced, `(n, width)`."""
     found = graph.pre_activations(logits.graph.as_graph_def(), logits.op.name)
     if [name for name, _ in found] != [activation.name for activation in network.activations]:
         raise InputError(

@@ -11,7 +11,7 @@ _SPACING = 7  # pixels at most between the points at which a displacement is dra
 
 
 def shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
-    """Some images moved by −1, 0 or 1 pixels along each axis, zeros moved in.
+    """Moves some images by −1, 0 or 1 pixels along each axis, zeros moved in.
 
     Args:
         images: `(n, height, width, channels)`.
@@ -30,7 +30,7 @@ def shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor
 
 
 def distorted(images: tf.Tensor, deviation: float, seed: tf.Tensor) -> tf.Tensor:
-    """Images drawn on rubber: each pixel takes its value from a place nearby.
+    """Distorts images as if drawn on rubber: each pixel takes its value from a place nearby.
 
     Displacements are normal at points at most seven pixels apart and bicubic between, values
     are bilinear; places outside of the image are moved to its edge.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ _CURVE_POINTS = 64
 
 
 def has_tensorboard() -> bool:
-    """Whether summaries can be written at all."""
+    """Returns whether summaries can be written at all."""
     return importlib.util.find_spec("tensorboard") is not None
 
 
@@ -54,7 +55,17 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         ['val_certified_accuracy_0.5', 'val_certified_accuracy_1']
     """
 
-    def __init__(self, x, y, radius, *, sample=500, every=1, log_dir=None, seed=0):
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        radius: float | Sequence[float],
+        *,
+        sample: int | None = 500,
+        every: int = 1,
+        log_dir: str | pathlib.Path | None = None,
+        seed: int = 0,
+    ):
         super().__init__()
         radii = radius if isinstance(radius, Sequence) else [radius]
         require_at_least(every, 1, "every")
@@ -77,7 +88,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
                 "pip install 'keras_curv[tensorboard]'"
             )
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Certifies the model as it is now; between, the figures of the last time are kept."""
         if epoch % self.every == 0 or not self.last:
             self.last = self._certify(epoch)
@@ -89,14 +100,18 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         certifier = Certifier(model, method=CurvatureCertificate.name)
         radii = certifier.certify_all(self.x, self.y).radius
         if self.log_dir is not None:
-            self._write(epoch, radii, certifier)
+            self._write(self.log_dir, epoch, radii, certifier)
         fractions = [float(np.mean(radii > value)) for value in self.radii]
         return dict(zip(self.names, fractions, strict=True))
 
-    def _write(self, epoch: int, radii: np.ndarray, certifier: Certifier) -> None:
+    def _write(
+        self, log_dir: pathlib.Path, epoch: int, radii: np.ndarray, certifier: Certifier
+    ) -> None:
+        """Writes one epoch's summaries for TensorBoard."""
         between = ~np.eye(certifier.served.network.classes, dtype=bool)
-        minus_m = -certifier.method.curvature.lower[between]
-        writer = tf.summary.create_file_writer(str(self.log_dir / "certified"))
+        method: Any = certifier.method
+        minus_m = -method.curvature.lower[between]
+        writer = tf.summary.create_file_writer(str(log_dir / "certified"))
         with writer.as_default(step=epoch):
             for name, value in zip(self.names, self.radii, strict=True):
                 tf.summary.scalar(name, np.mean(radii > value))
@@ -107,7 +122,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
             finite = radii[np.isfinite(radii)]
             tf.summary.histogram("certified_radius", finite)
         writer.close()
-        curve = tf.summary.create_file_writer(str(self.log_dir / f"radius_curve/{epoch:04d}"))
+        curve = tf.summary.create_file_writer(str(log_dir / f"radius_curve/{epoch:04d}"))
         end = 1.05 * max(finite.max(initial=0.0), *self.radii)
         with curve.as_default():
             for value in np.linspace(0.0, end, _CURVE_POINTS):

@@ -8,7 +8,8 @@ is read layer by layer, and what is not on the lists below is refused by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -45,20 +46,19 @@ _HALF = ("float16", "bfloat16")
 class _Snapshot(FeedForward):
     """A network whose weights are given tensors."""
 
-    def __init__(self, sizes, activations, maps: Sequence[_AffineLayers]):
-        self.sizes, self.activations = sizes, activations
-        self._maps = maps
-        self._kernels, self._biases = zip(*(part.weights() for part in maps), strict=True)
+    def __init__(self, live: LiveNetwork):
+        self.sizes, self.activations, self._maps = live.sizes, live.activations, live.maps
+        self._kernels, self._biases = zip(*(part.weights() for part in live.maps), strict=True)
 
-    def weights(self, dtype):
-        """See `FeedForward`."""
+    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns kernels and biases; see `FeedForward`."""
         return (
             [tf.cast(kernel, dtype) for kernel in self._kernels],
             [tf.cast(bias, dtype) for bias in self._biases],
         )
 
-    def products(self, dtype):
-        """See `FeedForward`; in float32, convolutions convolve instead of being matrices."""
+    def products(self, dtype: tf.DType) -> list[Product]:
+        """Returns what `FeedForward` does; in float32, convolutions convolve, without a matrix."""
         return [
             Product(part.product, part.transposed_product)
             if part.convolves and dtype == tf.float32
@@ -70,7 +70,7 @@ class _Snapshot(FeedForward):
 class _AffineLayers:
     """Consecutive layers that together are one affine map."""
 
-    def __init__(self, layers, shape: tuple[int, ...]):
+    def __init__(self, layers: list[keras.layers.Layer], shape: tuple[int, ...]):
         self.layers = [layer for layer in layers if not isinstance(layer, _layers.InputLayer)]
         self.input_shape = shape
         self.fan_in = math.prod(shape)
@@ -85,7 +85,7 @@ class _AffineLayers:
                 self._dense = weighty[0]
 
     def weights(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Kernel `(fan_in, fan_out)` and bias `(fan_out,)`, float32, differentiable."""
+        """Returns kernel `(fan_in, fan_out)` and bias `(fan_out,)`, float32, differentiable."""
         if self._dense is not None:
             bias = self._dense.bias
             bias = tf.zeros(self.fan_out) if bias is None else _float32(bias)
@@ -105,14 +105,14 @@ class _AffineLayers:
         return any(isinstance(layer, _LOCAL) for layer in self.layers)
 
     def product(self, array: tf.Tensor) -> tf.Tensor:
-        """`(…, fan_in)` times the kernel, layer by layer."""
+        """Returns `(…, fan_in)` times the kernel, layer by layer."""
         rows = tf.reshape(array, (-1, *self.input_shape))
         for layer in self.layers:
             rows, _ = _applied(layer, rows)
         return tf.reshape(rows, tf.concat([tf.shape(array)[:-1], [self.fan_out]], axis=0))
 
     def transposed_product(self, array: tf.Tensor) -> tf.Tensor:
-        """`(…, fan_out)` times the transposed kernel: what a gradient is, of a linear map."""
+        """Returns `(…, fan_out)` times the transposed kernel: the gradient of the linear map."""
         anywhere = tf.zeros(tf.concat([tf.shape(array)[:-1], [self.fan_in]], axis=0))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(anywhere)
@@ -121,17 +121,15 @@ class _AffineLayers:
 
 
 def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | float]:
-    """The layer at inference, on directions, and what it adds to a point besides.
+    """Returns what the layer makes of directions at inference, and what it adds to points.
 
     In float32 whatever the layer computes in, and without taking differences of its values:
     beside a shift, the digits of the kernel would be lost.
     """
-    if isinstance(layer, _layers.Dense):
-        bias = 0.0 if layer.bias is None else _float32(layer.bias)
-        return tf.tensordot(rows, _float32(layer.kernel), 1), bias
-    if isinstance(layer, (_layers.Conv2D, _layers.DepthwiseConv2D)):
-        bias = 0.0 if layer.bias is None else _float32(layer.bias)
-        return _convolved(layer, rows), bias
+    if isinstance(layer, (_layers.Dense, _layers.Conv2D, _layers.DepthwiseConv2D)):
+        dense, bias = isinstance(layer, _layers.Dense), layer.bias
+        moved = tf.tensordot(rows, _float32(layer.kernel), 1) if dense else _convolved(layer, rows)
+        return moved, 0.0 if bias is None else _float32(bias)
     if isinstance(layer, _layers.Rescaling):
         return rows * _float32(layer.scale), _float32(layer.offset)
     if isinstance(layer, _layers.Normalization):
@@ -157,7 +155,7 @@ def _convolved(layer: keras.layers.Layer, images: tf.Tensor) -> tf.Tensor:
     return tf.nn.depthwise_conv2d(images, kernel, strides, padding, dilations=layer.dilation_rate)
 
 
-def _float32(value) -> tf.Tensor:
+def _float32(value: Any) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
@@ -202,7 +200,7 @@ class LiveNetwork:
                 f"base must take floats. Received: {inputs[0].dtype} in {model.name!r}; "
                 "convert the data before"
             )
-        self._maps: list[_AffineLayers] = []
+        self.maps: list[_AffineLayers] = []
         self._activations: list[Activation] = []
         shape, pending = self.input_shape, []
         for layer in _chain(model):
@@ -210,32 +208,32 @@ class LiveNetwork:
             if not isinstance(layer, _layers.Activation):
                 pending.append(layer)
             if activation is not None:
-                self._maps.append(_AffineLayers(pending, shape))
+                self.maps.append(_AffineLayers(pending, shape))
                 self._activations.append(activation)
-                shape, pending = self._maps[-1].output_shape, []
+                shape, pending = self.maps[-1].output_shape, []
         if not any(isinstance(layer, _AFFINE) for layer in pending):
             raise InputError(
                 f"base must return logits, but {model.name!r} ends with the activation "
                 f"{self._activations[-1].name if self._activations else 'of its input'!r}; "
                 "end it with Dense(classes) without an activation"
             )
-        self._maps.append(_AffineLayers(pending, shape))
-        output_shape = self._maps[-1].output_shape
+        self.maps.append(_AffineLayers(pending, shape))
+        output_shape = self.maps[-1].output_shape
         if len(output_shape) != 1 or output_shape[0] < 2:
             raise InputError(
                 "base must return logits (batch, classes) of at least two classes. "
                 f"Received: {(None, *output_shape)} from {model.name!r}"
             )
-        self.sizes = (*(part.fan_in for part in self._maps), output_shape[0])
+        self.sizes = (*(part.fan_in for part in self.maps), output_shape[0])
         self.activations = tuple(self._activations)
         self._check(model)
 
     def now(self) -> FeedForward:
-        """The network with the weights of this moment, differentiable in the variables."""
-        return _Snapshot(self.sizes, self.activations, self._maps)
+        """Returns the network with the weights of this moment, differentiable in the variables."""
+        return _Snapshot(self)
 
     def _check(self, model: keras.Model) -> None:
-        """A chain of layers says nothing of how they are wired; two inputs do."""
+        """Compares logits with the model's: a chain of layers does not say how they are wired."""
         x = np.random.default_rng(0).standard_normal((3, *self.input_shape))
         # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
@@ -251,7 +249,7 @@ class LiveNetwork:
 
 
 def _chain(model: keras.Model) -> list[keras.layers.Layer]:
-    """The layers in order, those of nested models in their place; operations too."""
+    """Returns the layers in order, those of nested models in their place; operations too."""
     if not type(model).call.__module__.startswith("keras."):
         raise InputError(
             f"base has a `call` of its own in {model.name!r} ({type(model).__name__}), which may "
@@ -264,7 +262,7 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
-    """What the layer ends with; None where it is affine. Refuses what has no rule."""
+    """Returns what the layer ends with, None where it is affine; refuses what has no rule."""
     known = (*_KEEPS_ENTRIES, *_AFFINE, _layers.Activation)
     # A subclass may do anything in its call.
     foreign = type(layer) not in known or getattr(layer, "groups", 1) != 1

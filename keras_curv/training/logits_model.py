@@ -7,6 +7,7 @@ the base are the same for all, and are here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
@@ -15,42 +16,38 @@ from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.training.live import LiveNetwork
 
-_RAMP_START = 0.05
 _ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 
 
 class LogitsModel(keras.Model):
     """A base model and the network read from it, to be trained as any Keras model is.
 
-    Subclasses override `train_step`, `test_step` or `compute_loss`, and extend `get_config`.
+    Subclasses say in `step_loss` what a step minimises and in `prepared` on what data. Every
+    one raises an InputError for an argument out of range, or a base that cannot be read.
 
     Attributes:
         base: what is trained, and exported afterwards.
         live: the base as affine maps and activations; `live.now()` is differentiable in the
             variables.
         activations: which ones the method has a theory for.
-        radius: ρ of the ball that the method trains against, if it does.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        seed: of random numbers, if the method draws any.
+        options: the constructor's other arguments, kept as attributes of these names.
     """
 
     activations: Mapping[str, Activation] = ACTIVATIONS
-    radius: float | None = None
-    ramp_steps = 0
-    seed = 0
+    options: tuple[str, ...] = ()
 
-    def __init__(self, base, **kwargs):
+    def __init__(self, base: keras.Model, **kwargs: Any):
         super().__init__(**kwargs)
         self.live = LiveNetwork(base, self.activations)
         self.base = base
         self.built = True
 
-    def call(self, x, training=None):
+    def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """The logits of the base, `(n, classes)`."""
         return self.base(x, training=training)
 
-    def compile(self, optimizer="adam", loss=None, **kwargs):
-        """As for any Keras model.
+    def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
+        """Compiles as any Keras model does.
 
         Args:
             loss: of labels `(n,)` and logits; None: sparse categorical cross-entropy.
@@ -62,60 +59,68 @@ class LogitsModel(keras.Model):
         _require_logits_loss(loss)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles a loaded model; Keras leaves those with a `compile` of their own uncompiled."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
-    def checked(self, data):
-        """A step's data, `(x, y, sample_weight)`; InputError unless y are labels."""
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """Takes Keras' own step on what `prepared` makes of the data."""
+        return super().train_step(self.prepared(data, training=True))
+
+    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """Does the same at the full radius; nothing moves."""
+        return super().test_step(self.prepared(data, training=False))
+
+    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+        """Returns a step's `(x, y, sample_weight)`; InputError unless y are labels."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         return x, require_labels(y, self.live.sizes[-1]), sample_weight
 
-    def progress(self, training: bool):
-        """How much of the ramp is done, from 0 to 1; 1 outside of training."""
-        if not training or not self.ramp_steps:
-            return 1.0
-        return tf.minimum(tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps, 1.0)
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> tf.Tensor:
+        """Returns `step_loss`, under the name by which Keras asks for it."""
+        return self.step_loss(x, y, y_pred, sample_weight, training)
 
-    def current_radius(self, training: bool):
-        """ρ times what the ramp leaves of it now."""
-        part = _RAMP_START + (1.0 - _RAMP_START) * self.progress(training)
-        return self.radius * tf.minimum(part, 1.0)
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns what a step minimises, from what `prepared` gave and the logits at x."""
+        return self.compiled_loss(y, y_pred, sample_weight)
 
-    def seed_of_step(self, training: bool) -> tf.Tensor:
-        """What random numbers of a step are drawn from, `(2,)`: a replica's own in every step.
+    def compiled_loss(self, y: Any, logits: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
+        """Returns the loss that the model was compiled with, and the added ones."""
+        return super().compute_loss(None, y, logits, sample_weight)
 
-        No state of its own: a loaded model goes on with the draws that it would have had. Outside
-        of training it is always the same.
-        """
-        if not training:
-            return tf.constant([self.seed, -1])
-        replica = tf.distribute.get_replica_context()
-        step = tf.cast(self.optimizer.iterations, tf.int32) * replica.num_replicas_in_sync
-        return tf.stack([self.seed, step + replica.replica_id_in_sync_group])
-
-    def get_config(self):
-        """What `from_config` takes."""
-        return {**super().get_config(), "base": keras.saving.serialize_keras_object(self.base)}
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        base = keras.saving.serialize_keras_object(self.base)
+        own = {name: getattr(self, name) for name in self.options}
+        return {**super().get_config(), "base": base, **own}
 
     @classmethod
-    def from_config(cls, config):
-        """The model, with fresh weights."""
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Returns the model, with fresh weights."""
         base = keras.saving.deserialize_keras_object(config["base"])
         return cls(**{**config, "base": base})
 
 
-def class_numbers(y) -> tf.Tensor:
-    """Labels `(n,)`, int32.
+def class_numbers(y: tf.Tensor) -> tf.Tensor:
+    """Returns labels `(n,)`, int32.
 
     Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
     """
     return tf.reshape(tf.cast(y, tf.int32), (-1,))
 
 
-def require_labels(y, classes: int) -> tf.Tensor:
-    """Integer labels `(n,)`, int32.
+def require_labels(y: Any, classes: int) -> tf.Tensor:
+    """Returns integer labels `(n,)`, int32.
 
     Raises:
         InputError: another shape or type; one-hot labels by name.
@@ -144,11 +149,11 @@ def require_labels(y, classes: int) -> tf.Tensor:
         return tf.cast(tf.clip_by_value(label, -1, classes), tf.int32)
 
 
-def _require_logits_loss(loss) -> None:
+def _require_logits_loss(loss: Any) -> None:
     """Raises InputError for a loss that would misread integer labels or logits."""
     for part in map(keras.losses.get, keras.tree.flatten(loss)):
         config = part.get_config() if isinstance(part, keras.losses.Loss) else {}
-        name = getattr(part, "name", None) or getattr(part, "__name__", "")
+        name = str(getattr(part, "name", None) or getattr(part, "__name__", ""))
         # Keras' own functions take probabilities.
         if config.get("from_logits") is False or part is getattr(keras.losses, name, None):
             raise InputError(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
+from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.logits_model import LogitsModel
-from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.regularizer import CurvatureRegularizer
 from keras_curv.training.rivals.coap import COAPModel
 from keras_curv.training.rivals.crown_ibp import CROWNIBPModel
 from keras_curv.training.rivals.noise import NoiseModel
@@ -45,19 +46,19 @@ class _Option(NamedTuple):
         decided_by: the names of the fields that say so.
     """
 
-    default: object
+    default: Any
     what_for: str
     has: Callable[[Recipe], bool]
     decided_by: tuple[str, ...]
 
 
-def _of_losses(*losses: str, default=None) -> _Option:
+def _of_losses(*losses: str, default: Any = None) -> _Option:
     words = "the loss " + ", ".join(losses)
     return _Option(default, words, lambda recipe: recipe.loss in losses, ("loss",))
 
 
-def _of_attacks(*losses: str, default=None) -> _Option:
-    """As many losses, and "noise" where it is adversarial."""
+def _of_attacks(*losses: str, default: Any = None) -> _Option:
+    """Returns an option of as many losses, and of "noise" where it is adversarial."""
 
     def has(recipe: Recipe) -> bool:
         return recipe.loss in losses or (recipe.loss == "noise" and recipe.radius is not None)
@@ -66,8 +67,8 @@ def _of_attacks(*losses: str, default=None) -> _Option:
     return _Option(default, words, has, ("loss", "radius"))
 
 
-def _of_convolutions(default) -> _Option:
-    return _Option(default, "convolutions: give filters", lambda r: r.filters, ("filters",))
+def _of_convolutions(default: int) -> _Option:
+    return _Option(default, "convolutions: give filters", lambda r: bool(r.filters), ("filters",))
 
 
 # In the order in which they are settled.
@@ -96,17 +97,10 @@ _OPTIONS = {
 }
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
-_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
 _LARGEST_SEED = 2**32 - 1
+_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = {
-    "ramp": 1.0,
-    "flat": 1.0,
-    "shift": 1.0,
-    "distortion": 10.0,
-    "held_out": 0.9,
-    "halvings": 100.0,
-}
+_MOST = dict(ramp=1.0, flat=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +185,7 @@ class Recipe:
     held_out: float = 0.0
     jit: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         known = {
             "dataset": data.DATASETS,
             "activation": named_in_keras(SMOOTH if self.loss in _CURVATURE else ACTIVATIONS),
@@ -202,28 +196,27 @@ class Recipe:
             self._require(name, getattr(self, name) in names, f"one of {', '.join(names)}")
         if self.filters is not None:
             listed = isinstance(self.filters, (tuple, list)) and self.filters
-            good = listed and all(isinstance(n, int) and n >= 1 for n in self.filters)
+            good = bool(listed) and all(isinstance(n, int) and n >= 1 for n in self.filters)
             self._require("filters", good, "positive integers, at least one")
             object.__setattr__(self, "filters", tuple(self.filters))
         require_at_least(self.layers, 1 if self.filters else 2, "layers")
         self._require("jit", isinstance(self.jit, bool), "True or False")
         for name, option in _OPTIONS.items():
             self._settle(name, option)
-        for name, least in _LEAST.items():
-            if getattr(self, name) is not None:
-                require_at_least(getattr(self, name), least, name)
-        for name in _POSITIVE:
-            if getattr(self, name) is not None:
-                require_positive(getattr(self, name), name)
-        for name, most in _MOST.items():
-            value = getattr(self, name)
-            self._require(name, value is None or 0.0 <= value <= most, f"from 0 to {most:g}")
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        for name, value in given.items():
+            if name in _LEAST:
+                require_at_least(value, _LEAST[name], name)
+            if name in _POSITIVE:
+                require_positive(value, name)
+            if name in _MOST:
+                self._require(name, 0.0 <= value <= _MOST[name], f"from 0 to {_MOST[name]:g}")
         self._require("seed", self.seed <= _LARGEST_SEED, f"at most {_LARGEST_SEED}")
         if self.loss == "noise":
             self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
 
     def _settle(self, name: str, option: _Option) -> None:
-        """The option's default where it was not given; InputError where it has no effect."""
+        """Sets an option that was not given to its default; InputError where it has no effect."""
         value = getattr(self, name)
         if not option.has(self):
             if value is not None:
@@ -235,8 +228,8 @@ class Recipe:
             default = _DEFAULT_RADIUS if name == "radius" and self.loss in _BALL else option.default
             object.__setattr__(self, name, default)
 
-    def given(self) -> dict:
-        """What is not as it would be anyway."""
+    def given(self) -> dict[str, Any]:
+        """Returns what is not as it would be anyway."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         defaults = fields | {name: option.default for name, option in _OPTIONS.items()}
         chosen = {name: getattr(self, name) for name in fields}
@@ -250,7 +243,7 @@ class Recipe:
 
     @property
     def architecture(self) -> str:
-        """In words."""
+        """The layers in words."""
         dense = f"{self.layers} × {self.width}" if self.layers > 1 else "logits"
         if not self.filters:
             return f"{dense} {self.activation}"
@@ -258,30 +251,21 @@ class Recipe:
         return f"{filters} filters {size} × {size} / {self.strides}, {dense}, {self.activation}"
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-        """The base model: convolutions if any, flatten, hidden layers, logits."""
+        """Returns the base model: convolutions if any, flatten, hidden layers, logits."""
+        shared = {"activation": self.activation}
         convolutions = [
             keras.layers.Conv2D(
-                count,
-                self.kernel_size,
-                self.strides,
-                padding="same",
-                activation=self.activation,
-                name=f"convolution_{i + 1}",
+                count, self.kernel_size, self.strides, "same", name=f"convolution_{i}", **shared
             )
-            for i, count in enumerate(self.filters or ())
+            for i, count in enumerate(self.filters or (), start=1)
         ]
         dense = [
-            keras.layers.Dense(self.width, activation=self.activation, name=f"hidden_{i + 1}")
-            for i in range(self.layers - 1)
+            keras.layers.Dense(self.width, name=f"hidden_{i}", **shared)
+            for i in range(1, self.layers)
         ]
+        logits = keras.layers.Dense(classes, name="logits")
         base = keras.Sequential(
-            [
-                keras.Input(input_shape),
-                *convolutions,
-                keras.layers.Flatten(),
-                *dense,
-                keras.layers.Dense(classes, name="logits"),
-            ],
+            [keras.Input(input_shape), *convolutions, keras.layers.Flatten(), *dense, logits],
             name=self.dataset,
         )
         first = [*convolutions, *dense][0]
@@ -289,36 +273,36 @@ class Recipe:
         return base
 
     def model(self, base: keras.Model, steps_per_epoch: int) -> keras.Model:
-        """What `fit` trains, compiled."""
+        """Returns what `fit` trains, compiled."""
         model = self._wrapped(base, round((self.ramp or 0.0) * self.epochs * steps_per_epoch))
         model.compile(self._optimizer(), jit_compile=self.jit)
         return model
 
     def _wrapped(self, base: keras.Model, ramp_steps: int) -> LogitsModel:
-        steps = {} if self.attack_steps is None else {"attack_steps": self.attack_steps}
-        ramp = {"ramp_steps": ramp_steps}
-        attack = {**ramp, **steps}
-        seed = {"seed": self.seed}
+        options: dict[str, Any] = {"radius": self.radius, "ramp_steps": ramp_steps}
+        if self.attack_steps is not None:
+            options["attack_steps"] = self.attack_steps
         match self.loss:
             case "plain":
                 return LogitsModel(base)
             case "penalty":
-                return CurvatureRegularizer(base, self.gamma)
+                return CurvatureRegularizer(base, self.gamma or 0.0)
             case "pgd":
-                return PGDModel(base, self.radius, **seed, **attack)
+                return PGDModel(base, seed=self.seed, **options)
             case "trades":
-                weight = {"trade_off": self.trade_off}
-                return TRADESModel(base, self.radius, **weight, **seed, **attack)
+                options |= {"trade_off": self.trade_off, "seed": self.seed}
+                return TRADESModel(base, **options)
             case "crown_ibp":
-                ends = {"kappa": (1.0, self.final_kappa), "beta": (1.0, self.final_beta)}
-                return CROWNIBPModel(base, self.radius, **ends, **ramp)
+                options |= {"kappa": (1.0, self.final_kappa), "beta": (1.0, self.final_beta)}
+                return CROWNIBPModel(base, **options)
             case "coap":
-                return COAPModel(base, self.radius, projections=self.projections, **seed, **ramp)
+                return COAPModel(base, projections=self.projections, seed=self.seed, **options)
             case "noise":
+                options |= {"deviation": self.deviation, "seed": self.seed}
                 rivals = "all" if self.rivals is None else "runner_up"
-                options = {"radius": self.radius, "rivals": rivals}
-                return NoiseModel(base, self.deviation, **options, **seed, **attack)
-        return CRTModel(base, self.radius, self.gamma, loss=self.loss, rivals=self.rivals, **attack)
+                return NoiseModel(base, rivals=rivals, **options)
+        options |= {"gamma": self.gamma, "loss": self.loss, "rivals": self.rivals}
+        return CRTModel(base, **options)
 
     @property
     def training(self) -> str:
@@ -328,11 +312,11 @@ class Recipe:
         return OBJECTIVES[self.loss].format(**values) + attacked
 
     def steps(self, count: int) -> int:
-        """Steps in an epoch of so many examples."""
+        """Returns the steps in an epoch of so many examples."""
         return -(-count // self.batch_size)
 
     def _optimizer(self) -> keras.optimizers.Optimizer:
-        if self.optimizer == "adam":
+        if self.muon_rate is None:
             return keras.optimizers.Adam(self.learning_rate)
         return keras.optimizers.Muon(
             self.muon_rate,
@@ -344,7 +328,7 @@ class Recipe:
         )
 
     def rate(self, epoch: int) -> float:
-        """The learning rate that the optimizer is given in an epoch."""
-        start = self.muon_rate if self.optimizer == "muon" else self.learning_rate
+        """Returns the learning rate that the optimizer is given in an epoch."""
+        start = self.learning_rate if self.muon_rate is None else self.muon_rate
         past = max(0.0, epoch / self.epochs - self.flat) / max(1.0 - self.flat, 1e-9)
         return start * 2.0 ** (-self.halvings * past)

@@ -8,6 +8,7 @@ import json
 import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,6 +28,7 @@ from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.recipe import Recipe
 
+_Arrays = tuple[np.ndarray, np.ndarray]  # x, y
 _LINEAR_BOUNDS = {2: 1000, 3: 100}  # examples, by layers: they take their time
 
 
@@ -41,7 +43,7 @@ def train(
     certify_every: int = 0,
     limit: int | None = None,
     progress: bool = False,
-) -> dict:
+) -> dict[str, Any]:
     """Trains by a recipe, exports the base as a SavedModel, certifies it, and writes its card.
 
     `output` becomes a SavedModel directory, with beside it `CARD.md`, `recipe.json`,
@@ -93,8 +95,18 @@ def train(
     if checkpoints.exists() or not (directory / "saved_model.pb").exists():
         with _writing(directory, tf.errors.ResourceExhaustedError):
             callbacks = _callbacks(recipe, directory, held, radii, certify_every)
-            last = _Checkpoints(model, checkpoints, directory / "history.csv")
-            _fit(recipe, model, x, y, held, [*callbacks, last], progress)
+            saving = _Checkpoints(model, checkpoints, directory / "history.csv")
+            first = saving.restore()
+            model.fit(
+                _batches(x, y, recipe, first),
+                initial_epoch=first,
+                epochs=recipe.epochs,
+                steps_per_epoch=recipe.steps(len(x)),
+                validation_data=held and tf.data.Dataset.from_tensor_slices(held).batch(1000),
+                callbacks=[*callbacks, saving],
+                verbose=1 if progress else 2,
+                shuffle=False,
+            )
         with _writing(directory):
             base.export(str(directory), verbose=False)
     _remove(checkpoints)
@@ -115,29 +127,14 @@ def train(
 
 
 def _proof(recipe: Recipe) -> tuple[str, int | None]:
-    """The method that certifies the result, and on how many examples; None: all."""
+    """Returns the method that certifies the result, and on how many examples; None: all."""
     if recipe.activation in SMOOTH and recipe.loss not in ("crown_ibp", "coap"):
         return CurvatureCertificate.name, None
     return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(recipe.layers, _LINEAR_BOUNDS[3])
 
 
-def _fit(recipe: Recipe, model, x, y, held, callbacks, progress: bool) -> None:
-    """Trains what is left of the epochs."""
-    first = callbacks[-1].restore()
-    model.fit(
-        _batches(x, y, recipe, first),
-        initial_epoch=first,
-        epochs=recipe.epochs,
-        steps_per_epoch=recipe.steps(len(x)),
-        validation_data=held and tf.data.Dataset.from_tensor_slices(held).batch(1000),
-        callbacks=callbacks,
-        verbose=1 if progress else 2,
-        shuffle=False,
-    )
-
-
 def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.Path:
-    """The output directory with the recipe in it."""
+    """Returns the output directory with the recipe in it."""
     file, text = directory / "recipe.json", json.dumps(dataclasses.asdict(recipe), indent=2)
     try:
         if resume and not file.is_file():
@@ -159,7 +156,7 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
 
 
 def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
-    """InputError unless what is in the directory was begun by this recipe."""
+    """Raises an InputError unless what is in the directory was begun by this recipe."""
     file = directory / "recipe.json"
     try:
         then = json.loads(file.read_text())
@@ -178,8 +175,10 @@ def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
         )
 
 
-def _split(x, y, recipe: Recipe, name: str):
-    """Training arrays, and the held-out part as examples; a permutation of the seed 0."""
+def _split(
+    x: np.ndarray, y: np.ndarray, recipe: Recipe, name: str
+) -> tuple[np.ndarray, np.ndarray, Examples]:
+    """Returns training arrays, and the held-out part as examples; a permutation of the seed 0."""
     order = np.random.default_rng(0).permutation(len(x))
     count = round(recipe.held_out * len(x))
     if not 0 < count < len(x):
@@ -189,18 +188,18 @@ def _split(x, y, recipe: Recipe, name: str):
     return x[kept], y[kept], held
 
 
-def _batches(x, y, recipe: Recipe, first_epoch: int) -> tf.data.Dataset:
-    """Shuffled batches from an epoch on; a function of recipe and epoch alone."""
+def _batches(x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int) -> tf.data.Dataset:
+    """Returns shuffled batches from an epoch on; a function of recipe and epoch alone."""
     images, labels = tf.constant(x), tf.constant(y, tf.int32)
 
-    def epoch(number):
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
             tf.range(len(x), dtype=tf.int64), seed=tf.stack([recipe.seed, number])
         )
         rows = tf.data.Dataset.from_tensor_slices(order).batch(recipe.batch_size)
         return tf.data.Dataset.zip(rows, tf.data.Dataset.counter(), rows.map(lambda _: number))
 
-    def batch(rows, step, number):
+    def batch(rows: tf.Tensor, step: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         chosen = tf.gather(images, rows)
         seed = tf.stack([number, step]) + recipe.seed * 1_000_003
         if recipe.shift:
@@ -233,22 +232,28 @@ class _Checkpoints(keras.callbacks.Callback):
         _forget_from(self.history, int(self.done))
         return int(self.done)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self.done.assign(epoch + 1)
         with _writing(self.history.parent):
             self.manager.save(epoch + 1)
 
 
-def _callbacks(recipe, directory, held, radii, certify_every):
+def _callbacks(
+    recipe: Recipe,
+    directory: pathlib.Path,
+    held: _Arrays | None,
+    radii: Sequence[float],
+    certify_every: int,
+) -> list[keras.callbacks.Callback]:
+    """Returns those that the recipe and the options ask for, the history last."""
     logs = str(directory / "logs") if has_tensorboard() else None
     callbacks = [
         keras.callbacks.LearningRateScheduler(recipe.rate),
         keras.callbacks.TerminateOnNaN(),
     ]
-    if certify_every:
-        callbacks.append(
-            CertifiedAccuracy(*held, radius=list(radii), every=certify_every, log_dir=logs)
-        )
+    if certify_every and held:
+        x, y = held
+        callbacks.append(CertifiedAccuracy(x, y, radii, every=certify_every, log_dir=logs))
     if logs:
         callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
     return [*callbacks, keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)]
@@ -266,7 +271,7 @@ def _forget_from(history: pathlib.Path, epoch: int) -> None:
 
 
 def _remove(checkpoints: pathlib.Path) -> None:
-    """First all at once, under another name: no run could go on with half of them."""
+    """Renames them first, all at once, then removes: no run could go on with half of them."""
     gone = part_path(checkpoints)
     with writing(gone):
         if checkpoints.exists():
@@ -276,7 +281,9 @@ def _remove(checkpoints: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _writing(directory: pathlib.Path, theirs=tf.errors.OpError) -> Iterator[None]:
+def _writing(
+    directory: pathlib.Path, theirs: type[tf.errors.OpError] = tf.errors.OpError
+) -> Iterator[None]:
     """Makes what Python and TensorFlow raise on a full disk an InputError."""
     try:
         with writing(directory):
@@ -285,8 +292,10 @@ def _writing(directory: pathlib.Path, theirs=tf.errors.OpError) -> Iterator[None
         raise InputError(f"cannot write {directory}: {error.message}") from error
 
 
-def _card(recipe: Recipe, name: str, part: str, summary: dict, command: str | None) -> str:
-    """What a reader must know of the model: how it was made, and what it is worth."""
+def _card(
+    recipe: Recipe, name: str, part: str, summary: dict[str, Any], command: str | None
+) -> str:
+    """Returns the model card: how the model was made, and what it is worth."""
     rows = "\n".join(
         f"| {radius} | {wording.percent(fraction)} |"
         for radius, fraction in summary["certified_accuracy"].items()

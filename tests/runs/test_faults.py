@@ -14,8 +14,8 @@ from sample_rows import COUNT, SETTINGS, row
 from keras_curv import data, files
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
+from keras_curv.reproduce import reproduce as reproduce_run
 from keras_curv.reproduce import tables
-from keras_curv.reproduce import tables_run as reproduce_run
 from keras_curv.rows.row_file import RowFile
 from keras_curv.serving.certify_requests import lost_file
 from keras_curv.serving.compare import Comparison

@@ -7,8 +7,8 @@ import tensorflow as tf
 from loss_oracle import CONVERGED, dense_base, logits_of, network_of, random_data, weights_of
 
 from keras_curv.curvature.signed import signed_bound
-from keras_curv.reproduce.reference_solvers import algorithm2
-from keras_curv.training.models import CRTModel
+from keras_curv.reproduce.algorithms_1_and_2 import algorithm2
+from keras_curv.training.crt_model import CRTModel
 
 
 class _Recorded:

@@ -16,7 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.regularizer import CurvatureRegularizer
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

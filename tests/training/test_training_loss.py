@@ -20,7 +20,8 @@ from loss_oracle import (
     worst_point,
 )
 
-from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.regularizer import CurvatureRegularizer
 
 
 @pytest.mark.parametrize("activation", ["tanh", "softplus"])

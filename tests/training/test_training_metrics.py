@@ -15,7 +15,8 @@ from loss_oracle import (
 )
 
 from keras_curv.attacks.crt import curvature_attack
-from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.regularizer import CurvatureRegularizer
 
 
 @pytest.mark.parametrize(("loss", "rivals"), [("crt", None), ("certified", 2)])

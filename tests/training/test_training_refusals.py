@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.training.models import CRTModel, CurvatureRegularizer
+from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.regularizer import CurvatureRegularizer
 
 L = keras.layers
 BUILD = {

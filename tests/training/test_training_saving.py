@@ -7,8 +7,8 @@ import tensorflow as tf
 from small_training import KINDS, L, assert_same, build, data, fit, wrap
 
 from keras_curv.reading import saved_model
+from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.live import LiveNetwork
-from keras_curv.training.models import CRTModel
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

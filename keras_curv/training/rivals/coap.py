@@ -7,13 +7,15 @@ defenses" (2018).
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from keras_curv.errors import require_at_least
 from keras_curv.network.activations import ACTIVATIONS
+from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.logits_model import class_numbers
-from keras_curv.training.rivals.ball_model import BallModel, flattened
 from keras_curv.training.rivals.polytope import margin_bounds
 
 
@@ -29,24 +31,11 @@ class COAPModel(BallModel):
     whose J_t are all positive, in `fit` at the radius of the step.
 
     Args:
-        base: as for `CurvatureRegularizer`, with relu as its only activation.
-        radius: ρ > 0 of the ball, in units of the model's input.
+        base: see `BallModel`; with relu as its only activation.
+        radius, ramp_steps: see `BallModel`.
         projections: random rows for each estimated term, drawn anew at every training step and
             the same in every evaluation; None: no estimates, at many times the cost.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
         seed: of the projections.
-
-    Raises:
-        InputError: an argument out of range, or the base has a part that cannot be read.
-
-    Example:
-        >>> dense = keras.layers.Dense
-        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
-        >>> model = COAPModel(base, radius=0.5)
-        >>> model.compile("adam")
-        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
-        >>> sorted(history.history)
-        ['certified', 'clean_accuracy', 'loss']
 
     Reference: Wong & Kolter (2018), theorem 2 and equation 14; Wong et al. (2018), section 3.2,
     for the projections.
@@ -54,8 +43,18 @@ class COAPModel(BallModel):
 
     activations = {"relu": ACTIVATIONS["relu"]}
 
-    def __init__(self, base, radius, *, projections=50, ramp_steps=0, seed=0, **kwargs):
-        super().__init__(base, radius, ramp_steps=ramp_steps, **kwargs)
+    options = (*BallModel.options, "projections", "seed")
+
+    def __init__(
+        self,
+        base: keras.Model,
+        radius: float,
+        *,
+        projections: int | None = 50,
+        seed: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(base, radius, **kwargs)
         if projections is not None:
             projections = require_at_least(projections, 1, "projections")
         self.projections = projections
@@ -63,8 +62,10 @@ class COAPModel(BallModel):
         self.seed_generator = keras.random.SeedGenerator(self.seed)
         self.certified_metric = keras.metrics.Mean("certified")
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The compiled loss at the worst logits."""
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns the compiled loss at the worst logits."""
         network = self.live.now()
         label = class_numbers(y)
         bounds = margin_bounds(
@@ -78,16 +79,8 @@ class COAPModel(BallModel):
         own = tf.one_hot(label, network.classes, on_value=True, off_value=False)
         proved = tf.reduce_all(own | (bounds > 0.0), axis=1)
         self.certified_metric.update_state(proved, sample_weight)
-        return super().compute_loss(x, label, -bounds, sample_weight, training)
+        return self.compiled_loss(label, -bounds, sample_weight)
 
-    def _seed_of(self, training):
+    def _seed_of(self, training: bool) -> tf.Tensor:
         drawn = self.seed_generator.next() if training and self.projections else (self.seed, 0)
         return tf.cast(drawn, tf.int32)
-
-    def get_config(self):
-        """What `from_config` takes."""
-        return {
-            **super().get_config(),
-            "projections": self.projections,
-            "seed": self.seed,
-        }

@@ -26,7 +26,8 @@ Weng, Chen, Hsieh & Daniel (2018) for the lines.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -35,12 +36,14 @@ from keras_curv.certificates.box import require_value_range
 from keras_curv.errors import InputError, require_at_least, require_non_negative
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward
+from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.logits_model import class_numbers
-from keras_curv.training.rivals.ball_model import BallModel, flattened
 from keras_curv.training.rivals.interval import interval_bounds, l2_norm, row_products
 
 _NARROW = 1e-3  # below, in float32, the tangent is closer to the chord than its own quotient
 _BISECTIONS = 16
+_Function = Callable[[tf.Tensor], tf.Tensor]
+_Line = tuple[tf.Tensor, tf.Tensor]  # slope, intercept
 
 
 class Lines(NamedTuple):
@@ -53,7 +56,7 @@ class Lines(NamedTuple):
 
 
 def require_lines(activation: Activation) -> None:
-    """InputError, naming the activation, if there is no rule for it."""
+    """Raises an InputError, naming the activation, if there is no rule for it."""
     if not (activation.convex or activation.concave or activation.s_shaped):
         others = (entry.name for entry in ACTIVATIONS.values() if entry.s_shaped)
         raise InputError(
@@ -63,7 +66,7 @@ def require_lines(activation: Activation) -> None:
 
 
 def lines(activation: Activation, low: tf.Tensor, high: tf.Tensor) -> Lines:
-    """Lines below and above σ on each `[low, high]`, differentiable, up to rounding.
+    """Returns lines below and above σ on each `[low, high]`, differentiable, up to rounding.
 
     Example:
         >>> from keras_curv import activations
@@ -82,13 +85,13 @@ def lines(activation: Activation, low: tf.Tensor, high: tf.Tensor) -> Lines:
     return Lines(slope, -top, *_above(value, first, low, high))
 
 
-def _tangent(value, first, at) -> tuple[tf.Tensor, tf.Tensor]:
+def _tangent(value: _Function, first: _Function, at: tf.Tensor) -> _Line:
     slope = first(at)
     return slope, value(at) - slope * at
 
 
-def _chord(value, first, low, high) -> tuple[tf.Tensor, tf.Tensor]:
-    """Through the values at both ends, not below either."""
+def _chord(value: _Function, first: _Function, low: tf.Tensor, high: tf.Tensor) -> _Line:
+    """Returns the line through the values at both ends, not below either."""
     width = high - low
     narrow = width < _NARROW
     rise = (value(high) - value(low)) / tf.where(narrow, tf.ones_like(width), width)
@@ -96,10 +99,10 @@ def _chord(value, first, low, high) -> tuple[tf.Tensor, tf.Tensor]:
     return slope, tf.maximum(value(low) - slope * low, value(high) - slope * high)
 
 
-def _above(value, first, low, high) -> tuple[tf.Tensor, tf.Tensor]:
-    """A line above σ, convex up to 0 and concave from there on; see the module's docstring."""
+def _above(value: _Function, first: _Function, low: tf.Tensor, high: tf.Tensor) -> _Line:
+    """Returns a line above σ, which is convex up to 0 and concave from there on."""
 
-    def halve(left, right):
+    def halve(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         at = (left + right) / 2.0
         slope, intercept = _tangent(value, first, at)
         passes = slope * low + intercept >= value(low)
@@ -110,10 +113,20 @@ def _above(value, first, low, high) -> tuple[tf.Tensor, tf.Tensor]:
     touching, middle = tf.stop_gradient(right), (low + high) / 2.0
     chord = _chord(value, first, low, tf.minimum(high, touching))
     tangent = _tangent(value, first, middle)
-    return tuple(tf.where(middle > touching, a, b) for a, b in zip(tangent, chord, strict=True))
+    slope, intercept = (
+        tf.where(middle > touching, a, b) for a, b in zip(tangent, chord, strict=True)
+    )
+    return slope, intercept
 
 
-def linear_margins(network: FeedForward, x, label, rivals, radius, hidden) -> tf.Tensor:
+def linear_margins(
+    network: FeedForward,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    rivals: tf.Tensor,
+    radius: Any,
+    hidden: list[tuple[tf.Tensor, tf.Tensor]],
+) -> tf.Tensor:
     """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, up to rounding.
 
     Args:
@@ -122,7 +135,7 @@ def linear_margins(network: FeedForward, x, label, rivals, radius, hidden) -> tf
         hidden: intervals that hold the pre-activations there, as in `IntervalBounds`.
 
     Example:
-        >>> from keras_curv.network import Network
+        >>> from keras_curv import Network
         >>> eye, zero = tf.eye(2).numpy(), tf.zeros(2).numpy()
         >>> network = Network.from_weights([eye, eye], [zero, zero], "relu")
         >>> args = tf.constant([[3.0, 1.0]]), tf.constant([0]), tf.constant([[1]]), 0.5
@@ -158,40 +171,27 @@ class CROWNIBPModel(BallModel):
     would prove at this radius, but for rounding.
 
     Args:
-        base: a built model with one input and one output of logits, a plain chain of layers with
-            convex or concave activations, sigmoid, tanh or softsign.
-        radius: ρ > 0 of the ball, in units of the model's input.
+        base: see `BallModel`; with convex or concave activations, sigmoid, tanh or softsign.
+        radius, ramp_steps: see `BallModel`.
         kappa: κ from 0 to 1, before and after the ramp: the share of the clean loss.
         beta: β ≥ 0, before and after the ramp: the share of the linear bounds. Above 1, which
             takes the intervals' share below 0, M is no bound any more; `certified` still is one.
         warm_up_steps: training steps before the ramp, at ρ/20.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-
-    Raises:
-        InputError: an argument out of range, or the base has a part that cannot be read.
-
-    Example:
-        >>> dense = keras.layers.Dense
-        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
-        >>> model = CROWNIBPModel(base, radius=0.5)
-        >>> model.compile("adam")
-        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
-        >>> sorted(history.history)
-        ['certified', 'clean_accuracy', 'loss']
     """
+
+    options = (*BallModel.options, "kappa", "beta", "warm_up_steps")
 
     def __init__(
         self,
-        base,
-        radius,
+        base: keras.Model,
+        radius: float,
         *,
-        kappa=(1.0, 0.5),
-        beta=(1.0, 1.0),
-        warm_up_steps=0,
-        ramp_steps=0,
-        **kwargs,
+        kappa: Sequence[float] = (1.0, 0.5),
+        beta: Sequence[float] = (1.0, 1.0),
+        warm_up_steps: int = 0,
+        **kwargs: Any,
     ):
-        super().__init__(base, radius, ramp_steps=ramp_steps, **kwargs)
+        super().__init__(base, radius, **kwargs)
         for activation in self.live.activations:
             require_value_range(activation)
             require_lines(activation)
@@ -201,16 +201,18 @@ class CROWNIBPModel(BallModel):
         self.warm_up_steps = require_at_least(warm_up_steps, 0, "warm_up_steps")
         self.certified_metric = keras.metrics.Mean("certified")
 
-    def progress(self, training: bool):
-        """How much of the ramp is done, from 0 to 1; 1 outside of training."""
+    def progress(self, training: bool) -> tf.Tensor | float:
+        """Returns how much of the ramp is done, from 0 to 1; 1 outside of training."""
         if not training:
             return 1.0
         past = tf.cast(self.optimizer.iterations, tf.float32) - self.warm_up_steps
         return tf.clip_by_value(past / self.ramp_steps if self.ramp_steps else past + 1.0, 0.0, 1.0)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """κ times the compiled loss, and 1 − κ times that of the worst logits."""
-        label, network, loss = class_numbers(y), self.live.now(), super().compute_loss
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns κ times the compiled loss, and 1 − κ times that of the worst logits."""
+        label, network = class_numbers(y), self.live.now()
         done = self.progress(training)
         kappa, beta = (a + (b - a) * done for a, b in (self.kappa, self.beta))
         rivals = tf.range(network.classes - 1)[None]
@@ -223,21 +225,13 @@ class CROWNIBPModel(BallModel):
         worst = -tf.reduce_sum(tf.one_hot(rivals, network.classes) * margins[..., None], axis=1)
         proved = tf.reduce_all(tf.maximum(by_intervals.margins, by_lines) > 0.0, axis=1)
         self.certified_metric.update_state(proved, sample_weight)
-        clean = loss(x, label, y_pred, sample_weight, training)
-        return kappa * clean + (1.0 - kappa) * loss(x, label, worst, sample_weight, training)
-
-    def get_config(self):
-        """What `from_config` takes."""
-        return {
-            **super().get_config(),
-            "kappa": self.kappa,
-            "beta": self.beta,
-            "warm_up_steps": self.warm_up_steps,
-        }
+        clean = self.compiled_loss(label, y_pred, sample_weight)
+        return kappa * clean + (1.0 - kappa) * self.compiled_loss(label, worst, sample_weight)
 
 
-def _ends(pair, name: str) -> tuple[float, float]:
-    """Before and after the ramp."""
+def _ends(pair: Sequence[float], name: str) -> tuple[float, float]:
+    """Returns the values before and after the ramp."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise InputError(f"{name} must be two numbers, before and after the ramp. Received: {pair}")
-    return tuple(require_non_negative(value, name) for value in pair)
+    before, after = pair
+    return require_non_negative(before, name), require_non_negative(after, name)

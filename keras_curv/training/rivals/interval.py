@@ -25,7 +25,7 @@ class IntervalBounds(NamedTuple):
 def interval_bounds(
     network: FeedForward, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor, radius: float
 ) -> IntervalBounds:
-    """Interval bounds wherever `‖δ‖₂ ≤ radius`, differentiable, in the dtype of `x`.
+    """Returns interval bounds wherever `‖δ‖₂ ≤ radius`, differentiable, in the dtype of `x`.
 
     For training: they hold up to rounding, which is not charged.
 
@@ -37,6 +37,8 @@ def interval_bounds(
         radius: one number, not negative.
 
     Example:
+        >>> import numpy as np
+        >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
         >>> x, label, rivals = tf.ones((1, 2)), tf.constant([0]), tf.constant([[1]])
         >>> interval_bounds(network, x, label, rivals, 0.5).margins.numpy()
@@ -56,10 +58,10 @@ def interval_bounds(
 
 
 def l2_norm(array: tf.Tensor, axis: int = -1) -> tf.Tensor:
-    """‖·‖₂ over one axis, with a gradient at 0."""
+    """Returns ‖·‖₂ over one axis; its gradient at 0 is 0."""
     return tf.sqrt(tf.reduce_sum(array * array, axis=axis) + 1e-30)
 
 
 def row_products(rows: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
-    """`(n, k, N)` with `(n, N)`, each row with its example's vector: `(n, k)`."""
+    """Returns `(n, k)`, the products of rows `(n, k, N)` with their examples' vectors `(n, N)`."""
     return tf.einsum("nki,ni->nk", rows, vectors)

@@ -11,14 +11,14 @@ with the very draws that the step then trains on.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.network.network import FeedForward, likeliest_rivals
-from keras_curv.training.logits_model import LogitsModel
+from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.rivals.pgd import l2_ascent
 
 _RIVALS = ("all", "runner_up")
@@ -39,7 +39,7 @@ class _Noisy(NamedTuple):
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
-class NoiseModel(LogitsModel):
+class NoiseModel(BallModel):
     """Trains a base model under Gaussian noise, to be smoothed with noise of the same size.
 
     The compiled loss is the mean over all draws. Each step's noise depends on `seed`, the
@@ -50,27 +50,14 @@ class NoiseModel(LogitsModel):
     noisy points, attacked where there is a radius.
 
     Args:
-        base: as for `CRTModel`, with any activation.
+        base, ramp_steps: see `BallModel`.
         deviation: s > 0, the standard deviation of the noise in each entry, in input units.
         radius: ρ > 0 of adversarial noise training; None: noise alone.
         attack_steps: gradients for each attack.
         rivals: "all": the attack is on the softmax of all classes; "runner_up": on that of the
             label and the likeliest other class under noise.
         samples: m, draws for each example.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
         seed: of the noise.
-
-    Raises:
-        InputError: an argument out of range, or the base has a part that cannot be read.
-
-    Example:
-        >>> dense = keras.layers.Dense
-        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
-        >>> model = NoiseModel(base, 0.25, radius=0.5, samples=2)
-        >>> model.compile("adam")
-        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
-        >>> sorted(history.history)
-        ['clean_accuracy', 'loss', 'noisy_accuracy']
 
     Reference: Cohen, Rosenfeld & Kolter, "Certified adversarial robustness via randomized
     smoothing" (2019), section 3.3; Salman et al., "Provably robust deep learning via
@@ -78,49 +65,39 @@ class NoiseModel(LogitsModel):
     appendix, for "runner_up".
     """
 
+    options = (*BallModel.options, "deviation", "attack_steps", "rivals", "samples", "seed")
+    needs_radius = False
+
     def __init__(
         self,
-        base,
-        deviation,
+        base: keras.Model,
+        deviation: float,
         *,
-        radius=None,
-        attack_steps=4,
-        rivals="all",
-        samples=1,
-        ramp_steps=0,
-        seed=0,
-        **kwargs,
+        radius: float | None = None,
+        attack_steps: int = 4,
+        rivals: str = "all",
+        samples: int = 1,
+        seed: int = 0,
+        **kwargs: Any,
     ):
-        super().__init__(base, **kwargs)
+        super().__init__(base, radius, **kwargs)
         self.deviation = require_positive(deviation, "deviation")
-        self.radius = None if radius is None else require_positive(radius, "radius")
         self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
         self.rivals = require_one_of(rivals, _RIVALS, "rivals")
         self.samples = require_at_least(samples, 1, "samples")
-        self.ramp_steps = require_at_least(ramp_steps, 0, "ramp_steps")
+        self.seed = require_at_least(seed, 0, "seed")
         if self.ramp_steps and self.radius is None:
             raise InputError(
                 "ramp_steps raises the radius of the attack, but there is none; give radius=. "
-                f"Received: ramp_steps={ramp_steps}"
+                f"Received: ramp_steps={self.ramp_steps}"
             )
-        self.seed = require_at_least(seed, 0, "seed")
-        self.clean_metric = keras.metrics.SparseCategoricalAccuracy("clean_accuracy")
         self.noisy_metric = keras.metrics.SparseCategoricalAccuracy("noisy_accuracy")
 
-    def train_step(self, data):
-        """One step: the noise, the attack, then Keras' own step at its points."""
-        return super().train_step(self._noisy(data, training=True))
-
-    def test_step(self, data):
-        """The same at the full radius."""
-        return super().test_step(self._noisy(data, training=False))
-
-    def _noisy(self, data, training: bool):
-        """The step's data, with noisy points `(n·m, …)` for x and `_Noisy` for y."""
-        x, label, sample_weight = self.checked(data)
+    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+        """Returns a step's data, with noisy points `(n·m, …)` for x and `_Noisy` for y."""
+        x, label, sample_weight = super().prepared(data, training)
         network = self.live.now()
-        x = tf.cast(x, tf.float32)
-        flat = tf.reshape(x, (-1, network.dim))
+        flat = flattened(x, network.dim)
         shape = tf.shape(flat)[0], self.samples, network.dim
         noise = self.deviation * standard_normal(shape, self.seed_of_step(training))
         point = flat
@@ -131,49 +108,41 @@ class NoiseModel(LogitsModel):
                 network, flat, noise, label, rivals, radius=radius, steps=self.attack_steps
             )
         points = tf.reshape(point[:, None] + noise, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
-        data = points, _Noisy(label, network.logits(flat))
-        return (*tf.nest.map_structure(tf.stop_gradient, data), sample_weight)
+        y = _Noisy(label, network.logits(flat))
+        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
 
-    def _taking_part(self, network, x, noise, label) -> tf.Tensor | None:
-        """Which classes the attack sees, `(n, classes)`; None for all."""
+    def _taking_part(
+        self, network: FeedForward, x: tf.Tensor, noise: tf.Tensor, label: tf.Tensor
+    ) -> tf.Tensor | None:
+        """Returns which classes the attack sees, `(n, classes)`; None for all."""
         if self.rivals == "all":
             return None
         mean = tf.reduce_mean(tf.nn.softmax(_noisy_logits(network, x, noise)), axis=1)
         classes = [label, likeliest_rivals(mean, label, 1)[:, 0]]
         return sum(tf.one_hot(one, network.classes) for one in classes) > 0.0
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The compiled loss, of all draws."""
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns the compiled loss, of all draws."""
         if isinstance(y, _Noisy):  # Keras builds its losses on the data as they come
             y, sample_weight = self._repeated(y.label), self._repeated(sample_weight)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
+        return self.compiled_loss(y, y_pred, sample_weight)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """The compiled metrics on the clean examples, and both accuracies."""
+    def compute_metrics(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the compiled metrics on the clean examples, and both accuracies."""
         if not isinstance(y, _Noisy):
             return super().compute_metrics(x, y, y_pred, sample_weight)
-        self.clean_metric.update_state(y.label, y.logits, sample_weight)
         self.noisy_metric.update_state(
             self._repeated(y.label), y_pred, self._repeated(sample_weight)
         )
         return super().compute_metrics(x, y.label, y.logits, sample_weight)
 
-    def _repeated(self, values):
-        """One entry for each draw."""
+    def _repeated(self, values: Any) -> tf.Tensor | None:
+        """Returns one entry for each draw."""
         return None if values is None else tf.repeat(values, self.samples, axis=0)
-
-    def get_config(self):
-        """What `from_config` takes."""
-        return {
-            **super().get_config(),
-            "deviation": self.deviation,
-            "radius": self.radius,
-            "attack_steps": self.attack_steps,
-            "rivals": self.rivals,
-            "samples": self.samples,
-            "ramp_steps": self.ramp_steps,
-            "seed": self.seed,
-        }
 
 
 def noise_attack(
@@ -183,10 +152,10 @@ def noise_attack(
     label: tf.Tensor,
     taking_part: tf.Tensor | None = None,
     *,
-    radius,
+    radius: Any,
     steps: int,
 ) -> tf.Tensor:
-    """Projected ascent of `−log mean_j softmax(z(x̂ + noise_j))_y` over `‖x̂ − x‖ ≤ ρ`.
+    """Climbs, by projected steps, `−log mean_j softmax(z(x̂ + noise_j))_y` over `‖x̂ − x‖ ≤ ρ`.
 
     Args:
         x: `(n, dim)`, float32 or float64.
@@ -203,7 +172,7 @@ def noise_attack(
     """
     own = tf.one_hot(label, network.classes, dtype=x.dtype)
 
-    def loss(point):
+    def loss(point: tf.Tensor) -> tf.Tensor:
         logits = _noisy_logits(network, point, noise)
         if taking_part is not None:
             logits = tf.where(taking_part[:, None], logits, tf.constant(_NEVER, x.dtype))
@@ -213,8 +182,8 @@ def noise_attack(
     return l2_ascent(loss, x, x, radius=radius, steps=steps, step_size=_STEP_SIZE)
 
 
-def standard_normal(shape, seed) -> tf.Tensor:
-    """Normal numbers, float32, the same whether or not compiled by XLA (TensorFlow's are not).
+def standard_normal(shape: Any, seed: tf.Tensor) -> tf.Tensor:
+    """Draws normal numbers, float32, the same with and without XLA (TensorFlow's are not).
 
     Args:
         shape: any.
@@ -226,6 +195,6 @@ def standard_normal(shape, seed) -> tf.Tensor:
 
 
 def _noisy_logits(network: FeedForward, x: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """`(n, m, classes)`."""
+    """Returns the logits at all noisy points, `(n, m, classes)`."""
     points = tf.reshape(x[:, None] + noise, (-1, network.dim))
     return tf.reshape(network.logits(points), (-1, noise.shape[1], network.classes))

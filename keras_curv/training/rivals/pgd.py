@@ -7,22 +7,26 @@ adversarial attacks" (2018), equation 2.1 with l2 steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_curv.attacks.ball import normalized, project, uniform_in_ball
 from keras_curv.errors import require_at_least, require_positive
+from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.logits_model import class_numbers
-from keras_curv.training.rivals.ball_model import BallModel, flattened
+
+Objective = Callable[[tf.Tensor], tf.Tensor]
+Start = Callable[[tf.Tensor, Any, tf.Tensor], tf.Tensor]
 
 
 def l2_ascent(
-    objective: Callable[[tf.Tensor], tf.Tensor],
+    objective: Objective,
     x: tf.Tensor,
     start: tf.Tensor,
     *,
-    radius,
+    radius: Any,
     steps: int,
     step_size: float,
 ) -> tf.Tensor:
@@ -47,7 +51,7 @@ def l2_ascent(
         array([[0.5, 0. ]], dtype=float32)
     """
 
-    def climb(index, point):
+    def climb(index: tf.Tensor, point: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(point)
             value = objective(point)
@@ -61,7 +65,7 @@ def l2_ascent(
 
 
 class AttackedModel(BallModel):
-    """What training on the points of an l2 ascent has besides: its steps, and a random start.
+    """Trains at the points where an l2 ascent from a random start ends.
 
     Args:
         base, radius, ramp_steps: see `BallModel`.
@@ -70,17 +74,28 @@ class AttackedModel(BallModel):
             evaluation. XLA draws other ones.
     """
 
+    options: tuple[str, ...] = (*BallModel.options, "attack_steps", "step_size", "seed")
+
     def __init__(
-        self, base, radius, *, attack_steps=10, step_size=2.5, ramp_steps=0, seed=0, **kwargs
+        self,
+        base: keras.Model,
+        radius: float,
+        *,
+        attack_steps: int = 10,
+        step_size: float = 2.5,
+        seed: int = 0,
+        **kwargs: Any,
     ):
-        super().__init__(base, radius, ramp_steps=ramp_steps, **kwargs)
+        super().__init__(base, radius, **kwargs)
         self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
         self.step_size = require_positive(step_size, "step_size")
         self.seed = require_at_least(seed, 0, "seed")
         self.attack_metric = keras.metrics.SparseCategoricalAccuracy("attack_accuracy")
 
-    def attacked(self, objective, x, training: bool, start) -> tf.Tensor:
-        """Points of the shape of `x` where the ascent of `objective` ends.
+    def attacked(
+        self, objective: Objective, x: tf.Tensor, training: bool, start: Start
+    ) -> tf.Tensor:
+        """Returns points of the shape of `x` where the ascent of `objective` ends.
 
         Args:
             objective: see `l2_ascent`.
@@ -89,18 +104,15 @@ class AttackedModel(BallModel):
         flat = flattened(x, self.live.sizes[0])
         radius = self.current_radius(training)
         begin = start(flat, radius, self.seed_of_step(training))
-        options = {"steps": self.attack_steps, "step_size": self.step_size}
-        point = l2_ascent(objective, flat, begin, radius=radius, **options)
+        point = l2_ascent(
+            objective,
+            flat,
+            begin,
+            radius=radius,
+            steps=self.attack_steps,
+            step_size=self.step_size,
+        )
         return tf.reshape(point, (-1, *x.shape[1:]))
-
-    def get_config(self):
-        """What `from_config` takes."""
-        return {
-            **super().get_config(),
-            "attack_steps": self.attack_steps,
-            "step_size": self.step_size,
-            "seed": self.seed,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -112,38 +124,20 @@ class PGDModel(AttackedModel):
 
     Metrics: those compiled, on the clean examples; `clean_accuracy`; `attack_accuracy`.
 
-    Args:
-        base: a built model with one input and one output of logits, a plain chain of layers with
-            any activation of `ACTIVATIONS`.
-        radius: ρ > 0 of the ball, in units of the model's input.
-        attack_steps: gradients for each attack.
-        step_size: a step is `step_size · ρ / attack_steps` long.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        seed: of the random starts, which differ from step to step, and are the same at every
-            evaluation. XLA draws other ones.
-
-    Raises:
-        InputError: an argument out of range, or the base has a part that cannot be read.
-
-    Example:
-        >>> dense = keras.layers.Dense
-        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
-        >>> model = PGDModel(base, radius=0.5)
-        >>> model.compile("adam")
-        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
-        >>> sorted(history.history)
-        ['attack_accuracy', 'clean_accuracy', 'loss']
+    Args: see `AttackedModel`.
     """
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The compiled loss at the attacked points."""
-        label, network, loss = class_numbers(y), self.live.now(), super().compute_loss
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns the compiled loss at the attacked points."""
+        label, network = class_numbers(y), self.live.now()
         point = self.attacked(
-            lambda point: loss(None, label, network.logits(point), None, False),
+            lambda point: self.compiled_loss(label, network.logits(point)),
             x,
             training,
             uniform_in_ball,
         )
         worst = self.base(point, training=training)
         self.attack_metric.update_state(label, worst, sample_weight)
-        return loss(x, label, worst, sample_weight, training)
+        return self.compiled_loss(label, worst, sample_weight)

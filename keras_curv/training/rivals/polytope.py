@@ -33,14 +33,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_curv.dual import as_dtype
 from keras_curv.network.network import FeedForward, Product
-
-_TINY = 1e-30  # under a root: the gradient of a norm at zero is zero
+from keras_curv.training.rivals.interval import l2_norm
 
 
 class Layer(NamedTuple):
@@ -72,13 +71,18 @@ class _Source(NamedTuple):
     spread: Callable[[tf.Tensor], tf.Tensor]
 
     def through(self, product: Product, slope: tf.Tensor | None = None) -> _Source:
-        """The same one layer on."""
+        """Returns the same one layer on."""
         rows = self.rows if slope is None else slope[:, None] * self.rows
         return self._replace(rows=product.forward(rows))
 
 
 def hidden_layers(
-    network: FeedForward, x: tf.Tensor, radius, *, projections: int | None = None, seed=(0, 0)
+    network: FeedForward,
+    x: tf.Tensor,
+    radius: Any,
+    *,
+    projections: int | None = None,
+    seed: Any = (0, 0),
 ) -> list[Layer]:
     """Bounds of the hidden layers wherever `‖δ‖₂ ≤ radius`; estimates if there are projections.
 
@@ -91,7 +95,7 @@ def hidden_layers(
 
     Example:
         >>> import numpy as np
-        >>> from keras_curv.network import Network
+        >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
         >>> layer, = hidden_layers(network, tf.constant([[3.0, 1.0]]), 2.0)
         >>> layer.low.numpy(), layer.slope.numpy()
@@ -105,7 +109,8 @@ def hidden_layers(
     for index, (product, kernel, bias) in enumerate(zip(products, kernels, biases, strict=False)):
         before = layers[-1] if layers else None
         centre = product.forward(before.centre if before else x) + bias
-        sources = [source.through(product, before.slope) for source in sources]
+        if before:
+            sources = [source.through(product, before.slope) for source in sources]
         spread = _first_spread(kernel, radius, before)
         for source in sources:
             spread += source.spread(source.rows)
@@ -121,10 +126,10 @@ def margin_bounds(
     network: FeedForward,
     x: tf.Tensor,
     label: tf.Tensor,
-    radius,
+    radius: Any,
     *,
     projections: int | None = None,
-    seed=(0, 0),
+    seed: Any = (0, 0),
 ) -> tf.Tensor:
     """Lower bounds of `z_label − z_t` wherever `‖δ‖₂ ≤ radius`, for every class t, `(n, classes)`.
 
@@ -135,7 +140,7 @@ def margin_bounds(
 
     Example:
         >>> import numpy as np
-        >>> from keras_curv.network import Network
+        >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
         >>> x, label = tf.constant([[3.0, 1.0]], tf.float64), tf.constant([0])
         >>> margin_bounds(network, x, label, 0.5)[:, 1].numpy().round(6)  # 3 − 1 − √2/2
@@ -152,7 +157,7 @@ def margin_bounds(
     for product, layer in zip(reversed(products), reversed(layers), strict=True):
         bound -= tf.linalg.matvec(tf.abs(cotangent), layer.half)
         cotangent = product.backward(layer.slope[:, None] * cotangent)
-    return bound - as_dtype(radius, x.dtype) * _norm(cotangent, axis=-1)
+    return bound - as_dtype(radius, x.dtype) * l2_norm(cotangent, axis=-1)
 
 
 def _bounded(centre: tf.Tensor, spread: tf.Tensor) -> Layer:
@@ -164,36 +169,34 @@ def _bounded(centre: tf.Tensor, spread: tf.Tensor) -> Layer:
 
 
 def _first_spread(kernel: tf.Tensor, radius: tf.Tensor, before: Layer | None) -> tf.Tensor:
-    """What the unknowns of the layer right before do, δ at first: no product, so no estimate."""
+    """Returns the exact spread of each unit that the layer right before causes, δ at first."""
     if before is None:
-        return radius * _norm(kernel, axis=0)
+        return radius * l2_norm(kernel, axis=0)
     return tf.matmul(before.half, tf.abs(kernel))
 
 
-def _source(size: int, radius: tf.Tensor, layer: Layer | None, projections, seed) -> _Source:
-    """δ where there is no layer, else the e's of the layer; of so many entries."""
-    exact = projections is None or size <= projections
-    if exact:
+def _source(
+    size: int, radius: tf.Tensor, layer: Layer | None, projections: int | None, seed: tf.Tensor
+) -> _Source:
+    """Returns δ where there is no layer, else the e's of the layer; of so many entries."""
+    drawn = None if projections is None or size <= projections else projections
+    if drawn is None:
         rows = tf.eye(size, dtype=radius.dtype)[None]
     elif layer is None:
-        rows = tf.random.stateless_normal((1, projections, size), seed, dtype=radius.dtype)
+        rows = tf.random.stateless_normal((1, drawn, size), seed, dtype=radius.dtype)
     else:
-        uniform = tf.random.stateless_uniform((1, projections, size), seed, dtype=radius.dtype)
+        uniform = tf.random.stateless_uniform((1, drawn, size), seed, dtype=radius.dtype)
         rows = tf.tan(math.pi * (uniform - 0.5))
     if layer is None:
-        scale = radius / (1.0 if exact else _mean_of_chi(projections))
-        return _Source(rows, lambda rows: scale * _norm(rows, axis=1))
-    spread = _sum_of_sizes if exact else _median_size
+        scale = radius / (1.0 if drawn is None else _mean_of_chi(drawn))
+        return _Source(rows, lambda rows: scale * l2_norm(rows, axis=1))
+    spread = _sum_of_sizes if drawn is None else _median_size
     return _Source(layer.half[:, None] * rows, spread)
 
 
 def _mean_of_chi(freedom: int) -> float:
-    """The mean length of so many standard normal numbers."""
+    """Returns the mean length of so many standard normal numbers."""
     return math.sqrt(2.0) * math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
-
-
-def _norm(array: tf.Tensor, axis: int) -> tf.Tensor:
-    return tf.sqrt(tf.reduce_sum(array * array, axis=axis) + _TINY)
 
 
 def _sum_of_sizes(rows: tf.Tensor) -> tf.Tensor:
@@ -201,7 +204,7 @@ def _sum_of_sizes(rows: tf.Tensor) -> tf.Tensor:
 
 
 def _median_size(rows: tf.Tensor) -> tf.Tensor:
-    """The median of |·| over the rows; between the two in the middle where there are two."""
+    """Returns the median of |·| over the rows; the mean of the middle two of an even count."""
     count = rows.shape[1]
     largest = tf.math.top_k(tf.abs(tf.transpose(rows, (0, 2, 1))), count // 2 + 1).values
     return largest[..., -1] if count % 2 else (largest[..., -1] + largest[..., -2]) / 2.0

@@ -6,12 +6,14 @@ robustness and accuracy" (2019), equation 5 and algorithm 1, with l2 steps.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from keras_curv.errors import require_non_negative
+from keras_curv.training.ball_model import flattened
 from keras_curv.training.logits_model import class_numbers
-from keras_curv.training.rivals.ball_model import flattened
 from keras_curv.training.rivals.pgd import AttackedModel
 
 _START = 1e-3  # spread of the first points; at x itself the divergence has no gradient
@@ -29,38 +31,22 @@ class TRADESModel(AttackedModel):
     and `divergence`, which stay 0 with `trade_off=0`, for nothing is attacked then.
 
     Args:
-        base: a built model with one input and one output of logits, a plain chain of layers with
-            any activation of `ACTIVATIONS`.
-        radius: ρ > 0 of the ball, in units of the model's input.
-        trade_off: 1/λ ≥ 0.
-        attack_steps: gradients for each attack.
-        step_size: a step is `step_size · ρ / attack_steps` long.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        seed: of the random starts, which differ from step to step, and are the same at every
-            evaluation. XLA draws other ones.
-
-    Raises:
-        InputError: an argument out of range, or the base has a part that cannot be read.
-
-    Example:
-        >>> dense = keras.layers.Dense
-        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "relu"), dense(3)])
-        >>> model = TRADESModel(base, radius=0.5)
-        >>> model.compile("adam")
-        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
-        >>> sorted(history.history)
-        ['attack_accuracy', 'clean_accuracy', 'divergence', 'loss']
+        trade_off: 1/λ ≥ 0; for the other arguments see `AttackedModel`.
     """
 
-    def __init__(self, base, radius, *, trade_off=6.0, **kwargs):
+    options = (*AttackedModel.options, "trade_off")
+
+    def __init__(self, base: keras.Model, radius: float, *, trade_off: float = 6.0, **kwargs: Any):
         super().__init__(base, radius, **kwargs)
         self.trade_off = require_non_negative(trade_off, "trade_off")
         self.divergence_metric = keras.metrics.Mean("divergence")
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The compiled loss, plus the divergence."""
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns the compiled loss, plus the divergence."""
         label = class_numbers(y)
-        clean_loss = super().compute_loss(x, label, y_pred, sample_weight, training)
+        clean_loss = self.compiled_loss(label, y_pred, sample_weight)
         if self.trade_off == 0.0:
             return clean_loss
         network = self.live.now()
@@ -74,24 +60,21 @@ class TRADESModel(AttackedModel):
         self.divergence_metric.update_state(_divergences(y_pred, worst), sample_weight)
         return clean_loss + self.trade_off * divergence
 
-    def get_config(self):
-        """What `from_config` takes."""
-        return {**super().get_config(), "trade_off": self.trade_off}
-
 
 class _Divergence(keras.losses.Loss):
-    """The mean, weighted and shared between replicas as Keras does it for any loss."""
+    """The mean divergence, weighted and shared between replicas as Keras does it for any loss."""
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         return _divergences(y_true, y_pred)
 
 
 def _divergences(clean: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """`KL(softmax(clean) ‖ softmax(other))` of each row, float32."""
+    """Returns `KL(softmax(clean) ‖ softmax(other))` of each row, float32."""
     log_p = tf.nn.log_softmax(tf.cast(clean, tf.float32))
     log_q = tf.nn.log_softmax(tf.cast(other, tf.float32))
     return tf.reduce_sum(tf.exp(log_p) * (log_p - log_q), axis=-1)
 
 
-def _beside(x: tf.Tensor, radius, seed) -> tf.Tensor:
+def _beside(x: tf.Tensor, radius: Any, seed: tf.Tensor) -> tf.Tensor:
+    """Returns points a small Gaussian step off x."""
     return x + _START * tf.random.stateless_normal(tf.shape(x), seed)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_curv import CurvatureCertificate, curvature_attack
 from keras_curv.certificates.certificate import choose_rivals
-from keras_curv.reproduce.reference_solvers import algorithm1, algorithm2
+from keras_curv.reproduce.algorithms_1_and_2 import algorithm1, algorithm2
 
 
 @pytest.fixture(params=["softplus", "sigmoid", "tanh"])

@@ -15,7 +15,8 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 
@@ -26,8 +27,8 @@ from keras_curv.errors import InputError
 from keras_curv.files import write_json, write_text, writing
 from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
-from keras_curv.reproduce.results import Result
 from keras_curv.reproduce.tables import Row, Table
+from keras_curv.reproduce.write import Result
 from keras_curv.training import trainer as training
 from keras_curv.training.recipe import Recipe
 
@@ -46,7 +47,7 @@ def reproduce(
     layers: Sequence[int] | None = None,
     train: bool = True,
     progress: bool = False,
-    say=lambda text: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, pathlib.Path]:
     """Trains and measures what a table asks for, and writes it down.
 
@@ -83,14 +84,14 @@ def reproduce(
         _Net(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
         for row in tables.rows(name)
     ]
-    elsewhere, failed = 0, None
+    busy, failed = 0, None
     for net in nets:
-        left = layers is not None and net.row.layers not in layers
-        if left or not net.missing(net.known()) or not (train or net.trained):
+        excluded = layers is not None and net.row.layers not in layers
+        if excluded or not net.missing(net.known()) or not (train or net.trained):
             continue
         with lock(net.model.with_suffix(".lock")) as ours:
             if not ours:
-                elsewhere += 1
+                busy += 1
                 continue
             say(f"{name}: {net}")
             try:
@@ -98,10 +99,8 @@ def reproduce(
                 net.measure()
             except InputError as error:
                 failed = error
-    if elsewhere:
-        say(
-            f"{name}: {elsewhere} of {len(nets)} are in work elsewhere; start again to take them in"
-        )
+    if busy:
+        say(f"{name}: {busy} of {len(nets)} are in work elsewhere; start again to take them in")
     limited = examples.count < whole.count
     marks = write.Marks(name, examples, quick=quick, limited=limited, seed=seed)
     with lock(folder / "measurements" / f"{marks.stem}.lock", wait=True):
@@ -111,8 +110,8 @@ def reproduce(
     return files
 
 
-def key(*settings) -> str:
-    """A short name for what these settings decide."""
+def key(*settings: Any) -> str:
+    """Returns a short name for what these settings decide."""
     parts = [one.given() if isinstance(one, Recipe) else one for one in settings]
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -120,7 +119,7 @@ def key(*settings) -> str:
 
 @contextlib.contextmanager
 def lock(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
-    """Whether the lock is ours; it goes with the process, however that ends."""
+    """Yields whether the lock is ours; it goes with the process, however that ends."""
     with writing(path):
         file = open(path, "w")
     with file:
@@ -142,7 +141,9 @@ class _Net:
         measured: JSON file of figures, by what exactly they mean; null where there is none.
     """
 
-    def __init__(self, folder, table: Table, row: Row, recipe: Recipe, examples: Examples):
+    def __init__(
+        self, folder: pathlib.Path, table: Table, row: Row, recipe: Recipe, examples: Examples
+    ):
         self.row, self.recipe = row, recipe
         self._table, self._examples = table, examples
         words = (recipe.dataset, recipe.layers, recipe.activation, recipe.loss)
@@ -152,7 +153,7 @@ class _Net:
         known_by = [examples.name, examples.fingerprint, examples.count, table.radius]
         self.measured = folder / "measurements" / f"{name}_{key(known_by)}.json"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.recipe.architecture}, {self.row.training} {self.row.weight or ''}".strip()
 
     @property
@@ -161,18 +162,18 @@ class _Net:
         return (self.model / "CARD.md").is_file()
 
     def known(self) -> dict:
-        """Figures by what exactly they mean."""
+        """Returns the figures by what exactly they mean."""
         return _read(self.measured)
 
     def missing(self, known: dict) -> list[str]:
-        """Columns that there are of such a network, on this machine, and that nobody measured."""
+        """Returns the columns that can be measured here of such a network, and were not yet."""
         return [
             column
             for column in self._table.columns
             if self._applies(column) and _meaning(column) not in known
         ]
 
-    def train(self, data_dir, progress: bool) -> None:
+    def train(self, data_dir: str | None, progress: bool) -> None:
         """Trains it unless that is done; goes on with a training that was interrupted."""
         if self.trained:
             training.require_same_recipe(self.model, self.recipe)
@@ -203,7 +204,7 @@ class _Net:
             write_text(self.measured, json.dumps(known, indent=1))
 
     def result(self) -> Result:
-        """What is known of it now."""
+        """Returns what is known of it now."""
         known, took = self.known(), _read(self.training) or {"resumed": True}
         figures = {column: known.get(_meaning(column)) for column in self._table.columns}
         return Result(
@@ -223,12 +224,12 @@ class _Net:
 
 
 def _meaning(column: str) -> str:
-    """What a figure is kept by: if the column comes to mean something else, it is measured anew."""
+    """Returns the key of a figure: a column that comes to mean something else is measured anew."""
     return f"{COLUMNS[column].heading}: {COLUMNS[column].meaning}"
 
 
 def _read(file: pathlib.Path) -> dict:
-    """What is in a JSON file; nothing where there is none."""
+    """Returns the object in a JSON file; an empty one where there is no file."""
     if not file.is_file():
         return {}
     try:

@@ -1,0 +1,201 @@
+"""Curvature-based robust training (CRT), and the certified loss in its place.
+
+The model wraps a base that returns logits; after training, export the base. How its curvature is
+estimated: `regularizer.py`.
+
+The certified loss. Let `∇²f_t ≽ −κ_t` for the margin f_t of the label over rival t. For any
+x̂_t in the ball of radius ρ around x, the dual optimum of the attack is at most
+
+    V_t = f_t(x̂_t) + (κ_t/2) (‖x̂_t − x‖² − ρ²),
+
+and equal to it where x̂_t is the minimiser, which is where the attack ends up. There, by the
+envelope theorem, the gradient of V_t in the weights, through κ_t too, is that of the optimum,
+with x̂_t held fixed. `log(1 + Σ_t exp(−V_t))` is the cross-entropy of the logits
+`(0, −V_1, …, −V_k)` with the first as label, so whichever loss the model was compiled with is
+given these. It is a surrogate: k rivals, and an estimated κ. Only a certificate is a bound.
+
+Reference: Singla & Feizi (2020), section 5, for curvature-based robust training.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_curv.attacks.crt import curvature_attack
+from keras_curv.errors import InputError, require_at_least, require_one_of
+from keras_curv.network.network import likeliest_rivals
+from keras_curv.training.ball_model import BallModel, flattened
+from keras_curv.training.regularizer import CurvatureModel
+
+LOSSES = ("certified", "crt")
+_RIVALS = 4  # of the certified loss, by default
+_NEVER = -1e9  # the logit of a class that takes no part
+
+
+class _Attacked(NamedTuple):
+    """What takes the place of the labels while a step works on attacked examples.
+
+    Attributes:
+        label: `(n,)`.
+        rival: `(n, k)`.
+        shortfall: `min(‖x̂ − x‖² − ρ², 0)/2`, `(n, k)`.
+        minus_m: κ, without a gradient, `(n, k)`.
+        distance: ‖x̂ − x‖, `(n, k)`.
+        solved: whether the attack met its dual bound, `(n, k)`.
+        logits: of the clean examples, `(n, classes)`.
+    """
+
+    label: tf.Tensor
+    rival: tf.Tensor
+    shortfall: tf.Tensor
+    minus_m: tf.Tensor
+    distance: tf.Tensor
+    solved: tf.Tensor
+    logits: tf.Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_curv")
+class CRTModel(CurvatureModel, BallModel):
+    """Trains a base model on the worst points that curvature finds in an l2 ball.
+
+    `loss="crt"` is the paper's objective: the compiled loss at the attack toward the
+    runner-up, plus `γ · mean κ`. `loss="certified"` (see the module's docstring) attacks
+    toward the k likeliest rivals and gives the compiled loss the dual values; it pushes
+    curvature down by itself, so γ may be 0.
+
+    Metrics: those compiled, on the clean examples; `clean_accuracy`; `certified`, the fraction
+    whose dual values are all positive (an estimate, of these rivals alone); `curvature`, mean
+    κ; `attack_distance`, mean ‖x̂ − x‖; `attack_success`, how often the attack met its bound.
+
+    Args:
+        base: as for `CurvatureRegularizer`.
+        radius: ρ > 0 of the ball, in units of the model's input.
+        gamma: γ ≥ 0.
+        loss: "certified" or "crt".
+        rivals: k, of the certified loss; None: 4, or all where there are fewer.
+        attack_steps: gradients for each attack.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+
+    Raises:
+        InputError: an argument out of range, or the base has a part that cannot be read.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(3)])
+        >>> model = CRTModel(base, radius=0.5)
+        >>> model.compile("adam")
+        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
+        >>> base.export("robust")  # doctest: +SKIP
+
+    Reference: Singla & Feizi (2020), section 5, equation 10, for "crt".
+    """
+
+    options = ("gamma", *BallModel.options, "rivals", "attack_steps")
+
+    def __init__(
+        self,
+        base: keras.Model,
+        radius: float,
+        gamma: float = 0.0,
+        *,
+        loss: str = "certified",
+        rivals: int | None = None,
+        attack_steps: int = 2,
+        ramp_steps: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
+        self.objective = require_one_of(loss, LOSSES, "loss")
+        others = self.live.sizes[-1] - 1
+        if loss == "crt" and rivals not in (None, 1):
+            raise InputError(f"loss='crt' attacks the runner-up alone. Received: rivals={rivals}")
+        if rivals is not None and rivals not in range(1, others + 1):
+            raise InputError(
+                f"rivals must be from 1 to {others}, the other classes. Received: {rivals}"
+            )
+        self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS, others))
+        self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
+        self.certified_metric = keras.metrics.Mean("certified")
+        self.distance_metric = keras.metrics.Mean("attack_distance")
+        self.success_metric = keras.metrics.Mean("attack_success")
+
+    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+        """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
+        x, label, sample_weight = super().prepared(data, training)
+        network, radius = self.live.now(), self.current_radius(training)
+        flat = flattened(x, network.dim)
+        logits = network.logits(flat)
+        rival = likeliest_rivals(logits, label, self.rivals)
+        minus_m = self.minus_m(network, label, rival)
+        attack = curvature_attack(
+            network,
+            flat,
+            label,
+            rival,
+            radius=radius,
+            curvature=minus_m,
+            steps=self.attack_steps,
+            tolerance=1e-3,
+        )
+        offset = attack.point - flat[:, None]
+        square = tf.reduce_sum(offset * offset, axis=-1)
+        points = tf.reshape(attack.point, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
+        y = _Attacked(
+            label,
+            rival,
+            shortfall=tf.minimum(square - radius * radius, 0.0) / 2.0,
+            minus_m=minus_m,
+            distance=tf.sqrt(square),
+            solved=attack.primal_equals_dual,
+            logits=logits,
+        )
+        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
+
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns the compiled loss at the worst logits, plus the penalty."""
+        if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
+            return self.compiled_loss(y, y_pred, sample_weight)
+        minus_m = self.minus_m(self.live.now(), y.label, y.rival)
+        self.add_penalty(minus_m, sample_weight)
+        if self.objective == "certified":
+            y_pred = self._worst_logits(y, _dual_values(y, y_pred, minus_m))
+        return self.compiled_loss(y.label, y_pred, sample_weight)
+
+    def _worst_logits(self, y: _Attacked, dual_values: tf.Tensor) -> tf.Tensor:
+        """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`."""
+        classes = self.live.sizes[-1]
+        rivals = tf.one_hot(y.rival, classes)
+        taking_part = tf.one_hot(y.label, classes) + tf.reduce_sum(rivals, axis=1)
+        worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
+        return worst + _NEVER * (1.0 - taking_part)
+
+    def compute_metrics(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the compiled metrics on the clean examples, and what the attack met."""
+        if not isinstance(y, _Attacked):
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        proved = tf.reduce_all(_dual_values(y, y_pred, y.minus_m) > 0.0, axis=1)
+        self.certified_metric.update_state(proved, sample_weight)
+        self.curvature_metric.update_state(y.minus_m)
+        self.distance_metric.update_state(y.distance)
+        self.success_metric.update_state(y.solved)
+        return super().compute_metrics(x, y.label, y.logits, sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        return {**super().get_config(), "loss": self.objective}
+
+
+def _dual_values(y: _Attacked, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+    """Returns V_t, `(n, k)`, from the logits at the attacked points, `(n·k, classes)`."""
+    classes = logits.shape[-1]
+    logits = tf.reshape(tf.cast(logits, tf.float32), (-1, y.rival.shape[1], classes))
+    # Products with one-hot rows instead of gathers: their gradients are dense.
+    sign = tf.one_hot(y.label, classes)[:, None] - tf.one_hot(y.rival, classes)
+    return tf.reduce_sum(sign * logits, axis=-1) + minus_m * y.shortfall
