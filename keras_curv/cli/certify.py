@@ -45,6 +45,19 @@ MODEL.define(
     "What the proof is about. real: real arithmetic on the stored weights; float32: also what a server makes of them in float32.",
 )
 
+MODEL.define(
+    "float",
+    "tolerance",
+    0.01,
+    "Relative gain in radius that --method auto asks no further method for; 0 asks for every last digit. No radius becomes wrong by it, only smaller by as much.",
+)
+MODEL.define(
+    "bool",
+    "decide",
+    False,
+    "Asks of each example only whether each --radius is proved or cannot be, which is many times faster; radii in rows are then lower bounds, enough for that.",
+)
+
 NAMED = COMMAND.section("A data set by name")
 NAMED.define(
     "string",
@@ -229,8 +242,7 @@ def refuse_flags_without_effect() -> None:
     if FLAGS.method != "smoothing":
         SMOOTHING.refuse("is for --method smoothing")
     elif not FLAGS.requests:
-        others = [name for name in MODEL.names if name != "guarantee"]
-        MODEL.refuse("is not for --method smoothing, which has its own", but=others)
+        MODEL.refuse("is not for --method smoothing", but=["saved_model", "signature", "method"])
 
 
 def certify_examples() -> dict:
@@ -285,7 +297,7 @@ def common_options() -> dict:
     if FLAGS.runner is not None:
         with quiet_stderr(), contextlib.suppress(ImportError):
             import keras_curv.runs.beam  # noqa: F401  which greets too
-    names = "signature method guarantee batch_size output resume summary plot report runner"
+    names = "signature method guarantee tolerance decide batch_size output resume summary plot report runner"
     options = {name: FLAGS[name].value for name in names.split()}
     if FLAGS.radius:
         options["radii"] = FLAGS.radius

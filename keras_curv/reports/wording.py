@@ -31,6 +31,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
         *_smoothing(summary),
         ("proved by", _shares(summary["methods"])),
+        *_search(summary),
         ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
     ]
 
@@ -65,6 +66,16 @@ def _shares(methods: dict[str, int]) -> str:
     """Tells which methods proved which part of the radii."""
     total = sum(methods.values())
     return ", ".join(f"{name} {percent(n / total, 1)}" for name, n in methods.items()) or "none"
+
+
+def _search(summary: dict) -> list[tuple[str, str]]:
+    """How much was asked for, if less than all."""
+    if summary.get("decide"):
+        return [("decided", "at these radii only: each radius is at least what is written")]
+    if summary["method"] != "auto" or not summary.get("tolerance"):
+        return []
+    text = "a further method is asked where it may gain more than"
+    return [("tolerance", f"{text} {100.0 * summary['tolerance']:.3g} %")]
 
 
 def _smoothing(summary: dict) -> list[tuple[str, str]]:

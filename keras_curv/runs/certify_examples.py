@@ -91,9 +91,7 @@ class ExampleJob(Job):
         self._certify: Callable
         if smoothing is None:
             require_one_of(rivals, RIVALS, "rivals")
-            certifier = Certifier(
-                model, signature=options.signature, method=method, guarantee=guarantee
-            )
+            certifier = Certifier(model, **options.certifier)
             self._certify = certifier.certify
         else:
             require_one_of(rivals, VOTE_RIVALS, "rivals, with smoothing,")
@@ -123,8 +121,7 @@ class ExampleJob(Job):
             "seed": options.seed,
             "batch_size": options.batch_size or certifier.batch_size(rivals),
         }
-        if smoothing is not None:
-            self.settings |= dataclasses.asdict(smoothing)
+        self.settings |= options.search if smoothing is None else dataclasses.asdict(smoothing)
 
     def batches(self, start: int) -> Iterator[list[Row]]:
         """Certifies from example `start` on, which is the first of a batch."""

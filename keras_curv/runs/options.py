@@ -23,7 +23,10 @@ class RunOptions:
 
     Attributes:
         signature: of the SavedModel; of logged requests, for those that name none.
-        method, guarantee: as for `certify`.
+        method, guarantee, tolerance: as for `certify`.
+        decide: ask for no more of each example than whether each of the radii is proved, or an
+            adversarial point within it is known, which is many times faster. The radii in rows are
+            proved all the same, and may be far from the largest.
         batch_size: examples at a time; None: by the size of the model.
         radii: at which to report certified accuracy.
         required: certified accuracy at every radius, for the verdict.
@@ -46,6 +49,8 @@ class RunOptions:
     signature: str = saved_model.DEFAULT_SIGNATURE
     method: str = "auto"
     guarantee: str = "real"
+    tolerance: float = 0.01
+    decide: bool = False
     batch_size: int | None = None
     radii: Sequence[float] = DEFAULT_RADII
     required: float | None = None
@@ -64,6 +69,7 @@ class RunOptions:
             raise InputError("radii must be one at least. Received: none")
         radii = tuple(require_positive(radius, "radius") for radius in self.radii)
         object.__setattr__(self, "radii", radii)
+        require_fraction(self.tolerance, "tolerance")
         require_fraction(self.required, "the certified accuracy required")
         if self.batch_size is not None:
             require_at_least(self.batch_size, 1, "batch_size")
@@ -77,6 +83,25 @@ class RunOptions:
             raise InputError(
                 "a runner needs an output file: its workers leave their rows beside it"
             )
+
+    @property
+    def certifier(self) -> dict:
+        """What `Certifier` takes of this."""
+        return {
+            "signature": self.signature,
+            "method": self.method,
+            "guarantee": self.guarantee,
+            "tolerance": self.tolerance,
+            "decide": self.radii if self.decide else None,
+        }
+
+    @property
+    def search(self) -> dict:
+        """What rows depend on besides method and guarantee, as JSON can hold it."""
+        return {
+            "tolerance": self.tolerance,
+            "decide": list(self.radii) if self.decide else None,
+        }
 
     @property
     def requirements(self) -> dict:

@@ -94,6 +94,7 @@ class RequestJob(Job):
             "signature": options.signature,
             "method": options.method,
             "guarantee": options.guarantee,
+            **options.search,
             "batch_size": options.batch_size or BATCH_SIZE,
             "model_name": options.model_name,
         }
@@ -199,9 +200,7 @@ def lost_file(path: str, comparison: Comparison) -> Iterator[LostRows]:
 def request_log(model: str, patterns: Sequence[str], options: RequestOptions) -> RequestLog:
     """Opens a log, held against the versions of a model and of a baseline, if there is one."""
     sides = [
-        Versions(
-            path, signature=options.signature, method=options.method, guarantee=options.guarantee
-        )
+        Versions(path, **options.certifier)
         for path in (model, options.baseline)
         if path is not None
     ]

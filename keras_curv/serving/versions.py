@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
@@ -39,7 +41,7 @@ class Versions:
             served it, or to the newest where it names none. Or one SavedModel directory; then
             every request belongs to it, whatever version it names.
         signature: of requests that name none.
-        method, guarantee: as for `certify`.
+        method, guarantee, tolerance, decide: as for `Certifier`.
 
     Attributes:
         path: as given.
@@ -55,6 +57,8 @@ class Versions:
         signature: str = saved_model.DEFAULT_SIGNATURE,
         method: str = "auto",
         guarantee: str = "real",
+        tolerance: float = 0.01,
+        decide: Sequence[float] | None = None,
     ):
         self.path = str(path)
         base = pathlib.Path(path)
@@ -71,7 +75,12 @@ class Versions:
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
         self._signature = signature
-        self._options = {"method": method, "guarantee": guarantee}
+        self._options: dict[str, Any] = {
+            "method": method,
+            "guarantee": guarantee,
+            "tolerance": tolerance,
+            "decide": decide,
+        }
         self._inputs: dict[str, dict[str, list[str]] | Refusal] = {}
         self._models: dict[tuple[str, str], Model | Refusal] = {}
 

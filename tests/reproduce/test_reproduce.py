@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from keras_curv.reproduce.write import Result
 
 from keras_curv import InputError, data
 from keras_curv.certificates.certifier import success_rates
@@ -21,6 +20,7 @@ from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.reproduce import measurements, recipes, tables, write
 from keras_curv.reproduce import reproduce as run
 from keras_curv.reproduce.measurements import COLUMNS, Subject
+from keras_curv.reproduce.write import Result
 from keras_curv.training import trainer as training_run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -217,7 +217,6 @@ def test_the_command_line(script, capfd, local, tmp_path):
         (("--runner", "DirectRunner", "--beam_option", "direct_num_worker=2"), "has no option"),
         (("--runner", "DirectRunner", "--beam_option", "direct_num_workers=x"), "invalid int"),
         (("--beam_option", "direct_num_workers=2"), "name a runner too"),
-        (("--runner", "DirectRunner", "--requests", "log"), "--runner is not for --requests"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(script, capfd, tmp_path, arguments, message):
