@@ -40,7 +40,7 @@ class Activation:
         hinge: whether σ(z) = max(z, 0).
 
     Example:
-        >>> from keras_curv import activations
+        >>> from keras_curv.network import activations
         >>> activations.get("softplus").second_range
         (0.0, 0.25)
     """
