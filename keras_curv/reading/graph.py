@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +22,6 @@ from keras_curv.reading import patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import NODES, TOTAL_ENTRIES, require_at_most
-from keras_curv.reading.nodes import node_name
 from keras_curv.reading.op_rules import ACTIVATION_OPS, Unreadable, apply
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
@@ -63,7 +63,6 @@ def read_network(
         values: dict[str, object] = {input_node: Flow.input(input_shape)}
         nodes = {node.name: node for node in definition.node}
         needed = _in_order(nodes, output.split(":")[0])
-        _refuse_beside(nodes, needed)
         nodes = patterns.contracted({name: nodes[name] for name in needed})
         order = _in_order(nodes, output.split(":")[0])
     except (InputError, LookupError, ValueError) as error:
@@ -95,28 +94,10 @@ def read_network(
         raise InputError(f"{source}: {error}") from error
 
 
-_IDLE = ("NoOp", "Const", "Identity", "ReadVariableOp", "Placeholder")
-
-
-def _refuse_beside(nodes: dict[str, node_def_pb2.NodeDef], needed: list[str]) -> None:
-    """Refuses what would be computed with the output, but not for it: behind a control edge."""
-    seen, waiting = set(needed), [i for name in needed for i in nodes[name].input]
-    while waiting:
-        name = node_name(waiting.pop())
-        if name in seen:
-            continue
-        seen.add(name)
-        if nodes[name].op not in _IDLE:
-            raise InputError(
-                f"op {nodes[name].op} (node {name!r}) would be computed beside the output"
-            )
-        waiting += nodes[name].input
-
-
 _SAME = (*patterns.HANDS_ON, "Reshape")
 
 
-def _entries(value) -> int:
+def _entries(value: Any) -> int:
     """How many numbers a constant holds; a flow holds what its layers count."""
     if isinstance(value, Flow):
         return value.shift.shape[0]
@@ -154,6 +135,8 @@ def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
         'mul:0'
     """
     head = patterns.Source({node.name: node for node in definition.node})(output)
+    if head is None:
+        raise InputError(f"{output!r} has no head")
     name, _, index = head.input[0].partition(":")
     return f"{name}:{index or 0}"
 

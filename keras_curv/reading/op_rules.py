@@ -23,7 +23,7 @@ from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.reading import convolution, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.limits import require_shape
+from keras_curv.reading.limits import NODES, TENSOR_ENTRIES, require_shape
 
 
 class Unreadable(Exception):
@@ -98,10 +98,12 @@ def _require_float(node: node_def_pb2.NodeDef) -> None:
 def _refuse_large(op: str, constants: list) -> None:
     """Refuses what constants would grow to, put together or broadcast against one another."""
     shapes = [constant.shape for constant in constants]
+    integers = any(isinstance(constant, np.ndarray) for constant in constants)
+    limit = NODES if integers else TENSOR_ENTRIES  # integers are shapes, and parts of them
     if op in ("ConcatV2", "Pack"):
-        require_shape([sum(math.prod(shape) for shape in shapes)])
+        require_shape([sum(math.prod(shape) for shape in shapes)], limit)
     elif len(shapes) > 1 and op in _BROADCAST:
-        require_shape(np.broadcast_shapes(*shapes))
+        require_shape(np.broadcast_shapes(*shapes), limit)
 
 
 def _constant(array: np.ndarray):
@@ -154,15 +156,25 @@ def _identity(node, value, *others):
 @_rule("Cast")
 def _cast(node, value):
     target = tf.dtypes.as_dtype(node.attr["DstT"].type)
+    if node.attr["Truncate"].b:
+        raise Unreadable("a cast that cuts digits off rounds by more than is charged")
     if target in (tf.float32, tf.float64):
         if isinstance(value, np.ndarray):
-            raise Unreadable("a float made from integers may depend on the batch size")
+            return _float_of(value)
         if isinstance(value, Ball) and target == tf.float32 and value.overflows_float32():
             raise Unreadable("a constant is too large for float32")
         return value.rounded()  # in real arithmetic it keeps its value
     if isinstance(value, np.ndarray) and target in (tf.int32, tf.int64):
         return value  # a shape, or part of one, and small
     raise Unreadable(f"a cast to {target.name} rounds; use float32 or float64 throughout")
+
+
+def _float_of(integers: np.ndarray) -> Ball:
+    if integers.dtype == np.bool_ or any(isinstance(n, _BatchSize) for n in integers.flat):
+        raise Unreadable("a float made from integers may depend on the batch size")
+    if any(abs(int(n)) > 2**24 for n in integers.flat):
+        raise Unreadable("an integer is too large for float32 to hold")
+    return Ball.exact(integers.astype(np.float64))
 
 
 @_rule("Add", "AddV2", "BiasAdd")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import pytest
+import tensorflow as tf
 from hostile_models.models import Net
 from refused import assert_refused
 
@@ -51,6 +52,12 @@ def test_keras_models_without_a_rule_are_refused(case, live, tmp_path):
     if not live:
         model.export(str(tmp_path / "model"), verbose=False)
     assert_refused(model if live else tmp_path / "model", word)
+
+
+def test_a_model_saved_without_its_variables_is_pointed_to_export(tmp_path):
+    """As `tf.saved_model.save` does with models of Keras 3."""
+    tf.saved_model.save(_stack(lambda: L.Dense(5, "tanh"))(), str(tmp_path / "model"))
+    assert_refused(tmp_path / "model", "model.export(directory)")
 
 
 def test_a_model_without_a_shape_is_refused():
