@@ -216,7 +216,7 @@ def _lowest_margins(network: Network, x, label, radius, rng, steps=25) -> np.nda
     rivals = np.array([[t for t in range(network.classes) if t != y] for y in label])
     count = rivals.shape[1]
     x, radius = (np.repeat(array, 2 * count, axis=0) for array in (x, radius))
-    label, target = np.repeat(label, 2 * count), np.repeat(rivals, 2, axis=0).reshape(-1)
+    label, target = np.repeat(label, 2 * count), np.repeat(rivals, 2, axis=1).reshape(-1)
     point, lowest = x.copy(), np.full(len(x), np.inf)
     point[1::2] += radius[1::2, None] * _unit(rng.standard_normal(point[1::2].shape))
     for step in range(steps):
