@@ -1,4 +1,4 @@
-"""Activations with kinks: values, slopes, ranges and lines, against samples and exact arithmetic."""
+"""Activations with kinks: values, slopes, ranges and lines, by samples and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -183,9 +183,9 @@ def test_leaky_relu_by_hand():
 
 def test_relu6_by_hand():
     relu6 = activations.get("relu6")
-    lines = relaxation(relu6, np.array([4.0, 4.0]), np.array([8.0, 12.0]))
-    np.testing.assert_allclose(lines.lower_slope, [0.5, 0.25], rtol=1e-14)  # chords
-    np.testing.assert_allclose(lines.lower_intercept, [2.0, 3.0], rtol=1e-13)
+    lines = relaxation(relu6, np.array([4.0, 4.0]), np.array([7.0, 12.0]))
+    np.testing.assert_allclose(lines.lower_slope, [2.0 / 3.0, 0.25], rtol=1e-14)  # chords
+    np.testing.assert_allclose(lines.lower_intercept, [4.0 / 3.0, 3.0], rtol=1e-13)
     np.testing.assert_allclose(lines.upper_slope, [1.0, 0.0], atol=1e-14)
     np.testing.assert_allclose(lines.upper_intercept, [0.0, 6.0], atol=1e-13)
 
