@@ -114,6 +114,9 @@ def _rows(source: Source, node: NodeDef) -> NodeDef | None:
     before = source(product.input[0])
     if before is None or before.op != "Reshape":
         return None
+    shape = _constant(source(before.input[1]))
+    if shape is not None and shape.reshape(-1)[:1].tolist() != [-1]:
+        return None  # it is for one size of the batch only
     inputs = [before.input[0], product.input[1]]
     # No node of a graph has a space in its name.
     return _with(product, "RowsMatMul", inputs, f"{product.name} in rows, for {node.name}")
