@@ -34,7 +34,7 @@ KERAS = {
     "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "op Greater"),
     "hard shrink": (_stack(lambda: L.Dense(5, "hard_shrink")), "op "),
     "exponential": (_stack(lambda: L.Dense(5, "exponential")), "op Exp"),
-    "recurrent slices": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
+    "slice of examples": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
     "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
     "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
