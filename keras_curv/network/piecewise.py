@@ -116,16 +116,4 @@ HARD_SILU = Activation(
     kinks=(-3.0, 3.0),
     piece_range=(0.0, _ULPS / 3.0),
 )
-SPARSE_SIGMOID = Activation(
-    name="sparse_sigmoid",
-    value=lambda z: 0.5 * (tf.clip_by_value(z, -1.0, 1.0) + 1.0),
-    first=lambda z: 0.5 * tf.cast(tf.abs(z) < 1.0, z.dtype),
-    second=tf.zeros_like,
-    first_range=(0.0, 0.5),
-    second_range=(-math.inf, math.inf),
-    first_extrema=(0.0,),
-    second_extrema=(),
-    kinks=(-1.0, 1.0),
-    piece_range=(0.0, 0.0),
-)
-PIECEWISE = (LEAKY_RELU, RELU6, SELU, HARD_SILU, SPARSE_SIGMOID)
+PIECEWISE = (LEAKY_RELU, RELU6, SELU, HARD_SILU)

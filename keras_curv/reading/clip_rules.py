@@ -40,6 +40,14 @@ def clipped(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     return value.shifted(-edge).activated(name).shifted(edge)
 
 
+def sparse_sigmoid(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
+    """`½ (min(max(z, −1), 1) + 1)`, which a server computes of a sum z + 1 that it rounds."""
+    _require_flow(value)
+    ones = np.ones(value.shift.shape)
+    ramp = value.shifted(Ball.exact(ones)).activated("capped_relu(2.0)")
+    return ramp.scaled(Ball.exact(0.5 * ones))
+
+
 def piecewise(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     """`Relu6`, `Selu` and `LeakyRelu`."""
     _require_flow(value)

@@ -292,6 +292,9 @@ def _activation(node, value):
     return value.activated(node.op.lower())
 
 
+_rule("sparse_sigmoid")(clip_rules.sparse_sigmoid)
+
+
 @_rule("Softmax", "LogSoftmax")
 def _head(node, value):
     if not isinstance(value, Flow) or len(value.shape) != 1:

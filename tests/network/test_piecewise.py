@@ -37,7 +37,6 @@ EXACT = {
     "capped_relu(0.5)": _clipped(0.0, 0.5),
     "selu": lambda z: _SCALE * z if z > 0 else _LEFT * mpmath.expm1(z),
     "hard_silu": lambda z: z * _clipped(0.0, 6.0)(z + 3) / 6,
-    "sparse_sigmoid": lambda z: (_clipped(-1.0, 1.0)(z) + 1) / 2,
 }
 
 
@@ -167,7 +166,7 @@ def test_unbounded_intervals(name):
         slope, intercept, upper_slope, upper_intercept = (part[row] for part in lines)
         assert np.all(value - (slope * inside + intercept) >= -slack)
         assert np.all(upper_slope * inside + upper_intercept - value >= -slack)
-    if entry.family in ("relu6", "capped_relu", "sparse_sigmoid"):
+    if entry.family in ("relu6", "capped_relu"):
         top = relaxation(entry, -np.inf, np.inf).upper_intercept
         assert top == pytest.approx(float(EXACT[name](mpmath.mpf(100))), rel=1e-13)
 
