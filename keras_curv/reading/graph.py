@@ -18,7 +18,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
-from keras_curv.reading import patterns
+from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import NODES, TOTAL_ENTRIES, require_at_most
@@ -64,6 +64,7 @@ def read_network(
         nodes = {node.name: node for node in definition.node}
         needed = _in_order(nodes, output.split(":")[0])
         nodes = patterns.contracted({name: nodes[name] for name in needed})
+        nodes = contractions.contracted(nodes)
         order = _in_order(nodes, output.split(":")[0])
     except (InputError, LookupError, ValueError) as error:
         raise InputError(f"{source}: its graph cannot be read: {error}") from error

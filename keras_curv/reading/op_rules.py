@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.network.activations import ACTIVATIONS
-from keras_curv.reading import convolution, patterns
+from keras_curv.reading import clip_rules, convolution, image_rules, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import NODES, TENSOR_ENTRIES, require_shape
@@ -116,15 +116,16 @@ def _constant(array: np.ndarray):
 
 
 # Of these, numbers come out as they went in, whatever their type.
-_EXACT = (*patterns.HANDS_ON, "Cast", "Shape", "Reshape", "Squeeze", "ExpandDims", "Transpose")
-_BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum")
+_EXACT = (
+    *(*patterns.HANDS_ON, "Cast", "Shape", "Reshape", "Squeeze", "ExpandDims", "Transpose"),
+    *("Pad", "StridedSlice", "Tile", "GatherV2", "ReverseV2", "SpaceToDepth", "DepthToSpace"),
+)
+_BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum")
 _KNOWN = f"there are bounds for: {', '.join(ACTIVATIONS)}"
 _WHY_NOT = {
-    "Relu6": f"ReLU6 is not supported; {_KNOWN}",
-    "LeakyRelu": f"leaky ReLU is not supported; {_KNOWN}",
-    "Selu": f"SELU is not supported; {_KNOWN}",
     "MaxPool": "max pooling is not supported; use average pooling, or strides",
-    "SpaceToBatchND": "a dilated convolution is not supported; use dilation_rate=1",
+    "SpaceToBatchND": "it mixes examples, and not as a dilated convolution does",
+    "Exp": f"its slope is unbounded; {_KNOWN}",
 }
 
 
@@ -244,7 +245,20 @@ def _of_constant(node, value):
 
 @_rule("Maximum")
 def _maximum(node, a, b):
-    return _need_constant(a).maximum(_need_constant(b))
+    if isinstance(b, Flow):
+        a, b = b, a
+    if not isinstance(a, Flow):
+        return _need_constant(a).maximum(_need_constant(b))
+    return clip_rules.maximum(a, _per_example(_need_constant(b), _grown(a, b)))
+
+
+@_rule("Minimum")
+def _minimum(node, a, b):
+    if isinstance(b, Flow):
+        a, b = b, a
+    if not isinstance(a, Flow):
+        raise Unreadable("a minimum of constants")
+    return clip_rules.minimum(a, _per_example(_need_constant(b), _grown(a, b)))
 
 
 @_rule("MatMul", "BatchMatMulV2")
@@ -267,6 +281,9 @@ def _matmul(node, a, b):
 _rule("Conv2D", "DepthwiseConv2dNative")(convolution.convolved)
 _rule("AvgPool")(convolution.average_pooled)
 _rule("Mean")(convolution.mean)
+_rule("Clip")(clip_rules.clipped)
+_rule("Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
+_RULES.update(image_rules.RULES)
 
 
 @_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
@@ -287,6 +304,9 @@ def _activation(node, value):
     return value.activated(node.op.lower())
 
 
+_rule("sparse_sigmoid")(clip_rules.sparse_sigmoid)
+
+
 @_rule("Softmax", "LogSoftmax")
 def _head(node, value):
     if not isinstance(value, Flow) or len(value.shape) != 1:
@@ -303,6 +323,8 @@ def _shape(node, value):
 @_rule("Reshape")
 def _reshape(node, value, shape):
     if isinstance(value, Ball):
+        return value.reshape(tuple(int(n) for n in shape))
+    if isinstance(value, np.ndarray):
         return value.reshape(tuple(int(n) for n in shape))
     if not isinstance(value, Flow):
         raise Unreadable("only supported for floats")
@@ -369,6 +391,8 @@ def _prod(node, value, axis):
 
 @_rule("StridedSlice")
 def _strided_slice(node, value, begin, end, strides):
+    if isinstance(value, Flow):
+        return image_rules.sliced(node, value, begin, end, strides)
     masked = node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i
     if len(np.atleast_1d(begin)) != 1 or masked:
         raise Unreadable("only slices of a shape are supported")

@@ -31,7 +31,11 @@ def _stack(*layers, shape=(4,)):
 
 
 KERAS = {
-    "leaky relu": (_stack(lambda: L.Dense(5), L.LeakyReLU), "LeakyRelu"),
+    "prelu": (_stack(lambda: L.Dense(5), L.PReLU), "depend on the input"),
+    "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "op Greater"),
+    "hard shrink": (_stack(lambda: L.Dense(5, "hard_shrink")), "op "),
+    "exponential": (_stack(lambda: L.Dense(5, "exponential")), "op Exp"),
+    "slice of examples": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
     "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
     "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
