@@ -105,7 +105,9 @@ class Iterate(NamedTuple):
 Multiplier = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-def certificate_multiplier(margin, gradient, displacement, curvature) -> tf.Tensor:
+def certificate_multiplier(
+    margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
+) -> tf.Tensor:
     """η of the largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`."""
     # The root of the linearised f along −g; η beyond 1/κ would lose convexity.
     eta = (margin - _dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
@@ -114,10 +116,12 @@ def certificate_multiplier(margin, gradient, displacement, curvature) -> tf.Tens
     return _clip_to_convex(tf.maximum(eta, 0.0), curvature)
 
 
-def attack_multiplier(radius) -> Multiplier:
+def attack_multiplier(radius: tf.Tensor | float) -> Multiplier:
     """η of the lowest margin in a ball, `min f(x)` over `‖x − x0‖ ≤ ρ`, ρ > 0 of shape `(n,)`."""
 
-    def multiplier(margin, gradient, displacement, curvature) -> tf.Tensor:
+    def multiplier(
+        margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
+    ) -> tf.Tensor:
         # 1/η = max(κ, ‖g‖/ρ): stationary on the sphere, or where κ is the binding constraint.
         eta = as_dtype(radius, gradient.dtype) * tf.math.reciprocal_no_nan(_norm(gradient))
         return _clip_to_convex(eta, curvature)
@@ -125,8 +129,10 @@ def attack_multiplier(radius) -> Multiplier:
     return multiplier
 
 
-def radius_bracket(margin, gradient, displacement, curvature) -> tf.Tensor:
-    """What no evaluation can prove more than, of a certified radius, `(n,)`.
+def radius_bracket(
+    margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
+) -> tf.Tensor:
+    """Upper bound on the radius that any evaluation can certify, `(n,)`.
 
     `d(η) ≤ ½‖d‖² + η f(x̂) ≤ ½‖d‖² + max(f(x̂), 0)/κ` for every admissible η.
     """
@@ -192,7 +198,7 @@ def _clip_to_convex(eta: tf.Tensor, curvature: tf.Tensor) -> tf.Tensor:
     return tf.where(curvature > 0.0, tf.minimum(eta, 1.0 / curvature), eta)
 
 
-def as_dtype(value, dtype: tf.DType) -> tf.Tensor:
+def as_dtype(value: tf.Tensor | float, dtype: tf.DType) -> tf.Tensor:
     """A number or tensor in that dtype; a Python number does not pass through float32."""
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 

@@ -11,6 +11,8 @@ ball: it is taken from the bound for all of ℝᵈ, once for each pair of classe
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from keras_curv.network.network import Network
@@ -55,12 +57,13 @@ class CurvatureFloor:
     ) -> np.ndarray:
         """The same with directions of each example's own, for about ten gradients."""
         kernel, diagonal = self._network.affines[0].kernel, self._diagonal(x, label, rival, radius)
-        value, _ = lanczos.largest_eigenpairs(
-            lambda v: ((v @ kernel) * diagonal) @ kernel.T, (len(x), len(kernel))
-        )
+        product = functools.partial(_congruence, kernel, diagonal)
+        value, _ = lanczos.largest_eigenpairs(product, (len(x), len(kernel)))
         return _inward(value)
 
-    def _diagonal(self, x, label, rival, radius) -> np.ndarray:
+    def _diagonal(
+        self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
         """−d_lo, `(n, N_1)`."""
         first, activation = self._network.affines[0], self._network.activations[0]
         z = x @ first.kernel + first.bias
@@ -83,14 +86,18 @@ class CurvatureFloor:
             some = missing[start : start + step]
             w = self._weights(*np.transpose(some))
             lowest = intervals.product((w, w), bends)[0]
+            product = functools.partial(_congruence, kernel, -lowest)
             _, v = lanczos.largest_eigenpairs(
-                lambda v, d=lowest: -((v @ kernel) * d) @ kernel.T,
-                (len(some), len(kernel)),
-                steps=_LANCZOS_STEPS,
+                product, (len(some), len(kernel)), steps=_LANCZOS_STEPS
             )
             v /= np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1.0)
             self._squares.update(zip(some, (v @ kernel) ** 2, strict=True))
         return np.array([self._squares[pair] for pair in pairs])
+
+
+def _congruence(kernel: np.ndarray, diagonal: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """`W diag(d) Wᵀ v`, row by row."""
+    return ((v @ kernel) * diagonal) @ kernel.T
 
 
 def _inward(floor: np.ndarray) -> np.ndarray:
