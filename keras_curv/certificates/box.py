@@ -52,7 +52,7 @@ def value_range(
     """Least and largest `σ(z)` for z in `[low, high]`, up to rounding; differentiable.
 
     Example:
-        >>> from keras_curv import activations
+        >>> from keras_curv.network import activations
         >>> low, high = value_range(activations.get("relu"), tf.constant(-1.0), tf.constant(2.0))
         >>> float(low), float(high)
         (0.0, 2.0)

@@ -83,7 +83,7 @@ def relaxation(
         InputError: no rule for the activation, an end is NaN, or an interval is empty.
 
     Example:
-        >>> from keras_curv import activations
+        >>> from keras_curv.network import activations
         >>> lines = relaxation(activations.get("softplus"), np.array([-1.0]), np.array([1.0]))
         >>> lines.upper_slope.round(4), lines.lower_intercept.round(2)
         (array([0.5]), array([0.69]))

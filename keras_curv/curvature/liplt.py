@@ -48,7 +48,7 @@ def telescoped(
         before: ℓ_1, …, ℓ_{I−1}.
 
     Example:
-        >>> from keras_curv import activations
+        >>> from keras_curv.network import activations
         >>> telescoped([activations.get("softplus")], [2.0, 1.0], [1.0])  # ½·1 + ½·2·1
         (1.5, 2.0)
     """

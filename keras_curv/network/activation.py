@@ -42,7 +42,7 @@ class Activation:
         piece_range: the range of σ″ wherever it exists, where `second_range` is infinite.
 
     Example:
-        >>> from keras_curv import activations
+        >>> from keras_curv.network import activations
         >>> activations.get("softplus").second_range
         (0.0, 0.25)
     """

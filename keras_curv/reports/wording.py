@@ -72,7 +72,7 @@ def _search(summary: dict) -> list[tuple[str, str]]:
     """How much was asked for, if less than all."""
     if summary.get("decide"):
         return [("decided", "at these radii only: each radius is at least what is written")]
-    if summary["method"] != "auto" or not summary.get("tolerance"):
+    if summary.get("method") != "auto" or not summary.get("tolerance"):
         return []
     text = "a further method is asked where it may gain more than"
     return [("tolerance", f"{text} {100.0 * summary['tolerance']:.3g} %")]

@@ -69,7 +69,7 @@ def lines(activation: Activation, low: tf.Tensor, high: tf.Tensor) -> Lines:
     """Returns lines below and above σ on each `[low, high]`, differentiable, up to rounding.
 
     Example:
-        >>> from keras_curv import activations
+        >>> from keras_curv.network import activations
         >>> ends = tf.constant(-1.0), tf.constant(3.0)
         >>> [float(part) for part in lines(activations.get("relu"), *ends)]
         [1.0, 0.0, 0.75, 0.75]
