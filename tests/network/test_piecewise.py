@@ -175,7 +175,7 @@ def test_leaky_relu_by_hand():
     low, high = np.array([-1.0, -3.0, 0.5]), np.array([3.0, 1.0, 2.0])
     lines = relaxation(activations.get("leaky_relu(0.5)"), low, high)
     np.testing.assert_allclose(lines.lower_slope, [1.0, 0.5, 1.0], rtol=1e-14)
-    np.testing.assert_allclose(lines.lower_intercept, 0.0, atol=1e-13)
+    np.testing.assert_allclose(lines.lower_intercept, 0.0, atol=1e-12)
     np.testing.assert_allclose(lines.upper_slope, [0.875, 0.625, 1.0], rtol=1e-14)
     np.testing.assert_allclose(lines.upper_intercept, [0.375, 0.375, 0.0], atol=1e-13)
 
@@ -186,7 +186,7 @@ def test_relu6_by_hand():
     np.testing.assert_allclose(lines.lower_slope, [2.0 / 3.0, 0.25], rtol=1e-14)  # chords
     np.testing.assert_allclose(lines.lower_intercept, [4.0 / 3.0, 3.0], rtol=1e-13)
     np.testing.assert_allclose(lines.upper_slope, [1.0, 0.0], atol=1e-14)
-    np.testing.assert_allclose(lines.upper_intercept, [0.0, 6.0], atol=1e-13)
+    np.testing.assert_allclose(lines.upper_intercept, [0.0, 6.0], atol=1e-12)
 
 
 @pytest.mark.parametrize(

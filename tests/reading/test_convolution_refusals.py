@@ -19,7 +19,7 @@ REFUSED = {
     ),
     "groups": (
         stack((4, 4, 4), lambda: L.Conv2D(2, 3, groups=2), L.Flatten),
-        "op StatefulPartitionedCall",
+        "does not fit images",
         r"\(Conv2D\)",
     ),
     "transposed": (

@@ -69,9 +69,9 @@ def _specification(path, canary):
 def _axes(path, canary):
     export(path, lambda x, net: net(x + tf.zeros((1, 4))))
     with edited(path) as meta:
-        node = next(node for node in nodes_of(meta) if node.op == "Const")
-        for _ in range(17):
-            node.attr["value"].tensor.tensor_shape.dim.add().size = 1
+        for node in nodes_of(meta):  # whichever of its functions comes first
+            for _ in range(17 if node.op == "Const" else 0):
+                node.attr["value"].tensor.tensor_shape.dim.add().size = 1
     return path
 
 
