@@ -22,7 +22,7 @@ from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import NODES, TOTAL_ENTRIES, require_at_most
-from keras_curv.reading.op_rules import ACTIVATION_OPS, Unreadable, apply
+from keras_curv.reading.op_rules import ACTIVATION_OPS, apply
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -78,7 +78,7 @@ def read_network(
                 values[name] = apply(node, arguments)
             held += 0 if node.op in _SAME else _entries(values[name])
             require_at_most(held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
-        except (Unreadable, InputError) as error:
+        except InputError as error:
             raise InputError(f"{source}: op {node.op} (node {name!r}): {error}") from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # Arguments that the op itself would not take, or a use that its rule does not foresee.
