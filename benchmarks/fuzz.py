@@ -5,10 +5,10 @@
     nice python benchmarks/fuzz.py --target model --seconds 600 --folder /tmp/fuzz
 
 `requests` is a TFRecord file, or a record in one, on its way to a batch of examples. `model` is a
-`saved_model.pb` on its way through the screening and, held against the function of another, through
-the question what would be served; or a frozen graph on its way to a network; or the index of
-variables. TensorFlow's own loader is not run. Inputs that crash, hang or blow up are
-written to the folder; give one as `--replay FILE` to see it again.
+`saved_model.pb` on its way to the flat graph that a server answers by, with the variables of
+another one; or a frozen graph on its way to a network; or the index of variables. TensorFlow's own
+loader is never run. Inputs that crash, hang or blow up are written to the folder; give one as
+`--replay FILE` to see it again.
 """
 
 import argparse
@@ -33,16 +33,17 @@ with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.servi
     from keras_curv.reading import (
         checkpoint,
         graph,
+        meta_graph,
         op_rules,
         patterns,
-        screening,
-        server_agreement,
+        server,
     )
     from keras_curv.serving import requests, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from keras_curv.errors import InputError
 from keras_curv.reading.crc32c import masked_crc32c
+from keras_curv.reading.files import ModelFiles
 
 SHAPE = (4,)
 
@@ -118,7 +119,7 @@ class Model:
     def __init__(self, folder):
         self.frozen = export(folder / "model")
         self.folder = folder / "model"
-        self.loaded = tf.saved_model.load(str(self.folder))  # its variables live as long as it
+        self.files = ModelFiles.read(self.folder)
 
     def seeds(self):
         yield b"\0" + (self.folder / "saved_model.pb").read_bytes()
@@ -129,12 +130,8 @@ class Model:
     def __call__(self, data):
         kind, content = data[:1], data[1:]
         if kind == b"\0":
-            meta = screening.parse(content, "fuzz")
-            screening.refuse_unsafe(meta, "fuzz")
-            name, variables = "serving_default", str(self.folder / "variables" / "variables")
-            server_agreement.require_as_served(
-                meta, name, self.loaded.signatures[name], variables, "fuzz"
-            )
+            meta = meta_graph.parse(content, "fuzz")
+            server.answer(meta, "serving_default", self.files.tensor, "fuzz")
         elif kind == b"\1":
             definition = graph_pb2.GraphDef()
             try:
@@ -149,7 +146,7 @@ class Model:
                 source="fuzz",
             )
         else:
-            checkpoint.require_sound_index(content, [1000], "fuzz")
+            checkpoint.entries_of(content, [1000], "fuzz")
 
 
 def mutated(message, rng):

@@ -112,7 +112,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             published method, of which they are no part.
 
     Args:
-        network: relu, or activations with a bounded second derivative.
+        network: relu, or activations with a bounded second derivative but for known kinks.
         served_error: what serving may take off a margin.
 
     Raises:

@@ -59,7 +59,7 @@ FLOAT32_ULPS = 16.0
 ACTIVATION_TINY = 2.0**-100
 # Activations that are one op in a served graph. Others are spelled out in several, or cancel near 0
 # as TensorFlow's elu does, and are exact relative to |σ| + 1 + |z| only.
-ONE_OP = ("softplus", "sigmoid", "tanh", "relu", "softsign")
+ONE_OP = ("softplus", "sigmoid", "tanh", "relu", "softsign", "relu6", "leaky_relu", "capped_relu")
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
 _LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
 
@@ -116,7 +116,7 @@ class Float32Error(ServedError):
                 "does not hold; use the guarantee real"
             )
         self.network = network
-        plain = all(activation.name in ONE_OP for activation in network.activations)
+        plain = all(activation.family in ONE_OP for activation in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
         self._kernels = [affine.magnitude for affine in network.affines]
         self._columns = [
@@ -175,7 +175,7 @@ class Float32Error(ServedError):
             pre_activations.append(worst)
             own = omega * sizes[index + 1] + ACTIVATION_TINY
             own_rate = omega * slope * reach_rate
-            if activation.name not in ONE_OP:
+            if activation.family not in ONE_OP:
                 own = own + omega * (1.0 + reach + before)
                 own_rate = own_rate + omega * (reach_rate + before_rate)
             error = slope * before * (1.0 + omega) + own

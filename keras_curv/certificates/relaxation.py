@@ -10,6 +10,9 @@ and the mirror image below; the range of σ″ is that on [l, u]. Where σ is co
 is 0 and the upper line through both ends is the exact chord; a tangent loses less than `1/K²` of
 the gap between the lines.
 
+**Kinks** are among the points, so that σ is smooth between any two: the range of σ″ is that of the
+pieces. Piecewise linear activations lose nothing.
+
 **Slopes** are estimates; the intercepts make any of them sound. Among all lines above, the one that
 is lowest at a given point extends that edge of the concave hull which passes there; at the midpoint
 it is also the one with the least area under it. Starting from the two points on either side, the
@@ -55,10 +58,10 @@ class Relaxation(NamedTuple):
 
 def require_relaxation(activation: Activation) -> None:
     """InputError, naming the activation, if there is no rule for it."""
-    if not (activation.hinge or activation.smooth):
+    if not (activation.hinge or activation.smooth or activation.kinks):
         raise InputError(
             f"no linear bounds for activation {activation.name!r}: they need relu, or an "
-            "activation with a bounded second derivative"
+            "activation with a bounded second derivative but for kinks that are known"
         )
 
 
@@ -68,7 +71,7 @@ def relaxation(
     """Lines below and above σ on each interval `[low, high]`.
 
     Args:
-        activation: relu, or any with a bounded second derivative.
+        activation: relu, or any with a bounded second derivative but for its kinks.
         low, high: arrays of one shape, float64, `low ≤ high`; infinite ends are allowed, and may
             give infinite intercepts.
         at: where the lines should be close to σ, as near as lines can; the midpoints if None.
@@ -99,19 +102,27 @@ def relaxation(
 def _smooth(
     activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
 ) -> Relaxation:
-    """The lines of a smooth activation, from its values at `POINTS` points of each interval."""
+    """The lines of a smooth activation, from its values at `POINTS` points of each interval.
+
+    Kinks are further points.
+    """
     width = high - low
     points = low[..., None] + width[..., None] * np.linspace(0.0, 1.0, POINTS)
     points[..., 0], points[..., -1] = low, high
     points = np.clip(points, low[..., None], high[..., None])
+    # Index of the first point beyond `at`, but never of an end's outer side.
+    beyond = np.floor(np.nan_to_num((at - low) / width) * (POINTS - 1)) + 1.0
+    if activation.kinks:
+        kinks = np.stack([np.clip(kink, low, high) for kink in activation.kinks], axis=-1)
+        points = np.sort(np.concatenate([points, kinks], axis=-1), axis=-1)
+        points[..., 0], points[..., -1] = low, high  # NaN, of infinite intervals, is sorted last
+        beyond = np.sum(points <= np.asarray(at)[..., None], axis=-1)
+    beyond = np.clip(beyond, 1, points.shape[-1] - 1).astype(np.intp)
     values = activation.value(tf.constant(points)).numpy()
     step = up(width / (POINTS - 1)) + 8.0 * UNIT * (np.abs(low) + np.abs(high))
     least, most = activation.first_range_on(low, high)
-    bend_low, bend_high = activation.second_range_on(low, high)
+    bend_low, bend_high = activation.piece_range_on(low, high)
     sag = step * step / 8.0
-    # Index of the first point beyond `at`, but never of an end's outer side.
-    beyond = np.floor(np.nan_to_num((at - low) / width) * (POINTS - 1)) + 1.0
-    beyond = np.clip(beyond, 1, POINTS - 1).astype(np.intp)
 
     floor = activation.value_floor
     slope, top = _line_above(points, values, least, most, beyond, floor)

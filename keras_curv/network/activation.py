@@ -38,6 +38,8 @@ class Activation:
         minimum_at: where σ has its only interior extremum, a minimum; None where σ does not fall.
         s_shaped: whether σ is convex up to 0 and concave from there on.
         hinge: whether σ(z) = max(z, 0).
+        kinks: where σ′ jumps, of an activation that has `piece_range`.
+        piece_range: the range of σ″ wherever it exists, where `second_range` is infinite.
 
     Example:
         >>> from keras_curv.network import activations
@@ -57,6 +59,13 @@ class Activation:
     minimum_at: float | None = None
     s_shaped: bool = False
     hinge: bool = False
+    kinks: tuple[float, ...] = ()
+    piece_range: tuple[float, float] | None = None
+
+    @property
+    def family(self) -> str:
+        """The name without a parameter."""
+        return self.name.partition("(")[0]
 
     @property
     def smooth(self) -> bool:
@@ -117,7 +126,12 @@ class Activation:
         """
         if not self.smooth:
             raise InputError(f"activation {self.name!r} is not differentiable: σ″ has no range")
-        return _range_on(self.second, self.second_extrema, self.second_range, low, high)
+        return self.piece_range_on(low, high)
+
+    def piece_range_on(self, low: ArrayLike, high: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Exact range of σ″ on each interval, the kinks left out; see `first_range_on`."""
+        whole = self.second_range if self.piece_range is None else self.piece_range
+        return _range_on(self.second, self.second_extrema, whole, low, high)
 
 
 def _range_on(

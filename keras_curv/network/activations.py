@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network import gated
 from keras_curv.network.activation import JUMP, Activation
+from keras_curv.network.piecewise import PIECEWISE, parametric
 
 
 def _outward(low: float, high: float) -> tuple[float, float]:
@@ -252,23 +253,26 @@ _TABLE = (
     _SQUAREPLUS,
     _SPARSE_PLUS,
     _RELU,
+    *PIECEWISE,
 )
 ACTIVATIONS = {entry.name: entry for entry in _TABLE}
 SMOOTH = {name: entry for name, entry in ACTIVATIONS.items() if entry.smooth}
 
 
 def get(name: str) -> Activation:
-    """The activation of that Keras name.
+    """The activation of that Keras name, or of a name with a parameter (`piecewise.py`).
 
     Raises:
         InputError: the table has no such activation.
+
+    Example:
+        >>> get("leaky_relu(0.25)").first_range
+        (0.25, 1.0)
     """
-    try:
-        return ACTIVATIONS[name]
-    except KeyError:
-        raise InputError(
-            f"no bounds for activation {name!r}; supported: {', '.join(ACTIVATIONS)}"
-        ) from None
+    found = ACTIVATIONS.get(name) or parametric(name)
+    if found is None:
+        raise InputError(f"no bounds for activation {name!r}; supported: {', '.join(ACTIVATIONS)}")
+    return found
 
 
 def named_in_keras(table: Iterable[str]) -> list[str]:

@@ -1,11 +1,10 @@
-"""The index of a SavedModel's variables, checked before TensorFlow follows it.
+"""The variables of a SavedModel, read as a server would.
 
 `variables.index` is a table in the format of LevelDB: a footer names the block of the index, that
 names the blocks of data, and these hold sorted entries, key → `BundleEntryProto`, which says in
-which file, where and how large a tensor is. TensorFlow allocates what an entry claims, and ends
-the process where it cannot; so here every claim is held against the files there are. And it jumps
-into a block, to what the end of the block lists; so whatever is listed must be an entry that was
-looked at here.
+which file, where and how large a tensor is. Every claim is held against the files there are. A
+server jumps into a block, to what the end of the block lists; so whatever is listed must be an
+entry that was looked at here.
 
 Reference: `table_format.txt` of LevelDB; `tensor_bundle.h` of TensorFlow.
 """
@@ -18,6 +17,7 @@ import pathlib
 import struct
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
@@ -31,8 +31,6 @@ _FOOTER = 48
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _TRAILER = 5  # bytes behind a block: its compression, and its check
 _OBJECT_GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
-_CHECK = 4  # bytes of a check
-_LONGEST_NUMBER = 10  # bytes
 _RANK = 254  # at most, in TensorFlow
 
 
@@ -40,53 +38,22 @@ class _Broken(Exception):
     """What is wrong with the index."""
 
 
-def require_sound_checkpoint(index: bytes, files: Sequence[pathlib.Path], source: str) -> None:
-    """Refuses variables whose index, or whose one string, claims more than there is.
-
-    Args:
-        index: the content of `variables.index`.
-        files: those of data, in order.
-        source: for messages.
-
-    Raises:
-        InputError: as `require_sound_index`; or the string is not as long as its entry.
-        OSError: a file cannot be read.
-    """
-    entry = require_sound_index(index, [file.stat().st_size for file in files], source)
-    if entry is None:
-        return
-    # Without waiting, should it have become a pipe since.
-    with open(os.open(files[entry.shard_id], os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
-        stream.seek(entry.offset)
-        start = stream.read(min(entry.size, _LONGEST_NUMBER))
-    try:
-        length, place = _varint(start, 0)
-        if place + _CHECK + length != entry.size:
-            raise _Broken(f"a string of {length} bytes is in {entry.size}")
-        _require_at_most(length, limits.OBJECT_GRAPH_BYTES, "the bytes of its string")
-    except _Broken as error:
-        raise _refusal(source, error) from error
-
-
-def require_sound_index(
+def entries_of(
     index: bytes, sizes: Sequence[int], source: str
-) -> tensor_bundle_pb2.BundleEntryProto | None:
-    """Refuses an index that claims more than there is.
+) -> dict[str, tensor_bundle_pb2.BundleEntryProto]:
+    """Returns where each tensor lies, by its key; refuses an index that claims more than there is.
 
     Args:
         index: the content of `variables.index`.
         sizes: of the files of data, in bytes, in order.
         source: for messages.
 
-    Returns:
-        The entry of the only string that there may be, the graph of objects.
-
     Raises:
         InputError: it is cut off, corrupt, or too large; an entry lies outside of its file, or
             the entries are not what their file consists of.
     """
-    places = [[] for _ in sizes]
-    objects = None
+    places: list[list[tuple[int, int]]] = [[] for _ in sizes]
+    found = {}
     try:
         entries = _entries(index)
         key, value = next(entries, (None, b""))
@@ -99,21 +66,45 @@ def require_sound_index(
             entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
             _require_inside(key, entry, sizes)
             places[entry.shard_id].append((entry.offset, entry.size))
-            objects = entry if key == _OBJECT_GRAPH else objects
+            if key != _OBJECT_GRAPH:
+                found[key.decode(errors="replace")] = entry
         for size, parts in zip(sizes, places, strict=True):
             _require_whole(size, sorted(parts))
     except (_Broken, DecodeError, ValueError, OverflowError, struct.error) as error:
-        raise _refusal(source, error) from error
-    return objects
+        raise InputError(
+            f"{source}: a server cannot load its variables: the index is corrupt: {error}"
+        ) from error
+    return found
 
 
-def _refusal(source: str, error: Exception) -> InputError:
-    return InputError(
-        f"{source}: TensorFlow cannot load its variables: the index is corrupt: {error}"
-    )
+def tensor_of(
+    entry: tensor_bundle_pb2.BundleEntryProto, file: pathlib.Path, source: str
+) -> np.ndarray:
+    """Returns a tensor of the checkpoint.
+
+    Args:
+        entry: where it lies.
+        file: that of the entry's number.
+        source: for messages.
+
+    Raises:
+        InputError: it is too large, or its check is wrong.
+        OSError: the file cannot be read.
+    """
+    shape = [dim.size for dim in entry.shape.dim]
+    limits.require_shape(shape)
+    # Without waiting, should it have become a pipe since.
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        stream.seek(entry.offset)
+        content = stream.read(entry.size)
+    if len(content) != entry.size or masked_crc32c(content) != entry.crc32c:
+        raise InputError(f"{source}: a server cannot load its variables: a check is wrong")
+    return np.frombuffer(content, tf.as_dtype(entry.dtype).as_numpy_dtype).reshape(shape)
 
 
-def _require_inside(key: bytes, entry, sizes: Sequence[int]) -> None:
+def _require_inside(
+    key: bytes, entry: tensor_bundle_pb2.BundleEntryProto, sizes: Sequence[int]
+) -> None:
     name = repr(key.decode(errors="replace")[:80])
     if not (0 <= entry.shard_id < len(sizes) and not entry.slices):
         raise _Broken(f"{name} is in no file, or in pieces")

@@ -133,14 +133,14 @@ def stencil(
 
 def convolved(node, flow: Flow, kernel: Ball) -> Flow:
     """`Conv2D` and `DepthwiseConv2dNative`."""
-    image = _image(node, flow)
+    image = image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
         raise InputError("the kernel must be a constant (height, width, channels, filters)")
     if node.op == "DepthwiseConv2dNative":
         kernel = _depthwise(kernel)
     how = {
-        "strides": _two_axes(node, "strides"),
-        "dilations": _two_axes(node, "dilations"),
+        "strides": two_axes(node, "strides"),
+        "dilations": two_axes(node, "dilations"),
         "padding": node.attr["padding"].s.decode(),
     }
     lowered, shape = matrix(kernel, image, **how)
@@ -149,11 +149,11 @@ def convolved(node, flow: Flow, kernel: Ball) -> Flow:
 
 def average_pooled(node, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
-    image = _image(node, flow)
-    size = _two_axes(node, "ksize")
+    image = image_shape(node, flow)
+    size = two_axes(node, "ksize")
     require_shape((*size, image[2], image[2]))
     window = Ball.exact(np.ones((*size, 1, 1)) * np.eye(image[2]))
-    how = {"strides": _two_axes(node, "strides"), "padding": node.attr["padding"].s.decode()}
+    how = {"strides": two_axes(node, "strides"), "padding": node.attr["padding"].s.decode()}
     sums, shape = matrix(window, image, **how)
     return _averaged(flow, sums, stencil(window, image, **how), shape)
 
@@ -203,7 +203,8 @@ def _depthwise(kernel: Ball) -> Ball:
     return kernel.each(spread)
 
 
-def _image(node, flow) -> tuple[int, int, int]:
+def image_shape(node, flow) -> tuple[int, int, int]:
+    """That of an example, `(height, width, channels)`; InputError if it is no image."""
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
         raise InputError("only images (batch, height, width, channels) are supported")
     if node.attr["data_format"].s not in (b"", b"NHWC"):
@@ -211,7 +212,7 @@ def _image(node, flow) -> tuple[int, int, int]:
     return flow.shape
 
 
-def _two_axes(node, name: str) -> tuple[int, int]:
+def two_axes(node, name: str) -> tuple[int, int]:
     """An attribute with a number for each axis, those of batch and channels being 1."""
     batch, down, across, channels = list(node.attr[name].list.i) or [1, 1, 1, 1]
     if (batch, channels) != (1, 1):

@@ -1,25 +1,25 @@
 """The files of a SavedModel: what is taken from a directory that anybody may have filled.
 
-TensorFlow looks for several files of a SavedModel, and follows what it finds: a pipe for ever, a
-link to anywhere. So what was read and screened is laid out in a folder of our own, with nothing
-beside it, and that is what TensorFlow loads.
+Only regular files in it are read, under the names that a server looks for: no pipe, which would be
+waited for, and no link to anywhere else.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import os
 import pathlib
 import re
 import stat
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
+
+import numpy as np
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
-from keras_curv.reading.checkpoint import require_sound_checkpoint
+from keras_curv.reading.checkpoint import entries_of, tensor_of
 
 GRAPH = "saved_model.pb"
 INDEX = "variables.index"
@@ -35,12 +35,14 @@ class ModelFiles:
         graph: content of `saved_model.pb`.
         index: content of `variables/variables.index`; None where there is none.
         data: the files of variables, in order.
+        entries: where each tensor lies in them, by its key.
     """
 
     path: pathlib.Path
     graph: bytes
     index: bytes | None
     data: tuple[pathlib.Path, ...]
+    entries: Mapping[str, BundleEntryProto]
 
     @classmethod
     def read(cls, path: pathlib.Path) -> ModelFiles:
@@ -55,13 +57,26 @@ class ModelFiles:
         graph = _read(path / GRAPH, path, limits.GRAPH_BYTES)
         variables = path / "variables"
         if not (variables / INDEX).exists():
-            return cls(path, graph, None, ())
+            return cls(path, graph, None, (), {})
         index = _read(variables / INDEX, path, limits.INDEX_BYTES)
         data = tuple(sorted(f for f in variables.iterdir() if _DATA.fullmatch(f.name)))
         sizes = [_require_plain(file, path).st_size for file in data]
         limits.require_at_most(sum(sizes), limits.VARIABLE_BYTES, f"{variables}, in bytes,")
-        require_sound_checkpoint(index, data, str(path))
-        return cls(path, graph, index, data)
+        if [f.name for f in data] != [_data_name(i, len(data)) for i in range(len(data))]:
+            raise InputError(f"{path}: a server cannot load its variables: a file is missing")
+        return cls(path, graph, index, data, entries_of(index, sizes, str(path)))
+
+    def tensor(self, key: str) -> np.ndarray:
+        """Returns the tensor that the variables have under a key.
+
+        Raises:
+            InputError: there is none, or it is damaged.
+            OSError: its file cannot be read.
+        """
+        if key not in self.entries:
+            raise InputError(f"{self.path}: a server cannot load its variables: no {key[:80]!r}")
+        entry = self.entries[key]
+        return tensor_of(entry, self.data[entry.shard_id], str(self.path))
 
     def fingerprint(self) -> str:
         """SHA-256 of names and contents."""
@@ -74,18 +89,9 @@ class ModelFiles:
         digest.update(b"" if self.index is None else INDEX.encode() + self.index)
         return digest.hexdigest()
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[str]:
-        """A directory with these files and no others, while the context lasts."""
-        with tempfile.TemporaryDirectory(prefix="keras_curv_") as name:
-            folder = pathlib.Path(name)
-            (folder / GRAPH).write_bytes(self.graph)
-            if self.index is not None:
-                (folder / "variables").mkdir()
-                (folder / "variables" / INDEX).write_bytes(self.index)
-                for file in self.data:
-                    (folder / "variables" / file.name).symlink_to(file.resolve())
-            yield name
+
+def _data_name(place: int, number: int) -> str:
+    return f"variables.data-{place:05d}-of-{number:05d}"
 
 
 def _read(file: pathlib.Path, directory: pathlib.Path, limit: int) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,12 +18,11 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
-from keras_curv.reading import patterns
+from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import NODES, TOTAL_ENTRIES, require_at_most
-from keras_curv.reading.nodes import node_name
-from keras_curv.reading.op_rules import ACTIVATION_OPS, Unreadable, apply
+from keras_curv.reading.op_rules import ACTIVATION_OPS, apply
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -63,8 +63,8 @@ def read_network(
         values: dict[str, object] = {input_node: Flow.input(input_shape)}
         nodes = {node.name: node for node in definition.node}
         needed = _in_order(nodes, output.split(":")[0])
-        _refuse_beside(nodes, needed)
         nodes = patterns.contracted({name: nodes[name] for name in needed})
+        nodes = contractions.contracted(nodes)
         order = _in_order(nodes, output.split(":")[0])
     except (InputError, LookupError, ValueError) as error:
         raise InputError(f"{source}: its graph cannot be read: {error}") from error
@@ -78,7 +78,7 @@ def read_network(
                 values[name] = apply(node, arguments)
             held += 0 if node.op in _SAME else _entries(values[name])
             require_at_most(held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
-        except (Unreadable, InputError) as error:
+        except InputError as error:
             raise InputError(f"{source}: op {node.op} (node {name!r}): {error}") from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # Arguments that the op itself would not take, or a use that its rule does not foresee.
@@ -95,28 +95,10 @@ def read_network(
         raise InputError(f"{source}: {error}") from error
 
 
-_IDLE = ("NoOp", "Const", "Identity", "ReadVariableOp", "Placeholder")
-
-
-def _refuse_beside(nodes: dict[str, node_def_pb2.NodeDef], needed: list[str]) -> None:
-    """Refuses what would be computed with the output, but not for it: behind a control edge."""
-    seen, waiting = set(needed), [i for name in needed for i in nodes[name].input]
-    while waiting:
-        name = node_name(waiting.pop())
-        if name in seen:
-            continue
-        seen.add(name)
-        if nodes[name].op not in _IDLE:
-            raise InputError(
-                f"op {nodes[name].op} (node {name!r}) would be computed beside the output"
-            )
-        waiting += nodes[name].input
-
-
 _SAME = (*patterns.HANDS_ON, "Reshape")
 
 
-def _entries(value) -> int:
+def _entries(value: Any) -> int:
     """How many numbers a constant holds; a flow holds what its layers count."""
     if isinstance(value, Flow):
         return value.shift.shape[0]
@@ -154,6 +136,8 @@ def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
         'mul:0'
     """
     head = patterns.Source({node.name: node for node in definition.node})(output)
+    if head is None:
+        raise InputError(f"{output!r} has no head")
     name, _, index = head.input[0].partition(":")
     return f"{name}:{index or 0}"
 

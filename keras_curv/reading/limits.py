@@ -14,7 +14,7 @@ from keras_curv.errors import InputError
 GRAPH_BYTES = 2**26  # of saved_model.pb; parsed, a hostile one takes up to 30 times as much
 INDEX_BYTES = 2**24  # of variables.index
 VARIABLE_BYTES = 2**33  # of all variables together
-NODES = 2**16  # of all graphs together, of objects, and of a graph with its calls written out
+NODES = 2**16  # of a graph with its calls written out, and of entries of a shape
 CALL_DEPTH = 64  # of functions that call one another
 TENSOR_ENTRIES = 2**27  # of one constant, or of the matrix of one layer: a GiB
 STORED_ENTRIES = 2**24  # of the matrix of a convolution, zeros not counted: a GiB while it is made
@@ -25,10 +25,7 @@ TOTAL_ENTRIES = 2**28  # of all layers together
 LAYERS = 256
 INDEX_BLOCKS = 2**12  # of variables.index; TensorFlow makes one for each 256 KiB
 KEY_BYTES = 2**12  # of the name of one variable in it; INDEX_BYTES of all, written out
-OBJECT_GRAPH_BYTES = 2**22  # of the graph of objects that is stored with the variables
-FIELDS = 2**20  # that saved_model.pb lists, of any kind; numbers of tensors have their own limit
-FUNCTIONS = 2**12
-OBJECT_DEPTH = 64  # of objects that hold one another; a Keras model in a model adds two
+FUNCTIONS = 2**12  # calls of functions that are written out
 AXES = 16  # of any shape that is written down
 
 

@@ -20,3 +20,8 @@ def node_name(tensor: str) -> str:
         ('dense', 'x', 'init')
     """
     return tensor.lstrip("^").split(":")[0]
+
+
+def data_inputs(node: node_def_pb2.NodeDef) -> list[str]:
+    """Returns its inputs, but for those that it only waits for."""
+    return [given for given in node.input if not given.startswith("^")]

@@ -18,6 +18,8 @@ Z = object()
 _CUBE = ("Mul", GELU_TANH_CUBE, ("Pow", Z, 3.0))
 _GATE = ("Tanh", ("Mul", GELU_TANH_SCALE, ("AddV2", Z, _CUBE)))
 _NEGATIVE_PART = ("RealDiv", ("Minimum", Z, 0.0), 1.0)
+_SIGMOID = ("RealDiv", ("Relu6", ("AddV2", Z, 3.0)), 6.0)
+_RAMP = ("SelectV2", ("GreaterEqual", Z, 1.0), 1.0, ("Mul", 0.5, ("AddV2", Z, 1.0)))
 _HINGE = ("SelectV2", ("Less", Z, 1.0), ("Mul", 0.25, ("Pow", ("AddV2", Z, 1.0), 2.0)), Z)
 
 # Activations, as Keras 3 and TensorFlow write them; the constants of gelu are those of float32.
@@ -31,6 +33,8 @@ PATTERNS = (
     ("log_sigmoid", ("Neg", ("Softplus", ("Neg", Z)))),
     ("tanh_shrink", ("Sub", Z, ("Tanh", Z))),
     ("squareplus", ("RealDiv", ("AddV2", Z, ("Sqrt", ("AddV2", ("Square", Z), 4.0))), 2.0)),
+    ("hard_silu", ("Mul", Z, _SIGMOID)),
+    ("sparse_sigmoid", ("SelectV2", ("LessEqual", Z, -1.0), 0.0, _RAMP)),
     ("sparse_plus", ("SelectV2", ("LessEqual", Z, -1.0), ("ZerosLike", Z), _HINGE)),
 )
 NAMES = frozenset(name for name, _ in PATTERNS)

@@ -1,47 +1,47 @@
 """SavedModel directory → what certification needs, without trusting it.
 
-Loading a SavedModel runs parts of its graph, and graphs can read and write files. So:
+A stranger's model is never loaded: TensorFlow would run parts of it, and follow all that it finds.
+Instead:
 
-1. take the graph and the variables, and no other file (`files.py`);
-2. parse `saved_model.pb` as data, nothing else, and screen it (`screening.py`): sizes; every op of
-   every graph and function must be on the list of `allow_list.py`, or it is refused by name; file
-   ops only in the saver's own functions, which loading does not call; no objects but plain
-   variables, constants and functions: no assets, lookup tables or resources with initialisers, no
-   custom save or restore code;
-3. only then load what was screened, and make sure that a server would answer by the function that
-   was loaded, with the same variables (`server_agreement.py`);
-4. freeze the signature, and read it op by op (`graph.py`);
-5. run examples through the signature, up to the output that was read and no further, and through
-   the network that was read, and refuse on disagreement beyond rounding. The op rules are the
-   proof; this is its test.
+1. take the graph and the variables, and no other file (`files.py`, `checkpoint.py`);
+2. parse `saved_model.pb` as data, and find what a server would answer the signature with
+   (`server.py`), written out as one flat graph of ops and constants (`inlining.py`);
+3. read that graph op by op (`graph.py`); every op has a rule, which bounds what it makes;
+4. only then let TensorFlow have it, to run examples through it and through the network that was
+   read, and refuse on disagreement beyond rounding. The op rules are the proof; this is its test.
 
-A live Keras model goes through the last two steps the same way.
+A live Keras model is traced here, and goes through the last three steps the same way.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import pathlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import meta_graph_pb2
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
-from keras_curv.reading import graph, screening
+from keras_curv.reading import graph, meta_graph, server
 from keras_curv.reading.files import GRAPH, ModelFiles
-from keras_curv.reading.server_agreement import require_as_served
+from keras_curv.reading.inlining import Inliner
+from keras_curv.reading.nodes import attribute
+from keras_curv.reading.outputs import Output, logits_of
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
 _ALONE = 8  # inputs that are also served in a batch of their own, of all kinds that are tried
 _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
+_CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
+_ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
 
@@ -136,7 +136,7 @@ _FLOAT32_RELATIVE = 1e-5
 _FLOAT32_NOISE = 100.0
 
 
-def read(source, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
+def read(source: Any, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
     """Reads a classifier from a SavedModel directory or a live Keras model.
 
     Args:
@@ -163,7 +163,7 @@ def read(source, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
         raise InputError(f"{name}: reading it takes more memory than there is: {error}") from error
 
 
-def _read_live(model) -> ServedModel:
+def _read_live(model: Any) -> ServedModel:
     inputs = getattr(model, "inputs", None)
     if not inputs:
         raise InputError(
@@ -176,7 +176,7 @@ def _read_live(model) -> ServedModel:
         )
     spec = tf.TensorSpec((None, *inputs[0].shape[1:]), tf.as_dtype(inputs[0].dtype))
     function = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
-    served = _read_function(function, source=str(model.name))
+    served = _read_answer(_live_answer(function, str(model.name)), str(model.name))
     network = served.network
     around = [served.head, served.input_shape, served.input_dtype.name, network.sizes]
     digest = hashlib.sha256(repr([*around, *(a.name for a in network.activations)]).encode())
@@ -191,38 +191,15 @@ def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
         files = ModelFiles.read(path)
         fingerprint = files.fingerprint()
         file = str(path / GRAPH)
-        meta = screening.parse(files.graph, file)
-        screening.refuse_unsafe(meta, file)
-        loaded = _load(files, meta, signature)
+        meta = meta_graph.parse(files.graph, file)
+        answer = server.answer(meta, signature, files.tensor, file)
         again = ModelFiles.read(path).fingerprint()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     if again != fingerprint:
         raise InputError(f"{path} changed while it was being read; try again")
-    served = _read_function(loaded.signatures[signature], source=str(path))
+    served = _read_answer(answer, source=str(path))
     return dataclasses.replace(served, signature=signature, fingerprint=fingerprint)
-
-
-def _load(files: ModelFiles, meta: meta_graph_pb2.MetaGraphDef, signature: str):
-    """What TensorFlow loads, with a signature that a server would answer likewise."""
-    path = files.path
-    with files.alone() as folder:
-        try:
-            loaded = tf.saved_model.load(folder)
-        except Exception as error:  # whatever TensorFlow raises on a broken directory
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise InputError(
-                f"{path}: TensorFlow cannot load this SavedModel: "
-                f"{reason.replace(folder, str(path))}"
-            ) from error
-        if not isinstance(getattr(loaded, "signatures", None), Mapping):
-            raise InputError(f"{path}: the root of this SavedModel is not a module")
-        if signature not in loaded.signatures:
-            known = ", ".join(sorted(loaded.signatures)) or "none"
-            raise InputError(f"{path} has no signature {signature!r}; it has: {known}")
-        function, variables = loaded.signatures[signature], f"{folder}/variables/variables"
-        require_as_served(meta, signature, function, variables, str(path / GRAPH))
-        return loaded
 
 
 def resolve_directory(path: pathlib.Path) -> pathlib.Path:
@@ -238,9 +215,14 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
         if path.suffix in (".keras", ".h5"):
             hint = f"; load it with keras.models.load_model and model.export('{path.stem}')"
         raise InputError(f"{path} is a file, not a SavedModel directory{hint}")
-    if (path / "saved_model.pb").is_file():
-        return path
     versions = numbered_versions(path)
+    if (path / GRAPH).is_file():
+        if versions:
+            raise InputError(
+                f"{path} has a {GRAPH} beside numbered versions, which a server would take; "
+                "give the directory of one of them"
+            )
+        return path
     if not versions:
         raise InputError(
             f"{path} has no saved_model.pb, nor a numbered version that has one; "
@@ -261,11 +243,15 @@ def numbered_versions(base: pathlib.Path) -> dict[int, pathlib.Path]:
     """Versions of a model, as TF Serving counts them, that have a `saved_model.pb`.
 
     Raises:
-        InputError: two are the same number.
+        InputError: two are the same number, or one is spelled as only some parsers take it.
     """
     found: dict[int, pathlib.Path] = {}
     for entry in sorted(base.iterdir()):
         number = version_number(entry.name)
+        if number is None and _ODD_VERSION.fullmatch(entry.name) and entry.is_dir():
+            raise InputError(
+                f"{base}: a server may take {entry.name!r} for a version; rename or remove it"
+            )
         if number is not None and (entry / GRAPH).is_file():
             other = found.setdefault(number, entry)
             if other != entry:
@@ -276,83 +262,111 @@ def numbered_versions(base: pathlib.Path) -> dict[int, pathlib.Path]:
 
 
 def version_number(name: str) -> int | None:
-    """Which version a directory of this name is; None: TF Serving takes it for none."""
+    """Returns which version a directory of this name is; None: it is none."""
     number = int(name) if name.isascii() and name.isdigit() else 2**63
     return number if number < 2**63 else None
 
 
-def _read_function(function, source: str) -> ServedModel:
-    """Freezes a concrete function of one tensor, and reads it."""
+def _live_answer(function: Any, source: str) -> server.Answer:
+    """The flat graph of a function that was traced here, its variables as they are now."""
+    definition = function.graph.as_graph_def()
+    captured = {inner.op.name: outer for outer, inner in function.graph.captures}
+    bodies = [definition.node, *(each.node_def for each in definition.library.function)]
+    for node in itertools.chain(*bodies):
+        if node.op.startswith(_CHANGING):
+            raise InputError(f"{source}: it changes variables (node {node.name!r})")
+    for node in definition.node:
+        if node.name in captured and captured[node.name].dtype != tf.resource:
+            constant = tf.make_tensor_proto(captured[node.name].numpy())
+            attributes = {
+                "value": attr_value_pb2.AttrValue(tensor=constant),
+                "dtype": node.attr["dtype"],
+            }
+            node.CopyFrom(node_def_pb2.NodeDef(name=node.name, op="Const", attr=attributes))
+
+    def value(handle: node_def_pb2.NodeDef, dtype: int) -> np.ndarray:
+        resource = captured[handle.name]
+        return tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.as_dtype(dtype)).numpy()
+
     try:
-        frozen = convert_variables_to_constants_v2(function)
-    except Exception as error:  # a signature that assigns to variables, or has no variables left
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(f"{source}: the signature cannot be frozen: {reason}") from error
-    inputs = [tensor for tensor in frozen.inputs if tensor.dtype != tf.resource]
-    if len(inputs) != 1:
-        names = ", ".join(tensor.name for tensor in inputs)
-        raise InputError(
-            f"{source}: the signature has {len(inputs)} inputs ({names}); "
-            "certificates need exactly one"
-        )
-    output = _pick_output(function, frozen, source)
-    shape = inputs[0].shape
+        inliner = Inliner(definition, value)
+        given = inliner.write(function.inputs[0].op.name)
+        return server.Answer(inliner.flat, given, inliner.write(logits_of(_live_outputs(function))))
+    except (InputError, *server.MALFORMED) as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def _live_outputs(function: Any) -> Iterator[Output]:
+    structured = function.structured_outputs
+    named = structured.get("logits") if isinstance(structured, dict) else None
+    for leaf, tensor in zip(tf.nest.flatten(structured), function.outputs, strict=True):
+        name = "logits" if leaf is named else ""
+        yield Output(name, tensor.dtype, tensor.shape, tensor.name)
+
+
+def _read_answer(answer: server.Answer, source: str) -> ServedModel:
+    """Reads a flat graph, then gives it to TensorFlow."""
+    definition = answer.definition
+    (placeholder,) = (node for node in definition.node if node.name == answer.given)
+    dtype = tf.as_dtype(attribute(placeholder, "dtype").type)
+    shape = tf.TensorShape(attribute(placeholder, "shape").shape)
     if shape.rank is None or None in shape[1:]:
         raise InputError(f"{source}: the input shape {shape} must be known, all but the batch")
-    definition: graph_pb2.GraphDef = frozen.graph.as_graph_def()
     network, head = graph.read_network(
         definition,
-        input_node=inputs[0].op.name,
+        input_node=answer.given,
         input_shape=tuple(shape[1:]),
-        output=output.name,
+        output=answer.returned,
         source=source,
     )
-    if inputs[0].dtype not in _INPUT_DTYPES:
+    if dtype not in _INPUT_DTYPES:
         raise InputError(
-            f"{source}: inputs of type {inputs[0].dtype.name} are not supported; use one of "
+            f"{source}: inputs of type {dtype.name} are not supported; use one of "
             f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
         )
-
-    def up_to(tensor: str):
-        pruned = frozen.prune(inputs[0].name, tensor)
-
-        def call(x: tf.Tensor) -> tf.Tensor:
-            try:
-                return pruned(x)
-            except tf.errors.OpError as error:
-                raise InputError(f"{source}: its signature fails: {error.message}") from error
-
-        return call
-
-    logits = None if head == "logits" else up_to(graph.before_head(definition, output.name))
+    tensors = [answer.returned]
+    if head != "logits":
+        tensors.append(graph.before_head(definition, answer.returned))
+    calls = _calls(answer, tensors, tf.TensorSpec(shape, dtype), source)
     return ServedModel(
         network=network,
         head=head,
         input_shape=tuple(shape[1:]),
-        input_dtype=inputs[0].dtype,
-        call=up_to(output.name),
-        call_logits=logits,
+        input_dtype=dtype,
+        call=calls[0],
+        call_logits=None if head == "logits" else calls[1],
         source=source,
     )
 
 
-def _pick_output(function, frozen, source: str) -> tf.Tensor:
-    """The one output that can be logits: the only float matrix, or the one named "logits"."""
-    matrices = [
-        tensor
-        for tensor in frozen.outputs
-        if tensor.dtype.is_floating and tensor.shape.rank in (2, None)
-    ]
-    structured = function.structured_outputs
-    if len(matrices) != 1 and isinstance(structured, dict) and "logits" in structured:
-        leaves = tf.nest.flatten(structured)
-        places = [i for i, leaf in enumerate(leaves) if leaf is structured["logits"]]
-        if len(leaves) == len(frozen.outputs) and len(places) == 1:
-            return frozen.outputs[places[0]]
-    if len(matrices) != 1:
-        described = ", ".join(f"{t.dtype.name}{t.shape}" for t in frozen.outputs) or "none"
-        raise InputError(
-            f"{source}: the outputs ({described}) must have one float matrix (batch, classes), "
-            "or one named 'logits'"
-        )
-    return matrices[0]
+def _calls(
+    answer: server.Answer, tensors: list[str], spec: tf.TensorSpec, source: str
+) -> list[Callable[[tf.Tensor], tf.Tensor]]:
+    """Functions that run the flat graph, each up to one tensor."""
+    for node in answer.definition.node:
+        for name in [name for name in node.attr if node.attr[name].WhichOneof("value") is None]:
+            del node.attr[name]  # a rule has asked for it
+
+    def imported(x: tf.Tensor) -> list[tf.Tensor]:
+        given = {answer.given: x}
+        outputs = [name if ":" in name else f"{name}:0" for name in tensors]
+        return tf.graph_util.import_graph_def(answer.definition, given, outputs, name="served")
+
+    try:
+        function = tf.function(imported, input_signature=[spec], autograph=False)
+        traced = function.get_concrete_function()
+    except Exception as error:  # whatever TensorFlow raises on a graph that is none
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
+
+    def up_to(place: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        def call(x: tf.Tensor) -> tf.Tensor:
+            try:
+                return traced(x)[place]
+            except (tf.errors.OpError, TypeError, ValueError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise InputError(f"{source}: its signature fails: {reason}") from error
+
+        return call
+
+    return [up_to(place) for place in range(len(tensors))]

@@ -4,7 +4,7 @@
 with their class and a radius that `certificates/one_gradient.py` proves, in the same forward pass
 and one batched backward pass, in which a convolution, or whatever else the reader folds, is the
 dense matrix it was read as, stored beside the model's own weights. Both consist of ops that
-`reading/allow_list.py` allows, so that `bin/certify` reads the directory as any other.
+`reading/pure_ops.py` allows, so that `bin/certify` reads the directory as any other.
 """
 
 from __future__ import annotations

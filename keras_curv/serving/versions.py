@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model, screening
+from keras_curv.reading import meta_graph, saved_model
 from keras_curv.reading.files import ModelFiles
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import LoggedRequest
@@ -157,7 +157,7 @@ def _label(directory: pathlib.Path) -> str:
 
 def _input_names(directory: pathlib.Path, version: str) -> dict[str, list[str]] | Refusal:
     try:
-        meta = screening.parse(ModelFiles.read(directory).graph, str(directory))
+        meta = meta_graph.parse(ModelFiles.read(directory).graph, str(directory))
     except (OSError, InputError) as error:
         return Refusal(Reason.MODEL_REFUSED, f"{directory}: {error}", version)
     return {name: sorted(definition.inputs) for name, definition in meta.signature_def.items()}

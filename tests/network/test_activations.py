@@ -369,8 +369,8 @@ def test_an_empty_interval_is_refused(ends):
 
 
 def test_an_unknown_activation_is_refused_by_name():
-    with pytest.raises(InputError, match="'selu'.*softplus"):
-        activations.get("selu")
+    with pytest.raises(InputError, match="'hard_shrink'.*softplus"):
+        activations.get("hard_shrink")
 
 
 def test_relu_is_lipschitz_but_not_smooth():

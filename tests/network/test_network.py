@@ -142,5 +142,7 @@ def test_sizes_must_chain():
         Network([], [])
     with pytest.raises(InputError, match="two logits"):
         Network([Affine(np.ones((2, 1)), np.ones(1))], [])
-    with pytest.raises(InputError, match="'selu'"):
-        Network.from_weights([np.ones((2, 3)), np.ones((3, 2))], [np.ones(3), np.ones(2)], "selu")
+    with pytest.raises(InputError, match="'hard_shrink'"):
+        Network.from_weights(
+            [np.ones((2, 3)), np.ones((3, 2))], [np.ones(3), np.ones(2)], "hard_shrink"
+        )

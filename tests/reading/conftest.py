@@ -14,6 +14,11 @@ def nothing_is_loaded(monkeypatch):
     monkeypatch.setattr(tf.saved_model, "load", lambda *_, **__: pytest.fail("it was loaded"))
 
 
+@pytest.fixture
+def nothing_is_run(monkeypatch):
+    monkeypatch.setattr(saved_model, "_calls", lambda *_: pytest.fail("it was run"))
+
+
 @pytest.fixture(scope="session")
 def plain_files(tmp_path_factory):
     """A good SavedModel as `{relative path: bytes}`, to be written out damaged."""

@@ -17,25 +17,20 @@ REFUSED = {
         "op MaxPool .*not supported; use average",
         r"\(MaxPooling2D\)",
     ),
-    "dilated": (
-        stack((6, 6, 1), lambda: L.Conv2D(2, 3, dilation_rate=2), L.Flatten),
-        "op SpaceToBatchND .*use dilation_rate=1",
-        None,
-    ),
     "groups": (
         stack((4, 4, 4), lambda: L.Conv2D(2, 3, groups=2), L.Flatten),
-        "op StatefulPartitionedCall",
+        "does not fit images",
         r"\(Conv2D\)",
     ),
     "transposed": (
         stack((4, 4, 1), lambda: L.Conv2DTranspose(2, 3), L.Flatten),
-        "op Conv2DBackpropInput",
+        None,
         r"\(Conv2DTranspose\)",
     ),
     "leaky relu": (
-        stack((4, 4, 1), lambda: L.Conv2D(2, 3, activation="leaky_relu"), L.Flatten),
-        "op LeakyRelu",
-        "'leaky_relu'",
+        stack((4, 4, 1), lambda: L.Conv2D(2, 3, activation="soft_shrink"), L.Flatten),
+        "op ZerosLike",
+        "'soft_shrink'",
     ),
     "max over positions": (
         stack((4, 4, 1), lambda: L.Conv2D(2, 3), L.GlobalMaxPooling2D),
@@ -59,9 +54,12 @@ REFUSED = {
 def test_refused_by_name(name):
     build, read, live = REFUSED[name]
     model = build()
-    with pytest.raises(InputError, match=read) as caught:
-        saved_model.read(model)
-    assert "\n" not in str(caught.value)
+    if read is None:  # it can be read, and not be trained
+        assert saved_model.read(model).network.classes == 3
+    else:
+        with pytest.raises(InputError, match=read) as caught:
+            saved_model.read(model)
+        assert "\n" not in str(caught.value)
     if live:
         with pytest.raises(InputError, match=live):
             LiveNetwork(model)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hostile_models.models import DATA, INDEX, Net, edited, export, write
 from refused import assert_refused
+from server_oracle import assert_read_as_answered
 
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
@@ -120,7 +121,7 @@ def test_no_variables_folder_is_refused(plain_files, tmp_path):
     assert_refused(write(tmp_path, files), "cannot load")
 
 
-def test_a_root_that_is_no_module_is_refused(tmp_path):
+def test_a_root_that_is_no_module_is_not_looked_at(tmp_path):
     path = export(tmp_path / "model")
     with edited(path) as meta:
         root, variable = meta.object_graph_def.nodes[0], None
@@ -128,7 +129,31 @@ def test_a_root_that_is_no_module_is_refused(tmp_path):
             variable = node if node.WhichOneof("kind") == "variable" else variable
         root.variable.CopyFrom(variable.variable)
         del root.children[:]
-    assert_refused(path)
+    assert_read_as_answered(path)
+
+
+ODD = ["+3", " 3", "3 ", "\t+3", "-3"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_version_that_only_a_server_takes_for_one_is_refused(name, tmp_path):
+    export(tmp_path / "2")
+    export(tmp_path / name)
+    assert_refused(tmp_path, "a server may take", "rename")
+
+
+def test_a_model_beside_numbered_versions_is_refused(tmp_path):
+    export(tmp_path)
+    export(tmp_path / "2")
+    assert_refused(tmp_path, "beside numbered versions")
+    assert saved_model.read(tmp_path / "2").network.classes == 3
+
+
+def test_data_under_other_names_are_refused(plain_files, tmp_path):
+    """A server looks for the first of one file, and finds none."""
+    files = {name: content for name, content in plain_files.items() if name != DATA}
+    files[DATA.replace("00000-of", "00001-of")] = plain_files[DATA]
+    assert_refused(write(tmp_path, files), "cannot load", "missing")
 
 
 def test_an_unreadable_name_is_an_input_error():

@@ -177,3 +177,15 @@ def test_keras_images_of_bytes_are_read(read_keras):
     )
     x = examples((2, 3), np.uint8)
     assert_reads_as(read_keras(model), folded(model), x, rtol=1e-6)
+
+
+def test_an_offset_that_is_a_whole_number_is_read(read_keras):
+    """Keras casts it to a float in the graph."""
+    keras.utils.set_random_seed(0)
+    scaled = L.Rescaling(1 / 127.5, offset=-1)
+    model = keras.Sequential([keras.Input((4, 4, 1)), scaled, L.Flatten(), L.Dense(3)])
+    served = read_keras(model)
+    x = np.random.default_rng(0).uniform(0.0, 255.0, (5, 4, 4, 1)).astype(np.float32)
+    served.check(x)
+    found = served.network.logits(x.reshape(5, 16).astype(np.float64))
+    np.testing.assert_allclose(found, model(x), rtol=1e-5, atol=1e-5)

@@ -1,16 +1,16 @@
-"""The list of safe ops alone, on graphs written by hand: `{function: [op or @function called]}`."""
+"""Ops that a signature could run are screened, on graphs written by hand.
+
+A graph is `{function: [op or @function called]}`.
+"""
 
 from __future__ import annotations
 
-import keras
 import pytest
-from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import saver_pb2
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.reading import allow_list
-
-L = keras.layers
+from keras_curv.reading import server
 
 
 def _fill(node, index, what):
@@ -21,41 +21,45 @@ def _fill(node, index, what):
 
 
 def screen(main, **functions):
-    """Screens a main graph `{node name: op or @function}`; the node `saver` is the saver's."""
-    definition = graph_pb2.GraphDef()
+    """Screens a main graph `{node name: op or @function}` of which `serve` is served."""
+    meta = meta_graph_pb2.MetaGraphDef()
+    meta.meta_info_def.tags.append("serve")
+    meta.object_graph_def.nodes.add()
     for index, (name, what) in enumerate(main.items()):
-        node = definition.node.add()
+        node = meta.graph_def.node.add()
         _fill(node, index, what)
         node.name = name
     for name, body in functions.items():
-        function = definition.library.function.add()
+        function = meta.graph_def.library.function.add()
         function.signature.name = name
         for index, what in enumerate(body):
             _fill(function.node_def.add(), index, what)
-    saver = saver_pb2.SaverDef(
-        filename_tensor_name="path:0", save_tensor_name="saver:0", restore_op_name="restorer"
-    )
-    allow_list.refuse_unsafe_ops(definition, saver, (), "the model")
+    definition = meta.signature_def["serving_default"]
+    definition.outputs["logits"].name = "serve:0"
+    definition.inputs["x"].name = "path:0"
+    definition.inputs["y"].name = "path:0"
+    meta.saver_def.restore_op_name = "restorer"
+    server.answer(meta, "serving_default", lambda key: tf.zeros(1), "the model")
 
 
 MAIN = {"path": "Placeholder", "saver": "@save", "restorer": "@restore", "serve": "@net"}
+UNREACHED = {
+    "the saver's": dict(save=["StringJoin", "@shard"], shard=["SaveV2"], restore=["RestoreV2"]),
+    "only by name": {"__inference__traced_save_7": ["RestoreV2"]},
+    "never called": {"idle": ["EagerPyFunc"]},
+    "saver writes": {"save": ["WriteFile"]},
+}
 
 
-def test_saving_and_restoring_by_the_saver_alone_is_allowed():
-    screen(
-        MAIN,
-        save=["StringJoin", "@shard", "MergeV2Checkpoints"],
-        shard=["SaveV2"],
-        restore=["RestoreV2"],
-        net=["MatMul", "Softplus"],
-    )
+@pytest.mark.parametrize("case", UNREACHED)
+def test_what_no_signature_runs_is_not_screened(case):
+    """Past the screening, these are refused for their inputs."""
+    with pytest.raises(InputError, match="the model.*has 2 inputs"):
+        screen(MAIN, net=["MatMul", "Softplus"], **UNREACHED[case])
 
 
 SCREENED = {
-    "in the main graph": (dict(MAIN, extra="SaveV2"), {}, "SaveV2"),
-    "saver writes": (MAIN, {"save": ["WriteFile"]}, "WriteFile"),
-    "saver itself": (dict(MAIN, saver="WriteFile"), {}, "WriteFile"),
-    "saver op": (dict(MAIN, saver="SaveV2"), {}, "SaveV2"),
+    "in the main graph": (dict(MAIN, serve="SaveV2"), {}, "SaveV2"),
     "served too": (MAIN, {"save": ["SaveV2"], "net": ["@save"]}, "SaveV2"),
     "served below": (
         MAIN,
@@ -64,8 +68,8 @@ SCREENED = {
     ),
     "served above": (MAIN, {"save": ["@a"], "a": ["@b"], "b": ["SaveV2"], "net": ["@a"]}, "SaveV2"),
     "write shared": (MAIN, {"save": ["@w"], "w": ["WriteFile"], "net": ["@w"]}, "WriteFile"),
-    "only by name": (MAIN, {"__inference__traced_save_7": ["RestoreV2"]}, "RestoreV2"),
-    "never called": (MAIN, {"idle": ["EagerPyFunc"]}, "EagerPyFunc"),
+    "assigned": (MAIN, {"net": ["AssignVariableOp"]}, "AssignVariableOp"),
+    "assigned anyhow": (MAIN, {"net": ["ResourceApplyAdam"]}, "ResourceApplyAdam"),
     "called as an op": (MAIN, {"save": ["@Conv1D"], "Conv1D": ["SaveV2"], "net": ["Conv1D"]}, ""),
 }
 
@@ -73,15 +77,21 @@ SCREENED = {
 @pytest.mark.parametrize("case", SCREENED)
 def test_ops_are_screened_wherever_they_hide(case):
     main, functions, op = SCREENED[case]
-    with pytest.raises(InputError, match=f"the model.*{op}"):
+    with pytest.raises(InputError, match=f"the model.*{op}.* not on the list"):
         screen(main, **functions)
 
 
-def test_a_second_function_of_the_same_name_is_screened_too():
-    definition = graph_pb2.GraphDef()
+def test_a_second_function_of_the_same_name_is_refused_too():
+    """One of the two may be what a server runs."""
+    meta = meta_graph_pb2.MetaGraphDef()
     for index, op in enumerate(["WriteFile", "Softplus"]):
-        function = definition.library.function.add()
+        function = meta.graph_def.library.function.add()
         function.signature.name = "net"
         _fill(function.node_def.add(), index, op)
-    with pytest.raises(InputError, match="WriteFile"):
-        allow_list.refuse_unsafe_ops(definition, saver_pb2.SaverDef(), (), "the model")
+    meta.meta_info_def.tags.append("serve")
+    meta.object_graph_def.nodes.add()
+    meta.signature_def["serving_default"].outputs["logits"].name = "serve:0"
+    _fill(meta.graph_def.node.add(), 0, "@net")
+    meta.graph_def.node[0].name = "serve"
+    with pytest.raises(InputError, match="a function is defined twice"):
+        server.answer(meta, "serving_default", lambda key: tf.zeros(1), "the model")

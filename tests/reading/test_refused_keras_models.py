@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import pytest
+import tensorflow as tf
 from hostile_models.models import Net
 from refused import assert_refused
 
@@ -30,7 +31,11 @@ def _stack(*layers, shape=(4,)):
 
 
 KERAS = {
-    "leaky relu": (_stack(lambda: L.Dense(5), L.LeakyReLU), "LeakyRelu"),
+    "prelu": (_stack(lambda: L.Dense(5), L.PReLU), "depend on the input"),
+    "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "op Greater"),
+    "hard shrink": (_stack(lambda: L.Dense(5, "hard_shrink")), "op "),
+    "exponential": (_stack(lambda: L.Dense(5, "exponential")), "op Exp"),
+    "slice of examples": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
     "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
     "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
@@ -51,6 +56,12 @@ def test_keras_models_without_a_rule_are_refused(case, live, tmp_path):
     if not live:
         model.export(str(tmp_path / "model"), verbose=False)
     assert_refused(model if live else tmp_path / "model", word)
+
+
+def test_a_model_saved_without_its_variables_is_pointed_to_export(tmp_path):
+    """As `tf.saved_model.save` does with models of Keras 3."""
+    tf.saved_model.save(_stack(lambda: L.Dense(5, "tanh"))(), str(tmp_path / "model"))
+    assert_refused(tmp_path / "model", "model.export(directory)")
 
 
 def test_a_model_without_a_shape_is_refused():

@@ -40,9 +40,6 @@ def _loop(x, net):
 
 
 UNREADABLE = {  # name: body, words of the message
-    "relu6": (lambda x, n: tf.nn.relu6(x @ n.w) @ n.v, ["Relu6", "not supported", "softplus"]),
-    "leaky relu": (lambda x, n: tf.nn.leaky_relu(x @ n.w) @ n.v, ["LeakyRelu", "softplus"]),
-    "selu": (lambda x, n: tf.nn.selu(x @ n.w) @ n.v, ["Selu", "not supported", "softplus"]),
     "exp": (lambda x, n: tf.exp(x @ n.w) @ n.v, ["Exp"]),
     "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
     "absolute": (lambda x, n: tf.abs(x @ n.w) @ n.v, ["Abs"]),
@@ -85,9 +82,28 @@ UNREADABLE = {  # name: body, words of the message
     ),
     "per example constant": (lambda x, n: n(x) + tf.ones((2, 3)), []),
     "broadcast": (lambda x, n: tf.reshape(n(x), (-1, 3, 1)) + tf.ones((1, 1, 2)), []),
-    "slice": (lambda x, n: x[:, 1:] @ n.w[1:], ["StridedSlice"]),
+    "slice of examples": (lambda x, n: x[1:] @ n.w, ["StridedSlice", "batch"]),
+    "one example": (lambda x, n: x[:1] @ n.w, ["StridedSlice", "batch"]),
+    "examples reversed": (lambda x, n: x[::-1] @ n.w, ["StridedSlice", "batch"]),
+    "examples reversed by name": (lambda x, n: tf.reverse(x, [0]) @ n.w, ["ReverseV2", "batch"]),
+    "examples gathered": (lambda x, n: tf.gather(x, [0, 0]) @ n.w, ["GatherV2", "batch"]),
+    "examples repeated": (lambda x, n: tf.tile(x, [2, 1]) @ n.w, ["Tile", "example"]),
+    "examples padded": (lambda x, n: tf.pad(x, [[0, 1], [0, 0]]) @ n.w, ["Pad", "example"]),
+    "examples to blocks": (
+        lambda x, n: (
+            tf.reshape(
+                tf.space_to_batch(tf.reshape(x, (-1, 2, 2, 1)), [2, 2], [[0, 0], [0, 0]]), (-1, 4)
+            )
+            @ n.w
+        ),
+        ["SpaceToBatchND", "mixes"],
+    ),
+    "rows over examples": (
+        lambda x, n: tf.reshape(tf.reshape(x, (-1, 2)) @ tf.ones((2, 3)), (-1, 6)),
+        ["MatMul", "product"],
+    ),
     "concatenation": (lambda x, n: tf.concat([x[:, :2], x[:, 2:]], 1) @ n.w, []),
-    "clip": (lambda x, n: n(tf.clip_by_value(x, 0.0, 1.0)), []),
+    "clip by another tensor": (lambda x, n: n(tf.minimum(x, x + 1.0)), ["Minimum"]),
     "rounding": (lambda x, n: n(tf.round(x)), ["Round"]),
     "integer cast": (
         lambda x, n: n(tf.cast(tf.cast(x, tf.int32), tf.float32)),

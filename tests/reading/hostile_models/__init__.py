@@ -24,4 +24,4 @@ KINDS = (
     *(lists, calls, messages, restoring, signatures),
 )
 CASES = {name: build for kind in KINDS for name, build in kind.CASES.items()}
-HARMLESS = files.HARMLESS
+HARMLESS = {name: build for kind in KINDS for name, build in getattr(kind, "HARMLESS", {}).items()}

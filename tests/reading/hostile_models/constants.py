@@ -7,6 +7,7 @@ import tensorflow as tf
 from hostile_models.models import add_objects, cases, edited, export, nodes_of
 
 CASES, case = cases()
+HARMLESS, harmless_case = cases()
 
 
 def _outer(x, net):
@@ -51,7 +52,7 @@ def _constant(path, canary):
     return path
 
 
-@case("constant: a bound in a specification")
+@harmless_case("constant: a bound in a specification")
 def _specification(path, canary):
     export(path)
     with edited(path) as meta:
@@ -68,13 +69,13 @@ def _specification(path, canary):
 def _axes(path, canary):
     export(path, lambda x, net: net(x + tf.zeros((1, 4))))
     with edited(path) as meta:
-        node = next(node for node in nodes_of(meta) if node.op == "Const")
-        for _ in range(17):
-            node.attr["value"].tensor.tensor_shape.dim.add().size = 1
+        for node in nodes_of(meta):  # whichever of its functions comes first
+            for _ in range(17 if node.op == "Const" else 0):
+                node.attr["value"].tensor.tensor_shape.dim.add().size = 1
     return path
 
 
-@case("constant: named by a hundred objects")
+@harmless_case("constant: named by a hundred objects")
 def _named(path, canary):
     export(path)
     with edited(path) as meta:

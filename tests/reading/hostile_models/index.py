@@ -11,6 +11,7 @@ from hostile_models.models import DATA, INDEX, cases, export
 from keras_curv.reading.crc32c import masked_crc32c
 
 CASES, case = cases()
+HARMLESS, harmless_case = cases()
 
 
 def varint(number):
@@ -79,6 +80,19 @@ case("index: in the millionth file")(_rewritten(lambda entry: setattr(entry, "sh
 case("index: numbers as strings of any length")(_rewritten(_strings))
 
 
+def _turned(entry):
+    first, second = entry.shape.dim
+    first.size, second.size = second.size, first.size
+
+
+def _integers(entry):
+    entry.dtype = tf.int32.as_datatype_enum
+
+
+case("stored: with another shape of the same size")(_rewritten(_turned))
+case("stored: as whole numbers")(_rewritten(_integers))
+
+
 def _reference(entry):
     entry.dtype += 100
 
@@ -99,7 +113,7 @@ def _entries(path):
     return dict(checkpoint._entries((path / INDEX).read_bytes()))
 
 
-@case("index: a string of 8 GiB")
+@harmless_case("index: a string of 8 GiB")
 def _long_string(path, canary):
     """Its check is right; TensorFlow would end the process."""
     from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto

@@ -26,8 +26,10 @@ def _asked(body, net=None):
         with edited(path) as meta:
             for node in [*meta.graph_def.node, *nodes_of(meta)]:
                 node.attr.pop("_output_shapes", None)
+                if node.op != "Const":
+                    continue
                 tensor = node.attr["value"].tensor
-                if node.op == "Const" and [d.size for d in tensor.tensor_shape.dim] in (
+                if [d.size for d in tensor.tensor_shape.dim] in (
                     [5, 1],
                     [1, 5],
                 ):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from hostile_models.models import Net, cases, edited, export, nodes_of
 
 CASES, case = cases()
+HARMLESS, harmless_case = cases()
 
 
 def _write(x, net, canary):
@@ -48,7 +49,7 @@ for name, body in BODIES.items():
     )
 
 
-@case("op: in a function that no signature calls")
+@harmless_case("op: in a function that no signature calls")
 def _uncalled(path, canary):
     net = Net()
     net.more = tf.function(
@@ -86,7 +87,7 @@ def _table(path, canary):
     return export(path, net=net)
 
 
-@case("object: registered class with an initialiser")
+@harmless_case("object: registered class with an initialiser")
 def _registered(path, canary):
     net = Net()
     net.table = tf.Module()

@@ -8,6 +8,7 @@ import tensorflow as tf
 from hostile_models.models import Net, cases, constant, edited, export
 
 CASES, case = cases()
+HARMLESS, harmless_case = cases()
 
 
 def restore_function(meta):
@@ -39,7 +40,7 @@ def swap_places(function):
             node.input[0] = f"RestoreV2:tensors:{sum(places) - place}"
 
 
-@case("signature: variables are restored crosswise")
+@harmless_case("signature: variables are restored crosswise")
 def _crosswise(path, canary):
     two_heads(path)
     with edited(path) as meta:
@@ -47,7 +48,7 @@ def _crosswise(path, canary):
     return path
 
 
-@case("signature: the call is given other variables")
+@harmless_case("signature: the call is given other variables")
 def _given_others(path, canary):
     """Function and checkpoint stay as they are; the main graph hands them over crosswise."""
     two_heads(path)
@@ -55,7 +56,7 @@ def _given_others(path, canary):
         name = meta.signature_def["serving_default"].outputs["output_0"].name.split(":")[0]
         (call,) = [n for n in meta.graph_def.node if n.name == name]
         handles = [n.name for n in meta.graph_def.node if n.op == "VarHandleOp"]
-        shapes = {n.name: str(n.attr["shape"]) for n in meta.graph_def.node}
+        shapes = {n.name: str(n.attr["shape"]) for n in meta.graph_def.node if "shape" in n.attr}
         alike = [i for i, g in enumerate(call.input) if g in handles and shapes[g].count("5") == 1]
         alike = [i for i in alike if "size: 3" in shapes[call.input[i]]]
         first, second = alike

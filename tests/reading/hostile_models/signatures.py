@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from hostile_models.models import Net, cases, constant, edited, export
+from hostile_models.models import Net, cases, constant, edited, export, nodes_of
+from hostile_models.restoring import two_heads
 
 CASES, case = cases()
+HARMLESS, harmless_case = cases()
 
 
-@case("signature: what is served is another function")
+@harmless_case("signature: what is served is another function")
 def _another(path, canary):
     """A server goes by the signature's own definition, loading in Python by the object graph."""
     net = Net()
@@ -48,7 +50,7 @@ def main_call(meta):
     return next(node for node in meta.graph_def.node if node.name == name)
 
 
-@case("signature: what a client sends is negated")
+@harmless_case("signature: what a client sends is negated")
 def _negated(path, canary):
     export(path)
     with edited(path) as meta:
@@ -81,7 +83,7 @@ def _fewer_bits(path, canary):
     return path
 
 
-@case("signature: its outputs go by other names")
+@harmless_case("signature: its outputs go by other names")
 def _other_names(path, canary):
     """A client takes `logits`, and gets the other ones."""
     export(path, lambda x, net: {"a": -net(x), "logits": net(x)})
@@ -96,7 +98,7 @@ def _other_names(path, canary):
     return path
 
 
-@case("signature: much is computed beside the output")
+@harmless_case("signature: much is computed beside the output")
 def _beside(path, canary):
     """Behind a control edge, of a size that is not known before there are examples."""
 
@@ -108,11 +110,76 @@ def _beside(path, canary):
     return export(path, body)
 
 
-@case("signature: signatures are a variable")
+@harmless_case("signature: signatures are a variable")
 def _no_map(path, canary):
     export(path)
     with edited(path) as meta:
         root = meta.object_graph_def.nodes[0]
         child = {c.local_name: c for c in root.children}
         child["signatures"].node_id = child["w"].node_id
+    return path
+
+
+@case("signature: a call is rewritten")
+def _rewritten_call(path, canary):
+    """By an attribute that is deprecated, and still obeyed."""
+    export(path)
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = 1
+    with edited(path) as meta:
+        main_call(meta).attr["config"].s = config.SerializeToString()
+    return path
+
+
+@case("signature: a call has an attribute that nobody knows")
+def _unknown_attribute(path, canary):
+    export(path)
+    with edited(path) as meta:
+        main_call(meta).attr["_replaced_by"].s = b"another"
+    return path
+
+
+@case("signature: an op has a kernel of its own")
+def _kernel(path, canary):
+    export(path)
+    with edited(path) as meta:
+        next(n for n in nodes_of(meta) if n.op == "Softplus").attr["_kernel"].s = b"another"
+    return path
+
+
+@case("signature: the logits are whole numbers")
+def _whole_logits(path, canary):
+    """Beside a matrix of floats, which nobody takes for the logits."""
+    return export(path, lambda x, net: {"logits": tf.cast(net(x), tf.int64), "other": -net(x)})
+
+
+@case("signature: an output is said to be of another type")
+def _claimed(path, canary):
+    export(path, lambda x, net: {"a": net(x), "b": -net(x)})
+    with edited(path) as meta:
+        outputs = meta.signature_def["serving_default"].outputs
+        outputs["a"].dtype = tf.int64.as_datatype_enum
+    return path
+
+
+@case("signature: for another tag")
+def _tag(path, canary):
+    export(path)
+    with edited(path) as meta:
+        meta.meta_info_def.tags[:] = ["serve", "gpu"]
+    return path
+
+
+@harmless_case("signature: objects give the function other variables")
+def _captures(path, canary):
+    """As loading in Python would go by; a server does not look at them."""
+    two_heads(path)
+    with edited(path) as meta:
+        for function in meta.object_graph_def.concrete_functions.values():
+            bound = list(function.bound_inputs)
+            function.bound_inputs[:] = bound[::-1]
+        for node in meta.object_graph_def.nodes:
+            for child in node.children:
+                if child.local_name in ("v", "other"):
+                    child.local_name = {"v": "other", "other": "v"}[child.local_name]
     return path

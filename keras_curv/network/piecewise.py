@@ -1,0 +1,119 @@
+"""Activations with kinks: linear or smooth pieces whose slopes differ where they meet."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.activation import JUMP, Activation
+
+# As Keras states them; the op has them rounded to float32, which the charge of `float32` covers.
+_SELU_SCALE = 1.0507009873554804934193349852946
+_SELU_LEFT = 1.7580993408473768599402175208123  # its slope at 0, from the left
+_ULPS = 1.0 + 8.0 * 2.0**-53
+
+
+def leaky_relu(slope: float) -> Activation:
+    """Returns z for z > 0, else `slope · z`; any finite slope.
+
+    Example:
+        >>> leaky_relu(0.5).name, leaky_relu(0.5).first_range
+        ('leaky_relu(0.5)', (0.5, 1.0))
+    """
+    slope = float(slope)
+    if not math.isfinite(slope):
+        raise InputError(f"the slope of leaky_relu must be finite. Received: {slope}")
+    return Activation(
+        name=f"leaky_relu({slope!r})",
+        # Not slope · z alone: that is NaN at −∞ where the slope is 0.
+        value=lambda z: tf.where(z > 0.0, z, slope * z if slope else tf.zeros_like(z)),
+        first=lambda z: tf.where(z > 0.0, tf.ones_like(z), slope * tf.ones_like(z)),
+        second=tf.zeros_like,
+        first_range=(min(slope, 1.0), max(slope, 1.0)),
+        second_range=(
+            -math.inf if slope > 1.0 else 0.0,
+            math.inf if slope < 1.0 else 0.0,
+        ),
+        first_extrema=(),
+        second_extrema=(),
+        minimum_at=0.0 if slope < 0.0 else None,
+        kinks=(0.0,),
+        piece_range=(0.0, 0.0),
+    )
+
+
+def capped_relu(cap: float) -> Activation:
+    """Returns `min(max(z, 0), cap)`; any positive cap.
+
+    Example:
+        >>> capped_relu(1.0).name, capped_relu(1.0).kinks
+        ('capped_relu(1.0)', (0.0, 1.0))
+    """
+    cap = float(cap)
+    if not (0.0 < cap < math.inf):
+        raise InputError(f"the cap of capped_relu must be positive and finite. Received: {cap}")
+    return Activation(
+        name=f"capped_relu({cap!r})",
+        value=lambda z: tf.minimum(tf.maximum(z, 0.0), cap),
+        first=lambda z: tf.cast((z > 0.0) & (z < cap), z.dtype),
+        second=tf.zeros_like,
+        first_range=(0.0, 1.0),
+        second_range=(-math.inf, math.inf),
+        first_extrema=(cap / 2.0,),
+        second_extrema=(),
+        kinks=(0.0, cap),
+        piece_range=(0.0, 0.0),
+    )
+
+
+def parametric(name: str) -> Activation | None:
+    """Returns the activation of a name with its parameter, as above; None: there is none."""
+    found = re.fullmatch(r"(leaky_relu|capped_relu)\((\S+)\)", name)
+    if found is None:
+        return None
+    try:
+        parameter = float(found[2])
+    except ValueError:
+        return None
+    return {"leaky_relu": leaky_relu, "capped_relu": capped_relu}[found[1]](parameter)
+
+
+LEAKY_RELU = dataclasses.replace(leaky_relu(float(np.float32(0.2))), name="leaky_relu")
+RELU6 = dataclasses.replace(capped_relu(6.0), name="relu6")
+SELU = Activation(
+    name="selu",
+    value=lambda z: tf.where(
+        z < 0.0, _SELU_LEFT * tf.math.expm1(tf.minimum(z, 0.0)), _SELU_SCALE * z
+    ),
+    first=lambda z: tf.where(
+        z < 0.0, _SELU_LEFT * tf.exp(tf.minimum(z, 0.0)), _SELU_SCALE * tf.ones_like(z)
+    ),
+    second=lambda z: tf.where(z < 0.0, _SELU_LEFT * tf.exp(tf.minimum(z, 0.0)), tf.zeros_like(z)),
+    first_range=(0.0, _SELU_LEFT * _ULPS),
+    second_range=(-math.inf, _SELU_LEFT * _ULPS),
+    first_extrema=(-JUMP,),
+    second_extrema=(-JUMP, JUMP),
+    kinks=(0.0,),
+    piece_range=(0.0, _SELU_LEFT * _ULPS),
+)
+# z times a hard sigmoid; its slope jumps from 0 to −½ at −3, and from 3/2 to 1 at 3.
+_INSIDE = math.nextafter(3.0, 0.0)
+HARD_SILU = Activation(
+    name="hard_silu",
+    value=lambda z: z * (tf.clip_by_value(z + 3.0, 0.0, 6.0) / 6.0),
+    first=lambda z: tf.where(tf.abs(z) < 3.0, (2.0 * z + 3.0) / 6.0, tf.cast(z > 0.0, z.dtype)),
+    second=lambda z: tf.where(tf.abs(z) < 3.0, tf.ones_like(z) / 3.0, tf.zeros_like(z)),
+    first_range=(-0.5, 1.5),
+    second_range=(-math.inf, math.inf),
+    first_extrema=(-_INSIDE, _INSIDE),
+    second_extrema=(0.0,),
+    minimum_at=-1.5,
+    kinks=(-3.0, 3.0),
+    piece_range=(0.0, _ULPS / 3.0),
+)
+PIECEWISE = (LEAKY_RELU, RELU6, SELU, HARD_SILU)

@@ -1,0 +1,313 @@
+"""Rules of ops that pick entries of an example, or place them among zeros; and of what needs them.
+
+Padding, slices, repeats and their like are matrices of zeros and ones. A permutation moves what is
+known; of any other, the product with its matrix is folded as every product is. Nothing that such a
+matrix does rounds, so the charge of a product is more than it needs, and sound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy.sparse
+from tensorflow.core.framework import node_def_pb2
+
+from keras_curv.errors import InputError
+from keras_curv.numerics.rounding import up
+from keras_curv.reading import convolution
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.flow import Flow
+from keras_curv.reading.limits import EXAMPLE_ENTRIES, require_shape
+from keras_curv.reading.stencil import Bounded
+
+
+def picked(flow: Flow, positions: np.ndarray) -> Flow:
+    """Entry j becomes the former entry `positions[j]`, or 0 where that is −1.
+
+    Args:
+        flow: what depends on the input.
+        positions: integers, in the new shape of an example.
+    """
+    if positions.size == 0:
+        raise InputError("nothing is left of an example")
+    size, flat = flow.shift.shape[0], positions.reshape(-1)
+    inside = np.flatnonzero(flat >= 0)
+    often = np.bincount(flat[inside], minlength=size)
+    if len(flat) == size and np.all(often == 1):
+        return flow.rearranged(positions)
+    entries = np.ones(len(inside)), (flat[inside], inside)
+    selection = scipy.sparse.csr_array(entries, shape=(size, len(flat)))
+    # S Sᵀ is diagonal, and says how often each entry is there.
+    norm = up(math.sqrt(float(often.max())))
+    product = flow.times(Ball.exact(selection), Bounded(norm))
+    return dataclasses.replace(product, shape=positions.shape)
+
+
+def padded(
+    node: node_def_pb2.NodeDef, flow: Flow, paddings: np.ndarray, constant: Ball | None = None
+) -> Flow:
+    """`Pad` and `PadV2`: constants around each example."""
+    before_and_behind = _of_each_axis(flow, paddings)
+    positions = _padded(_positions(flow), before_and_behind)
+    result = picked(flow, positions)
+    if constant is None or constant.equals(0.0):
+        return result
+    if not isinstance(constant, Ball) or constant.value.size != 1:
+        raise InputError("it pads with something else than one constant")
+    around = positions.reshape(-1) < 0
+    return result.shifted(constant.each(lambda part: np.where(around, part.reshape(()), 0.0)))
+
+
+def sliced(
+    node: node_def_pb2.NodeDef,
+    flow: Flow,
+    begin: np.ndarray,
+    end: np.ndarray,
+    strides: np.ndarray,
+) -> Flow:
+    """`StridedSlice` of each example; the axis of the batch must be taken whole."""
+    masks = {
+        name: node.attr[f"{name}_mask"].i
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    kinds = [masks[name] for name in ("ellipsis", "new_axis", "shrink_axis")]
+    if kinds[0] & kinds[1] or kinds[2] & (kinds[0] | kinds[1] | masks["begin"] | masks["end"]):
+        raise InputError("masks of a slice that contradict one another are not supported")
+    index: list = []
+    for place, numbers in enumerate(zip(begin, end, strides, strict=True)):
+        first, last, stride = (int(number) for number in numbers)
+        bit = 1 << place
+        if masks["ellipsis"] & bit:
+            index.append(Ellipsis)
+        elif masks["new_axis"] & bit:
+            index.append(None)
+        elif masks["shrink_axis"] & bit:
+            index.append(first)
+        else:
+            first, last = (
+                None if masks[name] & bit else number
+                for name, number in (("begin", first), ("end", last))
+            )
+            index.append(slice(first, last, stride))
+    _require_whole_batch(index, len(flow.shape))
+    positions = _positions(flow)[None][tuple(index)]
+    return picked(flow, np.asarray(positions[0]))
+
+
+def _require_whole_batch(index: list, rank: int) -> None:
+    named = sum(part is not None and part is not Ellipsis for part in index)
+    if index and index[0] is Ellipsis and named <= rank:
+        return
+    if not index or index[0] not in (slice(None, None, 1), slice(0, None, 1)):
+        raise InputError("a slice of the batch mixes examples, or depends on how many there are")
+
+
+def tiled(node: node_def_pb2.NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
+    """`Tile` of each example."""
+    _require_flow(flow)
+    batch, *times = [int(number) for number in multiples]
+    if batch != 1 or len(times) != len(flow.shape) or min(times, default=1) < 1:
+        raise InputError(f"a repetition {[batch, *times]} is not one of each example")
+    shape = [size * many for size, many in zip(flow.shape, times, strict=True)]
+    require_shape(shape, EXAMPLE_ENTRIES)
+    return picked(flow, np.tile(_positions(flow), times))
+
+
+def gathered(
+    node: node_def_pb2.NodeDef, value: Flow | np.ndarray, indices: np.ndarray, axis: np.ndarray
+) -> Flow | np.ndarray:
+    """`GatherV2` along an axis of each example, or from a shape."""
+    if not isinstance(indices, np.ndarray) or node.attr["batch_dims"].i:
+        raise InputError("only supported with constant indices, alike for all examples")
+    place = int(axis)
+    if isinstance(value, np.ndarray):
+        if value.ndim != 1 or place not in (0, -1) or np.any(indices < 0):
+            raise InputError("only supported for shapes, and for what depends on the input")
+        return value[indices]
+    rank = len(_require_flow(value).shape) + 1
+    if not -rank < place < rank or place % rank == 0:
+        raise InputError("it gathers along the batch")
+    place = place % rank - 1
+    if np.any(indices < 0) or np.any(indices >= value.shape[place]):
+        raise InputError("an index is out of range")
+    shape = [*value.shape[:place], *indices.shape, *value.shape[place + 1 :]]
+    require_shape(shape, EXAMPLE_ENTRIES)
+    return picked(value, np.take(_positions(value), indices, axis=place))
+
+
+def reversed_along(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
+    """`ReverseV2` along axes of each example."""
+    rank = len(_require_flow(flow).shape) + 1
+    places = [int(axis) for axis in np.ravel(axes)]
+    if any(not -rank < place < rank or place == 0 for place in places):
+        raise InputError("it reverses the batch")
+    return picked(flow, np.flip(_positions(flow), [place % rank - 1 for place in places]))
+
+
+def blocks_to_channels(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
+    """`SpaceToDepth`."""
+    height, width, channels = convolution.image_shape(node, flow)
+    size = node.attr["block_size"].i
+    if height % size or width % size:
+        raise InputError(f"blocks of {size} do not fit an image of {height} × {width}")
+    down, across = height // size, width // size
+    blocks = _positions(flow).reshape(down, size, across, size, channels)
+    return picked(flow, blocks.transpose(0, 2, 1, 3, 4).reshape(down, across, -1))
+
+
+def channels_to_blocks(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
+    """`DepthToSpace`."""
+    height, width, channels = convolution.image_shape(node, flow)
+    size = node.attr["block_size"].i
+    if channels % size**2:
+        raise InputError(f"{channels} channels are no blocks of {size} × {size}")
+    blocks = _positions(flow).reshape(height, width, size, size, channels // size**2)
+    blocks = blocks.transpose(0, 2, 1, 3, 4)
+    return picked(flow, blocks.reshape(height * size, width * size, -1))
+
+
+def transposed_convolved(
+    node: node_def_pb2.NodeDef, sizes: np.ndarray, kernel: Ball, flow: Flow
+) -> Flow:
+    """`Conv2DBackpropInput`: the product with the transposed matrix of a convolution."""
+    image = convolution.image_shape(node, flow)
+    if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
+        raise InputError("the kernel must be a constant (height, width, filters, channels)")
+    batch, *shape = list(sizes)
+    if isinstance(batch, (int, np.integer)):
+        raise InputError("it is for one size of the batch only")
+    shape = tuple(int(size) for size in shape)
+    require_shape(shape, EXAMPLE_ENTRIES)
+    how = {
+        "strides": convolution.two_axes(node, "strides"),
+        "dilations": convolution.two_axes(node, "dilations"),
+        "padding": node.attr["padding"].s.decode(),
+    }
+    lowered, small = convolution.matrix(kernel, shape, **how)
+    if small != image:
+        raise InputError(f"images {image} are not what a convolution makes of images {shape}")
+    known = Bounded(convolution.stencil(kernel, shape, **how).magnitude)
+    product = flow.times(lowered.each(lambda part: part.T.tocsr()), known)
+    return dataclasses.replace(product, shape=shape)
+
+
+def dilated(
+    node: node_def_pb2.NodeDef,
+    flow: Flow,
+    kernel: Ball,
+    block: np.ndarray,
+    paddings: np.ndarray,
+    crops: np.ndarray,
+) -> Flow:
+    """A dilated convolution, which TensorFlow spells as one of every block-th pixel.
+
+    Every phase of the padded image is convolved without padding and put back in its place: that is
+    the convolution of the padded image with dilations `block`, cropped afterwards.
+    """
+    _require_flow(flow)
+    dilations, around, cut = (
+        np.asarray(array).astype(np.int64) for array in (block, paddings, crops)
+    )
+    if len(dilations) == 1 and len(flow.shape) == 2:
+        flow = flow.rearranged(_positions(flow)[None])
+        dilations = np.concatenate([[1], dilations])
+        around, cut = (np.concatenate([[[0, 0]], array]) for array in (around, cut))
+        one_axis = True
+    else:
+        one_axis = False
+    plain = (1, 1)
+    if (
+        dilations.shape != (2,)
+        or around.shape != (2, 2)
+        or cut.shape != (2, 2)
+        or dilations.min() < 1
+        or min(around.min(), cut.min()) < 0
+        or len(flow.shape) != 3
+        or node.attr["padding"].s != b"VALID"
+        or convolution.two_axes(node, "strides") != plain
+        or convolution.two_axes(node, "dilations") != plain
+    ):
+        raise InputError("this way of dilating a convolution is not supported")
+    flow = picked(flow, _padded(_positions(flow), [*around, (0, 0)]))
+    if any(size % block for size, block in zip(flow.shape, dilations, strict=False)):
+        raise InputError("the padded image is not a multiple of the dilation")
+    plain_node = node_def_pb2.NodeDef()
+    plain_node.CopyFrom(node)
+    plain_node.op = node.op.removeprefix("Dilated")
+    plain_node.attr["dilations"].list.i[:] = [1, *(int(number) for number in dilations), 1]
+    flow = convolution.convolved(plain_node, flow, kernel)
+    rows, columns = (
+        slice(int(first), size - int(last))
+        for (first, last), size in zip(cut, flow.shape, strict=False)
+    )
+    positions = _positions(flow)[rows, columns]
+    return picked(flow, positions[0] if one_axis else positions)
+
+
+def rows_times(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
+    """The product of each pixel's channels with one matrix: a dense layer on the last axis.
+
+    TensorFlow reshapes to a matrix with as many columns as the kernel has rows, multiplies, and
+    reshapes back. Its rows can only be the pixels' channels, or whole examples.
+    """
+    _require_flow(flow)
+    if node.attr["transpose_a"].b or not isinstance(kernel, Ball) or len(kernel.shape) != 2:
+        raise InputError("only supported with a constant matrix on the right")
+    if node.attr["transpose_b"].b:
+        kernel = kernel.transpose()
+    features, size = kernel.shape[0], flow.shift.shape[0]
+    if features == size:
+        return flow.rearranged(np.arange(size)).times(kernel)
+    if not flow.shape or flow.shape[-1] != features:
+        raise InputError(f"a product of examples {flow.shape} with a matrix {kernel.shape}")
+    image = (1, size // features, features)
+    flow = flow.rearranged(np.arange(size).reshape(image))
+    taps = kernel.reshape((1, 1, *kernel.shape))
+    lowered, shape = convolution.matrix(taps, image)
+    product = flow.times(lowered, convolution.stencil(taps, image))
+    return dataclasses.replace(product, shape=shape)
+
+
+def _padded(positions: np.ndarray, paddings) -> np.ndarray:
+    pairs = [(int(before), int(behind)) for before, behind in paddings]
+    require_shape(
+        [size + sum(pair) for size, pair in zip(positions.shape, pairs, strict=True)],
+        EXAMPLE_ENTRIES,
+    )
+    return np.pad(positions, pairs, constant_values=-1)
+
+
+def _of_each_axis(flow: Flow, paddings: np.ndarray) -> list[tuple[int, int]]:
+    """The paddings of an example; none of the batch."""
+    rank = len(_require_flow(flow).shape) + 1
+    pairs = [(int(before), int(behind)) for before, behind in paddings]
+    if len(pairs) != rank or pairs[0] != (0, 0) or min(min(pair) for pair in pairs) < 0:
+        raise InputError(f"a padding {pairs} is not one of each example")
+    return pairs[1:]
+
+
+def _positions(flow: Flow) -> np.ndarray:
+    return np.arange(flow.shift.shape[0]).reshape(flow.shape)
+
+
+def _require_flow(flow: Flow) -> Flow:
+    if not isinstance(flow, Flow):
+        raise InputError("only supported for what depends on the input")
+    return flow
+
+
+RULES = {
+    "Pad": padded,
+    "PadV2": padded,
+    "Tile": tiled,
+    "GatherV2": gathered,
+    "ReverseV2": reversed_along,
+    "SpaceToDepth": blocks_to_channels,
+    "DepthToSpace": channels_to_blocks,
+    "Conv2DBackpropInput": transposed_convolved,
+    "DilatedConv2D": dilated,
+    "DilatedDepthwiseConv2dNative": dilated,
+    "RowsMatMul": rows_times,
+}

@@ -1,0 +1,355 @@
+"""The graph behind one tensor, written out: calls become what they call, variables their values.
+
+Graph and functions are data here; TensorFlow sees none of them. What is made is a flat graph of
+ops, each with the attributes that its definition has, and no others: `graph.py` reads it, and a
+session that is given the same graph can do no more than what was read. Only what the tensor is
+computed from is looked at, and no more of it than `limits.py` allows.
+
+A function's call is replaced by its body only where a server does the same, and computes the body
+as it is written: attributes that may ask for anything else are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    function_pb2,
+    graph_pb2,
+    node_def_pb2,
+    op_def_pb2,
+)
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.framework import op_def_registry
+
+from keras_curv.errors import InputError
+from keras_curv.reading import limits
+from keras_curv.reading.nodes import attribute, data_inputs
+
+CALLS = ("StatefulPartitionedCall", "PartitionedCall")
+# What exports note down beside the attributes of an op, and what no kernel asks for.
+_NOTES = {
+    "_output_shapes",
+    "_class",
+    "_has_manual_control_dependencies",
+    "_gradient_op_type",
+    "_read_only_resource_inputs",
+    "_collective_manager_ids",
+    "_XlaMustCompile",
+    "_user_specified_name",
+}
+_FUNCTION_NOTES = {"_input_shapes", "_construction_context", "_noinline", "_XlaMustCompile"}
+_ARGUMENT_NOTES = {"_output_shapes", "_user_specified_name", "_has_manual_control_dependencies"}
+# What a call may ask of the runtime: where and with how many threads it runs, not what.
+_PLAIN_OPTIONS = {
+    "device_count",
+    "intra_op_parallelism_threads",
+    "inter_op_parallelism_threads",
+    "log_device_placement",
+    "allow_soft_placement",
+    "gpu_options",
+    "pluggable_device_options",
+    "experimental",  # as long as there is nothing in it
+}
+_STEPS = 2**20  # from a tensor to where it comes from
+
+
+class Body:
+    """The nodes of the main graph, or of a function, by name.
+
+    Attributes:
+        nodes: by name.
+        arguments, returns: names of what a function takes, and the tensors that it gives.
+    """
+
+    def __init__(self, nodes: Iterable[node_def_pb2.NodeDef], function: str = ""):
+        self.function = function
+        self.arguments: list[str] = []
+        self.returns: list[str] = []
+        self.nodes: dict[str, node_def_pb2.NodeDef] = {}
+        for node in nodes:
+            if self.nodes.setdefault(node.name, node) is not node:
+                raise InputError(f"two nodes are named {node.name!r}")
+
+    @classmethod
+    def of(cls, function: function_pb2.FunctionDef) -> Body:
+        """Returns that of a function, which must be the same whoever calls it, and where."""
+        signature = function.signature
+        name, arguments = signature.name, [*signature.input_arg, *signature.output_arg]
+        listed = any(argument.number_attr or argument.type_list_attr for argument in arguments)
+        if signature.attr or listed:
+            raise InputError(f"function {name!r} takes attributes from who calls it")
+        notes = {note for noted in function.arg_attr.values() for note in noted.attr}
+        if unknown := {*function.attr} - _FUNCTION_NOTES or notes - _ARGUMENT_NOTES:
+            # Such as "api_implements": TensorFlow may run another function that says the same.
+            raise InputError(f"function {name!r} has the attribute {min(unknown)!r}")
+        body = cls(function.node_def, name)
+        body.arguments = [argument.name for argument in signature.input_arg]
+        body.returns = [function.ret[argument.name] for argument in signature.output_arg]
+        if body.nodes.keys() & set(body.arguments):
+            raise InputError(f"function {name!r} has a node named as an argument")
+        return body
+
+
+@dataclasses.dataclass(eq=False)
+class _Frame:
+    """One call of a function, or the main graph.
+
+    Attributes:
+        body: of the function.
+        given: argument → tensor of the caller.
+        caller: None for the main graph.
+        depth: how many calls lie between it and the main graph.
+        calls: those that are made in it, by node.
+        written: node → its name in the flat graph.
+    """
+
+    body: Body
+    given: dict[str, str] = dataclasses.field(default_factory=dict)
+    caller: _Frame | None = None
+    depth: int = 0
+    calls: dict[str, _Frame] = dataclasses.field(default_factory=dict)
+    written: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Inliner:
+    """Writes out what lies behind tensors of one main graph.
+
+    Args:
+        definition: the main graph, and its functions.
+        variable: gives the value of a variable, of the node that is its handle, and of the type as
+            which it is read.
+
+    Attributes:
+        flat: the graph without calls and variables, as far as it has been written.
+
+    Example:
+        >>> inner = tf.function(lambda x: tf.tanh(x))
+        >>> graph = tf.function(lambda x: -inner(x)).get_concrete_function(tf.ones(2)).graph
+        >>> inliner = Inliner(graph.as_graph_def())
+        >>> inliner.write("Neg"), sorted(node.op for node in inliner.flat.node)
+        ('Neg', ['Identity', 'Neg', 'Placeholder', 'Tanh'])
+    """
+
+    def __init__(
+        self,
+        definition: graph_pb2.GraphDef,
+        variable: Callable[[node_def_pb2.NodeDef, int], np.ndarray] | None = None,
+    ):
+        self.flat = graph_pb2.GraphDef()
+        self._library = {f.signature.name: f for f in definition.library.function}
+        if len(self._library) < len(definition.library.function):
+            raise InputError("a function is defined twice")
+        self._main = _Frame(Body(definition.node))
+        self._bodies: dict[str, Body] = {}
+        self._variable = variable
+        self._values: dict[tuple[str, int], str] = {}
+        self._names: set[str] = set()
+        self._steps = self._bytes = self._calls = self._arguments = self._repeated = 0
+
+    def write(self, tensor: str) -> str:
+        """Writes what a tensor of the main graph is computed from; returns the tensor.
+
+        Raises:
+            InputError: it is too large, or says that it is to be computed otherwise.
+            LookupError, TypeError, ValueError: it is not a graph that TensorFlow takes.
+        """
+        waiting: list[tuple[_Frame, node_def_pb2.NodeDef, node_def_pb2.NodeDef]] = []
+        last = self._written(self._main, tensor, waiting)
+        while waiting:
+            frame, node, flat = waiting.pop()
+            flat.input.extend(self._written(frame, given, waiting) for given in data_inputs(node))
+        return last
+
+    def _written(self, frame: _Frame, tensor: str, waiting: list) -> str:
+        """The tensor of the flat graph; what its node takes is left to be written."""
+        frame, node, place = self._source(frame, tensor)
+        if node.op == "ReadVariableOp":
+            return self._value(frame, node)
+        if node.name not in frame.written:
+            flat = self._copied(node)
+            frame.written[node.name] = flat.name
+            waiting.append((frame, node, flat))
+        return frame.written[node.name] + (f":{place}" if place else "")
+
+    def _source(self, frame: _Frame, tensor: str) -> tuple[_Frame, node_def_pb2.NodeDef, int]:
+        """Which output of which node a tensor is, through calls and arguments."""
+        while True:
+            self._steps += 1
+            limits.require_at_most(self._steps, _STEPS, "the graph, in steps through its calls,")
+            name, *output = tensor.split(":")
+            if name in frame.given and frame.caller is not None:
+                frame, tensor = frame.caller, frame.given[name]
+                continue
+            node = frame.body.nodes[name]
+            if node.op in self._library:
+                raise InputError(f"op {node.op} (node {name!r}) is a function of the model")
+            place = _place(node, output, in_main=frame.caller is None)
+            if node.op not in CALLS:
+                return frame, node, place
+            frame = self._called(frame, node)
+            tensor = frame.body.returns[place]
+
+    def _called(self, frame: _Frame, node: node_def_pb2.NodeDef) -> _Frame:
+        if node.name in frame.calls:
+            return frame.calls[node.name]
+        require_plain_call(node)
+        name = node.attr["f"].func.name
+        if name not in self._library:
+            raise InputError(f"node {node.name!r} calls {name!r}, which is not there")
+        if name not in self._bodies:
+            self._bodies[name] = Body.of(self._library[name])
+        body, depth = self._bodies[name], frame.depth + 1
+        limits.require_at_most(depth, limits.CALL_DEPTH, f"function {name!r}, in depth of calls,")
+        self._calls += 1
+        limits.require_at_most(self._calls, limits.FUNCTIONS, "the graph, in calls written out,")
+        self._arguments += len(body.arguments)
+        what = "what its functions are called with, in arguments,"
+        limits.require_at_most(self._arguments, limits.NODES, what)
+        given = dict(zip(body.arguments, data_inputs(node), strict=True))
+        frame.calls[node.name] = _Frame(body, given, frame, depth)
+        return frame.calls[node.name]
+
+    def _value(self, frame: _Frame, node: node_def_pb2.NodeDef) -> str:
+        """The constant that a variable is where it is read; each is written once."""
+        (given,) = data_inputs(node)
+        frame, handle, _ = self._source(frame, given)
+        if frame.caller is not None or self._variable is None:
+            raise InputError(f"op {handle.op} (node {handle.name!r}) is no variable of the model")
+        _require_noted(node)
+        key = handle.name, node.attr["dtype"].type
+        if key not in self._values:
+            array = self._variable(handle, node.attr["dtype"].type)
+            constant = self._new(handle.name, "Const")
+            tensor = constant.attr["value"].tensor
+            tensor.dtype = tf.as_dtype(array.dtype).as_datatype_enum
+            constant.attr["dtype"].type = tensor.dtype
+            for size in array.shape:
+                tensor.tensor_shape.dim.add(size=size)
+            tensor.tensor_content = array.tobytes()
+            self._values[key] = constant.name
+        return self._values[key]
+
+    def _new(self, name: str, op: str) -> node_def_pb2.NodeDef:
+        """A node of the flat graph, of that name or one that is still free."""
+        limits.require_at_most(len(self._names) + 1, limits.NODES, "the graph with its calls")
+        limits.require_at_most(len(name), limits.KEY_BYTES, "the name of a node, in letters,")
+        free = name if name not in self._names else f"{name}_{len(self._names)}"
+        while free in self._names:
+            free += "_"
+        self._names.add(free)
+        return self.flat.node.add(name=free, op=op)
+
+    def _copied(self, node: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
+        """The node without its inputs, with all attributes of its op."""
+        self._bytes += node.ByteSize()
+        limits.require_at_most(
+            self._bytes, limits.GRAPH_BYTES, "the graph with its calls, in bytes,"
+        )
+        definition = _definition(node)
+        _require_noted(node)
+        _require_arguments(node, definition)
+        copy = self._new(node.name, node.op)
+        for known in definition.attr:
+            value = node.attr[known.name] if known.name in node.attr else known.default_value
+            if value.placeholder:
+                raise InputError(f"a function takes {value.placeholder!r} from who calls it")
+            if known.name not in node.attr and not known.HasField("default_value"):
+                raise InputError(f"node {node.name!r} has no attribute {known.name!r}")
+            self._require_small(value)
+            copy.attr[known.name].CopyFrom(value)
+        return copy
+
+    def _require_small(self, value: attr_value_pb2.AttrValue) -> None:
+        for shape in (value.shape, value.tensor.tensor_shape):
+            limits.require_at_most(len(shape.dim), limits.AXES, "a shape, in axes,")
+            limits.require_shape(dim.size for dim in shape.dim if dim.size > 0)
+        if not value.tensor.tensor_content:
+            sizes = (max(dim.size, 0) for dim in value.tensor.tensor_shape.dim)
+            self._repeated += math.prod(sizes) if value.HasField("tensor") else 0
+            what = "its constants, in entries,"
+            limits.require_at_most(self._repeated, limits.REPEATED_ENTRIES, what)
+
+
+def require_plain_call(node: node_def_pb2.NodeDef) -> None:
+    """Refuses a call that says how what it calls is to be computed.
+
+    Raises:
+        InputError: it does.
+        TypeError: it has other arguments than a call.
+    """
+    _require_noted(node)
+    _require_arguments(node, _definition(node))
+    given = attribute(node, "f").func
+    if attribute(node, "executor_type").s:
+        raise InputError(f"{node.name!r} names an executor for the runtime")
+    if attribute(node, "config").s or given.attr:
+        raise InputError(f"{node.name!r} says how the runtime is to rewrite what it calls")
+    try:
+        config = config_pb2.ConfigProto.FromString(attribute(node, "config_proto").s)
+    except DecodeError as error:
+        raise InputError(f"the options of {node.name!r} for the runtime: {error}") from error
+    options = {field.name for field, _ in config.ListFields()}
+    if not options <= _PLAIN_OPTIONS or config.experimental.ByteSize():
+        raise InputError(f"with options that {node.name!r} has for the runtime")
+
+
+def _definition(node: node_def_pb2.NodeDef) -> op_def_pb2.OpDef:
+    definition = op_def_registry.get(node.op)
+    if definition is None:
+        raise InputError(f"op {node.op} (node {node.name!r}): TensorFlow has no such op")
+    return definition
+
+
+def _require_noted(node: node_def_pb2.NodeDef) -> None:
+    """Refuses attributes that the op does not have, but for what exports write down."""
+    known = {each.name for each in _definition(node).attr} | _NOTES
+    for name in node.attr:
+        if name not in known:
+            raise InputError(
+                f"op {node.op} (node {node.name!r}) has the attribute {name!r}, which may change "
+                "what it computes"
+            )
+
+
+def _require_arguments(node: node_def_pb2.NodeDef, definition: op_def_pb2.OpDef) -> None:
+    """Refuses a node that has not as many arguments as it says."""
+    number = sum(_count(node, argument) for argument in definition.input_arg)
+    if number != len(data_inputs(node)):
+        raise InputError(f"op {node.op} (node {node.name!r}) says that it has {number} arguments")
+
+
+def _count(node: node_def_pb2.NodeDef, argument: op_def_pb2.OpDef.ArgDef) -> int:
+    """How many tensors an argument, or an output, consists of."""
+    if argument.number_attr:
+        return attribute(node, argument.number_attr).i
+    if argument.type_list_attr:
+        return len(attribute(node, argument.type_list_attr).list.type)
+    return 1
+
+
+def _place(node: node_def_pb2.NodeDef, output: list[str], *, in_main: bool) -> int:
+    """Which output of the node is meant by what follows its name."""
+    if in_main:
+        (number,) = output or ["0"]
+        return _number(node, number)
+    name, number = output if len(output) == 2 else (*output, "0")
+    start = 0
+    for argument in _definition(node).output_arg:
+        count = _count(node, argument)
+        if argument.name == name and _number(node, number) < count:
+            return start + int(number)
+        start += count
+    raise InputError(f"node {node.name!r} has no output {name!r}")
+
+
+def _number(node: node_def_pb2.NodeDef, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError(f"node {node.name!r} has no output {text!r}")
+    return int(text)

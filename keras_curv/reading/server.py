@@ -1,0 +1,271 @@
+"""What a server answers a signature with, from the files alone.
+
+TF Serving imports the main graph, runs the saver's restore op, then the init op, and answers a
+signature by the tensors that its definition names. Here each of these steps is followed in the
+files, or the model is refused:
+
+- the restore op is one call of a function that assigns tensors of the checkpoint to variables, each
+  once and as it is, and does no more; the init op does nothing;
+- every variable is its own; what it is restored to has the type and shape that it says;
+- no signature has an op that could change a variable, or reach outside (`pure_ops.py`);
+- what a client sends is one tensor, and what it gets is written out by `inlining.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from keras_curv.errors import InputError
+from keras_curv.reading import limits
+from keras_curv.reading.inlining import CALLS, Body, Inliner, require_plain_call
+from keras_curv.reading.nodes import attribute, data_inputs, node_name
+from keras_curv.reading.outputs import Output, logits_of
+from keras_curv.reading.pure_ops import PURE_OPS
+
+_INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
+_INIT_SIGNATURE = "__saved_model_init_op"
+_GIVEN = ("Placeholder", "VarHandleOp")  # to the function that restores
+_RESTORING = ("Const", "Identity", "RestoreV2", "AssignVariableOp", "NoOp")
+_CHANGING = ("Assign", "Save", "Restore", "MergeV2Checkpoints")  # how names of ops begin
+# What is raised where a graph is not one that TensorFlow takes.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+Tensor = Callable[[str], np.ndarray]
+
+
+class Answer(NamedTuple):
+    """The flat graph by which a signature is answered.
+
+    Attributes:
+        definition: of ops, constants and one placeholder.
+        given: the placeholder's node.
+        returned: the tensor with the logits, or with what a head makes of them.
+    """
+
+    definition: graph_pb2.GraphDef
+    given: str
+    returned: str
+
+
+def answer(
+    meta: meta_graph_pb2.MetaGraphDef, signature: str, stored: Tensor, source: str
+) -> Answer:
+    """Returns what a server computes for a signature.
+
+    Args:
+        meta: of the SavedModel.
+        signature: its name.
+        stored: gives the tensor that the checkpoint has under a key.
+        source: for messages.
+
+    Raises:
+        InputError: a step is not made as TensorFlow makes it.
+    """
+    known = sorted(set(meta.signature_def) - {_INIT_SIGNATURE})
+    if not meta.object_graph_def.nodes:
+        raise InputError(
+            f"{source} is a TensorFlow 1 SavedModel; export the model with TensorFlow 2"
+        )
+    if list(meta.meta_info_def.tags) != ["serve"]:
+        raise InputError(f"{source}: its graph must be tagged 'serve', and nothing else")
+    if signature not in known:
+        advice = "" if known else "; write a Keras model with model.export(directory)"
+        names = ", ".join(known) or "none"
+        raise InputError(f"{source} has no signature {signature!r}; it has: {names}{advice}")
+    try:
+        return _Server(meta, stored).answer(signature)
+    except (InputError, *MALFORMED) as error:
+        raise InputError(
+            f"{source}: the signature {signature!r} cannot be read: {error}"
+        ) from error
+
+
+class _Server:
+    """What a server does with the main graph."""
+
+    def __init__(self, meta: meta_graph_pb2.MetaGraphDef, stored: Tensor):
+        self._meta = meta
+        self._stored = stored
+        self._nodes = {node.name: node for node in meta.graph_def.node}
+        self._functions = {f.signature.name: f for f in meta.graph_def.library.function}
+        if len(self._functions) < len(meta.graph_def.library.function):
+            raise InputError("a function is defined twice")
+        self._keys: dict[str, tuple[str, int]] | None = None
+
+    def answer(self, signature: str) -> Answer:
+        """Returns the graph behind the signature's logits."""
+        if self._meta.asset_file_def or "saved_model_assets" in self._meta.collection_def:
+            raise InputError("it refers to asset files; they are not allowed")
+        self._require_nothing_changed()
+        definition = self._meta.signature_def[signature]
+        inputs = sorted(info.name for info in definition.inputs.values())
+        if len(inputs) != 1:
+            raise InputError(
+                f"the signature has {len(inputs)} inputs ({', '.join(inputs)}); "
+                "certificates need exactly one"
+            )
+        given, (info,) = self._nodes[node_name(inputs[0])], definition.inputs.values()
+        if inputs[0] != f"{given.name}:0" or given.op != "Placeholder" or given.input:
+            raise InputError(f"{inputs[0]!r} is not a place for what a client sends")
+        if info.dtype != given.attr["dtype"].type or definition.defaults:
+            raise InputError("what a client sends would be replaced, or be of another type")
+        inliner = Inliner(self._meta.graph_def, self._restored)
+        placeholder = inliner.write(given.name)
+        returned = inliner.write(logits_of(self._outputs(definition)))
+        return Answer(inliner.flat, placeholder, returned)
+
+    def _outputs(self, definition: meta_graph_pb2.SignatureDef) -> Iterator[Output]:
+        for name, info in sorted(definition.outputs.items()):
+            node, _, place = info.name.partition(":")
+            dtype, call = info.dtype, self._nodes[node]
+            if call.op in CALLS and call.attr["Tout"].list.type[int(place)] != dtype:
+                raise InputError(f"the output {name!r} is of another type than is said")
+            shape = tf.TensorShape(info.tensor_shape)
+            yield Output(name, tf.as_dtype(dtype), shape, info.name)
+
+    def _require_nothing_changed(self) -> None:
+        """Refuses an init op, or a signature, that changes what was restored."""
+        signatures, collections = self._meta.signature_def, self._meta.collection_def
+        init = [_INIT_SIGNATURE] if _INIT_SIGNATURE in signatures else []
+        first = [tensor.name for name in init for tensor in signatures[name].outputs.values()]
+        for name in _INIT_COLLECTIONS:
+            first += collections[name].node_list.value if name in collections else []
+        for name in map(node_name, first):
+            if self._nodes[name].op != "NoOp" or self._nodes[name].input:
+                raise InputError(f"the init op {name!r} would run first")
+        seen: set[str] = set()
+        called: set[str] = set()
+        for name, definition in signatures.items():
+            outputs = [tensor.name for tensor in definition.outputs.values()]
+            for node, where in self._behind(outputs, seen, called):
+                if node.op.startswith(_CHANGING):
+                    raise InputError(
+                        f"the signature {name!r} changes or saves variables: op {node.op} is not "
+                        "on the list of ops that are safe"
+                    )
+                if node.op not in PURE_OPS:
+                    raise InputError(
+                        f"op {node.op} (node {node.name!r} in {where}) is not on the list of ops "
+                        "that are safe to serve"
+                    )
+
+    def _behind(
+        self, tensors: list[str], seen: set[str], called: set[str]
+    ) -> Iterator[tuple[node_def_pb2.NodeDef, str]]:
+        """Each node of the main graph behind these tensors, and all of functions that they call.
+
+        Nodes in `seen` and functions in `called` are left out; both grow.
+        """
+        waiting = [node_name(tensor) for tensor in tensors]
+        functions: list[str] = []
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += map(node_name, self._nodes[name].input)
+                functions += _called(self._nodes[name])
+                yield self._nodes[name], "the main graph"
+        while functions:
+            name = functions.pop()
+            if name in self._functions and name not in called:
+                called.add(name)
+                for node in self._functions[name].node_def:
+                    functions += _called(node)
+                    yield node, f"function {name}"
+
+    def _restored(self, handle: node_def_pb2.NodeDef, read: int) -> np.ndarray:
+        """What a server restores a variable to, that is read as some type."""
+        if handle.op != "VarHandleOp":
+            raise InputError(f"op {handle.op} (node {handle.name!r}) is not a variable")
+        if self._keys is None:
+            self._keys = self._restored_keys()
+        if handle.name not in self._keys:
+            raise InputError(
+                f"the variable {handle.name!r} is not restored; write a Keras model with "
+                "model.export(directory)"
+            )
+        key, dtype = self._keys[handle.name]
+        array, shape = self._stored(key), attribute(handle, "shape").shape
+        types = {tf.as_dtype(array.dtype).as_datatype_enum, attribute(handle, "dtype").type}
+        if {dtype, read} | types != {read}:
+            raise InputError(f"the variable {handle.name!r} is stored as another type")
+        if shape.unknown_rank or tuple(dim.size for dim in shape.dim) != array.shape:
+            raise InputError(
+                f"the variable {handle.name!r} is stored with another shape than it has: "
+                f"{array.shape}"
+            )
+        return array
+
+    def _restored_keys(self) -> dict[str, tuple[str, int]]:
+        """Variable → the key of what it is restored to, in the checkpoint, and as which type."""
+        variables = [node for node in self._nodes.values() if node.op == "VarHandleOp"]
+        shared = {attribute(node, "shared_name").s for node in variables} - {b""}
+        apart = any(attribute(node, "container").s for node in variables)
+        if len(shared) < len(variables) or apart:
+            raise InputError("two of its variables would be one, or one without a name")
+        saver = self._meta.saver_def
+        call = self._nodes[saver.restore_op_name]
+        if any(i.startswith("^") for n in (call, *variables) for i in n.input):
+            raise InputError("restoring would wait for something else")
+        function = self._functions.get(call.attr["f"].func.name)
+        if call.op not in CALLS or function is None:
+            raise InputError("its variables would not be restored by a function")
+        require_plain_call(call)
+        body = Body.of(function)
+        tensors = (tensor.removesuffix(":0") for tensor in data_inputs(call))
+        given = dict(zip(body.arguments, tensors, strict=True))
+        if any(self._nodes[name].op not in _GIVEN for name in given.values()):
+            raise InputError("restoring would compute something first")
+        file_name = saver.filename_tensor_name.removesuffix(":0")
+        file = {argument for argument, name in given.items() if name == file_name}
+        lists: dict[str, np.ndarray] = {}
+        found: dict[str, tuple[str, int]] = {}
+        for node in function.node_def:
+            if node.op not in _RESTORING:
+                raise InputError(f"restoring would also run {node.op}")
+            if node.op.startswith("Assign"):
+                variable = given.get(node.input[0])
+                if variable is None or variable in found:
+                    raise InputError(f"restoring would assign {node.input[0]!r} in another way")
+                found[variable] = _key(body.nodes, node.input[1], file, lists)
+        return found
+
+
+def _called(node: node_def_pb2.NodeDef) -> list[str]:
+    """Names of the functions that a node may call."""
+    names = [node.op]  # a function can be called as if it were an op
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "func":
+            names.append(value.func.name)
+        names += [function.name for function in value.list.func]
+    return names
+
+
+def _key(body: dict, tensor: str, file: set[str], lists: dict) -> tuple[str, int]:
+    """The key in the checkpoint of a tensor in the restore function, and its type there."""
+    node = body[node_name(tensor)]
+    if node.op == "Identity":
+        tensor, node = node.input[0], body[node_name(node.input[0])]
+    if node.op != "RestoreV2" or node.input[0] not in file:
+        raise InputError(f"restoring would compute a value ({node.name!r})")
+    keys, slices = (_strings(body[node_name(given)], lists) for given in node.input[1:3])
+    name, output, place = tensor.split(":")
+    if output != "tensors" or slices[int(place)] != b"":
+        raise InputError("restoring would take a slice")
+    return keys[int(place)].decode(), node.attr["dtypes"].list.type[int(place)]
+
+
+def _strings(node: node_def_pb2.NodeDef, lists: dict) -> np.ndarray:
+    if node.op != "Const":
+        raise InputError(f"restoring would compute what it restores ({node.name!r})")
+    if node.name not in lists:
+        tensor = node.attr["value"].tensor
+        limits.require_shape([dim.size for dim in tensor.tensor_shape.dim], limits.NODES)
+        lists[node.name] = tf.make_ndarray(tensor)
+    return lists[node.name]

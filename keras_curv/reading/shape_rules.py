@@ -1,0 +1,133 @@
+"""The rules of ops that only rearrange entries, and of those that compute shapes.
+
+The number of examples is the symbol `BATCH`: it may stand first in a shape, which is how a reshape
+shows that it does not mix examples, but nothing may be computed from it. A model whose arithmetic
+looks at the batch size could be another function for a server's batch of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_curv.errors import InputError
+from keras_curv.reading import image_rules
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.flow import Flow
+
+
+class BatchSize:
+    """How many examples there are."""
+
+    def __repr__(self):
+        return "batch"
+
+    def _refuse(self, *unused):
+        raise InputError("a number is computed from the batch size, so the model may depend on it")
+
+    __int__ = __index__ = __float__ = __bool__ = __neg__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+
+
+BATCH = BatchSize()
+
+
+def _shape(node, value):
+    return np.array([BATCH, *value.shape] if isinstance(value, Flow) else value.shape, object)
+
+
+def _reshape(node, value, shape):
+    if isinstance(value, Ball):
+        return value.reshape(tuple(int(n) for n in shape))
+    if isinstance(value, np.ndarray):
+        return value.reshape(tuple(int(n) for n in shape))
+    if not isinstance(value, Flow):
+        raise InputError("only supported for floats")
+    size = value.shift.shape[0]
+    first, *rest = list(shape) or [0]
+    rest = [int(n) for n in rest]
+    if first is BATCH and -1 in rest:
+        known = math.prod(n for n in rest if n != -1)
+        rest[rest.index(-1)] = size // known if known else 0
+    # With −1 in front, the batch is what remains: all examples, if one example fills the rest.
+    keeps_batch = first is BATCH or first == -1
+    if not keeps_batch or any(n < 0 for n in rest) or math.prod(rest) != size:
+        raise InputError(f"a reshape to {list(shape)} mixes examples or loses entries")
+    return value.rearranged(np.arange(size).reshape(rest))
+
+
+def _unit_axes(node, value, axis=None):
+    if isinstance(value, np.ndarray):
+        raise InputError("only supported for floats")
+    flow = isinstance(value, Flow)
+    shape = [BATCH, *value.shape] if flow else list(value.shape)
+    if node.op == "ExpandDims":
+        place = int(np.asarray(axis))
+        shape.insert(place if place >= 0 else place + len(shape) + 1, 1)
+    else:
+        axes = [a % len(shape) for a in node.attr["squeeze_dims"].list.i]
+        if not axes and flow:
+            raise InputError("without axes it would drop a batch of one example as well")
+        axes = axes or [a for a, n in enumerate(shape) if n == 1]
+        if any(shape[a] != 1 for a in axes):
+            raise InputError(f"cannot squeeze axes {axes} of {shape}")
+        shape = [n for a, n in enumerate(shape) if a not in axes]
+    return _reshape(node, value, np.array(shape, object))
+
+
+def _transpose(node, value, order):
+    axes = [int(axis) for axis in order]
+    if not isinstance(value, Flow):
+        return value.transpose(axes)
+    if sorted(axes) != list(range(len(value.shape) + 1)) or axes[0] != 0:
+        raise InputError(f"a transpose {axes} moves the batch axis")
+    positions = np.arange(value.shift.shape[0]).reshape(value.shape)
+    return value.rearranged(positions.transpose([axis - 1 for axis in axes[1:]]))
+
+
+def _pack(node, *values):
+    return np.stack([_need_integers(value) for value in values], axis=node.attr["axis"].i)
+
+
+def _concat(node, *values):
+    *parts, axis = [_need_integers(value) for value in values]
+    return np.concatenate(parts, axis=int(axis))
+
+
+def _prod(node, value, axis):
+    keep = node.attr["keep_dims"].b
+    return np.prod(_need_integers(value), axis=tuple(np.atleast_1d(axis)), keepdims=keep)
+
+
+def _strided_slice(node, value, begin, end, strides):
+    if isinstance(value, Flow):
+        return image_rules.sliced(node, value, begin, end, strides)
+    masked = node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i
+    if len(np.atleast_1d(begin)) != 1 or masked:
+        raise InputError("only slices of a shape are supported")
+    if node.attr["shrink_axis_mask"].i:
+        return _need_integers(value)[int(begin[0])]
+    first = None if node.attr["begin_mask"].i else int(begin[0])
+    last = None if node.attr["end_mask"].i else int(end[0])
+    return _need_integers(value)[first : last : int(strides[0])]
+
+
+def _need_integers(value) -> np.ndarray:
+    if not isinstance(value, (np.ndarray, np.integer, int, BatchSize)):
+        raise InputError("only supported for shapes")
+    return np.asarray(value)
+
+
+RULES: dict[str, Callable] = {
+    "Shape": _shape,
+    "Reshape": _reshape,
+    "Squeeze": _unit_axes,
+    "ExpandDims": _unit_axes,
+    "Transpose": _transpose,
+    "Pack": _pack,
+    "ConcatV2": _concat,
+    "Prod": _prod,
+    "StridedSlice": _strided_slice,
+}

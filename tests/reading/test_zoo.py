@@ -1,0 +1,245 @@
+"""Ordinary Keras models, each read, certified by all methods that apply, and attacked in vain."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from keras_oracle import HEADS, SERVED_TOLERANCE, randomize
+
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.interval import IntervalCertificate
+from keras_curv.certificates.lipschitz import LipschitzCertificate
+from keras_curv.network.network import Network
+from keras_curv.reading import saved_model
+
+L = keras.layers
+A = keras.activations
+IMAGE, SEQUENCE = (6, 5, 2), (7, 2)
+
+
+def _of(shape, *layers, classes=3):
+    def build():
+        inside = [layer() for layer in layers]
+        return randomize(keras.Sequential([keras.Input(shape), *inside, L.Dense(classes)]))
+
+    return build
+
+
+def _image(*layers, shape=IMAGE):
+    return _of(shape, *layers, L.Flatten)
+
+
+def _with(activation):
+    return _of((5,), lambda: L.Dense(6), lambda: L.Activation(activation), lambda: L.Dense(4))
+
+
+def _conv(activation="relu", size=3, **options):
+    return lambda: L.Conv2D(3, size, activation=activation, **options)
+
+
+KERAS = {
+    "leaky_relu": _with("leaky_relu"),
+    "LeakyReLU 0.3, then 1.5": _of(
+        (5,),
+        *(lambda: L.Dense(6), lambda: L.LeakyReLU(0.3)),
+        *(lambda: L.Dense(4), lambda: L.LeakyReLU(1.5)),
+    ),
+    "leaky_relu, negative": _with(lambda z: tf.nn.leaky_relu(z, -0.4)),
+    "relu6": _with("relu6"),
+    "ReLU up to 2.5": _of((5,), lambda: L.Dense(6), lambda: L.ReLU(max_value=2.5)),
+    "ReLU with a slope": _of((5,), lambda: L.Dense(6), lambda: L.ReLU(negative_slope=0.2)),
+    "hard_sigmoid": _with("hard_sigmoid"),
+    "hard_tanh": _with("hard_tanh"),
+    "hard_silu": _with("hard_silu"),
+    "sparse_sigmoid": _with("sparse_sigmoid"),
+    "selu": _with("selu"),
+    "minimum, maximum": _with(
+        lambda z: tf.minimum(tf.maximum(z, [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]), 3.5)
+    ),
+    "padding": _image(_conv(), lambda: L.ZeroPadding2D(((0, 1), (2, 1))), _conv(strides=2)),
+    "padding with ones": _image(lambda: _Function(_padded_with_ones), _conv("softplus")),
+    "conv 1d": _image(
+        lambda: L.Conv1D(3, 3, padding="causal", activation="relu"),
+        lambda: L.Conv1D(4, 2, dilation_rate=2, activation="selu"),
+        lambda: L.AveragePooling1D(2),
+        shape=SEQUENCE,
+    ),
+    "dilated": _image(_conv(dilation_rate=2, padding="same"), _conv(size=2, dilation_rate=(1, 2))),
+    "depthwise": _image(
+        lambda: L.DepthwiseConv2D(2, depth_multiplier=2, activation="leaky_relu"),
+        lambda: L.DepthwiseConv2D(2, dilation_rate=2, activation="softplus"),
+    ),
+    "separable": _image(lambda: L.SeparableConv2D(4, 2, dilation_rate=2, activation="relu")),
+    "transposed": _image(
+        lambda: L.Conv2DTranspose(3, 3, strides=2, padding="same", activation="tanh"),
+        _conv(strides=3),
+        lambda: L.Conv2DTranspose(2, 2, activation="relu"),
+    ),
+    "transposed 1d": _image(
+        lambda: L.Conv1DTranspose(3, 3, strides=2, activation="relu"), shape=SEQUENCE
+    ),
+    "cropping": _image(_conv(), lambda: L.Cropping2D(((1, 0), (0, 1))), _conv(size=2)),
+    "slices": _image(lambda: _Function(lambda x: x[:, 1:-1, ::2, :1]), _conv(size=2)),
+    "mirrored, colours swapped": _image(lambda: _Function(lambda x: x[:, :, ::-1, ::-1]), _conv()),
+    "gathered": _image(lambda: _Function(lambda x: tf.gather(x, [3, 0, 3], axis=1)), _conv()),
+    "upsampled": _image(_conv("softplus"), lambda: L.UpSampling2D((2, 1)), _conv()),
+    "upsampled 1d": _image(
+        lambda: L.UpSampling1D(2), lambda: L.Conv1D(3, 3, activation="relu"), shape=SEQUENCE
+    ),
+    "repeated": _image(lambda: L.RepeatVector(3), lambda: L.Dense(4, "selu"), shape=(5,)),
+    "space to depth": _image(
+        lambda: _Function(lambda x: tf.nn.space_to_depth(x, 2)),
+        lambda: L.Conv2D(4, 1, activation="relu"),
+        lambda: _Function(lambda x: tf.nn.depth_to_space(x, 2)),
+        shape=(4, 6, 2),
+    ),
+    "dense on pixels": _image(_conv(), lambda: L.Dense(4, "relu6"), lambda: L.Dense(2)),
+    "global pooling": _of(
+        SEQUENCE,
+        lambda: L.Permute((2, 1)),
+        lambda: L.Dense(4, "leaky_relu"),
+        L.GlobalAveragePooling1D,
+    ),
+    "mobile": _image(
+        lambda: L.Rescaling([2.0, 0.5], offset=[-1.0, 1.0]),
+        *(lambda: L.ZeroPadding2D(1), _conv(None, strides=2, use_bias=False)),
+        *(L.BatchNormalization, lambda: L.ReLU(max_value=6)),
+        *(lambda: L.DepthwiseConv2D(2, padding="same"), L.BatchNormalization),
+        lambda: L.Activation("hard_silu"),
+    ),
+}
+
+
+@keras.saving.register_keras_serializable("zoo")
+class _Function(L.Layer):
+    """A function as a layer."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+def _padded_with_ones(x):
+    return tf.pad(x, [[0, 0], [1, 0], [0, 2], [0, 0]], constant_values=1.0)
+
+
+def _keras_2():
+    layers = tf_keras.layers
+    model = tf_keras.Sequential(
+        [
+            layers.InputLayer(IMAGE),
+            layers.ZeroPadding2D(1),
+            layers.Conv2D(3, 3, strides=2, use_bias=False),
+            layers.BatchNormalization(),
+            layers.ReLU(max_value=6.0, negative_slope=0.0),
+            layers.SeparableConv2D(4, 2),
+            layers.LeakyReLU(alpha=0.3),
+            layers.Dense(5, activation="selu"),
+            layers.Cropping2D(((1, 0), (0, 0))),
+            layers.Flatten(),
+            layers.Dense(3, activation="softmax"),
+        ]
+    )
+    rng = np.random.default_rng(5)
+    model.set_weights([0.3 * np.abs(rng.normal(size=w.shape)) for w in model.get_weights()])
+    return model
+
+
+class _Module(tf.Module):
+    """Written by hand: a padded, clipped convolution of a part of the image."""
+
+    def __init__(self):
+        super().__init__()
+        rng = np.random.default_rng(4)
+        self.kernel = tf.Variable(rng.normal(size=(2, 3, 2, 3)), dtype=tf.float32)
+        self.last = tf.Variable(rng.normal(size=(24, 3)), dtype=tf.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, *IMAGE), tf.float32)])
+    def __call__(self, x):
+        padded = tf.pad(1.0 - x[:, :4] / 2.0, [[0, 0], [0, 0], [1, 0], [0, 0]])
+        z = tf.nn.conv2d(padded, self.kernel, (1, 2), "SAME")[:, ::2]
+        z = tf.clip_by_value(z[:, :, :2], -1.5, 2.0)
+        return tf.reshape(tf.tile(z, [1, 2, 1, 1]), (-1, 24)) @ self.last
+
+
+def _exported(name, path):
+    if name == "tf.Module":
+        module = _Module()
+        signature = module.__call__.get_concrete_function()
+        tf.saved_model.save(module, path, signatures=signature)
+    elif name == "tf_keras":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tf.saved_model.save(_keras_2(), path)
+    else:
+        KERAS[name]().export(path, verbose=False)
+
+
+@pytest.mark.parametrize("name", [*KERAS, "tf_keras", "tf.Module"])
+def test_models_are_read_certified_and_attacked(name, tmp_path):
+    _exported(name, str(tmp_path / "model"))
+    served = saved_model.read(tmp_path / "model")
+    network = served.network
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(3, *served.input_shape)).astype(np.float32)
+    served.check(x)
+    flat = np.float64(x.reshape(3, -1))
+    ours = HEADS[served.head](network.logits(flat).numpy())
+    tolerance = SERVED_TOLERANCE * np.maximum(1.0, np.abs(ours).max())
+    np.testing.assert_allclose(served.call(tf.constant(x)), ours, rtol=0.0, atol=tolerance)
+    methods = [LipschitzCertificate, LinearBoundCertificate, IntervalCertificate]
+    if all(activation.smooth for activation in network.activations):
+        methods.append(CurvatureCertificate)
+    best = np.zeros(3)
+    tf.config.run_functions_eagerly(True)
+    try:
+        for method in methods:
+            options = {"max_steps": 4} if method is CurvatureCertificate else {}
+            found = method(network, **options).certify(flat)
+            assert np.all(found.radius > 0.0), method.name
+            best = np.maximum(best, found.radius)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    label = network.logits(flat).numpy().argmax(axis=1)
+    assert np.all(_lowest_margins(network, flat, label, 0.9999 * best, rng) > 0.0)
+
+
+def _lowest_margins(network: Network, x, label, radius, rng, steps=25) -> np.ndarray:
+    """Targeted descents toward each rival, from the centre and from a point of the sphere."""
+    rivals = np.array([[t for t in range(network.classes) if t != y] for y in label])
+    count = rivals.shape[1]
+    x, radius = (np.repeat(array, 2 * count, axis=0) for array in (x, radius))
+    label, target = np.repeat(label, 2 * count), np.repeat(rivals, 2, axis=1).reshape(-1)
+    point, lowest = x.copy(), np.full(len(x), np.inf)
+    point[1::2] += radius[1::2, None] * _unit(rng.standard_normal(point[1::2].shape))
+    for step in range(steps):
+        logits = network.logits(point).numpy()
+        own = np.take_along_axis(logits, label[:, None], axis=1)[:, 0]
+        np.put_along_axis(logits, label[:, None], -np.inf, axis=1)
+        lowest = np.minimum(lowest, own - logits.max(axis=1))
+        gradient = network.margin_and_gradient(tf.constant(point), label, target)[1].numpy()
+        length = 2.0 * (1.0 - step / steps) * radius[:, None]
+        moved = point - length * _unit(gradient) - x
+        shrink = radius / np.maximum(np.linalg.norm(moved, axis=1), radius)
+        point = x + shrink[:, None] * moved
+    return lowest
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
+
+
+def test_the_attack_finds_what_is_there():
+    network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
+    x, label, rng = np.array([[1.0, 0.0]]), np.array([0]), np.random.default_rng(0)
+    margins = [_lowest_margins(network, x, label, np.array([r]), rng) for r in (0.7, 0.72)]
+    assert np.all(margins[0] > 0.0) and np.all(margins[1] < 0.0)
