@@ -51,6 +51,12 @@ NETWORK.define(
 )
 NETWORK.define("integer", "strides", None, "Strides of the convolutions, in pixels; default: 2.")
 NETWORK.define(
+    "integer",
+    "pool",
+    None,
+    "Side of the average pooling behind the last convolution, in its places; default: no pooling.",
+)
+NETWORK.define(
     "string",
     "activation",
     "softplus",
@@ -137,6 +143,9 @@ OPTIMISATION.define(
 OPTIMISATION.define("bool", "jit", True, "Compiles the training step with XLA.")
 
 VARIATION = COMMAND.section("Variation of images")
+VARIATION.define(
+    "float", "mirror", 0.0, "Probability that left and right of an image are exchanged."
+)
 VARIATION.define("float", "shift", 0.0, "Probability that an image is moved by up to one pixel.")
 VARIATION.define(
     "float", "distortion", 0.0, "Standard deviation of a smooth displacement of images, in pixels."

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_curv.curvature.liplt import telescoped
 from keras_curv.network.activations import Activation
-from keras_curv.network.network import FeedForward
+from keras_curv.network.network import FeedForward, Product
 from keras_curv.numerics import intervals
 
 _TINY = 1e-30
@@ -103,51 +103,52 @@ class CurvatureEstimate(keras.layers.Layer):
         kernels, _ = network.weights(tf.float32)
         # Random vectors say nothing: before the first step, iterate for this one answer.
         vectors = self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
-        norms = self._norms(kernels, vectors.products)
+        products = network.products(tf.float32)
+        norms = self._norms(products, vectors.products)
         outer = [1.0, *self._lipschitz(norms)]
         total = tf.zeros((self.classes**2,))
-        for kernel, diagonal, pairs, before in zip(
-            kernels, self._diagonals(kernels, norms), vectors.pairs, outer, strict=False
+        for product, diagonal, pairs, before in zip(
+            products, self._diagonals(kernels, norms), vectors.pairs, outer, strict=True
         ):
-            reach = tf.matmul(pairs, kernel)
+            reach = product.forward(pairs)
             total += tf.reduce_sum(diagonal * reach * reach, axis=1) * before**2
         return tf.reshape(total, (self.classes, self.classes))
 
     def _iterated(self, network: FeedForward, iterations: tf.Tensor) -> _Vectors:
         """Returns the vectors after so many more steps; to the gradient they are constants."""
-        kernels = [tf.stop_gradient(kernel) for kernel in network.weights(tf.float32)[0]]
+        kernels, maps = network.weights(tf.float32)[0], network.products(tf.float32)
 
         def of_product(vector: tf.Tensor, span: tuple[int, int]) -> tf.Tensor:
-            for kernel in kernels[slice(*span)]:
-                vector = tf.matmul(vector, kernel)
-            for kernel in reversed(kernels[slice(*span)]):
-                vector = tf.matmul(vector, kernel, transpose_b=True)
+            for product in maps[slice(*span)]:
+                vector = product.forward(vector)
+            for product in reversed(maps[slice(*span)]):
+                vector = product.backward(vector)
             return vector
 
-        def of_pairs(vectors: tf.Tensor, kernel: tf.Tensor, diagonal: tf.Tensor) -> tf.Tensor:
-            return tf.matmul(diagonal * tf.matmul(vectors, kernel), kernel, transpose_b=True)
+        def of_pairs(vectors: tf.Tensor, product: Product, diagonal: tf.Tensor) -> tf.Tensor:
+            return product.backward(diagonal * product.forward(vectors))
 
         products = [
             _power_iteration(functools.partial(of_product, span=span), variable, iterations)
             for span, variable in zip(self.spans, self.product_vectors, strict=True)
         ]
-        diagonals = self._diagonals(kernels, self._norms(kernels, products))
+        diagonals = self._diagonals(kernels, self._norms(maps, products))
         pairs = [
             _power_iteration(
-                functools.partial(of_pairs, kernel=kernel, diagonal=diagonal), variable, iterations
+                functools.partial(of_pairs, product=product, diagonal=diagonal),
+                variable,
+                iterations,
             )
-            for kernel, diagonal, variable in zip(
-                kernels, diagonals, self.pair_vectors, strict=False
-            )
+            for product, diagonal, variable in zip(maps, diagonals, self.pair_vectors, strict=True)
         ]
         return _Vectors(pairs, products)
 
-    def _norms(self, kernels: list[tf.Tensor], vectors: list[tf.Tensor]) -> _Norms:
+    def _norms(self, products: list[Product], vectors: list[tf.Tensor]) -> _Norms:
         """Estimates of the norms of all products in `spans`."""
         norms = {}
         for span, vector in zip(self.spans, vectors, strict=True):
-            for kernel in kernels[slice(*span)]:
-                vector = tf.matmul(vector, kernel)
+            for product in products[slice(*span)]:
+                vector = product.forward(vector)
             norms[span] = _norm(vector)[0]
         return norms
 

@@ -21,6 +21,7 @@ import numpy as np
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.network.sparse_affine import SparseAffine
 from keras_curv.numerics import intervals
 from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.numerics.spectral import largest_eigenvalue_bound
@@ -58,7 +59,7 @@ def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> C
         affine, bends = network.affines[index], network.activations[index].second_range
         smallest, _ = intervals.product(bends, (sensitivity.low, sensitivity.high))
         for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
-            value = congruence_bound(affine, negative)
+            value = congruence_bound(affine, negative, sparse_by_norm=network.depth > 2)
             # What underflows in d, and in the eigenvalue, comes to as much.
             value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
             # Lip² alone could underflow where the product does not.
@@ -69,18 +70,35 @@ def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> C
     return CurvatureBounds(lower, -lower.T)
 
 
-def congruence_bound(affine: Affine, diagonal: np.ndarray, *, guess: float | None = None) -> float:
+def congruence_bound(
+    affine: Affine,
+    diagonal: np.ndarray,
+    *,
+    guess: float | None = None,
+    sparse_by_norm: bool = False,
+) -> float:
     """Upper bound of `λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error.
 
-    For a sparse map it is `max(d) ‖W‖²`.
+    Of a sparse map it takes seconds for each d, which two layers are worth: what deep networks gain
+    at one layer is lost at the others. There, and of a map with too many inputs, it is
+    `max(d) ‖W‖²`.
+
+    Args:
+        affine: W.
+        diagonal: d, `(out,)`.
+        guess: a value to try first.
+        sparse_by_norm: whether that is enough for a sparse map.
     """
     if not np.isfinite(diagonal).all():
         return np.inf
-    if affine.is_sparse:
-        return up(float(diagonal.max()) * affine.norm**2, 8)
-    # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
-    gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
-    value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram, guess=guess)
+    if isinstance(affine, SparseAffine):
+        if sparse_by_norm or affine.column_groups is None:
+            return up(float(diagonal.max()) * affine.norm**2, 8)
+        value = affine.column_groups.largest_eigenvalue_bound(diagonal)
+    else:
+        # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
+        gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
+        value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram, guess=guess)
     if not affine.kernel_error:
         return value
     return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)

@@ -175,7 +175,7 @@ def largest_eigenvalue_bound(
     underflow = kernel.size * (terms + 4.0) * 2.0**-1020
     if guess is not None:
         guess = math.ldexp(guess, -2 * kernel_power - diagonal_power)
-    bound = up(_symmetric_bound(matrix, guess) + formed + underflow)
+    bound = up(symmetric_eigenvalue_bound(matrix, guess) + formed + underflow)
     try:
         return math.nextafter(math.ldexp(bound, 2 * kernel_power + diagonal_power), math.inf)
     except OverflowError:
@@ -187,7 +187,7 @@ def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float
     return -largest_eigenvalue_bound(kernel, -np.asarray(diagonal, np.float64))
 
 
-def _symmetric_bound(matrix: np.ndarray, guess: float | None = None) -> float:
+def symmetric_eigenvalue_bound(matrix: np.ndarray, guess: float | None = None) -> float:
     """A proved upper bound of `max(0, λ_max)` of a symmetric matrix as it is stored."""
     side = len(matrix)
     # A guess from outside is above or it is not: more slack would not help it.

@@ -1,4 +1,4 @@
-"""Training images as they might also have been: shifted, elastically distorted.
+"""Training images as they might also have been: mirrored, shifted, elastically distorted.
 
 Functions of images and seed alone, so that a resumed run sees what an uninterrupted one sees.
 """
@@ -27,6 +27,18 @@ def shifted(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor
     columns = by[:, 1:] + tf.range(1, width + 1)
     padded = tf.gather(padded, rows, axis=1, batch_dims=1)
     return tf.gather(padded, tf.repeat(columns[:, None], height, 1), axis=2, batch_dims=2)
+
+
+def mirrored(images: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
+    """Exchanges left and right of some images.
+
+    Args:
+        images: `(n, height, width, channels)`.
+        probability: of each image to be mirrored.
+        seed: two integers.
+    """
+    chosen = tf.random.stateless_uniform((tf.shape(images)[0], 1, 1, 1), seed) < probability
+    return tf.where(chosen, images[:, :, ::-1], images)
 
 
 def distorted(images: tf.Tensor, deviation: float, seed: tf.Tensor) -> tf.Tensor:

@@ -91,8 +91,8 @@ class _AffineLayers:
             bias = tf.zeros(self.fan_out) if bias is None else _float32(bias)
             return _float32(self._dense.kernel), bias
         # Homogeneous coordinates: the origin becomes the bias, the unit vectors the kernel.
-        rows = np.concatenate([np.zeros((1, self.fan_in)), np.eye(self.fan_in)])
-        rows = tf.constant(rows.reshape(-1, *self.input_shape), tf.float32)
+        rows = tf.concat([tf.zeros((1, self.fan_in)), tf.eye(self.fan_in)], axis=0)
+        rows = tf.reshape(rows, (-1, *self.input_shape))
         for layer in self.layers:
             rows, shift = _applied(layer, rows)
             rows = tf.concat([rows[:1] + shift, rows[1:]], axis=0)
@@ -238,7 +238,8 @@ class LiveNetwork:
         # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
         theirs = np.asarray(model(x, training=False), np.float32)
-        ours = self.now().logits(x.reshape(len(x), -1)).numpy()
+        # In graph, where nothing makes a convolution's matrix that nothing asks for.
+        ours = tf.function(lambda flat: self.now().logits(flat))(x.reshape(len(x), -1)).numpy()
         half = any(layer.compute_dtype in _HALF for layer in _chain(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
         if not np.all(np.abs(ours - theirs).max(axis=1) <= allowed):

@@ -67,7 +67,7 @@ def _of_attacks(*losses: str, default: Any = None) -> _Option:
     return _Option(default, words, has, ("loss", "radius"))
 
 
-def _of_convolutions(default: int) -> _Option:
+def _of_convolutions(default: int | None) -> _Option:
     return _Option(default, "convolutions: give filters", lambda r: bool(r.filters), ("filters",))
 
 
@@ -91,6 +91,7 @@ _OPTIONS = {
     "width": _Option(256, "hidden layers", lambda recipe: recipe.layers > 1, ("layers",)),
     "kernel_size": _of_convolutions(4),
     "strides": _of_convolutions(2),
+    "pool": _of_convolutions(None),
     "muon_rate": _Option(
         0.05, "the optimizer muon", lambda recipe: recipe.optimizer == "muon", ("optimizer",)
     ),
@@ -98,9 +99,19 @@ _OPTIONS = {
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
 _LARGEST_SEED = 2**32 - 1
-_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
+_LEAST = {
+    "epochs": 1,
+    "batch_size": 1,
+    "seed": 0,
+    "width": 1,
+    "kernel_size": 1,
+    "strides": 1,
+    "pool": 1,
+}
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = dict(ramp=1.0, flat=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0)
+_MOST = dict(
+    ramp=1.0, flat=1.0, mirror=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +124,7 @@ class Recipe:
         width: units of each hidden dense layer; None: 256.
         filters: of convolutions before the dense layers, each with padding "same"; none by default.
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
+        pool: side of the average pooling behind the last convolution, in places; None: no pooling.
         activation: its Keras name, of those in `activations.SMOOTH`; where the loss needs no
             curvature, of those in `activations.ACTIVATIONS`.
         loss: "certified", "crt" (see `CRTModel`); "penalty": no attack, curvature penalty alone
@@ -137,6 +149,7 @@ class Recipe:
         flat: fraction of the training at a constant rate.
         halvings: see `learning_rate`.
         initial_scale: factor on the initial hidden kernels of the first layer.
+        mirror: probability that left and right of a training image are exchanged.
         shift: probability that a training image is moved by up to one pixel in each direction.
         distortion: deviation, in pixels, of smooth random displacements within a training image;
             see `augmentation.distorted`.
@@ -159,6 +172,7 @@ class Recipe:
     filters: tuple[int, ...] | None = None
     kernel_size: int | None = None
     strides: int | None = None
+    pool: int | None = None
     activation: str = "softplus"
     loss: str = "certified"
     radius: float | None = None
@@ -180,6 +194,7 @@ class Recipe:
     flat: float = 0.5
     halvings: float = 5.0
     initial_scale: float = 1.0
+    mirror: float = 0.0
     shift: float = 0.0
     distortion: float = 0.0
     held_out: float = 0.0
@@ -248,10 +263,13 @@ class Recipe:
         if not self.filters:
             return f"{dense} {self.activation}"
         filters, size = " and ".join(map(str, self.filters)), self.kernel_size
-        return f"{filters} filters {size} × {size} / {self.strides}, {dense}, {self.activation}"
+        pool = f", pooled {self.pool} × {self.pool}" if self.pool else ""
+        return (
+            f"{filters} filters {size} × {size} / {self.strides}{pool}, {dense}, {self.activation}"
+        )
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-        """Returns the base model: convolutions if any, flatten, hidden layers, logits."""
+        """Returns the base model: convolutions, pooling, flatten, hidden layers, logits."""
         shared = {"activation": self.activation}
         convolutions = [
             keras.layers.Conv2D(
@@ -259,13 +277,21 @@ class Recipe:
             )
             for i, count in enumerate(self.filters or (), start=1)
         ]
+        pooling = [keras.layers.AveragePooling2D(self.pool)] if self.pool else []
         dense = [
             keras.layers.Dense(self.width, name=f"hidden_{i}", **shared)
             for i in range(1, self.layers)
         ]
-        logits = keras.layers.Dense(classes, name="logits")
+        flatten, logits = keras.layers.Flatten(), keras.layers.Dense(classes, name="logits")
         base = keras.Sequential(
-            [keras.Input(input_shape), *convolutions, keras.layers.Flatten(), *dense, logits],
+            [
+                keras.Input(input_shape),
+                *convolutions,
+                *pooling,
+                flatten,
+                *dense,
+                logits,
+            ],
             name=self.dataset,
         )
         first = [*convolutions, *dense][0]

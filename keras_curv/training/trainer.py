@@ -202,6 +202,8 @@ def _batches(x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int) -> 
     def batch(rows: tf.Tensor, step: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         chosen = tf.gather(images, rows)
         seed = tf.stack([number, step]) + recipe.seed * 1_000_003
+        if recipe.mirror:
+            chosen = augmentation.mirrored(chosen, recipe.mirror, seed + 4)
         if recipe.shift:
             chosen = augmentation.shifted(chosen, recipe.shift, seed)
         if recipe.distortion:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.training.augmentation import distorted, shifted
+from keras_curv.training.augmentation import distorted, mirrored, shifted
 
 SEED = tf.constant([3, 4], tf.int64)
 
@@ -56,3 +56,12 @@ def test_distortions_depend_on_the_seed_alone(rng):
     np.testing.assert_array_equal(distorted(images, 0.0, SEED), images)
     np.testing.assert_array_equal(distorted(images, 1.0, SEED), distorted(images, 1.0, SEED))
     assert not np.array_equal(distorted(images, 1.0, SEED), distorted(images, 1.0, SEED + 1))
+
+
+def test_some_images_are_mirrored(rng):
+    images = rng.uniform(size=(40, 4, 5, 3)).astype(np.float32)
+    found = mirrored(tf.constant(images), 0.5, SEED).numpy()
+    changed = np.any(found != images, axis=(1, 2, 3))
+    np.testing.assert_array_equal(found[changed], images[changed][:, :, ::-1])
+    assert 8 < changed.sum() < 32
+    np.testing.assert_array_equal(mirrored(tf.constant(images), 0.0, SEED), images)
