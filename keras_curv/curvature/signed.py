@@ -8,17 +8,29 @@ the weights apart; with the range of σ″ it bounds each diagonal, `d_lo ≤ d 
     M = Σ_I λ_max(W_I diag(d_hi⁺) W_Iᵀ) Lip(a_{I−1})²,
     m = −Σ_I λ_max(W_I diag((−d_lo)⁺) W_Iᵀ) Lip(a_{I−1})².
 
+Where that is less, J stays inside: `λ_max(Jᵀ W_I D W_Iᵀ J) = ‖J W_I √D‖²` is telescoped as in
+`liplt.py`, with `W_I √D` in the place of W_I.
+
 Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
 `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.curvature.liplt import (
+    Product,
+    UnitNorms,
+    lipschitz_bounds,
+    norms_of,
+    pre_activation_lipschitz,
+    products_behind,
+    telescoped,
+)
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.numerics import intervals
@@ -38,43 +50,60 @@ class CurvatureBounds(NamedTuple):
     upper: np.ndarray
 
 
-def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> CurvatureBounds:
+def signed_bound(network: Network, *, telescope: bool = False) -> CurvatureBounds:
     """The signed bound of the curvature, for all class pairs; see the module's docstring.
 
     Args:
         network: of any depth, its activations smooth.
-        lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}); `lipschitz_bounds` if None.
+        telescope: whether to keep Jacobians inside, too; what training estimates does not.
     """
     classes = network.classes
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
-    outer = [1.0, *(lipschitz_bounds(network) if lipschitz is None else lipschitz)]
+    pre = pre_activation_lipschitz(network)
+    outer = [1.0, *lipschitz_bounds(network, pre)]
     lower = np.zeros((classes, classes))
-    symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
+    symmetric = all(np.all(a.second_range[0] == -a.second_range[1]) for a in network.activations)
     # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
     once = symmetric and network.depth == 2
     pairs = [(y, t) for y in range(classes) for t in range(y + 1 if once else 0, classes) if y != t]
     for index, sensitivity in enumerate(_sensitivities(network, *np.transpose(pairs))):
-        affine, bends = network.affines[index], network.activations[index].second_range
+        bends = network.activations[index].second_range
         smallest, _ = intervals.product(bends, (sensitivity.low, sensitivity.high))
+        behind = list(products_behind(network.affines[: index + 1], network.activations))
         for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
-            value = congruence_bound(affine, negative)
-            # What underflows in d, and in the eigenvalue, comes to as much.
-            value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
+            own = _congruent_norm(network.affines[index], negative)
             # Lip² alone could underflow where the product does not.
-            lower[y, t] -= up((np.sqrt(value) * outer[index]) ** 2, 8)
+            size = own * outer[index]
+            if index and telescope:
+                others = norms_of(behind[1:], functools.partial(_congruent_norm, diagonal=negative))
+                spread = behind[0][1]
+                first = own if spread is None else UnitNorms(own, _congruent_norm(spread, negative))
+                inside, _ = telescoped(network.activations, [first, *others], pre[:index])
+                size = np.fmin(size, up(inside, 8 * (index + 1)))
+            lower[y, t] -= up(size**2, 8)
     if once:
         lower += lower.T
     lower = up(lower, network.depth)
     return CurvatureBounds(lower, -lower.T)
 
 
-def congruence_bound(affine: Affine, diagonal: np.ndarray, *, guess: float | None = None) -> float:
+def _congruent_norm(affine: Affine | Product, diagonal: np.ndarray) -> float:
+    """Upper bound of `‖W √d‖` for d ≥ 0."""
+    value = congruence_bound(affine, diagonal)
+    # What underflows in d, and in the eigenvalue, comes to as much.
+    value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
+    return np.sqrt(value)
+
+
+def congruence_bound(
+    affine: Affine | Product, diagonal: np.ndarray, *, guess: float | None = None
+) -> float:
     """Upper bound of `λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error.
 
     For a sparse map it is `max(d) ‖W‖²`.
     """
-    if not np.isfinite(diagonal).all():
+    if not np.isfinite(diagonal).all() or not np.isfinite(affine.norm):
         return np.inf
     if affine.is_sparse:
         return up(float(diagonal.max()) * affine.norm**2, 8)
