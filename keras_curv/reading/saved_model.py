@@ -40,6 +40,7 @@ _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16
 _ALONE = 8  # inputs that are also served in a batch of their own, of all kinds that are tried
 _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
+_ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
 _ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
@@ -359,11 +360,15 @@ def _calls(
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
 
+    compiled = tf.function(imported, input_signature=[spec], autograph=False, jit_compile=True)
+
     def up_to(place: int) -> Callable[[tf.Tensor], tf.Tensor]:
         def call(x: tf.Tensor) -> tf.Tensor:
             try:
                 return traced(x)[place]
             except (tf.errors.OpError, TypeError, ValueError) as error:
+                if _ONLY_COMPILED in str(error):
+                    return compiled(x)[place]
                 reason = " ".join(str(error).split())[:200]
                 raise InputError(f"{source}: its signature fails: {reason}") from error
 
