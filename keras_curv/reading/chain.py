@@ -18,7 +18,7 @@ from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import norm_bound, up
 from keras_curv.reading.flow import Source, ancestors
-from keras_curv.reading.limits import EXAMPLE_ENTRIES, TOTAL_ENTRIES, require_at_most
+from keras_curv.reading.limits import STORED_ENTRIES, TOTAL_ENTRIES, require_at_most
 
 
 @dataclasses.dataclass
@@ -67,10 +67,14 @@ def chain(last: Source) -> tuple[list[Affine], list[Activation]]:
     layers = [_Layer([], {}) for _ in range(last.depth + 1)]
     for source in sources:
         layers[source.depth].own.append(source)
-    for (source, depth), reads in _carried(sources).items():
-        layers[depth].carried[source] = np.flatnonzero(reads)
-    for layer in layers:
-        require_at_most(layer.size, EXAMPLE_ENTRIES, "a layer with what is carried past it")
+    last_read = _last_read(sources)
+    passed = sum(
+        int(np.maximum(depths - source.depth - 1, 0).sum()) for source, depths in last_read.items()
+    )
+    require_at_most(passed, STORED_ENTRIES, "what is carried past layers, in units of all layers,")
+    for source, depths in last_read.items():
+        for depth in range(source.depth + 1, int(depths.max())):
+            layers[depth].carried[source] = np.flatnonzero(depths > depth)
     affines, entries = [], 0
     for before, layer in zip(layers[:-1], layers[1:], strict=True):
         affines.append(_map(before, layer))
@@ -79,18 +83,17 @@ def chain(last: Source) -> tuple[list[Affine], list[Activation]]:
     return affines, [layer.activation() for layer in layers[1:-1]]
 
 
-def _carried(sources: list[Source]) -> dict[tuple[Source, int], np.ndarray]:
-    """Which entries of a source pass through a layer behind its own, for each of these layers."""
-    found: dict[tuple[Source, int], np.ndarray] = {}
+def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
+    """The depth of the last source that reads each entry of a source; 0: none does."""
+    found = {source: np.zeros(source.size, np.int64) for source in sources}
     for reader in sources:
         start = 0
         for source in () if reader.flow is None else reader.flow.sources:
             reads = reader.reads[start : start + source.size]
             start += source.size
-            for depth in range(source.depth + 1, reader.depth):
-                known = found.get((source, depth), np.zeros(source.size, bool))
-                found[source, depth] = known | reads
-    return {key: reads for key, reads in found.items() if reads.any()}
+            depths = np.where(reads, reader.depth, 0)
+            found[source] = np.maximum(found[source], depths)
+    return found
 
 
 def _map(before: _Layer, layer: _Layer) -> Affine:
