@@ -8,6 +8,7 @@ A served number is the same wherever it is read, so carrying rounds nothing.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -102,43 +103,68 @@ def _map(before: _Layer, layer: _Layer) -> Affine:
         if list(layer.own[0].flow.sources) == before.own:
             return layer.own[0].affine
     places = before.places()
-    blocks = [_block(source, places, before.size) for source in layer.own]
-    carried = [places[source][entries] for source, entries in layer.carried.items()]
-    units = np.concatenate([np.zeros(0, int), *carried])
-    ones = np.ones(len(units)), (units, np.arange(len(units)))
-    identity = scipy.sparse.csr_array(ones, shape=(before.size, len(units)))
-    nothing = scipy.sparse.csr_array(identity.shape)
-    maps = [source.affine for source in layer.own]
-    none = np.zeros(len(units))
-    kernel = scipy.sparse.hstack([*(pair[0] for pair in blocks), identity], format="csr")
-    served = scipy.sparse.hstack([*(pair[1] for pair in blocks), nothing], format="csr")
+    units = [places[source][entries] for source, entries in layer.carried.items()]
+    blocks = [
+        (np.concatenate([places[each] for each in source.flow.sources]), source.affine)
+        for source in layer.own
+    ]
+    maps = [affine for _, affine in blocks]
+    carried = np.concatenate([np.zeros(0, int), *units])
+    one, none = np.ones(len(carried)), np.zeros(len(carried))
+    shape = before.size, layer.size
+    dense = before.size * layer.size <= DENSE_UP_TO
+    kernel = _placed([(at, each.kernel) for at, each in blocks], carried, one, shape, dense)
+    served = [(at, each.served_kernel_error) for at, each in blocks]
     known = (
         kernel,
         np.concatenate([*(each.bias for each in maps), none]),
         norm_bound(np.array([each.kernel_error for each in maps])),
         norm_bound(np.array([each.bias_error for each in maps])),
-        served,
+        _placed(served, carried, none, shape, dense),
         np.concatenate([*(each.served_bias_error for each in maps), none]),
         max([1.0, *(each.served_gain for each in maps)]),
     )
-    if before.size * layer.size <= DENSE_UP_TO:
-        dense = (part.toarray() if scipy.sparse.issparse(part) else part for part in known)
-        return Affine(*dense)
-    one = [1.0] if len(units) else []
-    norms = ([each.norm for each in maps] + one, [each.magnitude_norm for each in maps] + one)
+    if dense:
+        return Affine(*known)
+    ones = [1.0] if len(carried) else []
+    norms = ([each.norm for each in maps] + ones, [each.magnitude_norm for each in maps] + ones)
     return SparseAffine(*known, *(up(norm_bound(np.array(part))) for part in norms))
 
 
-def _block(
-    source: Source, places: dict[Source, np.ndarray], size: int
-) -> list[scipy.sparse.csr_array]:
-    """The kernel of a source's map, and how far it is off as served, in the rows of a layer."""
-    at = np.concatenate([places[each] for each in source.flow.sources])
-    found = []
-    for matrix in (source.affine.kernel, source.affine.served_kernel_error):
-        entries = scipy.sparse.coo_array(matrix)
-        inside = at[entries.row] >= 0
-        here = at[entries.row[inside]], entries.col[inside]
-        shape = size, matrix.shape[1]
-        found.append(scipy.sparse.csr_array((entries.data[inside], here), shape=shape))
-    return found
+def _placed(
+    blocks: list[tuple[np.ndarray, Any]],
+    carried: np.ndarray,
+    entries: np.ndarray,
+    shape: tuple[int, int],
+    dense: bool,
+) -> Any:
+    """Blocks side by side, their rows where they should be, and then an entry for each carried.
+
+    Args:
+        blocks: where each row goes, −1: nowhere; and the matrix.
+        carried: rows of the entries.
+        entries: one in each of the last columns.
+        shape: of the whole.
+        dense: whether it is to be dense.
+    """
+    start = 0
+    if dense:
+        whole = np.zeros(shape)
+        for at, matrix in blocks:
+            here = at >= 0
+            rows = matrix[here] if isinstance(matrix, np.ndarray) else matrix.toarray()[here]
+            whole[at[here], start : start + matrix.shape[1]] = rows
+            start += matrix.shape[1]
+        whole[carried, start + np.arange(len(carried))] = entries
+        return whole
+    parts = []
+    for at, matrix in blocks:
+        stored = scipy.sparse.coo_array(matrix)
+        here = at[stored.row] >= 0
+        parts.append((stored.data[here], at[stored.row[here]], start + stored.col[here]))
+        start += matrix.shape[1]
+    parts.append((entries, carried, start + np.arange(len(carried))))
+    data, rows, columns = (np.concatenate(part) for part in zip(*parts, strict=True))
+    array = scipy.sparse.csr_array((data, (rows, columns)), shape=shape)
+    array.eliminate_zeros()
+    return array
