@@ -122,6 +122,8 @@ class Product:
         norm: where it is known, as of a large one.
     """
 
+    kernel: Any
+
     def __init__(self, kernel: np.ndarray | None, kernel_error: float, norm: float | None = None):
         self.kernel, self.kernel_error, self._norm = kernel, kernel_error, norm
 
@@ -198,7 +200,7 @@ def norms_of(
 
 def centre_and_spread(activation: UnitWise) -> tuple[np.ndarray, np.ndarray]:
     """c and s of each unit with `|σ′ − c| ≤ s`; the spread rounded up, and 0 where it is exact."""
-    centre, spread = activation.centre, activation.spread
+    centre, spread = np.asarray(activation.centre), np.asarray(activation.spread)
     return centre, np.where(spread > 0.0, up(spread + 2.0 * UNIT * np.abs(centre)), 0.0)
 
 

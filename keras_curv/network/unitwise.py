@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -157,7 +157,9 @@ def _runs(parts: Iterable[tuple[Activation, int]]) -> list[tuple[Activation, int
     return runs
 
 
-def _by_unit(functions: Sequence, counts: Sequence[int]):
+def _by_unit(
+    functions: Sequence[Callable[[tf.Tensor], tf.Tensor]], counts: Sequence[int]
+) -> Callable[[tf.Tensor], tf.Tensor]:
     def apply(z: tf.Tensor) -> tf.Tensor:
         pieces = tf.split(z, list(counts), axis=-1)
         return tf.concat([f(piece) for f, piece in zip(functions, pieces, strict=True)], axis=-1)
