@@ -38,12 +38,13 @@ from keras_curv.numerics.rounding import (
 
 def require_value_range(activation: Activation) -> None:
     """InputError, naming the activation, if the range of its values has no rule."""
-    if not activation.monotone and activation.minimum_at is None:
-        others = (entry.name for entry in ACTIVATIONS.values() if entry.minimum_at is not None)
-        raise InputError(
-            f"no interval bounds for activation {activation.name!r}: they need one that does "
-            f"not fall, or one of {', '.join(others)}"
-        )
+    for each, _ in activation.groups:
+        if not each.monotone and each.minimum_at is None:
+            others = (entry.name for entry in ACTIVATIONS.values() if entry.minimum_at is not None)
+            raise InputError(
+                f"no interval bounds for activation {each.name!r}: they need one that does "
+                f"not fall, or one of {', '.join(others)}"
+            )
 
 
 def value_range(
@@ -57,6 +58,12 @@ def value_range(
         >>> float(low), float(high)
         (0.0, 2.0)
     """
+    if len(activation.groups) > 1:
+        pairs = [
+            value_range(g, low[..., units], high[..., units]) for g, units in activation.groups
+        ]
+        least, most = (tf.concat(ends, axis=-1) for ends in zip(*pairs, strict=True))
+        return least, most
     ends = activation.value(low), activation.value(high)
     if activation.minimum_at is None:
         return ends

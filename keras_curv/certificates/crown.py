@@ -138,7 +138,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         hidden = zip(network.sizes[2:-1], products[:-1], strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
         cost = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
-        slopes = [activation.slope for activation in network.activations]
+        slopes = [activation.steepest for activation in network.activations]
         with np.errstate(over="ignore"):
             steepest = np.prod([*(norm_bound(a.kernel) for a in network.affines), *slopes])
         super().__init__(
@@ -318,7 +318,9 @@ class _Balls:
 
 def _magnitude(activation: Activation, layer: _Layer) -> np.ndarray:
     """A bound of |σ(z)| on the intervals: from the slope and σ(0), and from the two lines."""
-    at_zero = abs(float(activation.value(tf.constant(0.0, tf.float64))))
+    at_zero = np.empty(layer.low.shape[1:])
+    for each, units in activation.groups:
+        at_zero[units] = abs(float(each.value(tf.constant(0.0, tf.float64))))
     farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
     lower_slope, lower_intercept, upper_slope, upper_intercept = map(np.abs, layer.lines)
     below = lower_slope * farthest + lower_intercept

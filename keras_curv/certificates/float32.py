@@ -37,7 +37,8 @@ Rinard, "Exploiting verified neural networks via floating point numerical error"
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -45,7 +46,9 @@ import tensorflow as tf
 from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
+from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network, require_dense
+from keras_curv.network.unitwise import IDENTITY, UnitWise
 from keras_curv.numerics.rounding import (
     FLOAT32_TINY,
     FLOAT32_UNIT,
@@ -59,7 +62,10 @@ FLOAT32_ULPS = 16.0
 ACTIVATION_TINY = 2.0**-100
 # Activations that are one op in a served graph. Others are spelled out in several, or cancel near 0
 # as TensorFlow's elu does, and are exact relative to |σ| + 1 + |z| only.
-ONE_OP = ("softplus", "sigmoid", "tanh", "relu", "softsign", "relu6", "leaky_relu", "capped_relu")
+ONE_OP = (
+    *("softplus", "sigmoid", "tanh", "relu", "softsign", "relu6", "leaky_relu", "capped_relu"),
+    "identity",
+)
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
 _LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
 
@@ -116,7 +122,7 @@ class Float32Error(ServedError):
                 "does not hold; use the guarantee real"
             )
         self.network = network
-        plain = all(activation.family in ONE_OP for activation in network.activations)
+        plain = not any(np.any(_several_ops(sigma)) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
         self._kernels = [affine.magnitude for affine in network.affines]
         self._columns = [
@@ -169,15 +175,16 @@ class Float32Error(ServedError):
             if last:
                 break
             activation = self.network.activations[index]
-            slope, omega = activation.slope, FLOAT32_ULPS * FLOAT32_UNIT
+            slope, omega = activation.slope, _ulps(activation) * FLOAT32_UNIT
             before, before_rate = passed + rounded, passed_rate + rounded_rate
             worst = before.max(axis=1) * ROUNDING_SLACK, before_rate.max() * ROUNDING_SLACK
             pre_activations.append(worst)
             own = omega * sizes[index + 1] + ACTIVATION_TINY
             own_rate = omega * slope * reach_rate
-            if activation.family not in ONE_OP:
-                own = own + omega * (1.0 + reach + before)
-                own_rate = own_rate + omega * (reach_rate + before_rate)
+            several = _several_ops(activation)
+            if np.any(several):
+                own = own + several * omega * (1.0 + reach + before)
+                own_rate = own_rate + several * omega * (reach_rate + before_rate)
             error = slope * before * (1.0 + omega) + own
             error_rate = slope * before_rate * (1.0 + omega) + own_rate
         # The margin is the real difference of two served logits: w = W_y − W_t carries what came
@@ -211,6 +218,22 @@ class Float32Error(ServedError):
             off = activation.slope * error.numpy()[:, None] + 1e-12 * activation.value_floor
             sizes.append((np.abs(a.numpy()) + off) * ROUNDING_SLACK + FLOAT32_TINY)
         return sizes
+
+
+def _several_ops(activation: Activation) -> Any:
+    """Whether a served activation is spelled out in several ops; of each unit where they differ."""
+    return _by_unit(activation, lambda each: each.family not in ONE_OP)
+
+
+def _ulps(activation: Activation) -> Any:
+    """ω; 0 of units that hand on what they are given."""
+    return _by_unit(activation, lambda each: 0.0 if each is IDENTITY else FLOAT32_ULPS)
+
+
+def _by_unit(activation: Activation, of: Callable[[Activation], Any]) -> Any:
+    if not isinstance(activation, UnitWise):
+        return of(activation)
+    return np.concatenate([np.full(count, of(each)) for each, count in activation.parts])
 
 
 def _head_error(head: str, classes: int) -> tuple[float, float] | None:

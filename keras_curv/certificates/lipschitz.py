@@ -14,16 +14,23 @@ Reference: Tsuzuku, Sato & Sugiyama, "Lipschitz-margin training" (2018), for con
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
-from keras_curv.curvature.liplt import pre_activation_lipschitz, product_after, telescoped
+from keras_curv.curvature.liplt import (
+    UnitNorms,
+    centre_and_spread,
+    pre_activation_lipschitz,
+    product_after,
+    rows_weighted,
+    telescoped,
+)
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
+from keras_curv.network.unitwise import UnitWise
 from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_error, norm_bound, up
 
 
@@ -53,14 +60,22 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
     return bound
 
 
-def _pair_norms(network: Network) -> Iterator[np.ndarray]:
+def _pair_norms(network: Network) -> Iterator[np.ndarray | UnitNorms]:
     """`‖W_{j+1} ⋯ W_{L−1} (w_y − w_t)‖` for j = L − 1, …, 0, `(classes, classes)` each."""
     last = network.affines[-1]
     product, error = last.kernel, np.full(network.classes, last.kernel_error)
-    yield _column_distances(product, error)
-    for affine in reversed(network.affines[:-1]):
+    pairs = zip(network.affines[:-1], network.activations, strict=True)
+    for affine, activation in reversed(list(pairs)):
+        whole = _column_distances(product, error)
+        if isinstance(activation, UnitWise):
+            centre, spread = centre_and_spread(activation)
+            apart = _column_distances(*rows_weighted(spread, product, error))
+            yield UnitNorms(whole, apart)
+            product, error = rows_weighted(centre, product, error)
+        else:
+            yield whole
         product, error = product_after(affine, product, error)
-        yield _column_distances(product, error)
+    yield _column_distances(product, error)
 
 
 def _column_distances(product: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -137,7 +152,7 @@ class LipschitzCertificate(Method):
 
 def _require_rules(network: Network) -> None:
     for activation in network.activations:
-        if not math.isfinite(activation.slope):
+        if not np.all(np.isfinite(activation.slope)):
             raise InputError(
                 f"activation {activation.name!r} has an unbounded slope, so no Lipschitz bound"
             )

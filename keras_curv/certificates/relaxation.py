@@ -40,6 +40,7 @@ from numpy.typing import ArrayLike
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
+from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, up
 
 POINTS = 32  # even, so that the midpoint is between two
@@ -58,11 +59,12 @@ class Relaxation(NamedTuple):
 
 def require_relaxation(activation: Activation) -> None:
     """InputError, naming the activation, if there is no rule for it."""
-    if not (activation.hinge or activation.smooth or activation.kinks):
-        raise InputError(
-            f"no linear bounds for activation {activation.name!r}: they need relu, or an "
-            "activation with a bounded second derivative but for kinks that are known"
-        )
+    for each, _ in activation.groups:
+        if not (each.hinge or each.smooth or each.kinks):
+            raise InputError(
+                f"no linear bounds for activation {each.name!r}: they need relu, or an "
+                "activation with a bounded second derivative but for kinks that are known"
+            )
 
 
 def relaxation(
@@ -94,9 +96,24 @@ def relaxation(
         raise InputError("an interval needs low ≤ high and no NaN")
     with np.errstate(all="ignore"):  # what overflows is replaced by a constant, or infinite
         at = low / 2.0 + high / 2.0 if at is None else at
-        if activation.hinge:
-            return _relu(low, high, at)
-        return _smooth(activation, low, high, at)
+        if len(activation.groups) == 1:
+            return _of_one_kind(activation, low, high, at)
+        parts = [
+            _of_one_kind(each, low[..., units], high[..., units], at[..., units])
+            for each, units in activation.groups
+        ]
+    return Relaxation(*(np.concatenate(lines, axis=-1) for lines in zip(*parts, strict=True)))
+
+
+def _of_one_kind(
+    activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
+) -> Relaxation:
+    if activation.hinge:
+        return _relu(low, high, at)
+    if activation is IDENTITY:  # which is its own line
+        zero, one = np.zeros(low.shape), np.ones(low.shape)
+        return Relaxation(one, zero, one, zero)
+    return _smooth(activation, low, high, at)
 
 
 def _smooth(

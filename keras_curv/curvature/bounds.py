@@ -36,7 +36,7 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     if any(affine.is_sparse for affine in network.affines):
         _require_room(network)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
-        lower, upper = signed_bound(network)
+        lower, upper = signed_bound(network, telescope=True)
     return CurvatureBounds(
         np.nan_to_num(lower, nan=-np.inf, neginf=-np.inf),
         np.nan_to_num(upper, nan=np.inf, posinf=np.inf),

@@ -221,7 +221,7 @@ class LocalCurvature:
             change = region.change[index][of] * size
             bend = np.maximum(*(np.abs(end[of]) for end in region.bends[index])) * size
             move, slope = region.move[index][of], anchor.slope[index][of]
-            steepest = self.network.activations[index].slope
+            steepest = self.network.activations[index].steepest
             off = 4.0 * ACTIVATION_ULPS * UNIT * steepest * behind.norm
             turn = np.minimum(norm_bound(change, axis=1), up(bend.max(axis=1) * move) + off)
             # … and σ′ ∘ (F(x) − F)

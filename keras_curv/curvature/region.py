@@ -80,7 +80,7 @@ def region_around(maps: HiddenMaps, anchor: Anchor, radius: np.ndarray) -> Regio
         region.quartic.append(quartic + SLOPE_FLOOR)
         # σ′ moves by at most σ″ times the movement of z, besides what was off at x0.
         off = bend.max(axis=1) * anchor.pre_error[index]
-        off += 4.0 * ACTIVATION_ULPS * UNIT * activation.slope
+        off += 4.0 * ACTIVATION_ULPS * UNIT * activation.steepest
         turn = np.minimum(
             region.change[-1].max(axis=1) * steepness, radius * quartic + off * steepness
         )

@@ -8,17 +8,29 @@ the weights apart; with the range of σ″ it bounds each diagonal, `d_lo ≤ d 
     M = Σ_I λ_max(W_I diag(d_hi⁺) W_Iᵀ) Lip(a_{I−1})²,
     m = −Σ_I λ_max(W_I diag((−d_lo)⁺) W_Iᵀ) Lip(a_{I−1})².
 
+Where that is less, J stays inside: `λ_max(Jᵀ W_I D W_Iᵀ J) = ‖J W_I √D‖²` is telescoped as in
+`liplt.py`, with `W_I √D` in the place of W_I.
+
 Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
 `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.curvature.liplt import (
+    Product,
+    UnitNorms,
+    lipschitz_bounds,
+    norms_of,
+    pre_activation_lipschitz,
+    products_behind,
+    telescoped,
+)
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine
@@ -39,39 +51,56 @@ class CurvatureBounds(NamedTuple):
     upper: np.ndarray
 
 
-def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> CurvatureBounds:
+def signed_bound(network: Network, *, telescope: bool = False) -> CurvatureBounds:
     """The signed bound of the curvature, for all class pairs; see the module's docstring.
 
     Args:
         network: of any depth, its activations smooth.
-        lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}); `lipschitz_bounds` if None.
+        telescope: whether to keep Jacobians inside, too; what training estimates does not.
     """
     classes = network.classes
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
-    outer = [1.0, *(lipschitz_bounds(network) if lipschitz is None else lipschitz)]
+    pre = pre_activation_lipschitz(network)
+    outer = [1.0, *lipschitz_bounds(network, pre)]
     lower = np.zeros((classes, classes))
-    symmetric = all(a.second_range[0] == -a.second_range[1] for a in network.activations)
+    symmetric = all(np.all(a.second_range[0] == -a.second_range[1]) for a in network.activations)
     # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
     once = symmetric and network.depth == 2
     pairs = [(y, t) for y in range(classes) for t in range(y + 1 if once else 0, classes) if y != t]
     for index, sensitivity in enumerate(_sensitivities(network, *np.transpose(pairs))):
-        affine, bends = network.affines[index], network.activations[index].second_range
+        bends = network.activations[index].second_range
         smallest, _ = intervals.product(bends, (sensitivity.low, sensitivity.high))
+        behind = list(products_behind(network.affines[: index + 1], network.activations))
         for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
-            value = congruence_bound(affine, negative, sparse_by_norm=network.depth > 2)
-            # What underflows in d, and in the eigenvalue, comes to as much.
-            value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
+            own = _congruent_norm(network.affines[index], negative, network.depth > 2)
             # Lip² alone could underflow where the product does not.
-            lower[y, t] -= up((np.sqrt(value) * outer[index]) ** 2, 8)
+            size = own * outer[index]
+            if index and telescope:
+                others = norms_of(behind[1:], functools.partial(_congruent_norm, diagonal=negative))
+                spread = behind[0][1]
+                first = own if spread is None else UnitNorms(own, _congruent_norm(spread, negative))
+                inside, _ = telescoped(network.activations, [first, *others], pre[:index])
+                size = np.fmin(size, up(inside, 8 * (index + 1)))
+            lower[y, t] -= up(size**2, 8)
     if once:
         lower += lower.T
     lower = up(lower, network.depth)
     return CurvatureBounds(lower, -lower.T)
 
 
+def _congruent_norm(
+    affine: Affine | Product, diagonal: np.ndarray, sparse_by_norm: bool = True
+) -> float:
+    """Upper bound of `‖W √d‖` for d ≥ 0; see `congruence_bound`."""
+    value = congruence_bound(affine, diagonal, sparse_by_norm=sparse_by_norm)
+    # What underflows in d, and in the eigenvalue, comes to as much.
+    value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
+    return np.sqrt(value)
+
+
 def congruence_bound(
-    affine: Affine,
+    affine: Affine | Product,
     diagonal: np.ndarray,
     *,
     guess: float | None = None,
@@ -89,12 +118,12 @@ def congruence_bound(
         guess: a value to try first.
         sparse_by_norm: whether that is enough for a sparse map.
     """
-    if not np.isfinite(diagonal).all():
+    if not np.isfinite(diagonal).all() or not np.isfinite(affine.norm):
         return np.inf
-    if isinstance(affine, SparseAffine):
-        if sparse_by_norm or affine.column_groups is None:
-            return up(float(diagonal.max()) * affine.norm**2, 8)
+    if isinstance(affine, SparseAffine) and not sparse_by_norm and affine.column_groups is not None:
         value = affine.column_groups.largest_eigenvalue_bound(diagonal)
+    elif affine.is_sparse:
+        return up(float(diagonal.max()) * affine.norm**2, 8)
     else:
         # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
         gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None

@@ -37,12 +37,12 @@ def theorem4(network: Network) -> np.ndarray:
         largest = up(reach.max(axis=-1), 8)
         affine = network.affines[index]
         steepness = up(affine.norm * outer[index])  # r_I
-        total += up((np.sqrt(activation.bend * largest) * steepness) ** 2, 16)
+        total += up((np.sqrt(np.max(activation.bend) * largest) * steepness) ** 2, 16)
         # Of what folding rounded away, a row's product is at most `‖ΔW‖ ‖S‖`.
         flat = reach.reshape(-1, affine.fan_out)
         through = flat @ abs(affine.kernel).T
         through += up(affine.kernel_error * norm_bound(flat, axis=1))[:, None]
-        reach = up(activation.slope * through, affine.fan_out + 8).reshape(classes, classes, -1)
+        reach = up(activation.steepest * through, affine.fan_out + 8).reshape(classes, classes, -1)
     np.fill_diagonal(total, 0.0)
     return up(total, network.depth + 4)
 
@@ -54,6 +54,6 @@ def lipschitz_products(network: Network) -> list[float]:
     """
     found: list[float] = []
     for affine, activation in zip(network.affines[:-1], network.activations, strict=True):
-        found.append(up(activation.slope * affine.norm * (found[-1] if found else 1.0)))
+        found.append(up(activation.steepest * affine.norm * (found[-1] if found else 1.0)))
         found[-1] = max(found[-1], LEAST_NORM)
     return found

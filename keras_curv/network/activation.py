@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,11 +18,14 @@ from keras_curv.errors import InputError
 _OUTWARD = 64 * 2.0**-53
 JUMP = 1e-300  # a point next to 0, for one-sided limits there
 _FAR = 1e300  # as good as infinite
+Range = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
     """One activation, applied entrywise.
+
+    Where units differ (`unitwise.py`), numbers below are vectors over the units.
 
     Attributes:
         name: the Keras name; "gelu_tanh", which has none, is gelu with `approximate=True`.
@@ -51,16 +55,21 @@ class Activation:
     value: Callable[[tf.Tensor], tf.Tensor]
     first: Callable[[tf.Tensor], tf.Tensor]
     second: Callable[[tf.Tensor], tf.Tensor]
-    first_range: tuple[float, float]
-    second_range: tuple[float, float]
+    first_range: tuple[Any, Any]
+    second_range: tuple[Any, Any]
     first_extrema: tuple[float, ...]
     second_extrema: tuple[float, ...]
-    value_floor: float = 0.0
+    value_floor: Any = 0.0
     minimum_at: float | None = None
     s_shaped: bool = False
     hinge: bool = False
     kinks: tuple[float, ...] = ()
     piece_range: tuple[float, float] | None = None
+
+    @property
+    def groups(self) -> list[tuple[Activation, slice]]:
+        """The activations of one kind, each with its units: of all but `UnitWise`, itself."""
+        return [(self, slice(None))]
 
     @property
     def family(self) -> str:
@@ -103,11 +112,16 @@ class Activation:
         return max(abs(end) for end in self.first_range)
 
     @property
+    def steepest(self) -> float:
+        """The largest slope of all units."""
+        return self.slope
+
+    @property
     def bend(self) -> float:
         """h = sup |σ″|."""
         return max(abs(end) for end in self.second_range)
 
-    def first_range_on(self, low: ArrayLike, high: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def first_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Exact range of σ′ on each interval `[low, high]`, rounded outward.
 
         Args:
@@ -118,7 +132,7 @@ class Activation:
         """
         return _range_on(self.first, self.first_extrema, self.first_range, low, high)
 
-    def second_range_on(self, low: ArrayLike, high: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def second_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
 
         Raises:
@@ -128,7 +142,7 @@ class Activation:
             raise InputError(f"activation {self.name!r} is not differentiable: σ″ has no range")
         return self.piece_range_on(low, high)
 
-    def piece_range_on(self, low: ArrayLike, high: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def piece_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Exact range of σ″ on each interval, the kinks left out; see `first_range_on`."""
         whole = self.second_range if self.piece_range is None else self.piece_range
         return _range_on(self.second, self.second_extrema, whole, low, high)
@@ -140,7 +154,7 @@ def _range_on(
     whole: tuple[float, float],
     low: ArrayLike,
     high: ArrayLike,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Range:
     low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
     if not np.all(low <= high):
         raise InputError("an interval needs low ≤ high and no NaN")

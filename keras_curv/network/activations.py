@@ -286,7 +286,7 @@ def require_smooth(activations: Iterable[Activation]) -> None:
     Raises:
         InputError: names the first activation whose σ″ is unbounded.
     """
-    for activation in activations:
+    for activation in (each for layer in activations for each, _ in layer.groups):
         if not activation.smooth:
             raise InputError(
                 f"activation {activation.name!r} is not differentiable, so it has no curvature "

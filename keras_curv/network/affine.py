@@ -144,9 +144,9 @@ class Affine:
             bias=self.bias_norm,
             kernel_error=self.kernel_error,
             bias_error=self.bias_error,
-            slope=activation.slope if activation else 1.0,
-            bend=activation.bend if activation else 0.0,
-            floor=activation.value_floor if activation else 0.0,
+            slope=activation.steepest if activation else 1.0,
+            bend=float(np.max(activation.bend)) if activation else 0.0,
+            floor=float(np.max(activation.value_floor)) if activation else 0.0,
         )
 
 

@@ -230,6 +230,21 @@ class Ball:
         """A bound of the real numbers' absolute values."""
         return np.abs(self.value) + self.error
 
+    def with_rows(self, places: np.ndarray, count: int) -> Ball:
+        """Row j becomes row `places[j]` of so many; the others are 0, and exactly that."""
+
+        def moved(rows):
+            array = np.zeros((count, *rows.shape[1:]))
+            array[places] = rows
+            return array
+
+        return self.each(moved)
+
+    def nonzero_rows(self) -> np.ndarray:
+        """Whether anything in each row of a matrix may differ from 0, `(rows,)`."""
+        parts = (part.any(axis=1) for part in (self.value, self.error, self.served))
+        return np.logical_or.reduce(list(parts))
+
     def norm_of_error(self) -> float:
         """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
         return norm_bound(self.error)

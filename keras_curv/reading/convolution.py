@@ -58,7 +58,7 @@ def matrix(
     if padding not in _PADDINGS:
         raise InputError(f"padding {padding} is not supported; use 'same' or 'valid'")
     axes = [
-        _axis(*sizes, padding)
+        axis(*sizes, padding)
         for sizes in zip(image[:2], kernel.shape[:2], strides, dilations, strict=True)
     ]
     (down, down_inside), (across, across_inside) = axes
@@ -86,7 +86,9 @@ def matrix(
     return kernel.each(placed), (height, width, filters)
 
 
-def _axis(size: int, window: int, stride: int, dilation: int, padding: str):
+def axis(
+    size: int, window: int, stride: int, dilation: int, padding: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Where each cell of the window lies at each output, `(window, outputs)`, and whether inside.
 
     Reference: the formulas of `tf.nn.convolution`.
@@ -125,7 +127,7 @@ def stencil(
     taps.error[:: dilations[0], :: dilations[1]] = kernel.error
     complete = True
     for size, window, stride, dilation in sizes:
-        place, _ = _axis(size, window, stride, dilation, padding)
+        place, _ = axis(size, window, stride, dilation, padding)
         # The windows before the first and behind the last see nothing of the image.
         complete &= bool(place[-1, 0] - stride < 0 and place[0, -1] + stride >= size)
     return Stencil(taps, strides, complete)
@@ -138,6 +140,8 @@ def convolved(node, flow: Flow, kernel: Ball) -> Flow:
         raise InputError("the kernel must be a constant (height, width, channels, filters)")
     if node.op == "DepthwiseConv2dNative":
         kernel = _depthwise(kernel)
+    elif kernel.shape[2] and image[2] > kernel.shape[2] and image[2] % kernel.shape[2] == 0:
+        kernel = _of_groups(kernel, image[2] // kernel.shape[2])
     how = {
         "strides": two_axes(node, "strides"),
         "dilations": two_axes(node, "dilations"),
@@ -199,6 +203,21 @@ def _depthwise(kernel: Ball) -> Ball:
     def spread(weights):
         weights = weights[:, :, :, None, :] * own
         return weights.reshape(height, width, channels, channels * multiplier)
+
+    return kernel.each(spread)
+
+
+def _of_groups(kernel: Ball, groups: int) -> Ball:
+    """A kernel whose filters see one group of channels each, as that of an ordinary convolution."""
+    height, width, channels, filters = kernel.shape
+    if filters % groups:
+        raise InputError(f"{filters} filters cannot be shared out among {groups} groups")
+    require_shape((height, width, groups * channels, filters))
+
+    def spread(weights):
+        each = weights.reshape(height, width, 1, channels, groups, filters // groups)
+        own = each * np.eye(groups)[:, None, :, None]
+        return own.reshape(height, width, groups * channels, filters)
 
     return kernel.each(spread)
 

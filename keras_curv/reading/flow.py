@@ -1,7 +1,9 @@
-"""A tensor on its way through a graph that is being read: affine in the last activation's output.
+"""A tensor on its way through a graph that is being read: affine in outputs of activations.
 
 Scalings, shifts, permutations and products pile up here until the next activation, and are then
-folded into one affine map, with a bound of what folding rounds away (`ball.py`).
+folded into one affine map, with a bound of what folding rounds away (`ball.py`). Where branches
+meet (`joins.py`), the base is the outputs of several activations, one after the other; `chain.py`
+brings them into layers in the end.
 
 **Underflow.** A server in float32 may flush what is below τ = 2⁻¹²⁶ to zero, as it reads or as it
 writes. Of an entry that depends on the input this is an *absolute* error, which no error of a
@@ -24,12 +26,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import scipy.sparse
 
 from keras_curv.errors import InputError
 from keras_curv.network import activations, sparse_affine
+from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma
 from keras_curv.reading.ball import Ball
@@ -45,17 +49,38 @@ from keras_curv.reading.sparse_ball import SparseBall
 from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """What flows are affine in: the input, or what an activation makes of a flow.
+
+    Attributes:
+        size: entries of an example.
+        depth: activations on the longest way from the input to it, its own included.
+        flow: that it is made of; None for the input.
+        affine: the map of that flow.
+        reads: which entries of that flow's base the map may read, `(base,)`.
+        sigma: the activation; None for the logits, which have none.
+    """
+
+    size: int
+    depth: int = 0
+    flow: Flow | None = None
+    affine: Affine | None = None
+    reads: np.ndarray | None = None
+    sigma: Activation | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Flow:
-    """A tensor that depends on the input: affine in the output of the last activation.
+    """A tensor that depends on the input: affine in its base, the outputs of its sources.
 
     Entry j of an example, flattened, is `(base @ kernel)[j] * scale[j] + shift[j]` where
     there is a kernel, else `base[order[j]] * scale[j] + shift[j]`.
 
     Attributes:
         shape: of one example.
-        layers: the affine maps and activations that make the base.
-        base: its size.
+        sources: whose outputs, one after the other, are the base.
+        base: the size of that.
         kernel: `(base, size)`, or None for a picking of entries. It is sparse where it is large.
         stencils: of convolutions and rearrangements that it is the product of, in order, for its
             norm; None where it is of other maps, too.
@@ -71,7 +96,7 @@ class Flow:
     """
 
     shape: tuple[int, ...]
-    layers: tuple
+    sources: tuple[Source, ...]
     base: int
     kernel: Ball | SparseBall | None
     order: np.ndarray
@@ -87,13 +112,13 @@ class Flow:
     gross: np.ndarray | float = 0.0
 
     @classmethod
-    def input(cls, shape: tuple[int, ...], layers: tuple = ()) -> Flow:
-        """The input itself; or, behind layers, the output of the last activation."""
+    def input(cls, shape: tuple[int, ...], source: Source | None = None) -> Flow:
+        """The input itself; or the output of an activation."""
         require_shape(shape, EXAMPLE_ENTRIES)
         size = math.prod(shape)
         return cls(
             shape=shape,
-            layers=layers,
+            sources=(source or Source(size),),
             base=size,
             kernel=None,
             order=np.arange(size),
@@ -107,7 +132,36 @@ class Flow:
     def is_base(self) -> bool:
         """Whether nothing has been done to the base."""
         in_order = self.kernel is None and np.array_equal(self.order, np.arange(self.base))
-        return in_order and self.scale.equals(1.0) and self.shift.equals(0.0)
+        return (
+            len(self.sources) == 1
+            and in_order
+            and self.scale.equals(1.0)
+            and self.shift.equals(0.0)
+        )
+
+    def over(self, sources: tuple[Source, ...]) -> Flow:
+        """The same over a larger base, of these sources."""
+        if sources == self.sources:
+            return self
+        ends = dict(zip(sources, np.cumsum([source.size for source in sources]), strict=True))
+        own = [np.arange(ends[each] - each.size, ends[each]) for each in self.sources]
+        places, base = np.concatenate(own), sum(source.size for source in sources)
+        if self.kernel is None:
+            return dataclasses.replace(self, sources=sources, base=base, order=places[self.order])
+        kernel, entries = self.kernel, base * self.shift.shape[0]
+        limit = TENSOR_ENTRIES if self.stencils is None else sparse_affine.DENSE_UP_TO
+        if isinstance(kernel, Ball) and entries > limit:
+            kernel = SparseBall.of(kernel)
+        kernel = kernel.with_rows(places, base)
+        return dataclasses.replace(self, sources=sources, base=base, kernel=kernel)
+
+    def multiplied(self) -> Flow:
+        """The same with a kernel, an identity where there has been no product."""
+        if self.kernel is not None:
+            return self
+        identity = scipy.sparse.eye_array(self.shift.shape[0], format="csr")
+        product = self.times(Ball.exact(identity), Bounded(1.0))
+        return dataclasses.replace(product, shape=self.shape)
 
     def scaled(self, factor: Ball) -> Flow:
         """Each entry times its factor, `(size,)`."""
@@ -247,11 +301,7 @@ class Flow:
         scale = self.scale.reshape((-1, 1))
         rows = kernel.dense().rounded(kernel.shape[0] + 1)  # the terms of a sum
         rows = rows * scale if not self.scale.equals(1.0) else rows
-        product = Ball.exact(np.zeros((self.base, kernel.shape[1])))
-        product.value[self.order] = rows.value
-        product.error[self.order] = rows.error
-        product.served[self.order] = rows.served
-        return product
+        return rows.with_rows(self.order, self.base)
 
     def _sparse_product(self, kernel: Ball) -> SparseBall:
         rows = SparseBall.of(kernel)
@@ -261,14 +311,11 @@ class Flow:
         rows = rows.rounded(rows.terms + 1)
         rows = rows.with_rows_scaled(self.scale) if not self.scale.equals(1.0) else rows
         in_order = np.array_equal(self.order, np.arange(self.base))
-        return rows if in_order else rows.with_rows(self.order)
+        return rows if in_order else rows.with_rows(self.order, self.base)
 
     def affine(self) -> Affine:
         """The map, with an identity for a kernel where there has been no product."""
-        flow, size = self, self.shift.shape[0]
-        if self.kernel is None:
-            identity = scipy.sparse.eye_array(size, format="csr")
-            flow = self.times(Ball.exact(identity), Bounded(1.0))
+        flow = self.multiplied()
         kernel, shift = flow.kernel, flow.shift
         known = (
             kernel.value,
@@ -281,16 +328,46 @@ class Flow:
         )
         if isinstance(kernel, Ball):
             return Affine(*known)
+        if flow.stencils is None:
+            return sparse_affine.SparseAffine(*known)
         norms = norm_of_product(flow.stencils), magnitude_of_product(flow.stencils)
         return sparse_affine.SparseAffine(*known, *norms)
 
-    def activated(self, name: str) -> Flow:
+    def made(self, sigma: Activation | None = None) -> Source:
+        """What an activation makes of it; without one, itself."""
+        flow = self.multiplied()
+        return Source(
+            size=flow.shift.shape[0],
+            depth=1 + max(source.depth for source in flow.sources),
+            flow=flow,
+            affine=flow.affine(),
+            reads=flow.kernel.nonzero_rows(),
+            sigma=sigma,
+        )
+
+    def activated(self, sigma: str | Activation) -> Flow:
         """The output of that activation, as a new base."""
-        require_at_most(len(self.layers), LAYERS, "the number of layers")
-        entries = sum(affine.kernel.size for affine, _ in self.layers)
+        known = [source for source in ancestors(self.sources) if source.affine is not None]
+        require_at_most(len(known), LAYERS, "the number of layers")
+        entries = sum(source.affine.kernel.size for source in known)
         require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
-        layer = (self.affine(), activations.get(name))
-        return Flow.input(self.shape, (*self.layers, layer))
+        sigma = activations.get(sigma) if isinstance(sigma, str) else sigma
+        return Flow.input(self.shape, self.made(sigma))
+
+
+def ancestors(sources: Iterable[Source]) -> list[Source]:
+    """These sources and all that they are made of, each after those; each once."""
+    found: dict[Source, None] = {}
+    stack = [(source, False) for source in sources]
+    while stack:
+        source, ready = stack.pop()
+        if ready:
+            found[source] = None
+        elif source not in found:
+            before = () if source.flow is None else source.flow.sources
+            stack.append((source, True))
+            stack += [(each, False) for each in before if each not in found]
+    return list(found)
 
 
 def _largest_in_columns(

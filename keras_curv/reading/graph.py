@@ -1,8 +1,8 @@
 """A frozen TensorFlow graph, read op by op into affine maps and activations.
 
 Each op has a rule (`op_rules.py`); one without a rule is refused by name and node. Activations of
-several ops are contracted to one before (`patterns.py`), and what is affine between two
-activations is folded (`flow.py`).
+several ops are contracted to one before (`patterns.py`), what is affine between two activations is
+folded (`flow.py`), and branches become a chain in the end (`chain.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
+from keras_curv.reading.chain import chain
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import NODES, TOTAL_ENTRIES, require_at_most
 from keras_curv.reading.op_rules import ACTIVATION_OPS, apply
@@ -145,19 +146,19 @@ def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
 def _finish(flow: Flow) -> tuple[Network, str]:
     if len(flow.shape) != 1:
         raise InputError(f"the output must be (batch, classes). Received: {flow.shape}")
-    affines = [affine for affine, _ in flow.layers]
-    sigmas = [sigma for _, sigma in flow.layers]
-    if flow.head == "logits" and sigmas and flow.is_base:
+    last = flow.sources[-1]
+    if flow.head == "logits" and last.sigma is not None and flow.is_base:
         # Nothing follows the last activation: it is a head. A strictly increasing function of
         # every logit keeps their order; of one logit, only sigmoid says where its classes part.
-        name, classes = sigmas[-1].name, affines[-1].fan_out
+        affines, sigmas = chain(last)
+        name, classes = last.sigma.name, affines[-1].fan_out
         if name != "sigmoid":
             raise InputError(
                 f"the output is {name} of an affine map; end the model in logits, "
                 "softmax or sigmoid"
             )
         if classes > 1:
-            return Network(affines, sigmas[:-1]), "sigmoid"
+            return Network(affines, sigmas), "sigmoid"
         last = affines[-1]
         if last.is_sparse:
             raise InputError(f"an output of {last.fan_in} entries is too large; pool before it")
@@ -170,13 +171,13 @@ def _finish(flow: Flow) -> tuple[Network, str]:
             np.concatenate([np.zeros_like(last.bias), last.served_bias_error]),
             last.served_gain,
         )
-        return Network([*affines[:-1], two], sigmas[:-1]), "binary_sigmoid"
+        return Network([*affines[:-1], two], sigmas), "binary_sigmoid"
     if flow.shape == (1,):
         raise InputError(
             "the output is one number without a sigmoid, so the classes are not "
             "defined; use two logits, or a sigmoid"
         )
-    return Network([*affines, flow.affine()], sigmas), flow.head
+    return Network(*chain(flow.made())), flow.head
 
 
 def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:

@@ -45,6 +45,11 @@ def picked(flow: Flow, positions: np.ndarray) -> Flow:
     return dataclasses.replace(product, shape=positions.shape)
 
 
+def broadcast(flow: Flow, shape: tuple[int, ...]) -> Flow:
+    """Each example repeated along axes of one entry."""
+    return flow if shape == flow.shape else picked(flow, np.broadcast_to(_positions(flow), shape))
+
+
 def padded(
     node: node_def_pb2.NodeDef, flow: Flow, paddings: np.ndarray, constant: Ball | None = None
 ) -> Flow:

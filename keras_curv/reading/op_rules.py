@@ -8,6 +8,7 @@ does not cover the case. An op without a rule is refused; nothing is guessed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,10 +18,18 @@ from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS
-from keras_curv.reading import clip_rules, convolution, image_rules, patterns, shape_rules
+from keras_curv.reading import (
+    clip_rules,
+    convolution,
+    image_rules,
+    joins,
+    patterns,
+    pool_rules,
+    shape_rules,
+)
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.limits import NODES, TENSOR_ENTRIES, require_shape
+from keras_curv.reading.limits import EXAMPLE_ENTRIES, NODES, TENSOR_ENTRIES, require_shape
 from keras_curv.reading.shape_rules import BatchSize
 
 ACTIVATION_OPS = ("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", *patterns.NAMES)
@@ -102,7 +111,6 @@ _EXACT = (
 _BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum")
 _KNOWN = f"there are bounds for: {', '.join(ACTIVATIONS)}"
 _WHY_NOT = {
-    "MaxPool": "max pooling is not supported; use average pooling, or strides",
     "SpaceToBatchND": "it mixes examples, and not as a dilated convolution does",
     "Exp": f"its slope is unbounded; {_KNOWN}",
 }
@@ -163,6 +171,8 @@ def _add(node, a, b):
         raise InputError("only channels_last is supported")
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a + b
+    if isinstance(a, Flow) and isinstance(b, Flow):
+        return joins.plus(*_alike(a, b))
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
@@ -175,10 +185,10 @@ def _add(node, a, b):
 def _sub(node, a, b):
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a - b
-    if isinstance(a, Flow):
-        return _add(node, a, -_need_constant(b))
     if isinstance(b, Flow):
         return _add(node, b.scaled(Ball.exact(-np.ones(b.shift.shape))), a)
+    if isinstance(a, Flow):
+        return _add(node, a, -_need_constant(b))
     return _need_constant(a) - _need_constant(b)
 
 
@@ -222,8 +232,29 @@ def _of_constant(node, value):
     return getattr(_need_constant(value), name)()
 
 
+def _alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
+    """Both flows broadcast against one another, example by example."""
+    if len(a.shape) != len(b.shape):
+        raise InputError(f"examples {a.shape} and {b.shape} would mix, or an axis be added")
+    try:
+        shape = np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        raise InputError(f"examples {a.shape} and {b.shape} do not fit") from None
+    require_shape(shape, EXAMPLE_ENTRIES)
+    return image_rules.broadcast(a, shape), image_rules.broadcast(b, shape)
+
+
+@_rule("AddN")
+def _add_all(node, *values):
+    if not all(isinstance(value, Flow) for value in values):
+        raise InputError("only supported for what depends on the input")
+    return functools.reduce(lambda a, b: joins.plus(*_alike(a, b)), values)
+
+
 @_rule("Maximum")
 def _maximum(node, a, b):
+    if isinstance(a, Flow) and isinstance(b, Flow):
+        return joins.larger(*_alike(a, b))
     if isinstance(b, Flow):
         a, b = b, a
     if not isinstance(a, Flow):
@@ -233,6 +264,9 @@ def _maximum(node, a, b):
 
 @_rule("Minimum")
 def _minimum(node, a, b):
+    if isinstance(a, Flow) and isinstance(b, Flow):
+        largest = joins.larger(*(_neg(node, flow) for flow in _alike(a, b)))
+        return _neg(node, largest)
     if isinstance(b, Flow):
         a, b = b, a
     if not isinstance(a, Flow):
@@ -260,6 +294,8 @@ def _matmul(node, a, b):
 _rule("Conv2D", "DepthwiseConv2dNative")(convolution.convolved)
 _rule("AvgPool")(convolution.average_pooled)
 _rule("Mean")(convolution.mean)
+_rule("MaxPool", "MaxPoolV2")(pool_rules.max_pooled)
+_rule("Max")(pool_rules.largest_along)
 _rule("Clip")(clip_rules.clipped)
 _rule("Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
 _RULES.update(image_rules.RULES | shape_rules.RULES)

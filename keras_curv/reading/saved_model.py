@@ -40,6 +40,7 @@ _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16
 _ALONE = 8  # inputs that are also served in a batch of their own, of all kinds that are tried
 _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
+_ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
 _ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
@@ -347,22 +348,35 @@ def _calls(
         for name in [name for name in node.attr if node.attr[name].WhichOneof("value") is None]:
             del node.attr[name]  # a rule has asked for it
 
-    def imported(x: tf.Tensor) -> list[tf.Tensor]:
+    def imported(x: tf.Tensor, definition: Any = answer.definition) -> list[tf.Tensor]:
         given = {answer.given: x}
         outputs = [name if ":" in name else f"{name}:0" for name in tensors]
-        return tf.graph_util.import_graph_def(answer.definition, given, outputs, name="served")
+        return tf.graph_util.import_graph_def(definition, given, outputs, name="served")
+
+    def alone(x: tf.Tensor) -> list[tf.Tensor]:
+        """Without the placeholder, which XLA does not know."""
+        definition = type(answer.definition)(versions=answer.definition.versions)
+        definition.node.extend(n for n in answer.definition.node if n.name != answer.given)
+        return imported(x, definition)
 
     try:
-        function = tf.function(imported, input_signature=[spec], autograph=False)
+        function = tf.function(lambda x: imported(x), input_signature=[spec], autograph=False)
         traced = function.get_concrete_function()
     except Exception as error:  # whatever TensorFlow raises on a graph that is none
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
 
+    compiled = tf.function(alone, input_signature=[spec], autograph=False, jit_compile=True)
+
     def up_to(place: int) -> Callable[[tf.Tensor], tf.Tensor]:
         def call(x: tf.Tensor) -> tf.Tensor:
             try:
-                return traced(x)[place]
+                try:
+                    return traced(x)[place]
+                except tf.errors.OpError as error:
+                    if _ONLY_COMPILED not in str(error):
+                        raise
+                    return compiled(x)[place]
             except (tf.errors.OpError, TypeError, ValueError) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise InputError(f"{source}: its signature fails: {reason}") from error

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_curv.errors import InputError
-from keras_curv.reading import image_rules
+from keras_curv.reading import image_rules, joins
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 
@@ -92,8 +92,24 @@ def _pack(node, *values):
 
 
 def _concat(node, *values):
+    if any(isinstance(value, Flow) for value in values):
+        return _joined(*values)
     *parts, axis = [_need_integers(value) for value in values]
     return np.concatenate(parts, axis=int(axis))
+
+
+def _joined(*values):
+    *flows, axis = values
+    if not all(isinstance(flow, Flow) for flow in flows):
+        raise InputError("only supported where all parts depend on the input")
+    ranks = {len(flow.shape) + 1 for flow in flows}
+    rank, place = max(ranks), int(axis)
+    if len(ranks) != 1 or not -rank <= place < rank or place % rank == 0:
+        raise InputError(
+            f"examples {', '.join(str(flow.shape) for flow in flows)} cannot be put one after the "
+            f"other along axis {place}"
+        )
+    return joins.joined(flows, place % rank - 1)
 
 
 def _prod(node, value, axis):

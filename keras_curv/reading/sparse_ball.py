@@ -83,9 +83,19 @@ class SparseBall:
         rows = np.repeat(np.arange(self.shape[0]), np.diff(self.places.indptr))
         return dataclasses.replace(self, entries=self.entries * factor[rows])
 
-    def with_rows(self, order: np.ndarray) -> SparseBall:
-        """Row j becomes row `order[j]`."""
-        return self._moved(lambda matrix: matrix[np.argsort(order)])
+    def with_rows(self, places: np.ndarray, count: int) -> SparseBall:
+        """Row j becomes row `places[j]` of so many; the others are 0."""
+
+        def moved(matrix):
+            entries = matrix.tocoo()
+            at = places[entries.row], entries.col
+            return scipy.sparse.csr_array((entries.data, at), shape=(count, matrix.shape[1]))
+
+        return self._moved(moved)
+
+    def nonzero_rows(self) -> np.ndarray:
+        """Whether anything in each row may differ from 0, `(rows,)`."""
+        return np.diff(self.places.indptr) > 0
 
     def with_columns(self, order: np.ndarray) -> SparseBall:
         """Column j becomes the former column `order[j]`."""
@@ -123,6 +133,26 @@ class SparseBall:
             product.entries.served + 8.0 * terms * FLOAT32_TINY,
         )
         return dataclasses.replace(product, entries=entries.rounded())
+
+    def aligned(self, other: SparseBall) -> tuple[SparseBall, SparseBall]:
+        """Both with the places of both."""
+        places = _ones(self.places) + _ones(other.places)
+        parts = [
+            [each._matrix(e) for e in (each.entries.value, each.entries.error, each.entries.served)]
+            for each in (self, other)
+        ]
+        return self._of(places, parts[0]), self._of(places, parts[1])
+
+    @classmethod
+    def side_by_side(cls, balls: list[SparseBall]) -> SparseBall:
+        """The matrices next to one another."""
+        parts = [
+            [each._matrix(e) for e in (each.entries.value, each.entries.error, each.entries.served)]
+            for each in balls
+        ]
+        places = scipy.sparse.hstack([_ones(each.places) for each in balls], format="csr")
+        arrays = [scipy.sparse.hstack(arrays, format="csr") for arrays in zip(*parts, strict=True)]
+        return cls._of(places, arrays)
 
     def _matrix(self, entries: np.ndarray) -> scipy.sparse.csr_array:
         parts = entries, self.places.indices, self.places.indptr

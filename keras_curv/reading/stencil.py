@@ -148,18 +148,22 @@ class Bounded:
 
     Attributes:
         magnitude: the bound.
+        spectral: a smaller bound of ‖W‖ alone, if there is one.
     """
 
     magnitude: float
+    spectral: float | None = None
 
     @property
     def norm(self) -> float:
         """‖W‖, from above."""
-        return self.magnitude
+        return self.magnitude if self.spectral is None else self.spectral
 
     def with_inputs_scaled(self, factor: Ball) -> Bounded:
         """The same after or before `diag(factor)`."""
-        return Bounded(up(self.magnitude * float(_largest(factor, 1)[0])))
+        largest = float(_largest(factor, 1)[0])
+        spectral = None if self.spectral is None else up(self.spectral * largest)
+        return Bounded(up(self.magnitude * largest), spectral)
 
     with_outputs_scaled = with_inputs_scaled
 

@@ -14,12 +14,12 @@ from keras_curv.training.live import LiveNetwork
 REFUSED = {
     "max pooling": (
         stack((4, 4, 1), lambda: L.Conv2D(2, 3), lambda: L.MaxPool2D(2), L.Flatten),
-        "op MaxPool .*not supported; use average",
+        None,
         r"\(MaxPooling2D\)",
     ),
     "groups": (
         stack((4, 4, 4), lambda: L.Conv2D(2, 3, groups=2), L.Flatten),
-        "does not fit images",
+        None,
         r"\(Conv2D\)",
     ),
     "transposed": (
@@ -34,7 +34,7 @@ REFUSED = {
     ),
     "max over positions": (
         stack((4, 4, 1), lambda: L.Conv2D(2, 3), L.GlobalMaxPooling2D),
-        "op Max",
+        None,
         r"\(GlobalMaxPooling2D\)",
     ),
     "recurrent": (

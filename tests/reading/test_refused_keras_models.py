@@ -14,9 +14,31 @@ from keras_curv.reading import saved_model
 L = keras.layers
 
 
-def _residual():
-    image = keras.Input((4,))
-    return keras.Model(image, L.Dense(3)(L.Add()([image, L.Dense(4, "tanh")(image)])))
+def _of(join, shape=(4,)):
+    def build():
+        given = keras.Input(shape)
+        return keras.Model(given, L.Dense(3)(join(given)))
+
+    return build
+
+
+class _Function(L.Layer):
+    """A function as a layer."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+def _gated(x):
+    return L.Multiply()([L.Dense(4)(x), L.Dense(4, "sigmoid")(x)])
+
+
+def _attending(x):
+    return L.Flatten()(L.MultiHeadAttention(2, 2)(x, x))
 
 
 def _two_inputs():
@@ -30,20 +52,41 @@ def _stack(*layers, shape=(4,)):
     )
 
 
+def _step(i, z):
+    return i + 1, 0.5 * z
+
+
 KERAS = {
-    "prelu": (_stack(lambda: L.Dense(5), L.PReLU), "depend on the input"),
     "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "op Greater"),
     "hard shrink": (_stack(lambda: L.Dense(5, "hard_shrink")), "op "),
     "exponential": (_stack(lambda: L.Dense(5, "exponential")), "op Exp"),
     "slice of examples": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
     "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
-    "max pooling": (_stack(lambda: L.MaxPool2D(2), L.Flatten, shape=(4, 4, 1)), "MaxPool"),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
     "mixed bfloat16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_bfloat16")), "bfloat16"),
     "lstm": (_stack(lambda: L.LSTM(5), shape=(3, 4)), ""),
     "layer norm": (_stack(L.LayerNormalization), ""),
     "unknown size": (_stack(L.GlobalAveragePooling1D, shape=(None, 4)), ""),
-    "residual": (_residual, "depend on the input"),
+    "product of branches": (_of(_gated), "op Mul"),
+    "attention": (_of(_attending, (3, 4)), "op "),
+    "recurrence": (_stack(lambda: L.SimpleRNN(5), shape=(3, 4)), ""),
+    "examples in a row": (
+        _of(lambda x: _Function(lambda z: tf.concat([z, z], axis=0))(x)),
+        "op ConcatV2",
+    ),
+    "examples added across": (
+        _of(lambda x: _Function(lambda z: z + tf.reshape(z, (-1, 1, 4)))(x)),
+        "op ",
+    ),
+    "largest of all examples": (
+        _of(lambda x: _Function(lambda z: z - tf.reduce_max(z, axis=0))(x)),
+        "op Max",
+    ),
+    "largest magnitude": (_of(lambda x: _Function(tf.abs)(x)), "op Abs"),
+    "loop": (
+        _of(lambda x: _Function(lambda z: tf.while_loop(lambda i, _: i < 3, _step, (0, z))[1])(x)),
+        "",
+    ),
     "two inputs": (_two_inputs, "2 inputs"),
 }
 

@@ -14,6 +14,7 @@ from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
 from keras_curv.network import sparse_affine
 from keras_curv.network.network import Network
+from keras_curv.reading import chain as layers
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.stencil import Bounded
@@ -102,8 +103,7 @@ def read(steps, size):
                 flow = flow.shifted(Ball.exact(constant))
             else:
                 flow = flow.times(Ball.exact(constant))
-        affines = [affine for affine, _ in flow.layers]
-        return Network([*affines, flow.affine()], [sigma for _, sigma in flow.layers])
+        return Network(*layers.chain(flow.made()))
 
 
 def chain(rng, size=4, kinds=("product", "product", "scale", "scale", "shift")):

@@ -15,8 +15,9 @@ def _image(x):
     return tf.reshape(x, (-1, 2, 2, 1))
 
 
-def _hidden(x, net):
-    return tf.nn.softplus(x @ net.w)
+def _pooled(x):
+    sizes = {"ksize": tf.constant([1, 2, 2, 1]), "strides": tf.constant([1, 1, 1, 1])}
+    return {"input": _image(x), "padding": "SAME", **sizes}
 
 
 def _mixed(dtype):
@@ -44,8 +45,8 @@ UNREADABLE = {  # name: body, words of the message
     "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
     "absolute": (lambda x, n: tf.abs(x @ n.w) @ n.v, ["Abs"]),
     "max pooling": (
-        lambda x, n: tf.reshape(tf.nn.max_pool2d(_image(x), 2, 1, "SAME"), (-1, 4)) @ n.w,
-        ["MaxPool", "not supported", "average pooling"],
+        lambda x, n: tf.reshape(tf.raw_ops.MaxPoolV2(**_pooled(x)), (-1, 4)) @ n.w,
+        ["MaxPoolV2", "attributes"],
     ),
     "transposed convolution": (
         lambda x, n: (
@@ -56,9 +57,12 @@ UNREADABLE = {  # name: body, words of the message
         ),
         ["Conv2DBackpropInput"],
     ),
-    "residual": (lambda x, n: x + tf.tanh(x @ n.square), ["Add", "depend on the input"]),
-    "branch": (lambda x, n: _hidden(x, n) @ n.v - x @ n.w @ n.v, ["Sub"]),
-    "twice the same": (lambda x, n: n(x) + n(x), ["Add"]),
+    "examples added across": (lambda x, n: x + x[:, None], ["Add", "would mix"]),
+    "joined examples": (lambda x, n: tf.concat([x, x], 0) @ n.w, ["ConcatV2", "along axis 0"]),
+    "joined with constants": (
+        lambda x, n: tf.concat([x, tf.ones_like(x)], 1)[:, :4] @ n.w,
+        ["OnesLike"],
+    ),
     "product": (lambda x, n: tf.tanh(x @ n.w) * tf.sigmoid(x @ n.w) @ n.v, ["Mul", "depend"]),
     "quotient": (lambda x, n: tf.constant(1.0) / (x @ n.w), ["RealDiv"]),
     "attention": (lambda x, n: tf.matmul(tf.matmul(x, x, transpose_b=True), x) @ n.w, ["MatMul"]),
@@ -102,8 +106,8 @@ UNREADABLE = {  # name: body, words of the message
         lambda x, n: tf.reshape(tf.reshape(x, (-1, 2)) @ tf.ones((2, 3)), (-1, 6)),
         ["MatMul", "product"],
     ),
-    "concatenation": (lambda x, n: tf.concat([x[:, :2], x[:, 2:]], 1) @ n.w, []),
-    "clip by another tensor": (lambda x, n: n(tf.minimum(x, x + 1.0)), ["Minimum"]),
+    "split into several": (lambda x, n: tf.concat(tf.split(x, 2, 1), 1) @ n.w, ["several outputs"]),
+    "clip by another batch": (lambda x, n: n(tf.minimum(x, x[:, None])[:, 0]), ["Minimum", "mix"]),
     "rounding": (lambda x, n: n(tf.round(x)), ["Round"]),
     "integer cast": (
         lambda x, n: n(tf.cast(tf.cast(x, tf.int32), tf.float32)),

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from branching_models import BRANCHING
 from keras_oracle import HEADS, SERVED_TOLERANCE, randomize
 
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.interval import IntervalCertificate
-from keras_curv.certificates.lipschitz import LipschitzCertificate
+from keras_curv.certificates.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
+from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.network.network import Network
 from keras_curv.reading import saved_model
 
@@ -154,6 +156,36 @@ def _keras_2():
     return model
 
 
+def _keras_2_residual():
+    layers = tf_keras.layers
+    given = layers.Input(IMAGE)
+    h = layers.Conv2D(3, 3, padding="same", activation="relu")(given)
+    h = layers.MaxPooling2D(2)(layers.Add()([h, layers.Conv2D(3, 3, padding="same")(h)]))
+    h = layers.PReLU()(layers.Flatten()(h))
+    model = tf_keras.Model(given, layers.Dense(3)(layers.Concatenate()([h, h])))
+    rng = np.random.default_rng(5)
+    model.set_weights([0.3 * rng.normal(size=w.shape) for w in model.get_weights()])
+    return model
+
+
+class _Branches(tf.Module):
+    """Written by hand: branches that are added, joined, and the largest of both."""
+
+    def __init__(self):
+        super().__init__()
+        rng = np.random.default_rng(4)
+        self.first = tf.Variable(rng.normal(size=(5, 4)), dtype=tf.float32)
+        self.second = tf.Variable(rng.normal(size=(4, 4)), dtype=tf.float32)
+        self.last = tf.Variable(rng.normal(size=(13, 3)), dtype=tf.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 5), tf.float32)])
+    def __call__(self, x):
+        a = tf.nn.relu(x @ self.first)
+        b = tf.add_n([a, tf.tanh(a @ self.second), 0.5 * a])
+        largest = tf.maximum(a - 1.0, b)
+        return tf.concat([x, tf.minimum(-a, b), largest], axis=1) @ self.last
+
+
 class _Module(tf.Module):
     """Written by hand: a padded, clipped convolution of a part of the image."""
 
@@ -172,19 +204,23 @@ class _Module(tf.Module):
 
 
 def _exported(name, path):
-    if name == "tf.Module":
-        module = _Module()
+    if name.startswith("tf.Module"):
+        module = _Branches() if "branches" in name else _Module()
         signature = module.__call__.get_concrete_function()
         tf.saved_model.save(module, path, signatures=signature)
-    elif name == "tf_keras":
+    elif name.startswith("tf_keras"):
+        model = _keras_2_residual() if "residual" in name else _keras_2()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tf.saved_model.save(_keras_2(), path)
+            tf.saved_model.save(model, path)
     else:
-        KERAS[name]().export(path, verbose=False)
+        (KERAS | BRANCHING)[name]().export(path, verbose=False)
 
 
-@pytest.mark.parametrize("name", [*KERAS, "tf_keras", "tf.Module"])
+OTHERS = ("tf_keras", "tf_keras, residual", "tf.Module", "tf.Module, branches")
+
+
+@pytest.mark.parametrize("name", [*KERAS, *BRANCHING, *OTHERS])
 def test_models_are_read_certified_and_attacked(name, tmp_path):
     _exported(name, str(tmp_path / "model"))
     served = saved_model.read(tmp_path / "model")
@@ -196,6 +232,7 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
     ours = HEADS[served.head](network.logits(flat).numpy())
     tolerance = SERVED_TOLERANCE * np.maximum(1.0, np.abs(ours).max())
     np.testing.assert_allclose(served.call(tf.constant(x)), ours, rtol=0.0, atol=tolerance)
+    _assert_inside_bounds(network, flat, rng)
     methods = [LipschitzCertificate, LinearBoundCertificate, IntervalCertificate]
     if all(activation.smooth for activation in network.activations):
         methods.append(CurvatureCertificate)
@@ -211,6 +248,22 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
         tf.config.run_functions_eagerly(False)
     label = network.logits(flat).numpy().argmax(axis=1)
     assert np.all(_lowest_margins(network, flat, label, 0.9999 * best, rng) > 0.0)
+
+
+def _assert_inside_bounds(network: Network, x, rng, count=12):
+    """Jacobians inside the Lipschitz constants, Hessians inside the curvature bounds."""
+    points = np.concatenate([x, rng.normal(size=(count, network.dim)) * 2.0])
+    y, t = np.zeros(len(points), np.int64), np.ones(len(points), np.int64)
+    gradient = network.margin_and_gradient(tf.constant(points), y, t)[1].numpy()
+    steepest = np.linalg.norm(gradient, axis=1).max()
+    assert steepest <= margin_lipschitz_bounds(network)[0, 1]
+    if not all(activation.smooth for activation in network.activations):
+        return
+    bounds = curvature_bounds(network)
+    values = np.linalg.eigvalsh(network.hessian(tf.constant(points), y, t).numpy())
+    slack = 1e-9 * np.abs(values).max()  # of the Hessians, as computed
+    assert bounds.lower[0, 1] <= values.min() + slack
+    assert values.max() - slack <= bounds.upper[0, 1]
 
 
 def _lowest_margins(network: Network, x, label, radius, rng, steps=25) -> np.ndarray:

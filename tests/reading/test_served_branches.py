@@ -1,0 +1,172 @@
+"""Where branches meet, what is charged covers a server that adds up in any order.
+
+The oracle is that of `test_served_extremes.py`, with a sum of branches in the middle.
+"""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from test_served_extremes import LARGEST, Server, fractions, in_real_arithmetic
+
+from keras_curv.certificates.float32 import Float32Error
+from keras_curv.errors import InputError
+from keras_curv.network import sparse_affine
+from keras_curv.network.network import Network
+from keras_curv.reading import chain, joins
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.flow import Flow
+
+WIDTH = 4
+
+
+def _branch(rng, kinds):
+    """Steps from WIDTH entries to as many, of any size."""
+    steps = []
+    for kind in kinds:
+        power = rng.uniform(-40.0, 30.0) if rng.random() < 0.3 else rng.uniform(-3.0, 3.0)
+        shape = (WIDTH, WIDTH) if kind == "product" else (WIDTH,)
+        constant = np.float32(rng.standard_normal(shape) * 10.0**power)
+        constant *= rng.random(shape) > 0.15
+        steps.append((kind, None if kind == "relu" else np.clip(constant, -LARGEST, LARGEST)))
+    return steps
+
+
+def _flow(flow, steps):
+    for kind, constant in steps:
+        if kind == "relu":
+            flow = flow.activated("relu")
+        elif kind == "scale":
+            flow = flow.scaled(Ball.exact(constant))
+        elif kind == "shift":
+            flow = flow.shifted(Ball.exact(constant))
+        else:
+            flow = flow.times(Ball.exact(constant))
+    return flow
+
+
+def _terms(server, steps, x):
+    """Numbers whose sum a branch is: those of its last product and offsets, each `(WIDTH,)`."""
+    after = len(steps)
+    while after and steps[after - 1][0] == "shift":
+        after -= 1
+    offsets = [constant for _, constant in steps[after:]]
+    if not after or steps[after - 1][0] != "product":
+        return [server(steps[:after], x).astype(np.float32), *offsets]
+    value = server(steps[: after - 1], x).astype(np.float32)
+    kernel = steps[after - 1][1]
+    return [*(server.product(value[i], kernel[i]) for i in range(len(value))), *offsets]
+
+
+def _served(server, branches, last, x, fused):
+    rng = server.rng
+    if fused:
+        parts = [term for steps in branches for term in _terms(server, steps, x)]
+    else:
+        parts = [np.float32(server(steps, x)) for steps in branches]
+    order = rng.permutation(len(parts))
+    total = functools.reduce(server.sum, [parts[i] for i in order])
+    return server(last, total)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_sums_in_any_order_are_charged(sparse, monkeypatch):
+    rng, finite = np.random.default_rng(6), 0
+    if sparse:
+        monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 0)
+    kinds = [(), ("product",), ("product", "shift"), ("product", "relu", "product", "shift")]
+    kinds += [("scale", "shift"), ("relu",), ("product", "shift", "relu"), ("shift", "shift")]
+    for _ in range(60):
+        branches = [_branch(rng, kinds[rng.integers(len(kinds))]) for _ in range(2)]
+        last = [("scale", _branch(rng, ["scale"])[0][1]), ("product", _last(rng))]
+        if rng.random() < 0.5:
+            last = [("relu", None), *last]
+        x = np.float32(rng.standard_normal(WIDTH) * 10.0 ** rng.uniform(-10.0, 2.0))
+        charge = _charge(branches, last, x, sparse)
+        real = sum(in_real_arithmetic(steps, x) for steps in branches)
+        real = _real(last, real)
+        finite += np.isfinite(charge).sum()
+        for flushes in (True, False):
+            for fused in (True, False):
+                with np.errstate(all="ignore"):
+                    server = Server(rng, flushes, folds=False)
+                    logits = _served(server, branches, last, x, fused)
+                if not np.isfinite(logits).all():
+                    assert not np.isfinite(charge).any(), (branches, last, x)
+                    continue
+                logits = fractions(logits)
+                for t, bound in zip((1, 2), charge, strict=True):
+                    off = abs((logits[0] - logits[t]) - (real[0] - real[t]))
+                    assert bound == np.inf or off <= Fraction(bound), (branches, last, x, fused)
+    assert finite > 20
+
+
+def _last(rng):
+    return np.float32(rng.standard_normal((WIDTH, 3)))
+
+
+def _real(steps, value):
+    for kind, constant in steps:
+        if kind == "relu":
+            value = np.array([max(v, Fraction(0)) for v in value], object)
+        elif kind == "scale":
+            value = value * fractions(constant)
+        else:
+            value = value @ fractions(constant)
+    return value
+
+
+def _charge(branches, last, x, sparse):
+    with np.errstate(all="ignore"):
+        given = Flow.input((WIDTH,))
+        flow = functools.reduce(joins.plus, [_flow(given, steps) for steps in branches])
+        try:
+            network = Network(*chain.chain(_flow(flow, last).made()))
+        except InputError:
+            assert sparse  # the last map must be dense
+            return np.full(2, np.inf)
+        label, rivals = np.array([0]), np.array([[1, 2]])
+        try:
+            return Float32Error(network)(np.float64(x)[None], label, rivals, np.zeros((1, 2)))[0]
+        except InputError:
+            return np.full(2, np.inf)
+
+
+def test_the_larger_of_two_is_what_it_is(rng):
+    given = Flow.input((WIDTH,))
+    kernels = [np.float32(rng.standard_normal((WIDTH, WIDTH))) for _ in range(2)]
+    one, other = (given.times(Ball.exact(kernel)) for kernel in kernels)
+    last = Ball.exact(rng.standard_normal((WIDTH, 3)))
+    for a, b in ((one, other), (one.activated("relu"), other), (given, one.activated("tanh"))):
+        network = Network(*chain.chain(joins.larger(a, b).times(last).made()))
+        x = rng.standard_normal((5, WIDTH))
+        values = [_value(flow, x) for flow in (a, b)]
+        np.testing.assert_allclose(
+            network.logits(x), np.maximum(*values) @ last.value, rtol=1e-12, atol=1e-12
+        )
+
+
+def _value(flow, x):
+    affines, sigmas = chain.chain(flow.made())
+    for affine, sigma in zip(affines, [*sigmas, None], strict=True):
+        x = x @ affine.kernel + affine.bias
+        x = x if sigma is None else sigma.value(x).numpy()
+    return x
+
+
+def test_joined_flows_stand_where_they_should(rng):
+    given = Flow.input((2, 3))
+    kernel = Ball.exact(rng.standard_normal((6, 4)))
+    other = given.rearranged(np.arange(6)).times(kernel).rearranged(np.arange(4).reshape(2, 2))
+    for flows in ([given, other], [other, given, given], [other.activated("relu"), given]):
+        together = joins.joined(flows, 1)
+        x = rng.standard_normal((5, 6))
+        parts = [_value(flow, x).reshape(5, *flow.shape) for flow in flows]
+        expected = np.concatenate(parts, axis=2)
+        assert together.shape == expected.shape[1:]
+        np.testing.assert_allclose(_value(together, x), expected.reshape(5, -1), rtol=1e-12)
+    with pytest.raises(InputError, match="along axis 1"):
+        joins.joined([given, other], 0)
