@@ -4,6 +4,16 @@ import math
 from collections.abc import Collection
 
 
+def visible(text: object) -> str:
+    """Returns a text with what cannot be seen, steers a terminal or is no UTF-8 as escapes.
+
+    Example:
+        >>> visible("a\\x1b[1m\\udcff")
+        'a\\\\x1b[1m\\\\udcff'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
 class InputError(ValueError):
     """A model, an example or an option that cannot be used as given.
 

@@ -114,6 +114,12 @@ REQUESTS.define(
     "Name of the model whose requests are certified; others are skipped.",
 )
 REQUESTS.define(
+    "integer",
+    "max_unpacked",
+    None,
+    "Size, in MiB, that each gzip file of requests may unpack to; default: 256, or 100 times its own size if that is more.",
+)
+REQUESTS.define(
     "string",
     "baseline",
     None,
@@ -268,7 +274,7 @@ def certify_examples() -> dict:
         **common,
     )
     examples = (
-        data.load_npz(FLAGS.inputs)
+        data.load_npz(FLAGS.inputs, FLAGS.limit)
         if FLAGS.inputs is not None
         else data.load(FLAGS.dataset, FLAGS.split, data_dir=FLAGS.data_dir)
     )
@@ -285,6 +291,7 @@ def certify_requests() -> dict:
         baseline=FLAGS.baseline,
         model_name=FLAGS.model_name,
         limit=FLAGS.limit,
+        max_unpacked=FLAGS.max_unpacked,
         lost=FLAGS.lost,
         max_lost=FLAGS.max_lost,
         **common_options(),

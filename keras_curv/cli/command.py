@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, visible
 
 DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
@@ -156,7 +156,7 @@ def stop_in_one_line(name: str, after: str) -> None:
 
 def fail(name: str, error: object) -> int:
     """Writes one line on stderr, and returns the exit status of bad input."""
-    print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"{name}: {visible(' '.join(str(error).split()))}", file=sys.stderr)
     return 2
 
 

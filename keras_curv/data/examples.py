@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -62,21 +63,9 @@ class Examples:
             >>> examples.count, examples.shape
             (3, (2,))
         """
-        x = np.asarray(x)
-        if x.ndim < 2 or len(x) == 0:
-            raise InputError(f"{name}: x must be (examples, …), not empty. Received: {x.shape}")
-        if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
-            raise InputError(f"{name}: x must hold numbers. Received: {x.dtype}")
-        if y is not None:
-            y = np.asarray(y)
-            if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
-                raise InputError(
-                    f"{name}: y must be integers of shape ({len(x)},). "
-                    f"Received: {y.dtype} {y.shape}"
-                )
-            if y.max(initial=0) >= 2**63:
-                raise InputError(f"labels must fit int64. Received: {y.max()}")
-            y = y.astype(np.int64)
+        x, y = np.asarray(x), None if y is None else np.asarray(y)
+        require_fitting(name, x, y)
+        y = None if y is None else as_labels(y)
 
         def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
             for begin in range(start, len(x), size):
@@ -124,6 +113,50 @@ class Examples:
 
         origin = self.origin and functools.partial(_limited, self.origin, limit)
         return dataclasses.replace(self, count=limit, batches=batches, origin=origin)
+
+
+class _Shaped(Protocol):
+    """An array, or what describes one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of its numbers."""
+
+
+def require_fitting(name: str, x: _Shaped, y: _Shaped | None) -> None:
+    """Refuses arrays that are no examples, or labels of others.
+
+    Args:
+        name: for messages.
+        x: inputs, `(n, …)`.
+        y: labels, `(n,)`; None: there are none.
+
+    Raises:
+        InputError: a shape or a dtype is another.
+    """
+    if len(x.shape) < 2 or 0 in x.shape:
+        raise InputError(f"{name}: x must be (examples, …), not empty. Received: {x.shape}")
+    if x.dtype.kind not in "fiu":
+        raise InputError(f"{name}: x must hold numbers. Received: {x.dtype}")
+    if y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "iu"):
+        raise InputError(
+            f"{name}: y must be integers of shape ({x.shape[0]},). Received: {y.dtype} {y.shape}"
+        )
+
+
+def as_labels(y: np.ndarray) -> np.ndarray:
+    """Labels as int64.
+
+    Raises:
+        InputError: they do not fit.
+    """
+    if y.max(initial=0) >= 2**63:
+        raise InputError(f"labels must fit int64. Received: {y.max()}")
+    return y.astype(np.int64)
 
 
 def fingerprint_of(*arrays: np.ndarray | None) -> str:

@@ -1,41 +1,131 @@
-"""Examples from an .npz file."""
+"""Examples from an .npz file, read as they are asked for."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
+import hashlib
+import itertools
 import os
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 
-from keras_curv.data.examples import Examples
-from keras_curv.errors import InputError
+from keras_curv.data.examples import Examples, as_labels, require_fitting
+from keras_curv.data.npz_file import NpzFile, StoredArray
+from keras_curv.errors import InputError, visible
+
+_WHOLE = 2**30  # bytes: what is larger is known by the examples that are asked for
+_IN_MEMORY = 2**29  # bytes, at most, of an array whose examples are not one after the other
+_DENSEST = 200  # times its packed size: no larger array beyond _WHOLE is unpacked
+_PIECE = 2**22  # bytes
 
 
-def load_npz(path: str) -> Examples:
-    """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file.
+def load_npz(path: str, limit: int | None = None) -> Examples:
+    """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file, a batch at a time.
+
+    Args:
+        path: of the file, which must stay as it is while examples are read.
+        limit: only the first so many; of a large file, no more is read.
 
     Raises:
-        InputError: there is no such file, it is no npz file, it has no array `x`, or `y` has
-            another length.
+        InputError: there is no such file, it is no npz file, it has no array `x`, an array does not
+            hold numbers, or stands for far more than is stored, or `y` has another length.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/x.npz"
+        >>> np.savez(path, x=np.zeros((3, 2)), y=np.array([0, 1, 0]))
+        >>> examples = load_npz(path)
+        >>> examples.count, examples.shape, next(examples.batches(2, 1))[1].tolist()
+        (3, (2,), [1, 0])
     """
+    with _readable(path):
+        state = _state(path)
+        with NpzFile(path) as file:
+            x, y = file.described("x"), file.described("y")
+            if x is None:
+                names = ", ".join(file.names[:99]) or "none"
+                raise InputError(f"{path} has no array 'x'; it has: {names}")
+            require_fitting(path, x, y)
+            arrays = [array for array in (x, y) if array is not None]
+            count = x.shape[0]
+            if limit is not None and sum(array.size for array in arrays) > _WHOLE:
+                count = min(count, max(limit, 1))
+            for array in arrays:
+                _require_stored(array, count)
+            fingerprint = _fingerprint(file, arrays, count)
+
+    def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        with _readable(path), NpzFile(path) as file:
+            if _state(path) != state:
+                raise InputError(f"{path} changed since its examples were first read; try again")
+            labels = _rows(file, y, size, start, count) if y else itertools.repeat(None)
+            for part, label in zip(_rows(file, x, size, start, count), labels, strict=False):
+                yield part, None if label is None else as_labels(label)
+
+    return Examples(
+        name=visible(pathlib.Path(path).name),
+        count=count,
+        shape=x.shape[1:],
+        batches=batches,
+        fingerprint=fingerprint,
+        path=path,
+        origin=functools.partial(load_npz, os.path.abspath(path), limit),
+    ).limited(limit)
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Makes whatever a broken file raises an InputError that names it."""
     try:
         if not pathlib.Path(path).is_file():
             what = "is no file" if pathlib.Path(path).exists() else "does not exist"
             raise InputError(f"{path} {what}; give an .npz file with an array x")
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} is not an .npz file; write one with np.savez(path, x=x, y=y)")
-        with archive:
-            arrays = {key: archive[key] for key in archive.files if key in ("x", "y")}
-            names = archive.files
+        yield
     except InputError:
         raise
-    except Exception as error:  # zipfile, OSError, ValueError: whatever a broken file raises
-        raise InputError(f"{path} cannot be read as an .npz file: {error}") from error
-    if "x" not in arrays:
-        raise InputError(f"{path} has no array 'x'; it has: {', '.join(names) or 'none'}")
-    examples = Examples.from_arrays(path, arrays["x"], arrays.get("y"))
-    name, origin = pathlib.Path(path).name, functools.partial(load_npz, os.path.abspath(path))
-    return dataclasses.replace(examples, name=name, path=path, origin=origin)
+    except Exception as error:  # zipfile, zlib, OSError, ValueError, RecursionError
+        raise InputError(
+            f"{path} cannot be read as an .npz file: {error}; np.savez(path, x=x, y=y) writes one"
+        ) from error
+
+
+def _state(path: str) -> tuple[int, int, int]:
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _require_stored(array: StoredArray, count: int) -> None:
+    """Refuses what would grow to far more than the file holds."""
+    if array.fortran and len(array.shape) > 1 and array.size > _IN_MEMORY:
+        raise ValueError(
+            f"{array.name} is stored by columns; write np.ascontiguousarray({array.name})"
+        )
+    if count * array.row > max(_WHOLE, _DENSEST * array.packed):
+        raise ValueError(
+            f"{array.name} would grow from {array.packed} bytes to {count * array.row}; write it "
+            "with np.savez, unpacked, or ask for fewer examples"
+        )
+
+
+def _rows(
+    file: NpzFile, array: StoredArray, size: int, start: int, stop: int
+) -> Iterator[np.ndarray]:
+    if not array.fortran or len(array.shape) < 2:
+        return file.rows(array, size, start, stop)
+    whole = file.whole(array)[:stop]
+    return (np.ascontiguousarray(whole[begin : begin + size]) for begin in range(start, stop, size))
+
+
+def _fingerprint(file: NpzFile, arrays: list[StoredArray], count: int) -> str:
+    """As `fingerprint_of` the arrays; see there."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        labels = array.name == "y"
+        dtype = np.dtype(np.int64) if labels else array.dtype
+        digest.update(f"{dtype.str} {(count, *array.shape[1:])} ".encode())
+        for part in _rows(file, array, max(_PIECE // array.row, 1), 0, count):
+            digest.update((as_labels(part) if labels else part).data)
+    return digest.hexdigest()

@@ -108,7 +108,7 @@ class SparseAffine(Affine):
     def stored_bytes(self) -> bytes:
         """See `Affine`."""
         parts = self.kernel.data, self.kernel.indices, self.kernel.indptr, self.bias
-        return b"".join(part.tobytes() for part in parts)
+        return b"".join(b"%d " % part.nbytes + part.tobytes() for part in parts)
 
 
 def schur_bound(matrix: scipy.sparse.csr_array) -> float:

@@ -24,6 +24,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from keras_curv.errors import InputError
+from keras_curv.files import open_regular, read_at_most
 from keras_curv.reading import limits
 from keras_curv.reading.crc32c import masked_crc32c
 
@@ -100,6 +101,25 @@ def tensor_of(
     if len(content) != entry.size or masked_crc32c(content) != entry.crc32c:
         raise InputError(f"{source}: a server cannot load its variables: a check is wrong")
     return np.frombuffer(content, tf.as_dtype(entry.dtype).as_numpy_dtype).reshape(shape)
+
+
+def tensors_of(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns all tensors of a checkpoint of one file of data, by their keys.
+
+    Args:
+        path: without `.index`, which is not followed where it is a link.
+
+    Raises:
+        InputError: it is damaged, or too large.
+        OSError: a file is not there, is none, or cannot be read.
+    """
+    index = read_at_most(path.with_name(f"{path.name}.index"), limits.INDEX_BYTES)
+    data = path.with_name(f"{path.name}.data-00000-of-00001")
+    with open_regular(data) as stream:
+        size = os.fstat(stream.fileno()).st_size
+    limits.require_at_most(size, limits.VARIABLE_BYTES, f"{data}, in bytes,")
+    entries = entries_of(index, [size], path.name)
+    return {key: tensor_of(entry, data, path.name) for key, entry in entries.items()}
 
 
 def _require_inside(

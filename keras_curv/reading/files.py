@@ -79,14 +79,18 @@ class ModelFiles:
         return tensor_of(entry, self.data[entry.shard_id], str(self.path))
 
     def fingerprint(self) -> str:
-        """SHA-256 of names and contents."""
-        digest = hashlib.sha256(GRAPH.encode() + self.graph)
+        """SHA-256 of names and contents, each after its length, so that none runs into the next."""
+        index = [] if self.index is None else [(INDEX, self.index)]
+        digest = hashlib.sha256()
+        for name, content in [(GRAPH, self.graph), *index]:
+            digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)) + content)
         for file in self.data:
-            digest.update(file.name.encode())
-            with open(file, "rb") as stream:
-                while piece := stream.read(2**24):
+            with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                digest.update(b"%d %s %d " % (len(file.name), file.name.encode(), size))
+                while piece := stream.read(min(2**24, size)):
                     digest.update(piece)
-        digest.update(b"" if self.index is None else INDEX.encode() + self.index)
+                    size -= len(piece)
         return digest.hexdigest()
 
 

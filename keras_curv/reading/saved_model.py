@@ -182,7 +182,8 @@ def _read_live(model: Any) -> ServedModel:
     around = [served.head, served.input_shape, served.input_dtype.name, network.sizes]
     digest = hashlib.sha256(repr([*around, *(a.name for a in network.activations)]).encode())
     for affine in network.affines:
-        digest.update(affine.stored_bytes())
+        stored = affine.stored_bytes()
+        digest.update(b"%d %d %d " % (*affine.kernel.shape, len(stored)) + stored)
     return dataclasses.replace(served, fingerprint=digest.hexdigest())
 
 

@@ -85,7 +85,7 @@ class ServedInputs:
                 f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
                 f"{served.input_shape}; reshape x to (n, {plain_shape(served.input_shape)})"
             )
-        if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
+        if x.dtype.kind not in "fiu":
             raise InputError(f"x must hold numbers. Received: {x.dtype}")
         self._refuse_where(~np.isfinite(x), first_index, "has NaN or infinite entries")
         with np.errstate(over="ignore", invalid="ignore"):
@@ -117,7 +117,7 @@ class ServedInputs:
 
     def _labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
         classes = self._served.network.classes
-        if y.shape != (count,) or not np.issubdtype(y.dtype, np.integer):
+        if y.shape != (count,) or y.dtype.kind not in "iu":
             raise InputError(
                 f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}"
             )

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from keras_curv.errors import visible
 from keras_curv.reports.requests import print_requests
 from keras_curv.reports.wording import facts, percent
 
@@ -22,7 +24,7 @@ def print_summary(summary: dict, console: Console | None = None) -> None:
 
 
 def _print_table(summary: dict, console: Console) -> None:
-    title = f"{summary['saved_model']} on {summary['dataset']}"
+    title = visible(f"{summary['saved_model']} on {summary['dataset']}")
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     clean = summary["clean_accuracy"]
     table = Table()
@@ -38,7 +40,8 @@ def _print_table(summary: dict, console: Console) -> None:
         f"{summary['seconds']:.1f} s, {summary['gradient_evaluations']:.1f} gradients per example"
     )
     for name, text in [*facts(summary), ("cost", cost)]:
-        console.print(f"[bold]{name:>10}[/bold]  {text}", highlight=False, soft_wrap=True)
+        line = Text.assemble((f"{name:>10}", "bold"), "  ", visible(text))
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def print_names(rows: Iterable[Sequence[str]], console: Console | None = None) -> None:

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, visible
 from keras_curv.reports.wording import percent, units
 from keras_curv.rows.tally import Tally
 
@@ -76,9 +76,9 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
         ylim=(0.0, 104.0),
         xlabel="l2 radius, " + units(summary["input_scale"]),
         ylabel="certified accuracy, % of all examples",
-        title=f"{summary['saved_model']} on {summary['dataset']}, rivals: {summary['rivals']}",
     )
-    axes.title.set_fontsize(9)
+    title = f"{summary['saved_model']} on {summary['dataset']}, rivals: {summary['rivals']}"
+    axes.set_title(visible(title), fontsize=9, parse_math=False)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from keras_curv.errors import visible
 from keras_curv.reports.wording import percent, percent_up
 
 
@@ -83,11 +85,11 @@ def print_requests(summary: dict, console: Console) -> None:
         for i, head in enumerate(heading.heads):
             table.add_column(head, justify="right" if i else "left", no_wrap=True)
         for row in heading.rows:
-            table.add_row(*row)
+            table.add_row(*(Text(visible(cell)) for cell in row))
         console.print(table)
     for line in request_reasons(summary):
         _plain(console, line)
 
 
 def _plain(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)

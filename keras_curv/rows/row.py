@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import decimal
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_curv.certificates.certificate import Certificates, Status
+from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
 
+# What a spreadsheet takes for a formula, or for the mark that a cell is none; a number is none.
+_FORMULA = re.compile(r"(?!-?[0-9]+$)[=+@'\uff1d\uff0b\uff0d\uff20-]")
 _DOWN = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
 
 
@@ -91,7 +95,10 @@ class Row(NamedTuple):
         return self.reason is not None and self.reason.skipped
 
     def cells(self, columns: Sequence[str] | None = None) -> list[str]:
-        """The row as text, column by column; `EXAMPLE_COLUMNS` if none are named."""
+        """The row as text, column by column; `EXAMPLE_COLUMNS` if none are named.
+
+        Text that a spreadsheet would run begins with an apostrophe.
+        """
         return [_cell(getattr(self, name)) for name in columns or EXAMPLE_COLUMNS]
 
     @classmethod
@@ -101,7 +108,7 @@ class Row(NamedTuple):
         if len(cells) != len(columns):
             raise ValueError(f"{len(cells)} cells, not {len(columns)}")
         parsed: dict[str, Any] = {"label": None}
-        parsed |= {n: _PARSERS.get(n, str)(c) for n, c in zip(columns, cells, strict=True)}
+        parsed |= {n: _PARSERS.get(n, _text)(c) for n, c in zip(columns, cells, strict=True)}
         row = cls(**parsed)
         for radius, status in (
             (row.radius, row.status),
@@ -139,7 +146,13 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(int(value))
+    if isinstance(value, str):
+        return "'" * bool(_FORMULA.match(value)) + visible(value)
     return repr(value) if isinstance(value, float) else str(value)
+
+
+def _text(cell: str) -> str:
+    return cell.removeprefix("'")
 
 
 _PARSERS: dict[str, Callable[[str], object]] = dict.fromkeys(

@@ -11,8 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from keras_curv.errors import InputError
-from keras_curv.files import write_json
+from keras_curv.files import open_regular, read_at_most, write_json
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
+
+_LONGEST_ROW = 2**16  # bytes; a name of a file may have 4,096 letters, and a detail 200
+_LONGEST_SETTINGS = 2**22
+_COUNTED = 10**6  # rows too many
 
 
 def settings_path(path: pathlib.Path) -> pathlib.Path:
@@ -38,6 +42,7 @@ class RowFile:
 
     Attributes:
         rows: those that an existing file holds already.
+        resumed: whether there was one.
 
     Raises:
         InputError: the file exists and `resume` is not given; it was made with other settings, or
@@ -54,6 +59,7 @@ class RowFile:
         columns: Sequence[str] = EXAMPLE_COLUMNS,
     ):
         self.rows: list[Row] = []
+        self.resumed = False
         self._columns = tuple(columns)
         self._file: BinaryIO | None = None
         self._end = 0  # of the rows that are kept
@@ -71,7 +77,7 @@ class RowFile:
                 self.rows, self._end = _read_rows(
                     target, settings["batch_size"], count, self._columns
                 )
-                self._file = target.open("r+b")
+                self._file, self.resumed = open_regular(target, write=True), True
             else:
                 write_json(settings_path(target), settings)
                 self._file = target.open("x+b")
@@ -123,7 +129,7 @@ def _lines(rows: Iterable[Sequence[str]]) -> bytes:
 def _require_same(target: pathlib.Path, settings: dict) -> None:
     beside = settings_path(target)
     try:
-        before = json.loads(beside.read_text())
+        before = json.loads(read_at_most(beside, _LONGEST_SETTINGS))
         if not isinstance(before, dict):
             raise ValueError("no JSON object")
     except (OSError, ValueError, RecursionError) as error:
@@ -143,21 +149,39 @@ def _read_rows(
     target: pathlib.Path, batch_size: int, count: int, columns: tuple[str, ...]
 ) -> tuple[list[Row], int]:
     """The rows to keep, which is all of a finished file or whole batches, and where they end."""
-    lines = target.read_bytes().split(b"\n")[:-1]  # what has no line end was not finished
-    header = ",".join(columns).encode()
-    if lines and lines[0] != header:
-        raise InputError(f"{target} is not a file of rows: its header is {lines[0][:80]!r}")
-    rows = []
-    for number, line in enumerate(lines[1:]):
-        try:
-            row = Row.parse(next(csv.reader([line.decode()])), columns)
-            if row.index != number:
-                raise ValueError(f"row {number} has index {row.index}")
-        except (ValueError, KeyError, StopIteration, csv.Error) as error:
-            raise InputError(f"{target}, line {number + 2}, is not a row: {error}") from error
-        rows.append(row)
-    if len(rows) > count:
-        raise InputError(f"{target} has {len(rows)} rows, but there are only {count} examples")
+    rows: list[Row] = []
+    with open_regular(target) as file:
+        header, ends = _line(file, target), [file.tell()]
+        if header is None:
+            return [], 0
+        if header != ",".join(columns).encode():
+            raise InputError(f"{target} is not a file of rows: its header is {header[:80]!r}")
+        while (line := _line(file, target)) is not None:
+            if len(rows) == count:
+                more = 1 + sum(1 for _ in range(_COUNTED) if _line(file, target) is not None)
+                raise InputError(
+                    f"{target} has {count + more} rows, but there are only {count} examples"
+                )
+            rows.append(_row(line, len(rows), target, columns))
+            ends.append(file.tell())
     if len(rows) < count:
         rows = rows[: len(rows) // batch_size * batch_size]
-    return rows, sum(len(line) + 1 for line in lines[: len(rows) + 1])
+    return rows, ends[len(rows)]
+
+
+def _line(file: BinaryIO, target: pathlib.Path) -> bytes | None:
+    """The next line; None where none was finished."""
+    line = file.readline(_LONGEST_ROW)
+    if len(line) == _LONGEST_ROW:
+        raise InputError(f"{target} is not a file of rows: a line has {_LONGEST_ROW} bytes or more")
+    return line[:-1] if line.endswith(b"\n") else None
+
+
+def _row(line: bytes, number: int, target: pathlib.Path, columns: tuple[str, ...]) -> Row:
+    try:
+        row = Row.parse(next(csv.reader([line.decode()], strict=True)), columns)
+        if row.index != number:
+            raise ValueError(f"row {number} has index {row.index}")
+    except (ValueError, KeyError, StopIteration, csv.Error) as error:
+        raise InputError(f"{target}, line {number + 2}, is not a row: {error}") from error
+    return row

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
+import hmac
 import io
 import json
 import os
 import pathlib
+import secrets
 import shutil
 import uuid
 from collections.abc import Sequence
 
 from keras_curv.errors import InputError
+from keras_curv.files import read_at_most
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
+
+_KEY_BYTES = 32
+_CODE_LENGTH = 65  # a SHA-256 and the end of its line
+_LONGEST_ROW = 2**16  # bytes
 
 
 class Shards:
@@ -22,6 +30,9 @@ class Shards:
     A file gets its name when it is whole, and rows depend on nothing but the settings, which the
     name of the folder stands for: so a batch that is certified twice, or whose worker died, is
     there once, and what a killed run left is good for the next.
+
+    Each file ends in a code that is made with the run's random key, which lies beside the folder
+    as long as that does. Rows that anybody else has put there are certified again.
 
     Args:
         output: beside which the folder lies, where all workers can write.
@@ -35,6 +46,7 @@ class Shards:
     Example:
         >>> import tempfile
         >>> shards = Shards(tempfile.mkdtemp() + "/rows.csv", {"batch_size": 2}, count=5)
+        >>> shards.prepare()
         >>> shards.missing(2)
         [2, 4]
     """
@@ -53,18 +65,27 @@ class Shards:
         self._size = settings["batch_size"]
         self._count = count
         self._columns = tuple(columns)
+        self._key_file = self.folder.with_name(f".{self.folder.name}.key")
+        self._key = b""
 
     def missing(self, start: int) -> list[int]:
         """The first examples of all batches from `start` on whose rows are not there, whole."""
         firsts = range(start, self._count, self._size)
         return [first for first in firsts if self._read(first) is None]
 
-    def prepare(self) -> None:
-        """Makes the folder, and forgets what an earlier run could not certify."""
+    def prepare(self, *, resumed: bool = False) -> None:
+        """Makes the folder, and forgets what an earlier run could not certify.
+
+        Args:
+            resumed: go on with the key of that run, if there is one.
+        """
         try:
             self.folder.mkdir(exist_ok=True)
+            if self.folder.is_symlink():
+                raise InputError(f"{self.folder} is a link; remove it")
             for refusal in self.folder.glob("*.refused"):
                 refusal.unlink()
+            self._key = (resumed and self._kept_key()) or self._new_key()
         except OSError as error:
             raise self._failed(error) from error
 
@@ -72,7 +93,7 @@ class Shards:
         """Leaves one batch."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(row.cells(self._columns) for row in rows)
-        self._put(f"{rows[0].index}.csv", text.getvalue())
+        self._put(f"{rows[0].index}.csv", text.getvalue() + self._code(text.getvalue()))
 
     def refuse(self, first: int, reason: str) -> None:
         """Leaves the reason why a batch cannot be certified."""
@@ -88,8 +109,8 @@ class Shards:
         if rows is not None:
             return rows
         refusal = self.folder / f"{first}.refused"
-        if refusal.exists():
-            raise InputError(refusal.read_text(encoding="utf-8"))
+        with contextlib.suppress(FileNotFoundError):
+            raise InputError(self._text(refusal))
         raise InputError(
             f"the rows from {first} on are not in {self.folder}, where workers should have left "
             "them; is it on a file system that all of them share? Go on with --resume"
@@ -98,12 +119,35 @@ class Shards:
     def remove(self) -> None:
         """The folder and all that is in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._key_file.unlink(missing_ok=True)
+
+    def _kept_key(self) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return read_at_most(self._key_file, _KEY_BYTES)
+        return None
+
+    def _new_key(self) -> bytes:
+        key = secrets.token_bytes(_KEY_BYTES)
+        self._key_file.unlink(missing_ok=True)
+        with open(
+            os.open(self._key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+        ) as file:
+            file.write(key)
+        return key
+
+    def _code(self, rows: str) -> str:
+        """The last line of a file of these rows."""
+        return hmac.new(self._key, rows.encode(), hashlib.sha256).hexdigest() + "\n"
+
+    def _text(self, file: pathlib.Path) -> str:
+        return read_at_most(file, _LONGEST_ROW * (self._size + 1)).decode("utf-8")
 
     def _read(self, first: int) -> list[Row] | None:
         indices = list(range(first, min(first + self._size, self._count)))
         try:
-            text = (self.folder / f"{first}.csv").read_text(encoding="utf-8")
-            if not text.endswith("\n"):
+            text = self._text(self.folder / f"{first}.csv")
+            text, code = text[:-_CODE_LENGTH], text[-_CODE_LENGTH:]
+            if not hmac.compare_digest(code.encode(), self._code(text).encode()):
                 return None
             rows = [Row.parse(cells, self._columns) for cells in csv.reader(io.StringIO(text))]
         except FileNotFoundError:

@@ -57,13 +57,16 @@ class Workers:
         if unknown and not isinstance(self._pipeline.runner, PortableRunner):  # which has its own
             raise InputError(f"{runner} has no option {unknown[0]!r}; see Beam's pipeline options")
 
-    def batches(self, job: Job, output: str, start: int) -> Iterator[list[Row]]:
+    def batches(
+        self, job: Job, output: str, start: int, *, resumed: bool = False
+    ) -> Iterator[list[Row]]:
         """Certifies from example `start` on; returns when workers are done.
 
         Args:
             job: as it was read here; each worker makes sure that it reads the same.
             output: beside which the workers leave their rows until these are taken.
             start: the first example of a batch.
+            resumed: take what the workers of an earlier run have left there.
 
         Returns:
             Rows, batch by batch, in order, as of `job.batches`.
@@ -73,7 +76,7 @@ class Workers:
                 Later: an example that cannot be certified, after the rows before it.
         """
         shards = Shards(output, job.settings, count=job.count, columns=job.columns)
-        shards.prepare()
+        shards.prepare(resumed=resumed)
         missing = shards.missing(start)
         if missing:
             self._run(missing, job.remote_factory(), shards)

@@ -14,15 +14,18 @@ from keras_curv.certificates.certificate import RIVALS
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.smoothing import VOTE_RIVALS, SmoothedClassifier
 from keras_curv.data.examples import Examples
-from keras_curv.errors import InputError, require_one_of, require_positive
+from keras_curv.errors import InputError, require_one_of, require_positive, visible
 from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import plain_shape
 from keras_curv.reports.html.cases import Case, find_cases
+from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import Row
 from keras_curv.runs.job import Job, same_job_factory
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
 from keras_curv.version import __version__
+
+_READ_AT_ONCE = 1024  # examples, for their labels
 
 
 def certify_examples(
@@ -132,6 +135,17 @@ class ExampleJob(Job):
             yield rows
             start += len(rows)
 
+    def require_rows(self, rows: Sequence[Row]) -> None:
+        """See `Job`."""
+        known, checked = {"rivals": self.settings["rivals"]}, 0
+        for x, y in self.examples.batches(_READ_AT_ONCE, 0) if rows else ():
+            labels = [None] * len(x) if y is None else y.tolist()
+            for label, row in zip(labels, rows[checked:], strict=False):
+                require_row_of(row, known | {"label": label}, self.served.network.classes)
+            checked += len(x)
+            if checked >= len(rows):
+                break
+
     def remote_factory(self) -> Callable[[], Job]:
         """See `Job`."""
         if not isinstance(self._model, (str, os.PathLike)):
@@ -149,7 +163,7 @@ class ExampleJob(Job):
         """See `Job`."""
         network = self.served.network
         return {
-            "saved_model": self.served.source,
+            "saved_model": visible(self.served.source),
             "input_shape": list(self.served.input_shape),
             "classes": network.classes,
             "depth": network.depth,

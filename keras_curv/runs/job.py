@@ -45,6 +45,14 @@ class Job(abc.ABC):
         """
 
     @abc.abstractmethod
+    def require_rows(self, rows: Sequence[Row]) -> None:
+        """Refuses rows of an earlier run, the first ones, that are not of these examples.
+
+        Raises:
+            InputError: a row says what this job says of no example, or of another one.
+        """
+
+    @abc.abstractmethod
     def remote_factory(self) -> Callable[[], Job]:
         """Returns what makes this job again in another process, to which it can be sent.
 

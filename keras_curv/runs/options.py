@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from keras_curv.certificates.smoothing import Smoothing
 from keras_curv.errors import InputError, require_at_least, require_fraction, require_positive
-from keras_curv.files import part_path
+from keras_curv.files import part_path, require_replaceable
 from keras_curv.reading import saved_model
 from keras_curv.reading.files import GRAPH, INDEX
 from keras_curv.reports.plot import require_plottable
@@ -133,6 +133,7 @@ class RunOptions:
                 raise InputError(f"{path} is a directory; give the name of a file")
             if target.name == GRAPH or (target.parent / INDEX).exists():
                 raise InputError(f"{path} would be a file of a SavedModel; give another name")
+            require_replaceable(path)
         if self.output is not None:
             resolved.append(settings_path(pathlib.Path(self.output)).resolve())
         read = {pathlib.Path(path).resolve() for path in inputs if path is not None}

@@ -58,12 +58,13 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
         )
         sinks: list[Sink] = [tally, *([report] if report else [])]
         sinks += [stack.enter_context(sink) for sink in job.sinks(options, tally)]
+        job.require_rows(file.rows)
         for sink in sinks:
             sink.add(file.rows)
         done = len(file.rows)
         if workers and options.output:
             with working(f"certifying on {options.runner}", visible=options.progress):
-                batches = workers.batches(job, options.output, done)
+                batches = workers.batches(job, options.output, done, resumed=file.resumed)
         else:
             batches = job.batches(done)
         with progress_bar(job.count, done, visible=options.progress) as advance:

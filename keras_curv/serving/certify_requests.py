@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, visible
 from keras_curv.files import replacing, writing
 from keras_curv.reports.html.cases import Case, find_cases
+from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import REQUEST_COLUMNS, Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.job import Job, same_job_factory
@@ -108,6 +109,20 @@ class RequestJob(Job):
         if self._survey.broken is not None:
             raise self._survey.broken
 
+    def require_rows(self, rows: Sequence[Row]) -> None:
+        """See `Job`."""
+        found = iter(rows)
+        for block in self._log.blocks(self.settings["batch_size"], 0, len(rows)):
+            for request in block:
+                batch = request.asked[0]
+                classes = None
+                if isinstance(batch, Batch):
+                    classes = batch.model.certifier.served.network.classes
+                known = {"rivals": "all", "file": request.file, "record": request.record}
+                for i in range(request.count):
+                    known |= {"example": request.first + i, "timestamp": request.timestamp}
+                    require_row_of(next(found), known, classes)
+
     def remote_factory(self) -> Callable[[], Job]:
         """See `Job`."""
         model = os.path.abspath(self._log.sides[0].path)
@@ -120,7 +135,7 @@ class RequestJob(Job):
         models = self._log.sides[0].models()
         served = [model.certifier.served for model in models]
         return {
-            "saved_model": self._log.sides[0].path,
+            "saved_model": visible(self._log.sides[0].path),
             "dataset": f"{self._survey.records:,} logged requests",
             "files": self._log.files,
             "records": self._survey.records,
@@ -182,8 +197,7 @@ class LostRows:
         for row in rows:
             radii = self._comparison.lost(row)
             if radii:
-                cells = [getattr(row, name) for name in _LOST_COLUMNS]
-                self._write([*cells, " ".join(map(str, radii))])
+                self._write([*row.cells(_LOST_COLUMNS), " ".join(map(str, radii))])
 
 
 @contextlib.contextmanager
@@ -204,7 +218,8 @@ def request_log(model: str, patterns: Sequence[str], options: RequestOptions) ->
         for path in (model, options.baseline)
         if path is not None
     ]
-    return RequestLog(patterns, sides, model_name=options.model_name)
+    limit = options.max_unpacked and options.max_unpacked * 2**20
+    return RequestLog(patterns, sides, model_name=options.model_name, max_unpacked=limit)
 
 
 def _load_job(model: str, files: Sequence[str], options: RequestOptions) -> RequestJob:

@@ -6,6 +6,7 @@ import collections
 import datetime
 from collections.abc import Iterable, Sequence
 
+from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
 from keras_curv.rows.row import Row
 from keras_curv.rows.tally import Tally
@@ -176,7 +177,7 @@ class RequestTally(Tally):
             },
             "drift": self._parts.summary(),
             "baseline": self.comparison
-            and {"saved_model": self._baseline} | self.comparison.summary(),
+            and {"saved_model": visible(self._baseline)} | self.comparison.summary(),
         }
 
 

@@ -16,6 +16,8 @@ class RequestOptions(RunOptions):
         baseline: another model; the same requests are certified with it too.
         model_name: only requests to the model of this name.
         limit: only the first so many rows.
+        max_unpacked: MiB that each gzip file of requests may unpack to; None: 256, or a hundred
+            times its own size if that is more.
         lost: CSV file of the examples that lost their certificate against the baseline at any of
             the radii; written anew, also when going on, and there when all rows are.
         max_lost: of the examples certified with the baseline, at most this fraction may lose
@@ -29,6 +31,7 @@ class RequestOptions(RunOptions):
     baseline: str | None = None
     model_name: str | None = None
     limit: int | None = None
+    max_unpacked: int | None = None
     lost: str | None = None
     max_lost: float | None = None
 
@@ -37,6 +40,8 @@ class RequestOptions(RunOptions):
         require_fraction(self.max_lost, "the fraction that may be lost")
         if self.limit is not None:
             require_at_least(self.limit, 1, "the limit")
+        if self.max_unpacked is not None:
+            require_at_least(self.max_unpacked, 1, "max_unpacked")
         if self.baseline is None and (self.lost is not None or self.max_lost is not None):
             raise InputError("what is lost is lost against a baseline; name one")
 

@@ -97,6 +97,7 @@ class RequestLog:
         patterns: paths, or shell patterns of paths (`**` for any depth).
         sides: versions that requests are held against; one, or one and a baseline.
         model_name: only requests to the model of this name; None: the files name but one.
+        max_unpacked: bytes that each gzip file may unpack to; see `read_records`.
 
     Attributes:
         files: that the patterns match, in the order of patterns, each pattern's sorted.
@@ -112,10 +113,12 @@ class RequestLog:
         sides: Sequence[Versions],
         *,
         model_name: str | None = None,
+        max_unpacked: int | None = None,
     ):
         self.files = _matches(patterns)
         self.sides = tuple(sides)
         self._model_name = model_name
+        self._max_unpacked = max_unpacked
         self._surveyed = array.array("Q")  # after each record, of all up to it
 
     def survey(self, limit: int | None = None) -> Survey:
@@ -196,7 +199,7 @@ class RequestLog:
 
     def _records(self) -> Iterator[tuple[str, int, bytes | None]]:
         for file in self.files:
-            for number, record in enumerate(read_records(file)):
+            for number, record in enumerate(read_records(file, self._max_unpacked)):
                 yield file, number, record
 
     def _request(self, file: str, number: int, parsed: LoggedRequest | Refusal) -> Request:

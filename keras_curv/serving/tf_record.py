@@ -7,35 +7,43 @@ takes whatever memory a length asks for; this one has a limit.
 
 from __future__ import annotations
 
-import gzip
+import os
 import pathlib
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from keras_curv.errors import InputError
 from keras_curv.reading.crc32c import masked_crc32c
 
+UNPACKED = 2**28  # bytes that a packed file may always unpack to
+_DENSEST = 100  # and so many times its own size
+_MEMBERS = 2**16  # packed parts of one file
+_PIECE = 2**16  # bytes
 MAX_RECORD = 32 * 2**20  # bytes; parsed, a hostile one takes up to 30 times as much
 _GZIP = b"\x1f\x8b"
 
 
-def read_records(path: str) -> Iterator[bytes | None]:
+def read_records(path: str, max_unpacked: int | None = None) -> Iterator[bytes | None]:
     """Yields the records of a TFRecord file, in order; None for one above `MAX_RECORD`.
 
     Args:
         path: a regular file; gzip is recognised by its first bytes.
+        max_unpacked: bytes that a gzip file may unpack to; None: `UNPACKED`, or a hundred times its
+            own size if that is more.
 
     Raises:
-        InputError: a record is cut off or has a wrong check; the message names the file and the
-            record (from 0), after the records before it have come out.
+        InputError: a record is cut off or has a wrong check, or the file unpacks to too much; the
+            message names the file and the record (from 0), after the records before it have come
+            out.
     """
     number = 0
     try:
         if not pathlib.Path(path).is_file():
             raise InputError(f"{path} is not a file; give TFRecord files of requests")
-        with open(path, "rb") as raw, _plain(raw) as file:
+        with open(path, "rb") as raw:
+            file = _plain(raw, max_unpacked)
             while head := file.read(12):
                 yield _read_record(file, head)
                 number += 1
@@ -50,12 +58,68 @@ class _Broken(Exception):
     """A broken record; the message says what is wrong with it."""
 
 
-def _plain(raw: BinaryIO) -> BinaryIO | gzip.GzipFile:
-    """Returns the file as it is, or decompressed."""
+class _Unpacked:
+    """A gzip file as what is packed in it, up to a limit.
+
+    Python's own reader takes a header a byte at a time, and empty parts without end.
+
+    Args:
+        raw: the file.
+        limit: bytes that may be read.
+    """
+
+    def __init__(self, raw: BinaryIO, limit: int):
+        self._raw = raw
+        self._limit = self._left = limit
+        self._packed = b""
+        self._part: Any = None
+        self._parts = 0
+
+    def read(self, size: int) -> bytes:
+        """Reads so many bytes; fewer only at the end."""
+        content = bytearray()
+        while len(content) < size:
+            piece = self._piece(size - len(content))
+            if not piece:
+                break
+            content += piece
+        self._left -= len(content)
+        if self._left < 0:
+            raise _Broken(f"lies beyond the {self._limit} bytes that the file may unpack to")
+        return bytes(content)
+
+    def _piece(self, most: int) -> bytes:
+        """Some of the bytes that follow; none at the end."""
+        while True:
+            packed = self._packed or self._raw.read(_PIECE)
+            if self._part is None:
+                if not packed:
+                    return b""
+                self._packed = packed = packed.lstrip(b"\0")  # which may lie between parts
+                if not packed:
+                    continue
+                self._part, self._parts = zlib.decompressobj(wbits=31), self._parts + 1
+                if self._parts > _MEMBERS:
+                    raise _Broken(f"lies behind {_MEMBERS} packed parts")
+            piece = self._part.decompress(packed, most)
+            self._packed = self._part.unconsumed_tail
+            if self._part.eof:
+                self._packed, self._part = self._part.unused_data, None
+            elif not packed and not piece:
+                raise _Broken("is cut off")
+            if piece:
+                return piece
+
+
+def _plain(raw: BinaryIO, max_unpacked: int | None) -> BinaryIO | _Unpacked:
+    """Returns the file as it is, or unpacked."""
     head = raw.read(12)
     raw.seek(0)
     # The length of a plain first record may begin like gzip; its check tells.
-    return gzip.open(raw) if head.startswith(_GZIP) and not _length_holds(head) else raw
+    if not head.startswith(_GZIP) or _length_holds(head):
+        return raw
+    size = os.fstat(raw.fileno()).st_size
+    return _Unpacked(raw, max_unpacked or max(UNPACKED, _DENSEST * size))
 
 
 def _length_holds(head: bytes) -> bool:
@@ -63,7 +127,7 @@ def _length_holds(head: bytes) -> bool:
     return len(head) == 12 and masked_crc32c(head[:8]) == struct.unpack("<I", head[8:])[0]
 
 
-def _read_record(file: BinaryIO | gzip.GzipFile, head: bytes) -> bytes | None:
+def _read_record(file: BinaryIO | _Unpacked, head: bytes) -> bytes | None:
     if len(head) < 12:
         raise _Broken("is cut off")
     if not _length_holds(head):
@@ -80,7 +144,7 @@ def _read_record(file: BinaryIO | gzip.GzipFile, head: bytes) -> bytes | None:
     return data
 
 
-def _skip(file: BinaryIO | gzip.GzipFile, length: int) -> None:
+def _skip(file: BinaryIO | _Unpacked, length: int) -> None:
     while length:
         piece = file.read(min(length, MAX_RECORD))
         if not piece:

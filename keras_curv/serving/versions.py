@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_curv.certificates.certifier import Certifier
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, visible
 from keras_curv.reading import meta_graph, saved_model
 from keras_curv.reading.files import ModelFiles
 from keras_curv.rows.reason import Reason
@@ -152,7 +152,7 @@ class Versions:
 
 def _label(directory: pathlib.Path) -> str:
     number = saved_model.version_number(directory.name)
-    return directory.name if number is None else str(number)
+    return visible(directory.name) if number is None else str(number)
 
 
 def _input_names(directory: pathlib.Path, version: str) -> dict[str, list[str]] | Refusal:

@@ -19,16 +19,26 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
-from keras_curv.files import part_path, write_file, write_text, writing
+from keras_curv.files import (
+    part_path,
+    read_at_most,
+    require_plain_folder,
+    write_file,
+    write_text,
+    writing,
+)
 from keras_curv.network.activations import SMOOTH
+from keras_curv.reading.files import ModelFiles
 from keras_curv.reports import wording
 from keras_curv.runs.certify_examples import certify_examples
 from keras_curv.runs.options import DEFAULT_RADII
 from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
+from keras_curv.training.checkpoints import Checkpoints
 from keras_curv.training.recipe import Recipe
 
 _Arrays = tuple[np.ndarray, np.ndarray]  # x, y
+_TEXT = 2**26  # bytes, at most, of a history or another text
 _LINEAR_BOUNDS = {2: 1000, 3: 100}  # examples, by layers: they take their time
 
 
@@ -95,8 +105,9 @@ def train(
     if checkpoints.exists() or not (directory / "saved_model.pb").exists():
         with _writing(directory, tf.errors.ResourceExhaustedError):
             callbacks = _callbacks(recipe, directory, held, radii, certify_every)
-            saving = _Checkpoints(model, checkpoints, directory / "history.csv")
+            saving = _Saving(model, checkpoints)
             first = saving.restore()
+            _forget_from(directory / "history.csv", first)
             model.fit(
                 _batches(x, y, recipe, first),
                 initial_epoch=first,
@@ -140,9 +151,9 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
         if resume and not file.is_file():
             raise InputError(f"{directory} has no recipe.json: there is no run to resume")
         if resume:
+            require_plain_folder(directory)
             require_same_recipe(directory, recipe)
-            if (directory / "CARD.md").is_file():
-                raise InputError(f"{directory} is finished; there is nothing to resume")
+            _require_unfinished(directory)
             return directory
         if directory.exists() and (
             not directory.is_dir() or set(directory.iterdir()) - {part_path(file)}
@@ -155,14 +166,32 @@ def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.P
     return directory
 
 
+def _require_unfinished(directory: pathlib.Path) -> None:
+    """Refuses a directory that has a card, and says whether that is of the model beside it."""
+    card = directory / "CARD.md"
+    if not card.exists():
+        return
+    try:
+        certified = json.loads(read_at_most(directory / "certified.json", _TEXT))
+        of_this = certified["fingerprint"] == ModelFiles.read(directory).fingerprint()
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        of_this = False
+    if not of_this:
+        raise InputError(
+            f"{card} is of another model, or of none: certified.json beside it has not the "
+            "fingerprint of the model that is there; remove the card to go on"
+        )
+    raise InputError(f"{directory} is finished; there is nothing to resume")
+
+
 def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
     """Raises an InputError unless what is in the directory was begun by this recipe."""
     file = directory / "recipe.json"
     try:
-        then = json.loads(file.read_text())
+        then = json.loads(read_at_most(file, _TEXT))
         if not isinstance(then, dict):
             raise TypeError(f"{file.name} holds no recipe")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{directory} cannot be used for output: {error}") from error
     # What an older version did not ask for was as it is by default.
     then = {field.name: field.default for field in dataclasses.fields(Recipe)} | then
@@ -214,30 +243,13 @@ def _batches(x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int) -> 
     return epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2)
 
 
-class _Checkpoints(keras.callbacks.Callback):
-    """Model, optimizer and the number of epochs done, saved after each; the history with them."""
+class _Saving(Checkpoints):
+    """Checkpoints that say in one line where they cannot be written."""
 
-    def __init__(self, model: keras.Model, folder: pathlib.Path, history: pathlib.Path):
-        super().__init__()
-        model.optimizer.build(model.trainable_variables)
-        self.done = tf.Variable(0, dtype=tf.int64)
-        # By variable: Checkpoint would not find those that Keras keeps in lists.
-        state = [variable.value for variable in [*model.variables, *model.optimizer.variables]]
-        self.checkpoint = tf.train.Checkpoint(epoch=self.done, state=state)
-        self.history = history
-        self.manager = tf.train.CheckpointManager(self.checkpoint, str(folder), max_to_keep=2)
-
-    def restore(self) -> int:
-        """Goes back to the newest checkpoint, if there is one; returns the epochs it has done."""
-        if self.manager.latest_checkpoint:
-            self.checkpoint.restore(self.manager.latest_checkpoint).assert_consumed()
-        _forget_from(self.history, int(self.done))
-        return int(self.done)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        self.done.assign(epoch + 1)
-        with _writing(self.history.parent):
-            self.manager.save(epoch + 1)
+    def save(self, epoch: int) -> None:
+        """See `Checkpoints`."""
+        with _writing(self.folder.parent):
+            super().save(epoch)
 
 
 def _callbacks(
@@ -265,9 +277,12 @@ def _forget_from(history: pathlib.Path, epoch: int) -> None:
     """Drops lines of epochs that were written down but not checkpointed, and half ones."""
     if not history.is_file():
         return
-    header, *lines = history.read_bytes().splitlines(keepends=True) or [b""]
-    whole = [line for line in lines if line.endswith(b"\n")]
-    kept = [line for line in whole if int(line.split(b",")[0]) < epoch]
+    try:
+        header, *lines = read_at_most(history, _TEXT).splitlines(keepends=True) or [b""]
+        whole = [line for line in lines if line.endswith(b"\n")]
+        kept = [line for line in whole if int(line.split(b",")[0]) < epoch]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{history} is no history of epochs: {error}") from error
     text = b"".join([header, *kept]) if kept else b""
     write_file(history, lambda part: part.write_bytes(text))
 

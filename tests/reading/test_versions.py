@@ -7,6 +7,7 @@ from keras_oracle import assert_reads_as, examples
 from written_net import Net
 
 from keras_curv.reading import saved_model
+from keras_curv.reading.files import ModelFiles
 
 L = keras.layers
 
@@ -21,6 +22,17 @@ def test_a_serving_base_path_means_its_newest_version(tmp_path):
     assert served.source == str(tmp_path / "10")
     assert_reads_as(served, nets[10].oracle(), examples((6,)))
     assert_reads_as(saved_model.read(tmp_path / "2"), nets[2].oracle(), examples((6,)))
+
+
+def test_no_part_of_a_fingerprint_runs_into_the_next(tmp_path):
+    """What is left out of the files may be at the end of the graph, as fields of no name."""
+    data = tmp_path / "variables.data-00000-of-00001"
+    data.write_bytes(b"weights")
+    whole = ModelFiles(tmp_path, b"graph", b"index", (data,), {}).fingerprint()
+    joined = b"graph" + data.name.encode() + b"weightsvariables.indexindex"
+    assert ModelFiles(tmp_path, joined, None, (), {}).fingerprint() != whole
+    data.write_bytes(b"weightsx")
+    assert ModelFiles(tmp_path, b"graph", b"index", (data,), {}).fingerprint() != whole
 
 
 def test_the_fingerprint_is_of_the_weights_too(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 from sample_rows import COUNT, SETTINGS, row
 
 from keras_curv.errors import InputError
+from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row, round_down
 from keras_curv.rows.row_file import RowFile
 
@@ -96,6 +97,38 @@ def test_a_foreign_file_is_refused_and_kept(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         write(path, [], resume=True)
     assert path.read_text() == text
+
+
+def test_a_line_without_an_end_is_not_read(tmp_path):
+    path = tmp_path / "rows.csv"
+    write(path, [row(0)])
+    with path.open("ab") as file:
+        file.write(b"1," + b"1" * 2**17)
+    with pytest.raises(InputError, match="a line has 65536 bytes or more"):
+        write(path, [], resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label": 2}, "its label is 1, not 2"),
+        ({"rivals": "runner_up"}, "its rivals is 'all', not 'runner_up'"),
+    ],
+)
+def test_a_row_of_another_run_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        require_row_of(row(0), {"label": 1, "rivals": "all"} | change, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"prediction": 3}, {"prediction": -2}, {"nearest_rival": 3}, {"nearest_rival": 1},
+     {"gradient_evaluations": -1}],
+)  # fmt: skip
+def test_a_row_out_of_range_is_refused(change):
+    require_row_of(row(0), {}, 3)
+    with pytest.raises(InputError, match=f"its {next(iter(change))} is"):
+        require_row_of(row(0)._replace(**change), {}, 3)
 
 
 def test_unwritable_output_is_an_input_error(tmp_path):

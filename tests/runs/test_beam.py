@@ -11,6 +11,7 @@ from scripts import call
 
 from keras_curv import certify_examples, data
 from keras_curv.errors import InputError
+from keras_curv.rows.row import Row
 from keras_curv.rows.shards import Shards
 from keras_curv.runs.certify_examples import ExampleJob
 from keras_curv.runs.options import ExampleOptions
@@ -128,13 +129,15 @@ def test_shards_that_are_lost_or_broken_are_made_again(local, tmp_path):
     settings = json.loads((tmp_path / "rows.csv.settings.json").read_text())
     shards = Shards(str(output), settings, count=COUNT)
     shards.prepare()
+    rows = [Row.parse(line.decode().strip().split(",")) for line in lines[1:]]
     for first in range(0, COUNT, BATCH):
-        (shards.folder / f"{first}.csv").write_bytes(b"".join(lines[1:][first : first + BATCH]))
+        shards.write(rows[first : first + BATCH])
     assert shards.missing(0) == []
-    (shards.folder / "8.csv").write_bytes(b"".join(lines[9:12]))  # rows are missing
-    (shards.folder / "0.csv").write_bytes(b"".join(lines[1:9])[:-1])  # cut in the last cell
-    (shards.folder / "16.csv").write_bytes(b"".join(lines[17:25])[:-60])  # cut in a row
-    (shards.folder / "24.csv").write_bytes(b"".join(lines[1:9]))  # of another batch
+    parts = {first: (shards.folder / f"{first}.csv").read_bytes() for first in (0, 16)}
+    shards.write(rows[8:11])  # rows are missing
+    (shards.folder / "0.csv").write_bytes(parts[0][:-1])  # cut in the last line
+    (shards.folder / "16.csv").write_bytes(parts[16][:-130])  # cut in a row
+    (shards.folder / "24.csv").write_bytes(parts[0])  # of another batch
     (shards.folder / "32.csv").write_bytes(b"\x00" * 300)  # a disk without power
     (shards.folder / "40.csv").unlink()
     (shards.folder / "48.csv").rename(shards.folder / "0f.part")
@@ -142,6 +145,32 @@ def test_shards_that_are_lost_or_broken_are_made_again(local, tmp_path):
     output.write_bytes(b"".join(lines[:9]))  # the rows of one batch had been taken
     random(local, output, runner="DirectRunner", resume=True)
     assert_same(local, output)
+
+
+def test_rows_that_somebody_else_prepared_are_not_taken(local, tmp_path):
+    """The folder's name is no secret; the key of a run is made when it starts."""
+    output = tmp_path / "rows.csv"
+    settings = json.loads((local / "rows.csv.settings.json").read_text())
+    theirs = Shards(str(output), settings, count=COUNT)
+    theirs.prepare()
+    rows = [
+        Row(i, 0, 0, 1, 99.0, "CERTIFIED", 1, True, "random", "lipschitz") for i in range(COUNT)
+    ]
+    for first in range(0, COUNT, BATCH):
+        theirs.write(rows[first : first + BATCH])
+    assert theirs.missing(0) == []
+    random(local, output, runner="DirectRunner")
+    assert_same(local, output)
+
+
+def test_a_link_to_a_folder_of_shards_is_refused(tmp_path):
+    shards = Shards(str(tmp_path / "rows.csv"), {"batch_size": 2}, count=4)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "0.refused").touch()
+    shards.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="is a link"):
+        shards.prepare()
+    assert (tmp_path / "elsewhere" / "0.refused").exists()
 
 
 def test_other_settings_do_not_take_the_shards(local, tmp_path, monkeypatch):

@@ -113,12 +113,35 @@ def test_links_and_devices_are_not_replaced(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     target.touch()
     link.symlink_to("target")
-    files.write_text(link, "text")
-    assert link.is_symlink() and target.read_text() == "text"
+    with pytest.raises(InputError, match="link: it is a link"):
+        files.write_text(link, "text")
+    assert link.is_symlink() and target.read_text() == ""
     files.write_text("/dev/null", "text")
     assert not pathlib.Path("/dev/null").is_file()
     with pytest.raises(InputError, match="cannot write /dev/full: No space"):
         files.write_text("/dev/full", "text")
+
+
+def test_no_link_is_followed_and_no_pipe_waited_for(tmp_path):
+    """As a folder may have them that somebody else has prepared."""
+    target, name = tmp_path / "target", tmp_path / "summary.json"
+    target.write_text("kept")
+    files.part_path(name).symlink_to(target)
+    files.write_json(name, {})
+    assert name.read_text() == "{}\n" and not name.is_symlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        files.write_text(tmp_path / "pipe", "text")
+    for kind in ("rows.csv", "rows.csv.settings.json"):
+        (tmp_path / kind).symlink_to(target)
+        with pytest.raises(InputError, match="link|missing or broken"):
+            write_all(tmp_path / "rows.csv")
+        (tmp_path / kind).unlink()
+        os.mkfifo(tmp_path / kind)
+        with pytest.raises(InputError, match="regular file|missing or broken"):
+            write_all(tmp_path / "rows.csv")
+        (tmp_path / kind).unlink()
+    assert target.read_text() == "kept"
 
 
 def test_what_was_lost_is_whole_or_as_before(tmp_path):

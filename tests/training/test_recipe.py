@@ -12,11 +12,11 @@ import sys
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_curv import InputError, data
 from keras_curv.reading import saved_model
 from keras_curv.training import trainer as training_run
+from keras_curv.training.checkpoints import Checkpoints
 from keras_curv.training.recipe import OBJECTIVES, Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -39,15 +39,15 @@ class Killed(Exception):
 def kill_after(monkeypatch, epochs):
     """Makes training die after so many checkpoints, as a kill between two epochs would."""
     saved = []
-    save = tf.train.CheckpointManager.save
+    save = Checkpoints.save
 
-    def and_die(self, *arguments, **options):
-        save(self, *arguments, **options)
+    def and_die(self, epoch):
+        save(self, epoch)
         saved.append(1)
         if len(saved) == epochs:
             raise Killed
 
-    monkeypatch.setattr(tf.train.CheckpointManager, "save", and_die)
+    monkeypatch.setattr(Checkpoints, "save", and_die)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ import pathlib
 import jinja2
 from markupsafe import Markup
 
+from keras_curv import errors
+
 
 def visible(value: object) -> str:
     """Returns the text as it is to be seen; characters that show nothing appear by their code.
@@ -21,9 +23,7 @@ def visible(value: object) -> str:
         >>> visible("a\\u202e\\n")
         'a\\\\u202e\\\\n'
     """
-    if isinstance(value, Markup):
-        return value
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(value))
+    return value if isinstance(value, Markup) else errors.visible(value)
 
 
 def coordinate(value: float) -> str:

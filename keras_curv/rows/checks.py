@@ -1,0 +1,46 @@
+"""Whether a row that was found in a file can be of the run that goes on with it."""
+
+from __future__ import annotations
+
+from keras_curv.errors import InputError
+from keras_curv.rows.row import Row
+
+
+def require_row_of(row: Row, known: dict[str, object], classes: int | None) -> None:
+    """Refuses a row that the run could not have written.
+
+    Args:
+        row: as it was read.
+        known: attributes that it has in this run.
+        classes: of the model that certified it; None: there was none.
+
+    Raises:
+        InputError: the row has another value, or one that is none of theirs.
+
+    Example:
+        >>> row = Row(0, 1, 1, 2, 0.5, "CERTIFIED", 7, True, "all", "crc")
+        >>> require_row_of(row, {"label": 1, "rivals": "all"}, classes=3)
+        >>> require_row_of(row, {"label": 2, "rivals": "all"}, classes=3)
+        Traceback (most recent call last):
+            ...
+        keras_curv.errors.InputError: row 0 cannot be of this run: its label is 1, not 2; name \
+another output
+    """
+    others = [
+        (name, getattr(row, name), f"not {value!r}")
+        for name, value in known.items()
+        if getattr(row, name) != value
+    ]
+    for name in ("prediction", "nearest_rival"):
+        if not -1 <= getattr(row, name) < (classes or 0):
+            others.append((name, getattr(row, name), f"of {classes or 0} classes"))
+    if row.nearest_rival == row.prediction != -1:
+        others.append(("nearest_rival", row.nearest_rival, "as is its prediction"))
+    if row.gradient_evaluations < 0:
+        others.append(("gradient_evaluations", row.gradient_evaluations, "below 0"))
+    if others:
+        name, found, why = others[0]
+        raise InputError(
+            f"row {row.index} cannot be of this run: its {name} is {found!r}, {why}; name another "
+            "output"
+        )

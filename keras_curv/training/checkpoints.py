@@ -1,0 +1,109 @@
+"""Checkpoints of a training: written whole or not at all, and read without trusting them.
+
+TensorFlow's own manager of checkpoints takes paths from a file `checkpoint`, reads what is there
+and deletes it in time, wherever it lies. Here a checkpoint is what its name says.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.reading.checkpoint import tensors_of
+
+_NAME = re.compile(r"ckpt-([1-9][0-9]{0,8})\.index")
+_FILES = (".data-00000-of-00001", ".index")  # the last one makes it a checkpoint
+_PARTS = ".part-"
+_KEPT = 2
+
+
+class Checkpoints(keras.callbacks.Callback):
+    """Model, optimizer and the number of epochs done, saved after each.
+
+    Args:
+        model: compiled.
+        folder: of the checkpoints; made where there is none.
+
+    Attributes:
+        folder: as given.
+    """
+
+    def __init__(self, model: keras.Model, folder: pathlib.Path):
+        super().__init__()
+        model.optimizer.build(model.trainable_variables)
+        held = [variable.value for variable in [*model.variables, *model.optimizer.variables]]
+        self._done = tf.Variable(0, dtype=tf.int64)
+        self._state = {str(place): variable for place, variable in enumerate([self._done, *held])}
+        self.folder = folder
+
+    def restore(self) -> int:
+        """Goes back to the newest checkpoint, if there is one; returns the epochs it has done.
+
+        Raises:
+            InputError: it is damaged, or of another model.
+        """
+        for part in self.folder.glob(f"{_PARTS}*"):
+            shutil.rmtree(part, ignore_errors=True)
+        newest = max(self._epochs(), default=0)
+        if newest:
+            self._restore(newest)
+        return newest
+
+    def _restore(self, epoch: int) -> None:
+        path = self.folder / f"ckpt-{epoch}"
+        try:
+            stored = tensors_of(path)
+        except (InputError, OSError) as error:
+            raise InputError(f"{path} cannot be resumed from: {error}") from error
+        shapes = {name: (array.dtype, array.shape) for name, array in stored.items()}
+        wanted = {
+            name: (np.dtype(variable.dtype.as_numpy_dtype), tuple(variable.shape))
+            for name, variable in self._state.items()
+        }
+        if shapes != wanted or stored["0"] != epoch:
+            raise InputError(
+                f"{path} is of another model, or of another epoch; remove it to go on without"
+            )
+        for name, variable in self._state.items():
+            variable.assign(stored[name])
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Saves."""
+        self.save(epoch + 1)
+
+    def save(self, epoch: int) -> None:
+        """Writes the checkpoint of so many epochs, and removes old ones.
+
+        Raises:
+            OSError, tf.errors.OpError: it cannot be written; the ones before are kept.
+        """
+        self._done.assign(epoch)
+        self.folder.mkdir(exist_ok=True)
+        part = pathlib.Path(tempfile.mkdtemp(prefix=_PARTS, dir=self.folder))
+        try:
+            tf.raw_ops.SaveV2(
+                prefix=str(part / "ckpt"),
+                tensor_names=list(self._state),
+                shape_and_slices=[""] * len(self._state),
+                tensors=[tf.convert_to_tensor(variable) for variable in self._state.values()],
+            )
+            for file in _FILES:
+                os.replace(part / f"ckpt{file}", self.folder / f"ckpt-{epoch}{file}")
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        for old in sorted(self._epochs())[:-_KEPT]:
+            for file in reversed(_FILES):
+                (self.folder / f"ckpt-{old}{file}").unlink(missing_ok=True)
+
+    def _epochs(self) -> list[int]:
+        """Those that there is a checkpoint of."""
+        found = [_NAME.fullmatch(file.name) for file in self.folder.glob("ckpt-*.index")]
+        return [int(match[1]) for match in found if match]
