@@ -72,6 +72,7 @@ def pgd_attack(
         begin = x
         if restart >= network.classes - 1:
             begin = uniform_in_ball(x, radius, (seed, restart))
+            begin = begin if network.pinned is None else tf.where(network.pinned, x, begin)
         target = ranked[:, restart % (network.classes - 1)]
         _, margin, best, _ = tf.while_loop(
             lambda *_: True, descend, (target, margin, best, begin), maximum_iterations=steps + 1

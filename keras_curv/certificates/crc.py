@@ -229,9 +229,9 @@ def proved_radius(
 
 def _constant_margins(network: Network) -> np.ndarray:
     """Which pairs have a margin that no input can change, `(classes, classes)`."""
-    if any(affine.is_zero for affine in network.affines):
+    if any(affine.is_zero for affine in network.differentials):
         return np.ones((network.classes, network.classes), bool)
-    last = network.affines[-1]
+    last = network.differentials[-1]
     columns = last.kernel.T
     same = np.array([np.all(columns == column, axis=1) for column in columns])
     return same & (last.kernel_error == 0.0)

@@ -55,10 +55,10 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
 
 def _pair_norms(network: Network) -> Iterator[np.ndarray]:
     """`‖W_{j+1} ⋯ W_{L−1} (w_y − w_t)‖` for j = L − 1, …, 0, `(classes, classes)` each."""
-    last = network.affines[-1]
+    last = network.differentials[-1]
     product, error = last.kernel, np.full(network.classes, last.kernel_error)
     yield _column_distances(product, error)
-    for affine in reversed(network.affines[:-1]):
+    for affine in reversed(network.differentials[:-1]):
         product, error = product_after(affine, product, error)
         yield _column_distances(product, error)
 

@@ -133,7 +133,8 @@ class QuadraticCertificate(Method):
         require_dense(network, self.name)
         self.network = network
         self.served_error = served_error
-        self._first, self._last = network.affines
+        self._read, self._last = network.affines
+        self._first = network.differentials[0]
         self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
@@ -163,15 +164,15 @@ class QuadraticCertificate(Method):
             label, rival: `(rows,)`, integers.
             rho: `(rows,)`, at least 0.
         """
-        first, last = self._first, self._last
+        first, last = self._read, self._last
         z = x @ first.kernel + first.bias
         reach = up(rho[:, None] * self._rows) + SLOPE_FLOOR  # no width is too small to divide by
         low, high = np.nextafter(z - reach, -np.inf), np.nextafter(z + reach, np.inf)
-        w = last.kernel.T[label] - last.kernel.T[rival]
+        margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+        w, c = (part.numpy()[:, 0] for part in margin_map)
         square, slope, constant = parabolas(low, high, w > 0.0)
-        c = last.bias[label] - last.bias[rival]
         value = c + np.sum(w * ((square * z + slope) * z + constant), axis=1)
-        linear = (w * (2.0 * square * z + slope)) @ first.kernel.T
+        linear = (w * (2.0 * square * z + slope)) @ self._first.kernel.T
 
         # Rounding of the parabolas, anywhere in the ball, of w ∘ k₂ and of the sums.
         size, furthest = np.abs(w), np.maximum(-low, high)
@@ -213,7 +214,7 @@ class QuadraticCertificate(Method):
         """
         count = len(x)
         rho, best, low, high = np.zeros((4, count)) + [[0.0], [0.0], [0.0], [np.inf]]
-        z = x @ self._first.kernel + self._first.bias
+        z = x @ self._read.kernel + self._read.bias
         # By here every unit has met its kink; not to be overstepped in one go.
         limit = np.max(np.abs(z) / self._rows, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)

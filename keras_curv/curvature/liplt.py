@@ -67,7 +67,7 @@ def pre_activation_lipschitz(network: Network) -> list[float]:
     """ℓ_1, …, ℓ_{L−1}: Lipschitz constants, from above, of x ↦ z_1, …, z_{L−1}."""
     found: list[float] = []
     for terms in range(1, network.depth):
-        norms = _product_norms(network.affines[:terms])
+        norms = _product_norms(network.differentials[:terms])
         # fmin prefers the number where only one is one.
         bound = np.fmin(*telescoped(network.activations, norms, found))
         found.append(max(up(float(bound), 8 * terms), LEAST_NORM))

@@ -55,7 +55,7 @@ def signed_bound(network: Network, *, lipschitz: list[float] | None = None) -> C
     once = symmetric and network.depth == 2
     pairs = [(y, t) for y in range(classes) for t in range(y + 1 if once else 0, classes) if y != t]
     for index, sensitivity in enumerate(_sensitivities(network, *np.transpose(pairs))):
-        affine, bends = network.affines[index], network.activations[index].second_range
+        affine, bends = network.differentials[index], network.activations[index].second_range
         smallest, _ = intervals.product(bends, (sensitivity.low, sensitivity.high))
         for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
             value = congruence_bound(affine, negative)
