@@ -54,15 +54,15 @@ class PinnedNetwork(Network):
     ):
         super().__init__(affines, activations)
         self.pinned = np.array(pinned, bool)
-        self._direct = None if direct is None else np.array(direct, np.float64)
+        self.direct = None if direct is None else np.array(direct, np.float64)
         if self.pinned.shape != (self.dim,) or self.pinned.all():
             raise InputError(
                 f"pinned must say of {self.dim} inputs which are, and not all. "
                 f"Received: {self.pinned.shape}, {self.pinned.sum()} of them pinned"
             )
-        if self._direct is not None and self._direct.shape != (self.dim, self.classes):
+        if self.direct is not None and self.direct.shape != (self.dim, self.classes):
             raise InputError(
-                f"direct must be ({self.dim}, {self.classes}). Received: {self._direct.shape}"
+                f"direct must be ({self.dim}, {self.classes}). Received: {self.direct.shape}"
             )
         require_dense(self, "pinned inputs", "give weights to no input, or pool before")
 
@@ -84,7 +84,7 @@ class PinnedNetwork(Network):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """See `FeedForward`."""
         w, c = super().margin_map(x, label, rivals)
-        if self._direct is None:
+        if self.direct is None:
             return w, c
         added = self._added(x)
         own = tf.gather(added, tf.cast(label, tf.int32)[:, None], axis=1, batch_dims=1)
@@ -94,7 +94,7 @@ class PinnedNetwork(Network):
         """See `FeedForward`."""
         x = tf.convert_to_tensor(x)
         logits = super().logits(x)
-        return logits if self._direct is None else logits + self._added(x)
+        return logits if self.direct is None else logits + self._added(x)
 
     def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
         """See `FeedForward`; the gradient is 0 at inputs that are pinned."""
@@ -111,5 +111,5 @@ class PinnedNetwork(Network):
     def _added(self, x: tf.Tensor) -> tf.Tensor:
         """`x_p D`, `(n, classes)`."""
         with tf.init_scope():
-            direct = tf.constant(self._direct, x.dtype)
+            direct = tf.constant(self.direct, x.dtype)
         return tf.matmul(x, direct)

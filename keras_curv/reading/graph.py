@@ -17,7 +17,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
-from keras_curv.network.network import Network
+from keras_curv.network.network import Network, Scores
 from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
@@ -171,11 +171,8 @@ def _finish(flow: Flow) -> tuple[Network, str]:
             last.served_gain,
         )
         return Network([*affines[:-1], two], sigmas[:-1]), "binary_sigmoid"
-    if flow.shape == (1,):
-        raise InputError(
-            "the output is one number without a sigmoid, so the classes are not "
-            "defined; use two logits, or a sigmoid"
-        )
+    if flow.shape == (1,) and flow.head == "logits":
+        return Scores([*affines, flow.affine()], sigmas), flow.head
     return Network([*affines, flow.affine()], sigmas), flow.head
 
 
