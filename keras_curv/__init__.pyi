@@ -23,6 +23,7 @@ from .serving.certified_signature import certified_serving as certified_serving
 from .serving.certify_requests import certify_requests as certify_requests
 from .serving.options import RequestOptions as RequestOptions
 from .training.callbacks import CertifiedAccuracy as CertifiedAccuracy
+from .training.clip_input import ClipInput as ClipInput
 from .training.crt_model import CRTModel as CRTModel
 from .training.recipe import Recipe as Recipe
 from .training.regularizer import CurvatureRegularizer as CurvatureRegularizer
