@@ -16,7 +16,9 @@ from keras_curv.errors import require_at_least
 from keras_curv.network.network import FeedForward
 from keras_curv.threats.confined import Move, Reach, best_move
 
-_MULTIPLIER_STEPS = 4  # for each gradient
+_NEAREST = -3.0  # of λ to the least possible, relative: its order
+_HALVINGS = 5  # of that order, for each gradient
+_CLOSE = 0.1  # relative: of the cost to ρ², where a search counts as ended
 _LEAST = 1e-6  # of λ, where κ is 0
 
 
@@ -73,26 +75,42 @@ def proximal_attack(
     least_cost = tf.reduce_min(reach.cost)
     floor = tf.maximum(kappa / least_cost**2, _LEAST)
     gradient = tf.reshape(network.evaluate(start, label, rival).gradient, tf.shape(origin))
-    slope = _pushed(gradient / reach.cost, spread)
-    multiplier = tf.maximum(floor, tf.norm(slope, axis=-1) / rho)
     for step in range(steps):
         if step:
             _, gradient = network.margin_and_gradient(
                 origin + move.displacement, rows, tf.reshape(rival, (-1,))
             )
-        for _ in range(_MULTIPLIER_STEPS):
-            move = best_move(gradient, kappa, spread, multiplier)
-            multiplier = tf.maximum(floor, multiplier * tf.sqrt(move.cost) / rho)
+        multiplier, bound = _multiplier(gradient, kappa, spread, rho, floor)
         move = best_move(gradient, kappa, spread, multiplier)
     excess = 0.5 * (move.cost - rho * rho)
-    bound = multiplier <= floor  # there λ moves with κ
-    solved = (tf.abs(excess) <= 0.02 * rho * rho) | (bound & (excess < 0.0))
-    shortfall = tf.where(bound, tf.minimum(excess, 0.0) / least_cost**2, 0.0) - move.spread
+    bound &= excess < 0.0  # there λ moves with κ
+    solved = bound | (tf.abs(excess) <= _CLOSE * rho * rho)
+    shortfall = tf.where(bound, excess / least_cost**2, 0.0) - move.spread
     added = multiplier * excess - kappa * move.spread - kappa * shortfall
     return ProximalAttack(
         tf.reshape(origin + move.displacement, tf.concat([shape, tf.shape(start)[1:]], axis=0)),
         *(tf.reshape(a, shape) for a in (added, shortfall, tf.sqrt(move.cost), solved)),
     )
+
+
+def _multiplier(
+    gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach, radius: tf.Tensor, floor: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns λ, at which the move costs ρ² or which is about the least; and whether it is that.
+
+    The cost falls as λ rises, all at once near the least λ where a move has a price of entry: so
+    halvings, of the order of λ's distance from there.
+    """
+    slope = tf.norm(_pushed(gradient / reach.cost, reach), axis=-1)
+    above = 2.0 * tf.maximum(floor, slope / radius) - floor
+    order, step = tf.zeros_like(radius) + _NEAREST / 2.0, _NEAREST / 4.0
+    least = tf.ones_like(radius, tf.bool)
+    for _ in range(_HALVINGS):
+        cost = best_move(gradient, curvature, reach, floor + above * 10.0**order).cost
+        dear = cost > radius * radius
+        least &= ~dear
+        order, step = order + tf.where(dear, -step, step), step / 2.0
+    return floor + above * 10.0**order, least
 
 
 def _pushed(gradient: tf.Tensor, reach: Reach) -> tf.Tensor:
