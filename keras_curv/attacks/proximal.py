@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.errors import require_at_least
 from keras_curv.network.network import FeedForward
-from keras_curv.threats.confined import Move, Reach, best_move
+from keras_curv.threats.confined import Reach, best_move
 
 _NEAREST = -3.0  # of λ to the least possible, relative: its order
 _HALVINGS = 5  # of that order, for each gradient
@@ -75,11 +75,11 @@ def proximal_attack(
     least_cost = tf.reduce_min(reach.cost)
     floor = tf.maximum(kappa / least_cost**2, _LEAST)
     gradient = tf.reshape(network.evaluate(start, label, rival).gradient, tf.shape(origin))
-    for step in range(steps):
-        if step:
-            _, gradient = network.margin_and_gradient(
-                origin + move.displacement, rows, tf.reshape(rival, (-1,))
-            )
+    multiplier, bound = _multiplier(gradient, kappa, spread, rho, floor)
+    move = best_move(gradient, kappa, spread, multiplier)
+    for _ in range(steps - 1):
+        point = origin + move.displacement
+        _, gradient = network.margin_and_gradient(point, rows, tf.reshape(rival, (-1,)))
         multiplier, bound = _multiplier(gradient, kappa, spread, rho, floor)
         move = best_move(gradient, kappa, spread, multiplier)
     excess = 0.5 * (move.cost - rho * rho)

@@ -10,6 +10,7 @@ import numpy as np
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.coap import PolytopeCertificate
 from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.interval import IntervalCertificate
@@ -23,6 +24,7 @@ from keras_curv.certificates.method import (
 )
 from keras_curv.certificates.quadratic import QuadraticCertificate
 from keras_curv.errors import InputError, require_fraction, require_one_of
+from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
 
 _FROM_CHEAP_TO_DEAR = (
@@ -184,7 +186,8 @@ def choose_method(
     require_one_of(name, METHODS, "method")
     require_fraction(tolerance, "tolerance")
     kinds: dict[str, Callable[[Network, ServedError], Method]] = dict(_CLASSES)
-    kinds[CurvatureCertificate.name] = functools.partial(CurvatureCertificate, decide=decide)
+    curvature = CurvatureCertificate if split_clip(network) is None else ClippedCurvatureCertificate
+    kinds[CurvatureCertificate.name] = functools.partial(curvature, decide=decide)
     if name != BestOf.name:
         return kinds[name](network, served_error)
     methods, reasons = [], []

@@ -34,9 +34,7 @@ class ClipInput(keras.layers.Layer):
         array([[0.  , 0.  , 0.25, 0.5 , 1.  ]], dtype=float32)
     """
 
-    def __init__(
-        self, low: float = 0.0, high: float = 1.0, dead_zone: float = 0.0, **kwargs: Any
-    ):
+    def __init__(self, low: float = 0.0, high: float = 1.0, dead_zone: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InputError(f"low must be below high, both finite. Received: {low}, {high}")
@@ -62,7 +60,9 @@ class ClipInput(keras.layers.Layer):
 
     def clip(self, dim: int) -> Clip:
         """Returns the layer as mathematics, for flattened inputs of so many entries."""
-        return Clip(*np.multiply.outer([self.scale, self.offset, self.low, self.high], np.ones(dim)))
+        return Clip(
+            *np.multiply.outer([self.scale, self.offset, self.low, self.high], np.ones(dim))
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""

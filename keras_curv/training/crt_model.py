@@ -28,7 +28,7 @@ from keras_curv.attacks.crt import curvature_attack
 from keras_curv.attacks.proximal import proximal_attack
 from keras_curv.errors import InputError, require_at_least, require_one_of
 from keras_curv.network.network import likeliest_rivals
-from keras_curv.threats.clipped import clipped_reach
+from keras_curv.threats.clipped import clipped
 from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.regularizer import CurvatureModel
 
@@ -174,7 +174,7 @@ class CRTModel(CurvatureModel, BallModel):
         attack = proximal_attack(
             network,
             start,
-            clipped_reach(clip, flat),
+            clipped(clip, flat).reach,
             label,
             rival,
             radius=radius,

@@ -105,7 +105,9 @@ _DEFAULT_RADIUS = 0.5
 _LARGEST_SEED = 2**32 - 1
 _LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = dict(dead_zone=0.49, ramp=1.0, flat=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0)
+_MOST = dict(
+    dead_zone=0.49, ramp=1.0, flat=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,7 +273,7 @@ class Recipe:
         return f"{filters} filters {size} × {size} / {self.strides}, {dense}, {self.activation}"
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-        """Returns the base model: a clip and convolutions if any, flatten, hidden layers, logits."""
+        """Returns the base model: clip and convolutions if any, flatten, hidden layers, logits."""
         shared = {"activation": self.activation}
         convolutions = [
             keras.layers.Conv2D(
