@@ -21,8 +21,10 @@ from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
 from keras_curv.errors import InputError, require_at_least, require_one_of
 from keras_curv.network.network import Network
+from keras_curv.numerics.rounding import up
 from keras_curv.reading import saved_model
 from keras_curv.reading.served_inputs import ServedInputs
+from keras_curv.threats.box import farthest
 from keras_curv.threats.property import ARGMAX, Property
 from keras_curv.threats.threat import UNRESTRICTED, Threat
 
@@ -136,7 +138,10 @@ class Certifier:
         result = self.method.certify(
             whole, label, rivals=rivals, seeds=seeds, property=self.property
         )
-        return around(result, moved)
+        result = around(result, moved)
+        # A radius beyond all that the attacker can reach is one of all that there is.
+        beyond = result.radius > up(farthest(self.method.network, whole) + moved)
+        return result._replace(radius=np.where(beyond, np.inf, result.radius))
 
     def certify_all(
         self,

@@ -56,6 +56,8 @@ from keras_curv.numerics.rounding import (
     norm_bound,
     up,
 )
+from keras_curv.threats.box import box_reach, least_linear
+from keras_curv.threats.confined import Reach
 
 
 def pre_activation_bounds(
@@ -152,7 +154,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
         any point, such as that of the sphere toward the sighting, nor does a box.
         """
-        if self.network.depth != 2:
+        if self.network.depth != 2 or self.network.limits is not None:
             return np.full(len(x), np.inf)
         first = self.network.affines[0]
         with np.errstate(all="ignore"):
@@ -224,6 +226,7 @@ class _Balls:
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
         size: bound of ‖a_k‖, `(n,)`.
         box: of a_k; None if there is none, as for the input.
+        room: how far entries of x can go; None: anywhere.
     """
 
     def __init__(self, network: Network, x: np.ndarray, radius: np.ndarray, relax=relaxation):
@@ -235,6 +238,9 @@ class _Balls:
         self.reach = up(np.abs(x) + radius[:, None])
         self.size = up(norm_bound(x, axis=1) + radius)
         self.box: Box | None = None
+        self.room: Reach | None = None
+        if network.limits is not None:
+            self.room = Reach(*(part.numpy() for part in box_reach(network, tf.constant(x))))
 
     def bound_layers(self, boxes: bool = True) -> None:
         """Bounds one hidden layer after the other, by lines and, if asked, by boxes."""
@@ -266,6 +272,7 @@ class _Balls:
         length = np.linalg.norm(direction, axis=1)
         balls = _Balls(self.network, self.x[some], self.radius[some], self.relax)
         a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
+        a = a if self.network.limits is None else np.clip(a, *self.network.limits)
         parts = zip(self.network.affines, self.network.activations, self.layers, strict=False)
         for affine, activation, layer in parts:
             z = a @ affine.kernel + affine.bias
@@ -315,8 +322,11 @@ class _Balls:
         value = _dot(rows, self.x) + constants
         if self.network.pinned is not None:
             rows = np.where(self.network.pinned, 0.0, rows)
-        steepest = size if self.network.pinned is None else _row_norms(rows)
-        value = value - self.radius[:, None] * steepest
+        if self.room is not None:
+            value = value + least_linear(rows, self.room, self.radius)
+        else:
+            steepest = size if self.network.pinned is None else _row_norms(rows)
+            value = value - self.radius[:, None] * steepest
         error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
         error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
         value = value - error * ROUNDING_SLACK

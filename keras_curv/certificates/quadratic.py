@@ -49,6 +49,7 @@ from keras_curv.numerics.rounding import (
     up,
 )
 from keras_curv.numerics.spectral import smallest_eigenvalue_bound
+from keras_curv.threats.box import box_reach
 
 _KRYLOV = 20  # dimension of the spaces
 _SEARCH = 8  # radii ρ that are tried, with estimates
@@ -255,7 +256,7 @@ class QuadraticCertificate(Method):
             members = groups == group
             kappa[members] = self._curvature_bound(quadratic.diagonal[members].min(axis=0))
         displacement = self._best_displacement(quadratic, kappa)
-        radius = self._radius_at(quadratic, kappa, displacement)
+        radius = self._radius_at(quadratic, kappa, displacement, x[rows])
         proved[rows, columns] = np.minimum(radius, rho[rows])
         np.add.at(gradients, rows, 2 * _dimension(quadratic.linear) + 1)
         return proved
@@ -279,7 +280,9 @@ class QuadraticCertificate(Method):
             displacement += coordinate[:, None] * vector
         return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)
 
-    def _radius_at(self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray) -> np.ndarray:
+    def _radius_at(
+        self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray, x: np.ndarray
+    ) -> np.ndarray:
         """The root of Q's minorant at any displacement d whatever, rounding charged, `(rows,)`.
 
         With g = b + Pd, the intercept `Q(d) − g·d − (κ/2)‖d‖²` is `q − ½ dᵀPd − (κ/2)‖d‖²`; κ‖d‖²
@@ -314,6 +317,9 @@ class QuadraticCertificate(Method):
             + tiny * (1.0 + first.magnitude_norm) * (1.0 + passed + through_error)
             + tiny * (1.0 + kappa)
         )
+        if self.network.limits is not None:  # what is pushed against a limit does not move
+            limit, _ = box_reach(self.network, tf.constant(x)).along(tf.constant(-steepest))
+            steepest = np.where(limit.numpy() > 0.0, steepest, 0.0)
         slope = norm_bound(steepest, axis=1)
         minorant = dual.Minorant(
             tf.constant(intercept - intercept_error * ROUNDING_SLACK),

@@ -54,11 +54,13 @@ class FeedForward(abc.ABC):
         sizes: `(dim, N_1, …, N_{L−1}, classes)`.
         activations: the L − 1 activations.
         pinned: which entries of the input no attacker moves, `(dim,)`; None: he moves them all.
+        limits: least and largest value of each entry that he may give it; None: any.
     """
 
     sizes: tuple[int, ...]
     activations: tuple[Activation, ...]
     pinned: np.ndarray | None = None
+    limits: tuple[np.ndarray, np.ndarray] | None = None
 
     @abc.abstractmethod
     def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
@@ -75,6 +77,11 @@ class FeedForward(abc.ABC):
     def depth(self) -> int:
         """L, the number of affine maps; "2 × 1024" has depth 2."""
         return len(self.sizes) - 1
+
+    @property
+    def restricted(self) -> bool:
+        """Whether there are inputs that an attacker cannot give."""
+        return self.pinned is not None or self.limits is not None
 
     @property
     def dim(self) -> int:

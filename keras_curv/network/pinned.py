@@ -4,7 +4,7 @@ What an attacker cannot change, a frozen feature or the example that he starts f
 like any other, `z_1 = ξ B + x W + b`, but for two things: gradients with respect to it are 0, and
 bounds of movement (Lipschitz constants, curvature, ranges on a ball) leave its rows of the first
 kernel out. What is to be compared with the outputs at each example, a number of its own, is pinned
-too, and is added to the logits directly.
+too, and is added to the logits directly. Inputs that move may have limits, which methods may heed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class PinnedNetwork(Network):
     """A network with pinned inputs: `z_L = a_{L−1} W_L + b_L + x_p D`, x_p those that are pinned.
 
     Args:
-        affines, activations: as of any network; the first map is dense.
-        pinned: which inputs are, `(dim,)`, bool; not all.
+        affines, activations: as of any network; the first map is dense where inputs are pinned.
+        pinned: which inputs are, `(dim,)`, bool; not all. None: none is.
         direct: D, `(dim, classes)`, 0 but in rows that are pinned, each entry 0, 1 or −1; None: no
             such term. The rounding of adding it, less than 8 units of what is added, is not
             charged: whoever writes those inputs leaves room for it.
+        limits: least and largest value of each input, `(dim,)` each; None: there are none.
 
     Raises:
         InputError: shapes do not fit, or nothing is left to move.
@@ -43,36 +44,38 @@ class PinnedNetwork(Network):
         array([[[-3.,  0.]]], dtype=float32)
     """
 
-    pinned: np.ndarray
-
     def __init__(
         self,
         affines: Sequence[Affine],
         activations: Sequence[Activation],
-        pinned: np.ndarray,
+        pinned: np.ndarray | None,
         direct: np.ndarray | None = None,
+        limits: tuple[np.ndarray, np.ndarray] | None = None,
     ):
         super().__init__(affines, activations)
-        self.pinned = np.array(pinned, bool)
+        self.pinned = None if pinned is None else np.array(pinned, bool)
         self.direct = None if direct is None else np.array(direct, np.float64)
-        if self.pinned.shape != (self.dim,) or self.pinned.all():
-            raise InputError(
-                f"pinned must say of {self.dim} inputs which are, and not all. "
-                f"Received: {self.pinned.shape}, {self.pinned.sum()} of them pinned"
-            )
+        if self.pinned is not None:
+            if self.pinned.shape != (self.dim,) or self.pinned.all():
+                raise InputError(
+                    f"pinned must say of {self.dim} inputs which are, and not all. "
+                    f"Received: {self.pinned.shape}, {self.pinned.sum()} of them pinned"
+                )
+            require_dense(self, "pinned inputs", "give weights to no input, or pool before")
         if self.direct is not None and self.direct.shape != (self.dim, self.classes):
             raise InputError(
                 f"direct must be ({self.dim}, {self.classes}). Received: {self.direct.shape}"
             )
-        require_dense(self, "pinned inputs", "give weights to no input, or pool before")
+        self.limits = limits
+        if limits is not None and any(limit.shape != (self.dim,) for limit in limits):
+            raise InputError(f"limits must be ({self.dim},). Received: {limits[0].shape}")
 
     @functools.cached_property
     def differentials(self) -> tuple[Affine, ...]:
         """See `Network`: the first kernel with 0 in rows that are pinned."""
-        first = self.affines[0]
-        if not self.pinned.any():
+        if self.pinned is None or not self.pinned.any():
             return self.affines
-        moved = ~self.pinned[:, None]
+        first, moved = self.affines[0], ~self.pinned[:, None]
         parts = dict(
             kernel=np.where(moved, first.kernel, 0.0),
             served_kernel_error=np.where(moved, first.served_kernel_error, 0.0),
@@ -99,13 +102,17 @@ class PinnedNetwork(Network):
     def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
         """See `FeedForward`; the gradient is 0 at inputs that are pinned."""
         found = super().evaluate(x, label, rivals)
+        if self.pinned is None:
+            return found
         gradient = tf.where(self.pinned, tf.zeros_like(found.gradient), found.gradient)
         return found._replace(gradient=gradient, cotangents=[*found.cotangents[:-1], gradient])
 
     def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """See `FeedForward`; 0 in rows and columns of inputs that are pinned."""
-        moved = ~self.pinned
         hessian = super().hessian(x, label, rival)
+        if self.pinned is None:
+            return hessian
+        moved = ~self.pinned
         return tf.where(moved[:, None] & moved, hessian, tf.zeros_like(hessian))
 
     def _added(self, x: tf.Tensor) -> tf.Tensor:

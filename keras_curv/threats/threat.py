@@ -182,9 +182,12 @@ class Threat:
         Raises:
             InputError: the threat is of inputs of another size.
         """
-        self.limits(dim)
+        limits = self._limits_of(network, dim)
         if self.moves_freely:
-            return network
+            if limits is None:
+                return network
+            known, direct = network.pinned, getattr(network, "direct", None)
+            return PinnedNetwork(network.affines, network.activations, known, direct, limits)
         require_dense(network, "weights by feature, frozen features or a basis", "pool before it")
         first = network.affines[0]
         known = np.zeros(network.dim, bool) if network.pinned is None else network.pinned
@@ -201,9 +204,27 @@ class Threat:
             moved = scaled(first, factor)
             pinned = known.copy()
             pinned[:dim] |= fixed
-        if not pinned.any():
-            return Network([moved, *network.affines[1:]], network.activations)
-        return PinnedNetwork([moved, *network.affines[1:]], network.activations, pinned, direct)
+        affines, pinned = [moved, *network.affines[1:]], pinned if pinned.any() else None
+        if pinned is None and limits is None:
+            return Network(affines, network.activations)
+        return PinnedNetwork(affines, network.activations, pinned, direct, limits)
+
+    def _limits_of(self, network: Network, dim: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """The limits of all inputs of `network`, from outside; None: there are none."""
+        low, high = self.limits(dim)
+        if not self.confined:
+            return None
+        factor = self.factors(dim)[0]
+        exact = np.abs(np.frexp(factor)[0]) == _EXACT
+        low, high = low / factor, high / factor
+        # An infinite one stays so.
+        low = np.where(exact | np.isinf(low), low, np.nextafter(low, -np.inf))
+        high = np.where(exact | np.isinf(high), high, np.nextafter(high, np.inf))
+        more = network.dim - dim
+        return (
+            np.concatenate([low, np.full(more, -np.inf)]),
+            np.concatenate([high, np.full(more, np.inf)]),
+        )
 
     def _basis_map(self, first: Affine, dim: int) -> Affine:
         """`ξ ↦ Bξ + x` before the first map: the rows of B W above its own."""

@@ -11,6 +11,7 @@ import keras
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
+from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.regularizer import CurvatureRegularizer
@@ -32,6 +33,7 @@ OBJECTIVES = {
     "coap": "COAP, the convex outer polytope, at radius {radius:g}",
     "noise": "noise of deviation {deviation:g}",
 }
+CLIPPING = ("certified", "crt")  # have a theory for an input that is clipped
 _CURVATURE = ("certified", "crt", "penalty")
 _BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a radius
 
@@ -91,6 +93,9 @@ _OPTIONS = {
     "width": _Option(256, "hidden layers", lambda recipe: recipe.layers > 1, ("layers",)),
     "kernel_size": _of_convolutions(4),
     "strides": _of_convolutions(2),
+    "dead_zone": _Option(
+        0.0, "inputs that are clipped: give clip", lambda recipe: recipe.clip, ("clip",)
+    ),
     "muon_rate": _Option(
         0.05, "the optimizer muon", lambda recipe: recipe.optimizer == "muon", ("optimizer",)
     ),
@@ -100,7 +105,9 @@ _DEFAULT_RADIUS = 0.5
 _LARGEST_SEED = 2**32 - 1
 _LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "width": 1, "kernel_size": 1, "strides": 1}
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = dict(ramp=1.0, flat=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0)
+_MOST = dict(
+    dead_zone=0.49, ramp=1.0, flat=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +122,8 @@ class Recipe:
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
         activation: its Keras name, of those in `activations.SMOOTH`; where the loss needs no
             curvature, of those in `activations.ACTIVATIONS`.
+        clip: the base begins with `ClipInput()`; of the losses "certified" and "crt".
+        dead_zone: a of `ClipInput`; None: 0.
         loss: "certified", "crt" (see `CRTModel`); "penalty": no attack, curvature penalty alone
             (`CurvatureRegularizer`); "plain"; or a rival to compare with: "pgd",
             "trades", "crown_ibp", "coap", "noise".
@@ -136,6 +145,8 @@ class Recipe:
             None: 0.05.
         flat: fraction of the training at a constant rate.
         halvings: see `learning_rate`.
+        start_from: directory of a model of this library, of the same layers, whose weights are
+            the first ones; None: random ones.
         initial_scale: factor on the initial hidden kernels of the first layer.
         shift: probability that a training image is moved by up to one pixel in each direction.
         distortion: deviation, in pixels, of smooth random displacements within a training image;
@@ -160,6 +171,8 @@ class Recipe:
     kernel_size: int | None = None
     strides: int | None = None
     activation: str = "softplus"
+    clip: bool = False
+    dead_zone: float | None = None
     loss: str = "certified"
     radius: float | None = None
     gamma: float | None = None
@@ -179,6 +192,7 @@ class Recipe:
     muon_rate: float | None = None
     flat: float = 0.5
     halvings: float = 5.0
+    start_from: str | None = None
     initial_scale: float = 1.0
     shift: float = 0.0
     distortion: float = 0.0
@@ -200,7 +214,12 @@ class Recipe:
             self._require("filters", good, "positive integers, at least one")
             object.__setattr__(self, "filters", tuple(self.filters))
         require_at_least(self.layers, 1 if self.filters else 2, "layers")
-        self._require("jit", isinstance(self.jit, bool), "True or False")
+        for name in ("jit", "clip"):
+            self._require(name, isinstance(getattr(self, name), bool), "True or False")
+        if self.clip and self.loss not in CLIPPING:
+            raise InputError(
+                f"clip is for the loss {', '.join(CLIPPING)}. Received: loss {self.loss!r}"
+            )
         for name, option in _OPTIONS.items():
             self._settle(name, option)
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -244,14 +263,17 @@ class Recipe:
     @property
     def architecture(self) -> str:
         """The layers in words."""
-        dense = f"{self.layers} × {self.width}" if self.layers > 1 else "logits"
+        clip = "input clipped to [0, 1], " if self.clip else ""
+        if self.dead_zone:
+            clip += f"dead zone {self.dead_zone:g}, "
+        dense = clip + (f"{self.layers} × {self.width}" if self.layers > 1 else "logits")
         if not self.filters:
             return f"{dense} {self.activation}"
         filters, size = " and ".join(map(str, self.filters)), self.kernel_size
         return f"{filters} filters {size} × {size} / {self.strides}, {dense}, {self.activation}"
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-        """Returns the base model: convolutions if any, flatten, hidden layers, logits."""
+        """Returns the base model: clip and convolutions if any, flatten, hidden layers, logits."""
         shared = {"activation": self.activation}
         convolutions = [
             keras.layers.Conv2D(
@@ -263,9 +285,10 @@ class Recipe:
             keras.layers.Dense(self.width, name=f"hidden_{i}", **shared)
             for i in range(1, self.layers)
         ]
-        logits = keras.layers.Dense(classes, name="logits")
+        clip = [ClipInput(dead_zone=self.dead_zone, name="clip")] if self.clip else []
+        flatten, logits = keras.layers.Flatten(), keras.layers.Dense(classes, name="logits")
         base = keras.Sequential(
-            [keras.Input(input_shape), *convolutions, keras.layers.Flatten(), *dense, logits],
+            [keras.Input(input_shape), *clip, *convolutions, flatten, *dense, logits],
             name=self.dataset,
         )
         first = [*convolutions, *dense][0]
