@@ -22,7 +22,10 @@ from .runs.options import ExampleOptions as ExampleOptions
 from .serving.certified_signature import certified_serving as certified_serving
 from .serving.certify_requests import certify_requests as certify_requests
 from .serving.options import RequestOptions as RequestOptions
+from .threats.property import Property as Property
+from .threats.threat import Threat as Threat
 from .training.callbacks import CertifiedAccuracy as CertifiedAccuracy
+from .training.clip_input import ClipInput as ClipInput
 from .training.crt_model import CRTModel as CRTModel
 from .training.recipe import Recipe as Recipe
 from .training.regularizer import CurvatureRegularizer as CurvatureRegularizer

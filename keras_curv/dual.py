@@ -176,7 +176,11 @@ def advance(
     """
     displacement = iterate.point - origin
     eta = multiplier(margin, gradient, displacement, curvature)
-    residual = displacement + eta[:, None] * gradient
+    return along(iterate, displacement + eta[:, None] * gradient)
+
+
+def along(iterate: Iterate, residual: tf.Tensor) -> Iterate:
+    """One step of `advance`, along this residual, `(n, dim)`."""
     step = _barzilai_borwein(
         iterate.point - iterate.previous_point, residual - iterate.previous_residual
     )

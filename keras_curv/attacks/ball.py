@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.network.network import FeedForward
 
 
 def normalized(gradient: tf.Tensor) -> tf.Tensor:
@@ -31,3 +32,16 @@ def uniform_in_ball(x: tf.Tensor, radius: Any, seed: Any) -> tf.Tensor:
     part = tf.random.stateless_uniform(tf.shape(x[:, :1]), other, dtype=x.dtype)
     length = tf.reshape(dual.as_dtype(radius, x.dtype), (-1, 1)) * part ** (1.0 / x.shape[-1])
     return x + length * tf.math.divide_no_nan(offset, tf.norm(offset, axis=-1, keepdims=True))
+
+
+def allowed(network: FeedForward, point: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Returns the nearest point that an attacker on the network may give, x itself being one.
+
+    It is no farther from x than `point` is, as what is allowed is convex.
+    """
+    if network.pinned is not None:
+        point = tf.where(network.pinned, x, point)
+    if network.limits is not None:
+        low, high = (tf.constant(limit, x.dtype) for limit in network.limits)
+        point = tf.clip_by_value(point, tf.minimum(low, x), tf.maximum(high, x))
+    return point

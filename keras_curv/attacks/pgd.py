@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import normalized, project, uniform_in_ball
+from keras_curv.attacks.ball import allowed, normalized, project, uniform_in_ball
 from keras_curv.network.network import FeedForward, likeliest_rivals
 
 
@@ -65,13 +65,15 @@ def pgd_attack(
         best_point = tf.where(better[:, None], point, best_point)
         _, gradient = network.margin_and_gradient(point, label, target)
         moved = point - (step_size * radius / steps)[:, None] * normalized(gradient)
-        return target, tf.minimum(margin, best_margin), best_point, project(moved, x, radius)
+        following = allowed(network, project(moved, x, radius), x)
+        return target, tf.minimum(margin, best_margin), best_point, following
 
     margin, best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x
     for restart in range(restarts):
         begin = x
         if restart >= network.classes - 1:
             begin = uniform_in_ball(x, radius, (seed, restart))
+            begin = allowed(network, begin, x)
         target = ranked[:, restart % (network.classes - 1)]
         _, margin, best, _ = tf.while_loop(
             lambda *_: True, descend, (target, margin, best, begin), maximum_iterations=steps + 1

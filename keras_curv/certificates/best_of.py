@@ -10,6 +10,8 @@ import numpy as np
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.coap import PolytopeCertificate
 from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate
 from keras_curv.certificates.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.interval import IntervalCertificate
@@ -23,6 +25,7 @@ from keras_curv.certificates.method import (
 )
 from keras_curv.certificates.quadratic import QuadraticCertificate
 from keras_curv.errors import InputError, require_fraction, require_one_of
+from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
 
 _FROM_CHEAP_TO_DEAR = (
@@ -121,6 +124,9 @@ class BestOf(Method):
             point = x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
             logits, distance = self.logits(point), np.linalg.norm(point - x, axis=1)
             crossed = logits[rows, so_far.label] <= logits[rows, so_far.rival]
+            if self.network.limits is not None:
+                low, high = self.network.limits
+                crossed &= ((point >= low) & (point <= high)).all(axis=1)
         rows = rows[crossed & np.isfinite(distance)]
         cells = rows, so_far.sighting.column[rows]
         so_far.distance[cells] = np.minimum(so_far.distance[cells], distance[rows])
@@ -184,7 +190,10 @@ def choose_method(
     require_one_of(name, METHODS, "method")
     require_fraction(tolerance, "tolerance")
     kinds: dict[str, Callable[[Network, ServedError], Method]] = dict(_CLASSES)
-    kinds[CurvatureCertificate.name] = functools.partial(CurvatureCertificate, decide=decide)
+    curvature = CurvatureCertificate if split_clip(network) is None else ClippedCurvatureCertificate
+    if network.limits is not None:
+        curvature = ConfinedCurvatureCertificate
+    kinds[CurvatureCertificate.name] = functools.partial(curvature, decide=decide)
     if name != BestOf.name:
         return kinds[name](network, served_error)
     methods, reasons = [], []

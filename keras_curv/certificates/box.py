@@ -80,6 +80,7 @@ class Box(NamedTuple):
         centre: `(n, N)`.
         half: `(n, N)`; None: the ball.
         radius: of the ball, `(n, 1)`.
+        pinned: entries that stay at the ball's centre, `(N,)`; None: none.
 
     Example:
         >>> box = Box(np.array([[1.0, 1.0]]), np.array([[0.5, 0.25]]))
@@ -91,6 +92,7 @@ class Box(NamedTuple):
     centre: Any
     half: Any
     radius: Any = None
+    pinned: Any = None
 
     @classmethod
     def of_values(cls, activation: Activation, low: np.ndarray, high: np.ndarray) -> Box:
@@ -121,7 +123,8 @@ class Box(NamedTuple):
             norms: the l2 norm over an axis.
         """
         if self.half is None:
-            return intervals.rows_times(self.centre, matrix), self.radius * norms(matrix, -2)
+            moved = matrix if self.pinned is None else matrix * ~self.pinned[:, None]
+            return intervals.rows_times(self.centre, matrix), self.radius * norms(moved, -2)
         return intervals.image(self.centre, self.half, matrix)
 
     def _image(

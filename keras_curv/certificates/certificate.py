@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_curv.errors import require_one_of
 from keras_curv.numerics import rounding
+from keras_curv.threats.property import others
 
 RIVALS = ("all", "runner_up", "random", "least")
 GUARANTEES = ("real", "float32")
@@ -126,12 +127,11 @@ def choose_rivals(
         InputError: unknown `rivals`.
     """
     require_one_of(rivals, RIVALS, "rivals")
-    count, classes = logits.shape
-    others = np.tile(np.arange(classes - 1), (count, 1))
-    others += others >= label[:, None]
+    classes = logits.shape[1]
+    all_others = others(label, classes)
     if rivals == "all":
-        return others
-    theirs = np.take_along_axis(logits, others, axis=1)
+        return all_others
+    theirs = np.take_along_axis(logits, all_others, axis=1)
     if rivals == "runner_up":
         column = theirs.argmax(axis=1)
     elif rivals == "least":
@@ -140,4 +140,4 @@ def choose_rivals(
         column = np.array(
             [np.random.default_rng(seed).integers(classes - 1) for seed in seeds], np.int64
         )
-    return np.take_along_axis(others, column[:, None], axis=1)
+    return np.take_along_axis(all_others, column[:, None], axis=1)

@@ -20,8 +20,13 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
 from keras_curv.errors import InputError, require_at_least, require_one_of
+from keras_curv.network.network import Network
+from keras_curv.numerics.rounding import up
 from keras_curv.reading import saved_model
 from keras_curv.reading.served_inputs import ServedInputs
+from keras_curv.threats.box import farthest
+from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.threat import UNRESTRICTED, Threat
 
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
@@ -35,6 +40,8 @@ class Certifier:
             Keras model. A live model is read as it is now; train on, and read it again.
         signature: of a SavedModel.
         method, guarantee, tolerance: see `certify`.
+        property: what must not change; a `Property`, or its spelling.
+        threat: what the attacker may do.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
             example is done once each of them is proved or refuted. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
@@ -58,17 +65,26 @@ class Certifier:
         method: str = "auto",
         guarantee: str = "real",
         tolerance: float = 0.01,
+        property: Property | str = ARGMAX,
+        threat: Threat = UNRESTRICTED,
         decide: Sequence[float] | None = None,
     ):
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
-        self.served = saved_model.read(model, signature)
+        self.property = Property.parse(property) if isinstance(property, str) else property
+        self.served = saved_model.read(model, signature, scores=True)
         self._guarantee = guarantee
-        error = no_error if guarantee == "real" else _float32_error(self.served)
+        self.threat = threat
+        dim = self.served.network.dim
+        network = self.property.network(self.served.network, self.served.head)
+        network = threat.network(network, dim)
+        error = no_error
+        if guarantee == "float32":
+            error = _float32_error(self.served, network, self.property, threat)
         self.method = choose_method(
-            method, self.served.network, error, tolerance=tolerance, decide=_checked(decide)
+            method, network, error, tolerance=tolerance, decide=_checked(decide)
         )
-        self._inputs = ServedInputs(self.served)
+        self._inputs = ServedInputs(self.served, self.property.labels(network))
 
     def certify(
         self,
@@ -100,14 +116,32 @@ class Certifier:
                 f"{self.served.source} ends in {self.served.head}: in float32 one rival alone says "
                 "nothing of what is served; use rivals 'all'"
             )
+        if rivals != "all" and self.property != ARGMAX:
+            raise InputError(
+                f"rivals {rivals!r} are for argmax. Received: {self.property.spelling}"
+            )
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
         flat, label, moved = self._inputs.checked(x, y, first_index)
+        served = np.asarray(flat, np.float64)
+        if not self.threat.plain:
+            exact = np.asarray(x, np.float64).reshape(served.shape)
+            self.threat.require_inside(exact, first_index)
+            if not self.threat.moves_freely:
+                moved = self.threat.moved(served, exact - served)
         seeds = None
         if rivals == "random":
             pairs = [(seed, first_index + i) for i in range(len(flat))]
             seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
-        return around(self.method.certify(flat, label, rivals=rivals, seeds=seeds), moved)
+        numbers = self.property.numbers(self.served.network, served)
+        whole = np.concatenate([self.threat.coordinates(served), numbers], axis=1)
+        result = self.method.certify(
+            whole, label, rivals=rivals, seeds=seeds, property=self.property
+        )
+        result = around(result, moved)
+        # A radius beyond all that the attacker can reach is one of all that there is.
+        beyond = result.radius > up(farthest(self.method.network, whole) + moved)
+        return result._replace(radius=np.where(beyond, np.inf, result.radius))
 
     def certify_all(
         self,
@@ -145,7 +179,7 @@ class Certifier:
 
     def batch_size(self, rivals: str = "all") -> int:
         """How many examples fit a batch of moderate memory."""
-        network = self.served.network
+        network = self.method.network
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
         return int(np.clip(_CELLS // (against * widest), 1, 512))
@@ -159,6 +193,8 @@ def certify(
     method: str = "auto",
     guarantee: str = "real",
     tolerance: float = 0.01,
+    property: Property | str = ARGMAX,
+    threat: Threat = UNRESTRICTED,
     rivals: str = "all",
     signature: str = saved_model.DEFAULT_SIGNATURE,
     batch_size: int | None = None,
@@ -180,6 +216,10 @@ def certify(
             float32.
         tolerance: of "auto": the relative gain in radius that no further method is asked for; 0
             asks for every last digit. No radius becomes wrong by it, only smaller by as much.
+        property: what must not change within the radius, a `Property` or its spelling: "argmax",
+            "top_3", "harmful:3,5", "threshold:0.7" or "interval:0.1"; see `Property`.
+        threat: what the attacker may do; radii are in its units, see `Threat`. Nothing is claimed
+            of inputs that it leaves out.
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
         signature: of a SavedModel.
@@ -200,7 +240,13 @@ def certify(
         True
     """
     certifier = Certifier(
-        model, signature=signature, method=method, guarantee=guarantee, tolerance=tolerance
+        model,
+        signature=signature,
+        method=method,
+        guarantee=guarantee,
+        tolerance=tolerance,
+        property=property,
+        threat=threat,
     )
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
 
@@ -265,11 +311,23 @@ def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:
     return radii
 
 
-def _float32_error(served: saved_model.ServedModel) -> Float32Error:
-    """What serving this model in float32 may take off its margins."""
+def _float32_error(
+    served: saved_model.ServedModel, network: Network, held: Property, threat: Threat
+) -> Float32Error:
+    """What serving this model in float32 may take off the margins of a property's network."""
+    if not threat.holds_in_float32:
+        raise InputError(
+            "there is no guarantee float32 under weights by feature or a basis, as inputs between "
+            "are rounded; use the guarantee real"
+        )
+    if not held.holds_in_float32(served.head):
+        raise InputError(
+            f"there is no guarantee float32 for {held.spelling} of a model that ends in "
+            f"{served.head}; use the guarantee real"
+        )
     if served.input_dtype not in _EXACT_IN_FLOAT32:
         raise InputError(
             f"{served.source} takes {served.input_dtype.name}, which serving in float32 rounds; "
             "the float32 guarantee needs inputs of float32 or of a smaller type"
         )
-    return Float32Error(served.network, served.head)
+    return Float32Error(network, served.head)

@@ -195,6 +195,20 @@ def proved_radius(
         curvature: κ, `(n, rivals)`.
         taken_off: E, what serving may take off each margin, `(n, rivals)`.
     """
+    bound, slope_error = charged_minorant(layers, evaluation, displacement, curvature, taken_off)
+    charged = bound._replace(slope=(bound.slope + slope_error) * (1.0 + rounding.gamma(8)))
+    radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
+    return tf.reshape(radius, tf.shape(curvature))
+
+
+def charged_minorant(
+    layers: list[rounding.LayerNorms],
+    evaluation: Evaluation,
+    displacement: tf.Tensor,
+    curvature: tf.Tensor,
+    taken_off: tf.Tensor,
+) -> tuple[dual.Minorant, tf.Tensor]:
+    """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`."""
     charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
     rivals = tf.shape(curvature)[1]
     taken_off = tf.reshape(taken_off, [-1])
@@ -218,20 +232,14 @@ def proved_radius(
     ) * rounding.ROUNDING_SLACK
     slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * (1.0 + kappa)
     slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
-    charged = dual.Minorant(
-        bound.intercept - intercept_error,
-        (bound.slope + slope_error) * (1.0 + rounding.gamma(8)),
-        bound.curvature,
-    )
-    radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
-    return tf.reshape(radius, (-1, rivals))
+    return bound._replace(intercept=bound.intercept - intercept_error), slope_error
 
 
 def _constant_margins(network: Network) -> np.ndarray:
     """Which pairs have a margin that no input can change, `(classes, classes)`."""
-    if any(affine.is_zero for affine in network.affines):
+    if any(affine.is_zero for affine in network.differentials):
         return np.ones((network.classes, network.classes), bool)
-    last = network.affines[-1]
+    last = network.differentials[-1]
     columns = last.kernel.T
     same = np.array([np.all(columns == column, axis=1) for column in columns])
     return same & (last.kernel_error == 0.0)

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.crc import proved_radius
+from keras_curv.certificates.crc import charged_minorant, proved_radius
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
@@ -29,6 +29,8 @@ from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics.bracket import grid_below, on_grid
 from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma, up
+from keras_curv.threats.box import box_reach
+from keras_curv.threats.confined import plain_minorant
 
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _MAX_PROBES = 16
@@ -114,7 +116,7 @@ class LocalCurvatureCertificate(Method):
         `√(‖x̂ − x‖² + 2 max(f(x̂), 0)/κ)` can be proved by it, for any x̂ (`dual.radius_bracket`).
         """
         found = np.full(len(x), np.inf)
-        if self._floor is None:
+        if self._floor is None or self.network.limits is not None:
             return found
         far = np.sum((sighting.point - x) ** 2, axis=1)
         left = 2.0 * np.maximum(sighting.margin, 0.0)
@@ -206,6 +208,16 @@ class LocalCurvatureCertificate(Method):
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
         return proved, used
 
+    def _confined(self, x0, evaluation, displacement, kappa, error) -> tf.Tensor:
+        """The same where entries have limits: those that −h pushes against theirs do not count."""
+        bound, slope_error = charged_minorant(
+            self.network.layer_norms, evaluation, displacement, kappa, error
+        )
+        steepness = evaluation.gradient[:, 0] + kappa * displacement
+        reach = box_reach(self.network, x0)
+        simple = plain_minorant(bound.intercept, steepness, bound.curvature, reach, slope_error)
+        return dual.certified_radius(simple) * (1.0 - gamma(32))
+
     def _error(self, x, label, rivals, radius) -> np.ndarray:
         each = np.broadcast_to(radius[:, None], rivals.shape)
         return up(self._served_error(x, label, rivals, each))
@@ -215,9 +227,10 @@ class LocalCurvatureCertificate(Method):
         displacement = iterate.point - x0
         evaluation = self.network.evaluate(iterate.point, label, rival[:, None])
         kappa += CURVATURE_FLOOR
-        proved = proved_radius(
-            self.network.layer_norms, evaluation, displacement, kappa[:, None], error[:, None]
-        )[:, 0]
+        args = evaluation, displacement, kappa[:, None], error[:, None]
+        proved = proved_radius(self.network.layer_norms, *args)[:, 0]
+        if self.network.limits is not None:
+            proved = tf.maximum(proved, self._confined(x0, *args))
         inside = tf.norm(displacement, axis=1) * (1.0 + gamma(self.network.dim + 8)) <= radius
         multiplier = dual.attack_multiplier(radius)
         gradient = evaluation.gradient[:, 0]

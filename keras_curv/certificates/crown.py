@@ -56,6 +56,8 @@ from keras_curv.numerics.rounding import (
     norm_bound,
     up,
 )
+from keras_curv.threats.box import box_reach, least_linear
+from keras_curv.threats.confined import Reach
 
 
 def pre_activation_bounds(
@@ -152,29 +154,31 @@ class LinearBoundCertificate(BallBoundCertificate):
         `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
         any point, such as that of the sphere toward the sighting, nor does a box.
         """
-        if self.network.depth != 2:
+        if self.network.depth != 2 or self.network.limits is not None:
             return np.full(len(x), np.inf)
-        first, last = self.network.affines
+        first = self.network.affines[0]
         with np.errstate(all="ignore"):
             toward = sighting.point - x
             length = np.linalg.norm(toward, axis=1, keepdims=True)
             z = x @ first.kernel + first.bias
             moved = (toward / length * radius[:, None]) @ first.kernel
-            reach = radius[:, None] * np.linalg.norm(first.kernel, axis=0)
+            movable = self.network.differentials[0].kernel
+            reach = radius[:, None] * np.linalg.norm(movable, axis=0)
             value = self.network.activations[0].value
             low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, moved))
             share = np.clip((moved + reach) / np.maximum(2.0 * reach, TINY), 0.0, 1.0)
             chord = low + (high - low) * share
-            w = last.kernel.T[label] - last.kernel.T[rival]
+            margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+            w, constant = (part.numpy()[:, 0] for part in margin_map)
             terms = w * np.where(w > 0.0, np.minimum(there, chord), np.maximum(there, chord))
-            most = terms.sum(axis=1) + last.bias[label] - last.bias[rival]
+            most = terms.sum(axis=1) + constant
             return np.where(most <= -1e-9 * np.abs(terms).sum(axis=1), radius, np.inf)
 
     def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
         balls = _Balls(self.network, x, radius, self.relaxation)
         balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]
-        margin_map = self.network.margin_map(label, rivals, tf.float64)
+        margin_map = self.network.margin_map(tf.constant(x), label, rivals)
         rows, constants = (part.numpy() for part in margin_map)
         rounding = 2.0 * UNIT * (_row_norms(rows) * balls.size[:, None] + np.abs(constants))
         error = rounding + 2.0 * balls.folding(last)
@@ -222,6 +226,7 @@ class _Balls:
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
         size: bound of ‖a_k‖, `(n,)`.
         box: of a_k; None if there is none, as for the input.
+        room: how far entries of x can go; None: anywhere.
     """
 
     def __init__(self, network: Network, x: np.ndarray, radius: np.ndarray, relax=relaxation):
@@ -233,6 +238,9 @@ class _Balls:
         self.reach = up(np.abs(x) + radius[:, None])
         self.size = up(norm_bound(x, axis=1) + radius)
         self.box: Box | None = None
+        self.room: Reach | None = None
+        if network.limits is not None:
+            self.room = Reach(*(part.numpy() for part in box_reach(network, tf.constant(x))))
 
     def bound_layers(self, boxes: bool = True) -> None:
         """Bounds one hidden layer after the other, by lines and, if asked, by boxes."""
@@ -264,6 +272,7 @@ class _Balls:
         length = np.linalg.norm(direction, axis=1)
         balls = _Balls(self.network, self.x[some], self.radius[some], self.relax)
         a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
+        a = a if self.network.limits is None else np.clip(a, *self.network.limits)
         parts = zip(self.network.affines, self.network.activations, self.layers, strict=False)
         for affine, activation, layer in parts:
             z = a @ affine.kernel + affine.bias
@@ -302,14 +311,22 @@ class _Balls:
             error: what that may be above the function that is meant, `(n, 1 or m)`.
 
         Returns:
-            The bounds, −∞ where anything overflows, and Λ, `(n or 1, m, dim)`.
+            The bounds, −∞ where anything overflows, and Λ, `(n or 1, m, dim)`, 0 at inputs that
+            are pinned.
         """
         maps = self.network.affines[: len(self.layers)]
         for affine, layer in zip(reversed(maps), reversed(self.layers), strict=True):
             rows, constants, step_error = _step_back(rows, constants, affine, layer)
             error = error + step_error
         size, reach = _row_norms(rows), up(norm_bound(self.x, axis=1) + self.radius)[:, None]
-        value = _dot(rows, self.x) + constants - self.radius[:, None] * size
+        value = _dot(rows, self.x) + constants
+        if self.network.pinned is not None:
+            rows = np.where(self.network.pinned, 0.0, rows)
+        if self.room is not None:
+            value = value + least_linear(rows, self.room, self.radius)
+        else:
+            steepest = size if self.network.pinned is None else _row_norms(rows)
+            value = value - self.radius[:, None] * steepest
         error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
         error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
         value = value - error * ROUNDING_SLACK

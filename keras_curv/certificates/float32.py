@@ -127,9 +127,11 @@ class Float32Error(ServedError):
         self._kernels = [affine.magnitude for affine in network.affines]
         self._columns = [
             up(norm_bound(affine.kernel, axis=0) + affine.kernel_error)
-            for affine in network.affines
+            for affine in network.differentials
         ]
-        self._away = [norm_bound(affine.served_kernel_error, axis=0) for affine in network.affines]
+        self._away = [
+            norm_bound(affine.served_kernel_error, axis=0) for affine in network.differentials
+        ]
         self._lipschitz = [1.0, *lipschitz_bounds(network)]
         self._hidden = tf.function(
             network.hidden, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]

@@ -70,8 +70,8 @@ class IntervalCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        box = Box(x, None, radius[:, None])
+        box = Box(x, None, radius[:, None], self.network.pinned)
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             box = Box.of_values(activation, *box.image(affine))
-        rows, constants = self.network.margin_map(label, rivals, tf.float64)
+        rows, constants = self.network.margin_map(tf.constant(x), label, rivals)
         return box.margins(self.network.affines[-1], rows.numpy(), constants.numpy())

@@ -62,9 +62,9 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
 
 def _pair_norms(network: Network) -> Iterator[np.ndarray | UnitNorms]:
     """`‖W_{j+1} ⋯ W_{L−1} (w_y − w_t)‖` for j = L − 1, …, 0, `(classes, classes)` each."""
-    last = network.affines[-1]
+    last = network.differentials[-1]
     product, error = last.kernel, np.full(network.classes, last.kernel_error)
-    pairs = zip(network.affines[:-1], network.activations, strict=True)
+    pairs = zip(network.differentials[:-1], network.activations, strict=True)
     for affine, activation in reversed(list(pairs)):
         whole = _column_distances(product, error)
         if isinstance(activation, UnitWise):

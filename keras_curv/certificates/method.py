@@ -20,6 +20,7 @@ from keras_curv.certificates.certificate import (
     choose_rivals,
 )
 from keras_curv.network.network import Network
+from keras_curv.threats.property import ARGMAX, Property
 
 
 class ServedError:
@@ -170,8 +171,9 @@ class Method(abc.ABC):
         *,
         rivals: str = "all",
         seeds: np.ndarray | None = None,
+        property: Property = ARGMAX,
     ) -> Certificates:
-        """Certifies the predicted class of each input.
+        """Certifies the predicted class of each input, or another property.
 
         Args:
             x: `(n, dim)`, the exact numbers that the model receives.
@@ -182,6 +184,7 @@ class Method(abc.ABC):
                 uniformly) are the single-rival protocols of the paper's tables and are not
                 certificates of a classifier.
             seeds: `(n,)`, for "random": the draw of each example depends on its seed alone.
+            property: what must not change, of a network that it made; "all" are its rivals then.
 
         Returns:
             `Certificates`.
@@ -189,19 +192,16 @@ class Method(abc.ABC):
         x = np.asarray(x, np.float64)
         logits = self.logits(x)
         count = len(x)
-        prediction = logits.argmax(axis=1)
-        with np.errstate(invalid="ignore"):
-            ties = np.sum(logits == logits.max(axis=1, keepdims=True), axis=1) > 1
         finite = np.isfinite(logits).all(axis=1)
-        wrong = np.zeros(count, bool) if label is None else prediction != np.asarray(label)
+        found = property.read(logits, label)
 
         status = np.full(count, Status.UNPROVED, np.int64)
-        status[wrong] = Status.MISCLASSIFIED
-        status[ties] = Status.TIED
+        status[found.wrong] = Status.MISCLASSIFIED
+        status[found.tied] = Status.TIED
         status[~finite] = Status.NOT_FINITE
 
         result = Certificates(
-            prediction=prediction.astype(np.int64),
+            prediction=found.prediction.astype(np.int64),
             radius=np.zeros(count),
             nearest_rival=np.full(count, -1, np.int64),
             status=status,
@@ -211,20 +211,47 @@ class Method(abc.ABC):
             method=np.full(count, "", "U16"),
         )
         rows = np.flatnonzero(status == Status.UNPROVED)
-        if not len(rows):
-            return result
-        seeds = np.arange(count) if seeds is None else np.asarray(seeds)
-        against = choose_rivals(logits[rows], prediction[rows], rivals, seeds[rows])
-        pairs = self.radii(x[rows], prediction[rows], against, np.zeros(against.shape))
+        reference = found.reference[rows]
+        if rivals == "all":
+            groups = property.rivals(logits[rows], reference)
+        else:
+            seeds = np.arange(count) if seeds is None else np.asarray(seeds)
+            against = choose_rivals(logits[rows], reference, rivals, seeds[rows])
+            groups = iter([(np.arange(len(rows)), against)])
+        for some, against in groups:
+            if len(some):
+                args = x[rows[some]], logits[rows[some]], reference[some], against
+                self._fill(result, rows[some], property, *args)
+        return result
+
+    def _fill(
+        self,
+        result: Certificates,
+        rows: np.ndarray,
+        property: Property,
+        x: np.ndarray,
+        logits: np.ndarray,
+        reference: np.ndarray,
+        against: np.ndarray,
+    ) -> None:
+        """Certifies these rows, whose property holds and which have equally many rivals."""
+        if not against.shape[1]:  # nobody can do harm
+            result.radius[rows], result.status[rows] = np.inf, Status.CERTIFIED
+            result.method[rows] = self.name
+            return
+        if property.spared:
+            pairs, against = sparing(self, x, reference, against, property.spared)
+        else:
+            pairs = self.radii(x, reference, against, np.zeros(against.shape))
         # Before any comparison, as NaN, which proves nothing, is neither less nor more.
         proved = np.where(pairs.radius > 0.0, pairs.radius, 0.0)
         # Of rivals that are equally near, as far as is proved, the likeliest.
-        likely = np.take_along_axis(logits[rows], against, axis=1)
+        likely = np.take_along_axis(logits, against, axis=1)
         least = proved == proved.min(axis=1, keepdims=True)
         here = np.arange(len(rows)), np.where(least, likely, -np.inf).argmax(axis=1)
         radius = proved[here]
         result.radius[rows] = radius
-        result.nearest_rival[rows] = against[here]
+        result.nearest_rival[rows] = property.decider(against[here])
         result.status[rows[radius > 0.0]] = Status.CERTIFIED
         result.gradient_evaluations[rows] = pairs.gradient_evaluations
         result.method[rows] = self.name if pairs.method is None else pairs.method[here]
@@ -233,4 +260,45 @@ class Method(abc.ABC):
             distance = pairs.adversarial_distance.min(axis=1)
             result.adversarial_distance[rows] = distance
             result.primal_equals_dual[rows] = distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
-        return result
+
+
+def sparing(
+    method: Method, x: np.ndarray, reference: np.ndarray, rivals: np.ndarray, spared: int
+) -> tuple[PairCertificates, np.ndarray]:
+    """Radii against all rivals but the nearest ones, so many of which may pass the reference.
+
+    Any that are left out prove what the others' radii prove. At first those are left out that are
+    nearest by f/‖∇f‖ at x; then the farthest of them and the one whose radius is the smallest
+    change places, where that one's turns out smaller.
+
+    Returns:
+        Radii of the rivals that are held, without adversarial points, as one that passes alone
+        changes nothing; and these rivals, `(n, rivals − spared)`.
+    """
+    evaluation = method.network.evaluate(tf.constant(x), reference, rivals)
+    steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        estimate = np.nan_to_num(evaluation.margin.numpy() / steepness, nan=0.0)
+    order = np.take_along_axis(rivals, estimate.argsort(axis=1, kind="stable"), axis=1)
+    left, held = order[:, :spared], order[:, spared:]
+    found = method.radii(x, reference, held, np.zeros(held.shape))
+    radius, gradients = found.radius.copy(), found.gradient_evaluations + rivals.shape[1]
+    proved_by = found.method if found.method is not None else np.full(radius.shape, method.name)
+    for column in reversed(range(spared)):
+        other = method.radii(x, reference, left[:, column : column + 1], np.zeros((len(x), 1)))
+        gradients = gradients + other.gradient_evaluations
+        worst = np.nan_to_num(radius).argmin(axis=1)
+        better = np.flatnonzero(other.radius[:, 0] > radius[np.arange(len(x)), worst])
+        if not len(better):
+            break
+        place = better, worst[better]
+        held[place], radius[place] = left[better, column], other.radius[better, 0]
+        args = x[better], reference[better], held[better], radius[better]
+        again = method.radii(*args)
+        gradients[better] += again.gradient_evaluations
+        radius[better] = np.maximum(radius[better], again.radius)
+        if again.method is not None:
+            proved_by[better] = np.where(again.method == "", proved_by[better], again.method)
+        if other.method is not None:
+            proved_by[place] = other.method[better, 0]
+    return PairCertificates(radius, gradients, None, proved_by), held

@@ -49,6 +49,7 @@ from keras_curv.numerics.rounding import (
     up,
 )
 from keras_curv.numerics.spectral import smallest_eigenvalue_bound
+from keras_curv.threats.box import box_reach
 
 _KRYLOV = 20  # dimension of the spaces
 _SEARCH = 8  # radii ρ that are tried, with estimates
@@ -133,7 +134,8 @@ class QuadraticCertificate(Method):
         require_dense(network, self.name)
         self.network = network
         self.served_error = served_error
-        self._first, self._last = network.affines
+        self._read, self._last = network.affines
+        self._first = network.differentials[0]
         self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
@@ -163,15 +165,15 @@ class QuadraticCertificate(Method):
             label, rival: `(rows,)`, integers.
             rho: `(rows,)`, at least 0.
         """
-        first, last = self._first, self._last
+        first, last = self._read, self._last
         z = x @ first.kernel + first.bias
         reach = up(rho[:, None] * self._rows) + SLOPE_FLOOR  # no width is too small to divide by
         low, high = np.nextafter(z - reach, -np.inf), np.nextafter(z + reach, np.inf)
-        w = last.kernel.T[label] - last.kernel.T[rival]
+        margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+        w, c = (part.numpy()[:, 0] for part in margin_map)
         square, slope, constant = parabolas(low, high, w > 0.0)
-        c = last.bias[label] - last.bias[rival]
         value = c + np.sum(w * ((square * z + slope) * z + constant), axis=1)
-        linear = (w * (2.0 * square * z + slope)) @ first.kernel.T
+        linear = (w * (2.0 * square * z + slope)) @ self._first.kernel.T
 
         # Rounding of the parabolas, anywhere in the ball, of w ∘ k₂ and of the sums.
         size, furthest = np.abs(w), np.maximum(-low, high)
@@ -213,7 +215,7 @@ class QuadraticCertificate(Method):
         """
         count = len(x)
         rho, best, low, high = np.zeros((4, count)) + [[0.0], [0.0], [0.0], [np.inf]]
-        z = x @ self._first.kernel + self._first.bias
+        z = x @ self._read.kernel + self._read.bias
         # By here every unit has met its kink; not to be overstepped in one go.
         limit = np.max(np.abs(z) / self._rows, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)
@@ -254,7 +256,7 @@ class QuadraticCertificate(Method):
             members = groups == group
             kappa[members] = self._curvature_bound(quadratic.diagonal[members].min(axis=0))
         displacement = self._best_displacement(quadratic, kappa)
-        radius = self._radius_at(quadratic, kappa, displacement)
+        radius = self._radius_at(quadratic, kappa, displacement, x[rows])
         proved[rows, columns] = np.minimum(radius, rho[rows])
         np.add.at(gradients, rows, 2 * _dimension(quadratic.linear) + 1)
         return proved
@@ -278,7 +280,9 @@ class QuadraticCertificate(Method):
             displacement += coordinate[:, None] * vector
         return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)
 
-    def _radius_at(self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray) -> np.ndarray:
+    def _radius_at(
+        self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray, x: np.ndarray
+    ) -> np.ndarray:
         """The root of Q's minorant at any displacement d whatever, rounding charged, `(rows,)`.
 
         With g = b + Pd, the intercept `Q(d) − g·d − (κ/2)‖d‖²` is `q − ½ dᵀPd − (κ/2)‖d‖²`; κ‖d‖²
@@ -313,6 +317,9 @@ class QuadraticCertificate(Method):
             + tiny * (1.0 + first.magnitude_norm) * (1.0 + passed + through_error)
             + tiny * (1.0 + kappa)
         )
+        if self.network.limits is not None:  # what is pushed against a limit does not move
+            limit, _ = box_reach(self.network, tf.constant(x)).along(tf.constant(-steepest))
+            steepest = np.where(limit.numpy() > 0.0, steepest, 0.0)
         slope = norm_bound(steepest, axis=1)
         minorant = dual.Minorant(
             tf.constant(intercept - intercept_error * ROUNDING_SLACK),

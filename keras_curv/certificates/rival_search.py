@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.network.network import Evaluation, Network
+from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
 _DECIDED_GAP = 1e-5
@@ -35,6 +36,7 @@ class _Batch(NamedTuple):
     taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
     reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
     at_start: Evaluation  # at x0, against all rivals
+    limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
 
 
 class _Step(NamedTuple):
@@ -121,6 +123,7 @@ class RivalSearch:
         curvature: tf.Tensor,
         taken_off: tf.Tensor,
         reach: tf.Tensor,
+        limits: Reach | None = None,
     ) -> Found:
         """Searches a batch, in graph.
 
@@ -132,9 +135,10 @@ class RivalSearch:
             taken_off: what must remain of each margin, `(n, rivals)`, float64.
             reach: a radius up to which even rivals are searched that cannot be the weakest any
                 more, `(n,)`, float64; 0 as a rule.
+            limits: of the entries of x0, for a search that heeds them.
         """
         at_start = self._network.evaluate(x0, label, rivals)
-        batch = _Batch(x0, label, rivals, curvature, taken_off, reach, at_start)
+        batch = _Batch(x0, label, rivals, curvature, taken_off, reach, at_start, limits)
         (state,) = tf.while_loop(
             lambda state: tf.reduce_any(~state.closed),
             lambda state: (self._turn(batch, state),),
@@ -148,10 +152,7 @@ class RivalSearch:
     def _start(self, batch: _Batch) -> _State:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
         margin = batch.at_start.margin - batch.taken_off
-        radius = self._prove(
-            batch.at_start, tf.zeros_like(batch.x0), batch.curvature, batch.taken_off
-        )
-        upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
+        radius, upper = self._first_radii(batch, margin)
         closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
         closed |= self._decided(radius, upper)[:, None]
         current = _weakest(radius, closed)
@@ -168,6 +169,12 @@ class RivalSearch:
             point=batch.x0,
             left=tf.gather(batch.at_start.margin, current, batch_dims=1),
         )
+
+    def _first_radii(self, batch: _Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """What the gradients at x0 prove, and brackets from above, `(n, rivals)`."""
+        still = tf.zeros_like(batch.x0)
+        radius = self._prove(batch.at_start, still, batch.curvature, batch.taken_off)
+        return radius, tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
 
     def _turn(self, batch: _Batch, state: _State) -> _State:
         """One gradient for every example that is still open; the others take no part."""
@@ -218,7 +225,7 @@ class RivalSearch:
             mine = (tf.gather(part, ended[:, 0]) for part in (state.radius, state.upper))
             done = tf.gather(state.closed, ended[:, 0]) | self._decided(*mine)[:, None]
             state = state._replace(closed=tf.tensor_scatter_nd_update(state.closed, ended, done))
-        witness = self._crossing(batch, cells, gradient, state.radius)
+        witness = self._crossing(batch, cells, point, gradient, state.radius)
         following = _weakest(tf.gather_nd(state.radius, ended), tf.gather_nd(state.closed, ended))
         fresh = self._begin(batch, ended[:, 0], following)
         reached = tf.gather_nd(state.upper, cells)
@@ -252,7 +259,12 @@ class RivalSearch:
         return _Step(evaluation.margin[:, 0], gradient, radius, bracket, step)
 
     def _crossing(
-        self, batch: _Batch, cells: tf.Tensor, gradient: tf.Tensor, radius: tf.Tensor
+        self,
+        batch: _Batch,
+        cells: tf.Tensor,
+        point: tf.Tensor,
+        gradient: tf.Tensor,
+        radius: tf.Tensor,
     ) -> tf.Tensor:
         """The distance of an adversarial point just beyond the radius, if there is one, else inf.
 

@@ -58,6 +58,13 @@ MODEL.define(
     "Asks of each example only whether each --radius is proved or cannot be, which is many times faster; radii in rows are then lower bounds, enough for that.",
 )
 
+MODEL.define(
+    "string",
+    "property",
+    "argmax",
+    "What must not change within a radius. argmax: the predicted class; top_3: that the label is among the 3 largest logits; harmful:3,5: that no such class gets above the label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output is; interval:0.1: the output, by as much.",
+)
+
 NAMED = COMMAND.section("A data set by name")
 NAMED.define(
     "string",
@@ -304,7 +311,7 @@ def common_options() -> dict:
     if FLAGS.runner is not None:
         with quiet_stderr(), contextlib.suppress(ImportError):
             import keras_curv.runs.beam  # noqa: F401  which greets too
-    names = "signature method guarantee tolerance decide batch_size output resume summary plot report runner"
+    names = "signature method guarantee tolerance property decide batch_size output resume summary plot report runner"
     options = {name: FLAGS[name].value for name in names.split()}
     if FLAGS.radius:
         options["radii"] = FLAGS.radius

@@ -63,6 +63,14 @@ NETWORK.define(
     "Activation by its Keras name: sparse_plus, softplus, sigmoid, tanh, …; relu where the loss needs no curvature.",
 )
 
+NETWORK.define("bool", "clip", False, "Begins with a layer that clips the input to [0, 1].")
+NETWORK.define(
+    "float",
+    "dead_zone",
+    None,
+    "Distance to 0 or 1 within which --clip makes an input 0 or 1; default: 0.",
+)
+
 LOSS = COMMAND.section("Loss")
 LOSS.define(
     "string",
@@ -135,6 +143,9 @@ OPTIMISATION.define(
 )
 OPTIMISATION.define(
     "float", "halvings", 5.0, "Number of times that the learning rate is halved in the rest."
+)
+OPTIMISATION.define(
+    "string", "start_from", None, "Directory of a trained model of the same layers to start from."
 )
 OPTIMISATION.define("float", "initial_scale", 1.0, "Factor on the first layer's initial kernel.")
 OPTIMISATION.define(

@@ -31,7 +31,8 @@ class HiddenMaps:
     """The hidden layers of a network, with what the bounds need of them whatever the input.
 
     Attributes:
-        affines, activations: of the hidden layers.
+        read: the hidden layers' maps, of all inputs.
+        affines, activations: the same maps as far as the attacker moves what goes in; of each.
         layer_norms: of the hidden layers, for the rounding charge.
         lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}).
         column_norms: bounds of ‖w_j‖ for each column of each kernel, `(N_I,)`.
@@ -44,7 +45,8 @@ class HiddenMaps:
     """
 
     def __init__(self, network: Network):
-        self.affines = network.affines[:-1]
+        self.read = network.affines[:-1]
+        self.affines = network.differentials[:-1]
         self.activations = network.activations
         self.layer_norms = network.layer_norms[:-1]
         self.lipschitz = lipschitz_bounds(network)
@@ -101,7 +103,7 @@ def anchor_at(maps: HiddenMaps, x: np.ndarray) -> Anchor:
     """Returns what the bounds need of the inputs x, `(n, dim)`, float64."""
     a = tf.constant(x, tf.float64)
     pre, post, slope = [], [a], []
-    for affine, activation in zip(maps.affines, maps.activations, strict=True):
+    for affine, activation in zip(maps.read, maps.activations, strict=True):
         pre.append(tf.matmul(post[-1], affine.kernel) + affine.bias)
         post.append(activation.value(pre[-1]))
         slope.append(activation.first(pre[-1]).numpy())

@@ -37,7 +37,8 @@ class CurvatureFloor:
 
     def __init__(self, network: Network):
         self._network = network
-        self._column_norms = np.linalg.norm(network.affines[0].kernel, axis=0)
+        self._kernel = network.differentials[0].kernel
+        self._column_norms = np.linalg.norm(self._kernel, axis=0)
         self._squares: dict[tuple[int, int], np.ndarray] = {}  # (W_1ᵀ v)² of each pair
 
     def __call__(
@@ -56,7 +57,7 @@ class CurvatureFloor:
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
         """The same with directions of each example's own, for about ten gradients."""
-        kernel, diagonal = self._network.affines[0].kernel, self._diagonal(x, label, rival, radius)
+        kernel, diagonal = self._kernel, self._diagonal(x, label, rival, radius)
         product = functools.partial(_congruence, kernel, diagonal)
         value, _ = lanczos.largest_eigenpairs(product, (len(x), len(kernel)))
         return _inward(value)
@@ -79,7 +80,7 @@ class CurvatureFloor:
         """`(W_1ᵀ v)²` of each pair, `(n, N_1)`."""
         pairs = list(zip(label.tolist(), rival.tolist(), strict=True))
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._squares]
-        kernel = self._network.affines[0].kernel
+        kernel = self._kernel
         step = max(1, _NUMBERS_AT_ONCE // (_LANCZOS_STEPS * len(kernel)))
         bends = self._network.activations[0].second_range
         for start in range(0, len(missing), step):

@@ -89,7 +89,7 @@ def pre_activation_lipschitz(network: Network) -> list[float]:
     """ℓ_1, …, ℓ_{L−1}: Lipschitz constants, from above, of x ↦ z_1, …, z_{L−1}."""
     found: list[float] = []
     for terms in range(1, network.depth):
-        products = products_behind(network.affines[:terms], network.activations)
+        products = products_behind(network.differentials[:terms], network.activations)
         norms = norms_of(products, lambda product: max(product.norm, LEAST_NORM))
         # fmin prefers the number where only one is one.
         bound = np.fmin(*telescoped(network.activations, norms, found))

@@ -68,7 +68,7 @@ class LocalCurvature:
     @property
     def in_range(self) -> bool:
         """Whether all norms are within 1e±30; beyond, squares may over- or underflow."""
-        return all(1e-30 <= affine.norm <= 1e30 for affine in self.network.affines)
+        return all(1e-30 <= affine.norm <= 1e30 for affine in self.network.differentials)
 
     def anchor_size(self) -> int:
         """Upper bound on how many numbers the anchor of one input holds."""

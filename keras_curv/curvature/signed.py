@@ -71,9 +71,9 @@ def signed_bound(network: Network, *, telescope: bool = False) -> CurvatureBound
     for index, sensitivity in enumerate(_sensitivities(network, *np.transpose(pairs))):
         bends = network.activations[index].second_range
         smallest, _ = intervals.product(bends, (sensitivity.low, sensitivity.high))
-        behind = list(products_behind(network.affines[: index + 1], network.activations))
+        behind = list(products_behind(network.differentials[: index + 1], network.activations))
         for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
-            own = _congruent_norm(network.affines[index], negative, network.depth > 2)
+            own = _congruent_norm(network.differentials[index], negative, network.depth > 2)
             # Lip² alone could underflow where the product does not.
             size = own * outer[index]
             if index and telescope:

@@ -35,7 +35,7 @@ def theorem4(network: Network) -> np.ndarray:
     for index in reversed(range(network.depth - 1)):
         activation = network.activations[index]
         largest = up(reach.max(axis=-1), 8)
-        affine = network.affines[index]
+        affine = network.differentials[index]
         steepness = up(affine.norm * outer[index])  # r_I
         total += up((np.sqrt(np.max(activation.bend) * largest) * steepness) ** 2, 16)
         # Of what folding rounded away, a row's product is at most `‖ΔW‖ ‖S‖`.
@@ -53,7 +53,7 @@ def lipschitz_products(network: Network) -> list[float]:
     LipLT's (`liplt.py`) are never larger.
     """
     found: list[float] = []
-    for affine, activation in zip(network.affines[:-1], network.activations, strict=True):
+    for affine, activation in zip(network.differentials[:-1], network.activations, strict=True):
         found.append(up(activation.steepest * affine.norm * (found[-1] if found else 1.0)))
         found[-1] = max(found[-1], LEAST_NORM)
     return found

@@ -53,10 +53,14 @@ class FeedForward(abc.ABC):
     Attributes:
         sizes: `(dim, N_1, …, N_{L−1}, classes)`.
         activations: the L − 1 activations.
+        pinned: which entries of the input no attacker moves, `(dim,)`; None: he moves them all.
+        limits: least and largest value of each entry that he may give it; None: any.
     """
 
     sizes: tuple[int, ...]
     activations: tuple[Activation, ...]
+    pinned: np.ndarray | None = None
+    limits: tuple[np.ndarray, np.ndarray] | None = None
 
     @abc.abstractmethod
     def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
@@ -73,6 +77,11 @@ class FeedForward(abc.ABC):
     def depth(self) -> int:
         """L, the number of affine maps; "2 × 1024" has depth 2."""
         return len(self.sizes) - 1
+
+    @property
+    def restricted(self) -> bool:
+        """Whether there are inputs that an attacker cannot give."""
+        return self.pinned is not None or self.limits is not None
 
     @property
     def dim(self) -> int:
@@ -106,16 +115,16 @@ class FeedForward(abc.ABC):
         return tf.matmul(self._forward(x)[1][-1], kernels[-1]) + biases[-1]
 
     def margin_map(
-        self, label: tf.Tensor, rivals: tf.Tensor, dtype: tf.DType
+        self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """w and c of the margins `w·a_{L−1} + c`: `(n, rivals, N_{L−1})` and `(n, rivals)`.
 
         Args:
+            x: `(n, dim)`, float32 or float64; only its dtype counts, and entries that are pinned.
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers.
-            dtype: float32 or float64.
         """
-        kernels, biases = self.weights(dtype)
+        kernels, biases = self.weights(x.dtype)
         rows, bias = tf.transpose(kernels[-1]), biases[-1]
         w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
         return w, tf.gather(bias, label)[:, None] - tf.gather(bias, rivals)
@@ -129,7 +138,7 @@ class FeedForward(abc.ABC):
             rivals: `(n, rivals)`, integers, none equal to its label.
         """
         pre, post = self._forward(x)
-        margin, w = self._last_margins(post[-1], label, rivals)
+        margin, w = self._last_margins(post, label, rivals)
         cotangents = [w]
         for product, z, activation in reversed(
             list(zip(self.products(x.dtype), pre, self.activations, strict=True))
@@ -142,14 +151,14 @@ class FeedForward(abc.ABC):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Returns the margins of `evaluate` and its activations, without the backward pass."""
         post = self._forward(x)[1]
-        return self._last_margins(post[-1], label, rivals)[0], post
+        return self._last_margins(post, label, rivals)[0], post
 
     def _last_margins(
-        self, last: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
+        self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns margins `(n, rivals)` of the last activations, and w of `margin_map`."""
-        w, c = self.margin_map(label, rivals, last.dtype)
-        return tf.einsum("nrk,nk->nr", w, last) + c, w
+        """Returns margins `(n, rivals)` of `a_0, …, a_{L−1}`, and w of `margin_map`."""
+        w, c = self.margin_map(post[0], label, rivals)
+        return tf.einsum("nrk,nk->nr", w, post[-1]) + c, w
 
     def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """`f(x) = z_L[label] − z_L[rival]`, one rival each: `(n,)`."""
@@ -222,6 +231,8 @@ class Network(FeedForward):
         (1, 2, 2)
     """
 
+    _least_outputs = 2
+
     def __init__(self, affines: Sequence[Affine], activations: Sequence[Activation]):
         if not affines or len(activations) != len(affines) - 1:
             raise InputError(
@@ -234,7 +245,7 @@ class Network(FeedForward):
                     f"an affine map with {before.fan_out} outputs cannot be followed by one "
                     f"with {after.fan_in} inputs"
                 )
-        if affines[-1].fan_out < 2:
+        if affines[-1].fan_out < self._least_outputs:
             raise InputError("a classifier needs at least two logits. Received: 1")
         if affines[-1].is_sparse:
             raise InputError(
@@ -269,6 +280,11 @@ class Network(FeedForward):
             [activation_table.get(name) for name in names],
         )
 
+    @property
+    def differentials(self) -> tuple[Affine, ...]:
+        """The maps as far as the attacker moves what goes in: what bounds of movement are for."""
+        return self.affines
+
     @functools.cached_property
     def layer_norms(self) -> list[LayerNorms]:
         """What the rounding charge needs of every affine map."""
@@ -284,6 +300,17 @@ class Network(FeedForward):
                     [tf.constant(affine.bias, dtype) for affine in self.affines],
                 )
         return self._tensors[dtype.name]
+
+
+class Scores(Network):
+    """A network whose outputs count as numbers, not by their order: one is enough.
+
+    Example:
+        >>> Scores.from_weights([np.ones((2, 1))], [np.zeros(1)], []).classes
+        1
+    """
+
+    _least_outputs = 1
 
 
 def require_dense(network: Network, what: str, instead: str = "use lipschitz or crc") -> None:

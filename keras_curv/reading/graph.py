@@ -17,7 +17,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
-from keras_curv.network.network import Network
+from keras_curv.network.network import Network, Scores
 from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.chain import chain
@@ -172,12 +172,10 @@ def _finish(flow: Flow) -> tuple[Network, str]:
             last.served_gain,
         )
         return Network([*affines[:-1], two], sigmas), "binary_sigmoid"
-    if flow.shape == (1,):
-        raise InputError(
-            "the output is one number without a sigmoid, so the classes are not "
-            "defined; use two logits, or a sigmoid"
-        )
-    return Network(*chain(flow.made())), flow.head
+    affines, sigmas = chain(flow.made())
+    if flow.shape == (1,) and flow.head == "logits":
+        return Scores(affines, sigmas), flow.head
+    return Network(affines, sigmas), flow.head
 
 
 def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:

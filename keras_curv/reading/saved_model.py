@@ -137,7 +137,7 @@ _FLOAT32_RELATIVE = 1e-5
 _FLOAT32_NOISE = 100.0
 
 
-def read(source: Any, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
+def read(source: Any, signature: str = DEFAULT_SIGNATURE, *, scores: bool = False) -> ServedModel:
     """Reads a classifier from a SavedModel directory or a live Keras model.
 
     Args:
@@ -145,6 +145,7 @@ def read(source: Any, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
             which the newest is taken, as TF Serving does; or a built Keras model, or any
             callable with `inputs`.
         signature: which signature of a SavedModel.
+        scores: take a model of one number too, which is no class.
 
     Raises:
         InputError: it is not a SavedModel, is refused as unsafe, or has a part without a
@@ -157,11 +158,18 @@ def read(source: Any, signature: str = DEFAULT_SIGNATURE) -> ServedModel:
     """
     try:
         if isinstance(source, (str, pathlib.Path)):
-            return _read_directory(pathlib.Path(source), signature)
-        return _read_live(source)
+            served = _read_directory(pathlib.Path(source), signature)
+        else:
+            served = _read_live(source)
     except MemoryError as error:
         name = source if isinstance(source, (str, pathlib.Path)) else source.name
         raise InputError(f"{name}: reading it takes more memory than there is: {error}") from error
+    if served.network.classes < 2 and not scores:
+        raise InputError(
+            f"{served.source}: the output is one number without a sigmoid, so the classes are not "
+            "defined; use two logits, or a sigmoid, or ask for the property threshold or interval"
+        )
+    return served
 
 
 def _read_live(model: Any) -> ServedModel:

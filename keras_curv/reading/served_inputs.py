@@ -33,6 +33,7 @@ class ServedInputs:
 
     Args:
         served: the model.
+        labels: how many there are, from 0 on; None: as many as classes.
 
     Example:
         >>> from keras_curv import data, read
@@ -43,8 +44,9 @@ class ServedInputs:
         ((2, 64), 'float32', [0, 5], array([5.9e-09, 5.6e-09]))
     """
 
-    def __init__(self, served: ServedModel):
+    def __init__(self, served: ServedModel, labels: int | None = None):
         self._served = served
+        self._label_count = served.network.classes if labels is None else labels
         self._checked = False
 
     def checked(self, x, y=None, first_index: int = 0) -> CheckedInputs:
@@ -116,7 +118,9 @@ class ServedInputs:
             raise InputError(f"example {first_index + rows.argmax()} {what}")
 
     def _labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
-        classes = self._served.network.classes
+        classes = self._label_count
+        if not classes:
+            raise InputError("y means nothing here: there are no labels; leave it away")
         if y.shape != (count,) or y.dtype.kind not in "iu":
             raise InputError(
                 f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import decimal
 import math
 
+from keras_curv.threats.property import ARGMAX, Property
+
 _RIVALS_TEXT = {
     "all": "all (a certificate of the classifier)",
     "runner_up": "runner-up only (NOT a certificate of the classifier)",
@@ -27,13 +29,26 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
         ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
         ("units", units(summary["input_scale"])),
-        ("rivals", _RIVALS_TEXT[summary["rivals"]]),
+        *_claim(summary),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
         *_smoothing(summary),
         ("proved by", _shares(summary["methods"])),
         *_search(summary),
         ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
     ]
+
+
+def held(summary: dict) -> str:
+    """Returns what does not change within a radius, as a sentence without its end."""
+    return Property.parse(summary.get("property", ARGMAX.spelling)).text
+
+
+def _claim(summary: dict) -> list[tuple[str, str]]:
+    """Returns what is claimed, and against which rivals."""
+    spelling = summary.get("property", ARGMAX.spelling)
+    if spelling == ARGMAX.spelling:
+        return [("rivals", _RIVALS_TEXT[summary["rivals"]])]
+    return [("property", f"{held(summary)} ({spelling}; NOT a certificate of the prediction)")]
 
 
 def percent(fraction: float, digits: int = 2) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import decimal
 import re
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ class Row(NamedTuple):
         detail: of a `Reason`.
         baseline_version, baseline_prediction, baseline_radius, baseline_status: what the baseline
             answers; "", −1, 0 and "" where there is none.
+        property: what does not change within the radius, as `--property` spells it.
     """
 
     index: int  # type: ignore[assignment]  # of a tuple, which has a method of that name
@@ -62,6 +64,7 @@ class Row(NamedTuple):
     baseline_prediction: int = -1
     baseline_radius: float = 0.0
     baseline_status: str = ""
+    property: str = "argmax"
 
     @classmethod
     def from_certificates(
@@ -84,12 +87,12 @@ class Row(NamedTuple):
             for i in range(len(result.radius))
         ]
 
-    @property
+    @builtins.property
     def reason(self) -> Reason | None:
         """Why it has no certificate, if that is a `Reason`."""
         return Reason.__members__.get(self.status)
 
-    @property
+    @builtins.property
     def skipped(self) -> bool:
         """Whether it is left out of all fractions."""
         return self.reason is not None and self.reason.skipped
@@ -117,13 +120,14 @@ class Row(NamedTuple):
             if (radius > 0.0) != (status == Status.CERTIFIED.name) or not radius >= 0.0:
                 raise ValueError(f"radius {radius} with status {status}")
         if row.status not in Status.__members__ and (
-            row.reason is None or columns == EXAMPLE_COLUMNS
+            row.reason is None or columns in (EXAMPLE_COLUMNS, QUALIFIED_COLUMNS)
         ):
             raise ValueError(f"status {row.status}")
         return row
 
 
 EXAMPLE_COLUMNS = Row._fields[: Row._fields.index("file")]
+QUALIFIED_COLUMNS = (*EXAMPLE_COLUMNS, "property")  # of a claim other than the usual one
 REQUEST_COLUMNS = (
     *("index", "file", "record", "example", "timestamp", "version", "signature"),
     *EXAMPLE_COLUMNS[EXAMPLE_COLUMNS.index("prediction") :],

@@ -19,10 +19,11 @@ from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import plain_shape
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
-from keras_curv.rows.row import Row
+from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
 from keras_curv.runs.job import Job, same_job_factory
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
+from keras_curv.threats.property import ARGMAX
 from keras_curv.version import __version__
 
 _READ_AT_ONCE = 1024  # examples, for their labels
@@ -90,6 +91,9 @@ class ExampleJob(Job):
         require_positive(float(self._scale), "input_scale, in float32,")
         smoothing, rivals = options.smoothing, options.rivals
         method, guarantee = options.method, options.guarantee
+        self._qualified = options.property != ARGMAX
+        if self._qualified:
+            self.columns = QUALIFIED_COLUMNS
         certifier: Certifier | SmoothedClassifier
         self._certify: Callable
         if smoothing is None:
@@ -98,6 +102,10 @@ class ExampleJob(Job):
             self._certify = certifier.certify
         else:
             require_one_of(rivals, VOTE_RIVALS, "rivals, with smoothing,")
+            if self._qualified:
+                raise InputError(
+                    f"smoothing is for argmax. Received: the property {options.property}"
+                )
             if method != "auto" or guarantee != "real":
                 raise InputError(
                     "smoothing is a method of its own, and its guarantee a probabilistic one: "
@@ -132,6 +140,8 @@ class ExampleJob(Job):
         for x, y in self.examples.batches(self.settings["batch_size"], start):
             result = self._certify(self.as_input(x), y, rivals=rivals, seed=seed, first_index=start)
             rows = Row.from_certificates(result, y, start, rivals)
+            if self._qualified:
+                rows = [row._replace(property=self.settings["property"]) for row in rows]
             yield rows
             start += len(rows)
 
@@ -174,7 +184,7 @@ class ExampleJob(Job):
         if not rows:
             return []
         x = self.examples.at([row.index for row in rows])
-        if self._options.smoothing is not None:
+        if self._options.smoothing is not None or self._qualified:
             return [Case(row, example) for row, example in zip(rows, x, strict=True)]
         scale = float(self._scale)
         return find_cases(rows, x, self.as_input(x), network=self.served.network, scale=scale)

@@ -33,7 +33,7 @@ class Job(abc.ABC):
 
     settings: dict
     count: int
-    columns: ClassVar[Sequence[str]] = EXAMPLE_COLUMNS
+    columns: Sequence[str] = EXAMPLE_COLUMNS
     timed: ClassVar[bool] = True
 
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from keras_curv.reading import saved_model
 from keras_curv.reading.files import GRAPH, INDEX
 from keras_curv.reports.plot import require_plottable
 from keras_curv.rows.row_file import settings_path
+from keras_curv.threats.property import ARGMAX, Property
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 
@@ -24,6 +26,7 @@ class RunOptions:
     Attributes:
         signature: of the SavedModel; of logged requests, for those that name none.
         method, guarantee, tolerance: as for `certify`.
+        property: what must not change, a `Property` or its spelling.
         decide: ask for no more of each example than whether each of the radii is proved, or an
             adversarial point within it is known, which is many times faster. The radii in rows are
             proved all the same, and may be far from the largest.
@@ -50,6 +53,7 @@ class RunOptions:
     method: str = "auto"
     guarantee: str = "real"
     tolerance: float = 0.01
+    property: Property | str = ARGMAX
     decide: bool = False
     batch_size: int | None = None
     radii: Sequence[float] = DEFAULT_RADII
@@ -70,6 +74,8 @@ class RunOptions:
         radii = tuple(require_positive(radius, "radius") for radius in self.radii)
         object.__setattr__(self, "radii", radii)
         require_fraction(self.tolerance, "tolerance")
+        if isinstance(self.property, str):
+            object.__setattr__(self, "property", Property.parse(self.property))
         require_fraction(self.required, "the certified accuracy required")
         if self.batch_size is not None:
             require_at_least(self.batch_size, 1, "batch_size")
@@ -84,7 +90,7 @@ class RunOptions:
                 "a runner needs an output file: its workers leave their rows beside it"
             )
 
-    @property
+    @builtins.property
     def certifier(self) -> dict:
         """What `Certifier` takes of this."""
         return {
@@ -92,18 +98,20 @@ class RunOptions:
             "method": self.method,
             "guarantee": self.guarantee,
             "tolerance": self.tolerance,
+            "property": self.property,
             "decide": self.radii if self.decide else None,
         }
 
-    @property
+    @builtins.property
     def search(self) -> dict:
         """What rows depend on besides method and guarantee, as JSON can hold it."""
         return {
             "tolerance": self.tolerance,
             "decide": list(self.radii) if self.decide else None,
+            "property": str(self.property),
         }
 
-    @property
+    @builtins.property
     def requirements(self) -> dict:
         """What the verdict holds the summary against."""
         return {"required": self.required}

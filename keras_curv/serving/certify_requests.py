@@ -25,6 +25,7 @@ from keras_curv.serving.options import RequestOptions
 from keras_curv.serving.outcomes import certify_block
 from keras_curv.serving.requests import CHANGED, Batch, RequestLog
 from keras_curv.serving.versions import Versions
+from keras_curv.threats.property import ARGMAX
 from keras_curv.version import __version__
 
 BATCH_SIZE = 512
@@ -78,6 +79,9 @@ class RequestJob(Job):
 
     def __init__(self, log: RequestLog, options: RequestOptions):
         self._log, self._options = log, options
+        self._qualified = options.property != ARGMAX
+        if self._qualified:
+            self.columns = (*REQUEST_COLUMNS, "property")
         self._survey = log.survey(options.limit)
         for side in log.sides:
             if side.refused() and not side.models():
@@ -104,6 +108,8 @@ class RequestJob(Job):
         """See `Job`; the last ones are followed by the error that ended the log, if one did."""
         for block in self._log.blocks(self.settings["batch_size"], start, self.count):
             rows = certify_block(block, start)
+            if self._qualified:
+                rows = [row._replace(property=self.settings["property"]) for row in rows]
             yield rows
             start += len(rows)
         if self._survey.broken is not None:
@@ -167,7 +173,10 @@ class RequestJob(Job):
         cases = []
         for members, xs, batch in found.values():
             x, network = np.stack(xs), batch.model.certifier.served.network
-            cases += find_cases(members, x, x, network=network)
+            if self._qualified:
+                cases += [Case(row, one) for row, one in zip(members, x, strict=True)]
+            else:
+                cases += find_cases(members, x, x, network=network)
         return sorted(cases, key=lambda case: (case.row.radius, case.row.index))
 
     def tally(self, radii: Sequence[float]) -> RequestTally:

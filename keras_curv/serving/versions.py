@@ -14,6 +14,7 @@ from keras_curv.reading.files import ModelFiles
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import LoggedRequest
 from keras_curv.serving.refusal import Refusal
+from keras_curv.threats.property import ARGMAX, Property
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Versions:
             served it, or to the newest where it names none. Or one SavedModel directory; then
             every request belongs to it, whatever version it names.
         signature: of requests that name none.
-        method, guarantee, tolerance, decide: as for `Certifier`.
+        method, guarantee, tolerance, property, decide: as for `Certifier`.
 
     Attributes:
         path: as given.
@@ -58,6 +59,7 @@ class Versions:
         method: str = "auto",
         guarantee: str = "real",
         tolerance: float = 0.01,
+        property: Property | str = ARGMAX,
         decide: Sequence[float] | None = None,
     ):
         self.path = str(path)
@@ -79,6 +81,7 @@ class Versions:
             "method": method,
             "guarantee": guarantee,
             "tolerance": tolerance,
+            "property": property,
             "decide": decide,
         }
         self._inputs: dict[str, dict[str, list[str]] | Refusal] = {}

@@ -25,8 +25,10 @@ import keras
 import tensorflow as tf
 
 from keras_curv.attacks.crt import curvature_attack
+from keras_curv.attacks.proximal import proximal_attack
 from keras_curv.errors import InputError, require_at_least, require_one_of
 from keras_curv.network.network import likeliest_rivals
+from keras_curv.threats.clipped import clipped
 from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.regularizer import CurvatureModel
 
@@ -41,7 +43,8 @@ class _Attacked(NamedTuple):
     Attributes:
         label: `(n,)`.
         rival: `(n, k)`.
-        shortfall: `min(‖x̂ − x‖² − ρ², 0)/2`, `(n, k)`.
+        shortfall: `min(‖x̂ − x‖² − ρ², 0)/2`, `(n, k)`, or `∂V_t/∂κ_t` of a clipped input.
+        added: to the dual values, `(n, k)`; 0 but where the input is clipped.
         minus_m: κ, without a gradient, `(n, k)`.
         distance: ‖x̂ − x‖, `(n, k)`.
         solved: whether the attack met its dual bound, `(n, k)`.
@@ -51,6 +54,7 @@ class _Attacked(NamedTuple):
     label: tf.Tensor
     rival: tf.Tensor
     shortfall: tf.Tensor
+    added: tf.Tensor
     minus_m: tf.Tensor
     distance: tf.Tensor
     solved: tf.Tensor
@@ -93,6 +97,7 @@ class CRTModel(CurvatureModel, BallModel):
     Reference: Singla & Feizi (2020), section 5, equation 10, for "crt".
     """
 
+    clips = True
     options = ("gamma", *BallModel.options, "rivals", "attack_steps")
 
     def __init__(
@@ -126,6 +131,9 @@ class CRTModel(CurvatureModel, BallModel):
         """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
         x, label, sample_weight = super().prepared(data, training)
         network, radius = self.live.now(), self.current_radius(training)
+        if self.live.clip is not None:
+            attacked = self._through_clip(x, label, radius)
+            return *tf.nest.map_structure(tf.stop_gradient, attacked), sample_weight
         flat = flattened(x, network.dim)
         logits = network.logits(flat)
         rival = likeliest_rivals(logits, label, self.rivals)
@@ -147,12 +155,44 @@ class CRTModel(CurvatureModel, BallModel):
             label,
             rival,
             shortfall=tf.minimum(square - radius * radius, 0.0) / 2.0,
+            added=tf.zeros_like(square),
             minus_m=minus_m,
             distance=tf.sqrt(square),
             solved=attack.primal_equals_dual,
             logits=logits,
         )
         return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
+
+    def _through_clip(self, x: tf.Tensor, label: tf.Tensor, radius: tf.Tensor) -> tuple:
+        """Returns inputs that clip to the worst points, and `_Attacked`."""
+        network, clip = self.live.now(), self.live.clip.clip(self.live.sizes[0])
+        flat = flattened(x, network.dim)
+        start = clip.value(flat)
+        logits = network.logits(start)
+        rival = likeliest_rivals(logits, label, self.rivals)
+        minus_m = self.minus_m(network, label, rival)
+        attack = proximal_attack(
+            network,
+            start,
+            clipped(clip, flat).reach,
+            label,
+            rival,
+            radius=radius,
+            curvature=minus_m,
+            steps=self.attack_steps,
+        )
+        points = tf.reshape(attack.point, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
+        y = _Attacked(
+            label,
+            rival,
+            shortfall=attack.shortfall,
+            added=attack.added,
+            minus_m=minus_m,
+            distance=attack.distance,
+            solved=attack.solved,
+            logits=logits,
+        )
+        return self.live.clip.inverse(points), y
 
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
@@ -198,4 +238,4 @@ def _dual_values(y: _Attacked, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tens
     logits = tf.reshape(tf.cast(logits, tf.float32), (-1, y.rival.shape[1], classes))
     # Products with one-hot rows instead of gathers: their gradients are dense.
     sign = tf.one_hot(y.label, classes)[:, None] - tf.one_hot(y.rival, classes)
-    return tf.reduce_sum(sign * logits, axis=-1) + minus_m * y.shortfall
+    return tf.reduce_sum(sign * logits, axis=-1) + y.added + minus_m * y.shortfall

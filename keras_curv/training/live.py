@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activations import SMOOTH, Activation, named_in_keras
 from keras_curv.network.network import FeedForward, Product
+from keras_curv.training.clip_input import ClipInput
 
 _layers = keras.layers
 _KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they come
@@ -167,6 +168,10 @@ class LiveNetwork:
             plain chain.
         activations: those that it may have, by name; all smooth ones by default.
 
+    Attributes:
+        clip: the `ClipInput` that the model begins with, None where it does not; the network is
+            what comes after it.
+
     Raises:
         InputError: the model is not built, or has a layer, an activation or an output for
             which there is no rule; the message names it.
@@ -203,7 +208,8 @@ class LiveNetwork:
         self.maps: list[_AffineLayers] = []
         self._activations: list[Activation] = []
         shape, pending = self.input_shape, []
-        for layer in _chain(model):
+        self.clip, layers = _split_clip(_chain(model))
+        for layer in layers:
             activation = _activation(layer, activations)
             if not isinstance(layer, _layers.Activation):
                 pending.append(layer)
@@ -238,11 +244,12 @@ class LiveNetwork:
         # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
         theirs = np.asarray(model(x, training=False), np.float32)
+        clipped = x if self.clip is None else np.asarray(self.clip(x))
         # In graph, where nothing makes a convolution's matrix that nothing asks for.
-        ours = tf.function(lambda flat: self.now().logits(flat))(x.reshape(len(x), -1)).numpy()
+        ours = tf.function(lambda flat: self.now().logits(flat))(clipped.reshape(len(x), -1))
         half = any(layer.compute_dtype in _HALF for layer in _chain(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
-        if not np.all(np.abs(ours - theirs).max(axis=1) <= allowed):
+        if not np.all(np.abs(ours.numpy() - theirs).max(axis=1) <= allowed):
             raise InputError(
                 f"the layers of {model.name!r} are not a plain chain: read one after the other "
                 "they give other logits than the model"
@@ -260,6 +267,16 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer]:
     for layer in getattr(model, "operations", model.layers):
         layers += _chain(layer) if isinstance(layer, keras.Model) else [layer]
     return layers
+
+
+def _split_clip(
+    layers: list[keras.layers.Layer],
+) -> tuple[ClipInput | None, list[keras.layers.Layer]]:
+    """Returns the clip that the layers begin with, if they do, and the others."""
+    first = next((layer for layer in layers if not isinstance(layer, _KEEPS_ENTRIES)), None)
+    if type(first) is not ClipInput:
+        return None, layers
+    return first, [layer for layer in layers if layer is not first]
 
 
 def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:

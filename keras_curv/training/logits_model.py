@@ -30,15 +30,22 @@ class LogitsModel(keras.Model):
         live: the base as affine maps and activations; `live.now()` is differentiable in the
             variables.
         activations: which ones the method has a theory for.
+        clips: whether it has one for a base that begins with `ClipInput`.
         options: the constructor's other arguments, kept as attributes of these names.
     """
 
     activations: Mapping[str, Activation] = ACTIVATIONS
+    clips = False
     options: tuple[str, ...] = ()
 
     def __init__(self, base: keras.Model, **kwargs: Any):
         super().__init__(**kwargs)
         self.live = LiveNetwork(base, self.activations)
+        if self.live.clip is not None and not self.clips:
+            raise InputError(
+                f"{type(self).__name__} has no theory for {self.live.clip.name!r}, a clip of the "
+                "input; use CRTModel, or clip nothing"
+            )
         self.base = base
         self.built = True
 

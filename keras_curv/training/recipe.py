@@ -11,6 +11,7 @@ import keras
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
+from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.regularizer import CurvatureRegularizer
@@ -32,6 +33,7 @@ OBJECTIVES = {
     "coap": "COAP, the convex outer polytope, at radius {radius:g}",
     "noise": "noise of deviation {deviation:g}",
 }
+CLIPPING = ("certified", "crt")  # have a theory for an input that is clipped
 _CURVATURE = ("certified", "crt", "penalty")
 _BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a radius
 
@@ -92,6 +94,9 @@ _OPTIONS = {
     "kernel_size": _of_convolutions(4),
     "strides": _of_convolutions(2),
     "pool": _of_convolutions(None),
+    "dead_zone": _Option(
+        0.0, "inputs that are clipped: give clip", lambda recipe: recipe.clip, ("clip",)
+    ),
     "muon_rate": _Option(
         0.05, "the optimizer muon", lambda recipe: recipe.optimizer == "muon", ("optimizer",)
     ),
@@ -110,7 +115,8 @@ _LEAST = {
 }
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
 _MOST = dict(
-    ramp=1.0, flat=1.0, mirror=1.0, shift=1.0, distortion=10.0, held_out=0.9, halvings=100.0
+    **{"dead_zone": 0.49, "held_out": 0.9, "distortion": 10.0, "halvings": 100.0},
+    **dict.fromkeys(("ramp", "flat", "mirror", "shift"), 1.0),
 )
 
 
@@ -127,6 +133,8 @@ class Recipe:
         pool: side of the average pooling behind the last convolution, in places; None: no pooling.
         activation: its Keras name, of those in `activations.SMOOTH`; where the loss needs no
             curvature, of those in `activations.ACTIVATIONS`.
+        clip: the base begins with `ClipInput()`; of the losses "certified" and "crt".
+        dead_zone: a of `ClipInput`; None: 0.
         loss: "certified", "crt" (see `CRTModel`); "penalty": no attack, curvature penalty alone
             (`CurvatureRegularizer`); "plain"; or a rival to compare with: "pgd",
             "trades", "crown_ibp", "coap", "noise".
@@ -148,6 +156,8 @@ class Recipe:
             None: 0.05.
         flat: fraction of the training at a constant rate.
         halvings: see `learning_rate`.
+        start_from: directory of a model of this library, of the same layers, whose weights are
+            the first ones; None: random ones.
         initial_scale: factor on the initial hidden kernels of the first layer.
         mirror: probability that left and right of a training image are exchanged.
         shift: probability that a training image is moved by up to one pixel in each direction.
@@ -174,6 +184,8 @@ class Recipe:
     strides: int | None = None
     pool: int | None = None
     activation: str = "softplus"
+    clip: bool = False
+    dead_zone: float | None = None
     loss: str = "certified"
     radius: float | None = None
     gamma: float | None = None
@@ -193,6 +205,7 @@ class Recipe:
     muon_rate: float | None = None
     flat: float = 0.5
     halvings: float = 5.0
+    start_from: str | None = None
     initial_scale: float = 1.0
     mirror: float = 0.0
     shift: float = 0.0
@@ -215,7 +228,12 @@ class Recipe:
             self._require("filters", good, "positive integers, at least one")
             object.__setattr__(self, "filters", tuple(self.filters))
         require_at_least(self.layers, 1 if self.filters else 2, "layers")
-        self._require("jit", isinstance(self.jit, bool), "True or False")
+        for name in ("jit", "clip"):
+            self._require(name, isinstance(getattr(self, name), bool), "True or False")
+        if self.clip and self.loss not in CLIPPING:
+            raise InputError(
+                f"clip is for the loss {', '.join(CLIPPING)}. Received: loss {self.loss!r}"
+            )
         for name, option in _OPTIONS.items():
             self._settle(name, option)
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -259,7 +277,10 @@ class Recipe:
     @property
     def architecture(self) -> str:
         """The layers in words."""
-        dense = f"{self.layers} × {self.width}" if self.layers > 1 else "logits"
+        clip = "input clipped to [0, 1], " if self.clip else ""
+        if self.dead_zone:
+            clip += f"dead zone {self.dead_zone:g}, "
+        dense = clip + (f"{self.layers} × {self.width}" if self.layers > 1 else "logits")
         if not self.filters:
             return f"{dense} {self.activation}"
         filters, size = " and ".join(map(str, self.filters)), self.kernel_size
@@ -269,7 +290,7 @@ class Recipe:
         )
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-        """Returns the base model: convolutions, pooling, flatten, hidden layers, logits."""
+        """Returns the base model: what the recipe has of it, in this order, and logits."""
         shared = {"activation": self.activation}
         convolutions = [
             keras.layers.Conv2D(
@@ -282,16 +303,11 @@ class Recipe:
             keras.layers.Dense(self.width, name=f"hidden_{i}", **shared)
             for i in range(1, self.layers)
         ]
+        clip = [ClipInput(dead_zone=self.dead_zone, name="clip")] if self.clip else []
         flatten, logits = keras.layers.Flatten(), keras.layers.Dense(classes, name="logits")
+        hidden = [*clip, *convolutions, *pooling, flatten, *dense]
         base = keras.Sequential(
-            [
-                keras.Input(input_shape),
-                *convolutions,
-                *pooling,
-                flatten,
-                *dense,
-                logits,
-            ],
+            [keras.Input(input_shape), *hidden, logits],
             name=self.dataset,
         )
         first = [*convolutions, *dense][0]

@@ -36,6 +36,7 @@ from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.checkpoints import Checkpoints
 from keras_curv.training.recipe import Recipe
+from keras_curv.training.start import start_from
 
 _Arrays = tuple[np.ndarray, np.ndarray]  # x, y
 _TEXT = 2**26  # bytes, at most, of a history or another text
@@ -99,6 +100,8 @@ def train(
         held = evaluated.arrays()
     keras.utils.set_random_seed(recipe.seed)
     base = recipe.build(x.shape[1:], int(y.max()) + 1)
+    if recipe.start_from:
+        start_from(base, recipe.start_from)
     model = recipe.model(base, recipe.steps(len(x)))
     directory = _prepare(pathlib.Path(output), recipe, resume)
     checkpoints = directory / "checkpoints"

@@ -47,7 +47,7 @@ def gallery(cases: list[Case], searched: bool) -> tuple[str, list[Card]]:
     drawn = pictures.is_image(shape)
     cards = [
         Card(
-            f"Example {case.row.index}: predicted {case.row.prediction}",
+            _title(case),
             _text(case, searched),
             _pictures(case, limits) if drawn else [],
             "" if drawn else _entries(case),
@@ -55,6 +55,12 @@ def gallery(cases: list[Case], searched: bool) -> tuple[str, list[Card]]:
         for case in cases
     ]
     return _legend(shape, limits, drawn), cards
+
+
+def _title(case: Case) -> str:
+    """Returns the example and its prediction, if there is one."""
+    predicted = case.row.prediction
+    return f"Example {case.row.index}" + (f": predicted {predicted}" if predicted >= 0 else "")
 
 
 def _legend(shape: tuple[int, ...], limits: tuple[float, float], drawn: bool) -> str:

@@ -143,7 +143,7 @@ def linear_margins(
         >>> linear_margins(network, *args, hidden).numpy().round(4)
         array([[1.2929]], dtype=float32)
     """
-    rows, constants = network.margin_map(label, rivals, x.dtype)
+    rows, constants = network.margin_map(x, label, rivals)
     layers = zip(
         network.products(x.dtype),
         network.weights(x.dtype)[1],

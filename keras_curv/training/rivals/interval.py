@@ -44,7 +44,7 @@ def interval_bounds(
         >>> interval_bounds(network, x, label, rivals, 0.5).margins.numpy()
         array([[-1.]], dtype=float32)
     """
-    rows, constants = network.margin_map(label, rivals, x.dtype)
+    rows, constants = network.margin_map(x, label, rivals)
     box, hidden = Box(x, None, radius), []
     for kernel, bias, activation in zip(
         *network.weights(x.dtype), network.activations, strict=False

@@ -1,0 +1,166 @@
+"""The search of `rival_search.py` where entries have limits, and prices of entry.
+
+It goes on behind the clip, from u0 = T(x0). A residual is the way from the best move
+(`threats/confined.py`) of the present gradient to the present point, and λ that at which the
+linear model of f is 0 at the best move: where there are no limits, `x − x0 + ηg` with λ = 1/η.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.certificates import crc
+from keras_curv.certificates.rival_search import RivalSearch, _Batch, _State, _Step
+from keras_curv.network.network import Network
+from keras_curv.threats.confined import (
+    Reach,
+    best_move,
+    confined_minorant,
+    mixture,
+    plain_minorant,
+)
+
+_HALVINGS = 5  # of the order of λ's distance from the least one
+_ORDERS = (-3.0, 0.5)  # of that distance, relative to the λ of a plain search
+_BEYOND = 2e-3  # of a move: how much farther an adversarial point is looked for
+
+
+class ClippedSearch(RivalSearch):
+    """As `RivalSearch`, x0 being u0, with the limits of its entries; radii are those of x0.
+
+    Args:
+        network: f, behind the clip.
+        tolerance, max_steps, decide: as there.
+    """
+
+    def __init__(self, network: Network, *, tolerance: float, max_steps: int, decide=()):
+        super().__init__(
+            network, crc.proved_radius, tolerance=tolerance, max_steps=max_steps, decide=decide
+        )
+        self._layers = network.layer_norms
+
+    def _first_radii(self, batch: _Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        still = tf.zeros_like(batch.x0)
+        bound, slope_error = crc.charged_minorant(
+            self._layers, batch.at_start, still, batch.curvature, batch.taken_off
+        )
+        shape, limits = tf.shape(batch.curvature), batch.limits
+        wide = Reach(*(part[:, None] for part in limits[:-1]), limits.cost)
+        simple = plain_minorant(
+            tf.reshape(bound.intercept, shape),
+            batch.at_start.gradient,
+            batch.curvature,
+            wide,
+            tf.reshape(slope_error, shape),
+        )
+        least = batch.curvature / limits.least_cost**2
+        upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / least), 0.0)
+        return dual.certified_radius(simple), upper
+
+    def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor) -> _Step:
+        iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
+        origin, limits = tf.gather(batch.x0, rows), batch.limits.rows(rows)
+        kappa, taken_off = (
+            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
+        )
+        rival = tf.gather_nd(batch.rivals, cells)[:, None]
+        evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
+        displacement = iterate.point - origin
+        bound, slope_error = crc.charged_minorant(
+            self._layers, evaluation, displacement, kappa[:, None], taken_off[:, None]
+        )
+        margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
+        multiplier, move = _best(margin, gradient, displacement, kappa, limits)
+        steepness = gradient + kappa[:, None] * displacement
+        proved = confined_minorant(
+            bound.intercept, steepness, kappa, limits, multiplier, slope_error
+        )
+        following = _inside(dual.along(iterate, displacement - move), origin, limits)
+        bracket = _bracket(margin, displacement, kappa, limits, multiplier)
+        radius = dual.certified_radius(proved)
+        return _Step(evaluation.margin[:, 0], gradient, radius, bracket, following)
+
+    def _begin(self, batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
+        cells = tf.stack([rows, current], axis=1)
+        origin, limits = tf.gather(batch.x0, rows), batch.limits.rows(rows)
+        tables = batch.curvature, batch.at_start.margin - batch.taken_off, batch.at_start.gradient
+        kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
+        _, move = _best(margin, gradient, tf.zeros_like(origin), kappa, limits)
+        return _inside(dual.along(dual.start(origin), -move), origin, limits)
+
+    def _crossing(self, batch, cells, point, gradient, radius) -> tf.Tensor:
+        origin, limits = tf.gather(batch.x0, cells[:, 0]), batch.limits.rows(cells[:, 0])
+        farther = (point - origin) * (1.0 + _BEYOND)
+        displacement = tf.clip_by_value(farther, -limits.down, limits.up)
+        label, rival = tf.gather(batch.label, cells[:, 0]), tf.gather_nd(batch.rivals, cells)
+        changed = self._network.margin(origin + displacement, label, rival) <= 0.0
+        distance = tf.sqrt(limits.price(displacement))
+        return tf.where(changed & tf.math.is_finite(distance), distance, float("inf"))
+
+
+def _best(
+    margin: tf.Tensor,
+    gradient: tf.Tensor,
+    displacement: tf.Tensor,
+    curvature: tf.Tensor,
+    limits: Reach,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns λ and the best move for it, rows `(m,)` and `(m, dim)`.
+
+    In float32: where to look, no proof.
+    """
+    single = [tf.cast(part, tf.float32) for part in (gradient, curvature)]
+    reach = Reach(*(tf.cast(part, tf.float32) for part in limits))
+    # The linear model of f at a move e is `model + g·e`; where curvature takes its share, less.
+    model = tf.cast(margin - tf.reduce_sum(gradient * displacement, axis=-1), tf.float32)
+    wanted = tf.maximum(model, 1e-30)
+    floor = single[1] / reach.least_cost**2
+    slope = tf.reduce_sum((single[0] / reach.cost) ** 2, axis=-1)
+    scale = tf.maximum(tf.maximum(floor, slope / wanted), 1e-30)
+    scale = tf.minimum(scale, 1e30)
+
+    def reached(order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        move = best_move(*single, reach, floor + scale * 10.0**order)
+        gain = single[1] * move.spread - tf.reduce_sum(single[0] * move.displacement, axis=-1)
+        return move.displacement, tf.math.log(tf.maximum(gain, 1e-30) / wanted)
+
+    left, right = (tf.zeros_like(floor) + order for order in _ORDERS)
+    at_left, at_right = tf.ones_like(floor), -tf.ones_like(floor)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (left + right)
+        _, value = reached(middle)
+        beyond = value > 0.0
+        left, at_left = tf.where(beyond, middle, left), tf.where(beyond, value, at_left)
+        right, at_right = tf.where(beyond, right, middle), tf.where(beyond, at_right, value)
+    part = tf.clip_by_value(at_left / tf.maximum(at_left - at_right, 1e-30), 0.0, 1.0)
+    order = left + part * (right - left)
+    move, _ = reached(order)
+    multiplier = tf.cast(floor + scale * 10.0**order, tf.float64)
+    return multiplier, tf.cast(move, tf.float64)
+
+
+def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:
+    """The iterate with its point moved between the limits."""
+    point = tf.clip_by_value(iterate.point, origin - limits.down, origin + limits.up)
+    return iterate._replace(point=point)
+
+
+def _bracket(
+    margin: tf.Tensor,
+    displacement: tf.Tensor,
+    curvature: tf.Tensor,
+    limits: Reach,
+    multiplier: tf.Tensor,
+) -> tf.Tensor:
+    """Upper bound on the radius that any evaluation and any `λ ≥ κ/b²` prove.
+
+    `S(λ) ≤ f(û) − κ·spread + (λ/2)·cost` for each way to mix moves to d, so that
+    `r² = 2S/λ ≤ cost + 2 (f(û) − κ·spread)⁺/λ`; how it is mixed is chosen by λ.
+    """
+    mixed = mixture(displacement, curvature, limits, multiplier)
+    remaining = tf.maximum(margin - curvature * mixed.spread, 0.0)
+    least = curvature / limits.least_cost**2
+    upper = tf.sqrt(mixed.cost + 2.0 * tf.math.divide_no_nan(remaining, least))
+    upper = tf.where((least > 0.0) | (remaining <= 0.0), upper, float("inf"))
+    return tf.where(tf.math.is_nan(upper), tf.constant(float("inf"), upper.dtype), upper)

@@ -1,0 +1,103 @@
+"""CRC against an attacker who is confined to a box.
+
+At x0 inside, he is no stronger than one who may do anything to a classifier that clips its input to
+that box first, where x0 stays as it is: `clipped_search.py` without dead zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.clipped_search import ClippedSearch
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.method import PairCertificates, ServedError, Sighting, no_error
+from keras_curv.network.network import Network
+from keras_curv.threats.box import box_reach
+from keras_curv.threats.confined import Reach
+
+_TOLERANCE = 3e-3  # relative gap of a search; the dual is flat at its solution
+_STEPS = 16
+
+
+class ConfinedCurvatureCertificate(CurvatureCertificate):
+    """Certifies inputs of a network with limits; see `CurvatureCertificate`.
+
+    No radius is below that of the same network without limits: both are searched.
+
+    Args:
+        network: with limits.
+        served_error, decide: as there.
+
+    Example:
+        >>> from keras_curv.network.pinned import PinnedNetwork
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
+        >>> limits = np.zeros(2), np.ones(2)  # the boundary is √½ away, within the limits or not
+        >>> confined = PinnedNetwork(network.affines, [], None, limits=limits)
+        >>> certificate = ConfinedCurvatureCertificate(confined)
+        >>> certificate.certify(np.array([[1.0, 0.0], [1.0, 0.5]])).radius.round(3)
+        array([0.707, 0.354])
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        served_error: ServedError = no_error,
+        *,
+        decide: Sequence[float] = (),
+    ):
+        super().__init__(network, served_error, decide=decide)
+        search = ClippedSearch(network, tolerance=_TOLERANCE, max_steps=_STEPS, decide=self.decide)
+        rows = tf.TensorSpec((None, network.dim), tf.float64)
+        pairs = tf.TensorSpec((None, None), tf.float64)
+        each, classes = tf.TensorSpec((None,), tf.float64), tf.TensorSpec((None,), tf.int32)
+        fixed = tf.TensorSpec((network.dim,), tf.float64)
+        self._confined = tf.function(
+            search.__call__,
+            input_signature=[
+                *(rows, classes, tf.TensorSpec((None, None), tf.int32), pairs, pairs, each),
+                Reach(rows, rows, rows, rows, fixed),
+            ],
+        )
+
+    def certify_pairs(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        search_up_to: np.ndarray | None = None,
+    ) -> PairCertificates:
+        """See `CurvatureCertificate`; adversarial points are inside the box."""
+        label, rivals = np.asarray(label), np.asarray(rivals)
+        plain = super().certify_pairs(x, label, rivals, search_up_to)
+        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
+        kappa, start = self._kappa[label[:, None], rivals], tf.constant(x, tf.float64)
+        reach = np.full(kappa.shape, np.inf)
+        if self.served_error is not no_error:
+            reach = self._bracket(start, label, rivals, kappa)
+        found = self._confined(
+            start,
+            tf.convert_to_tensor(label, tf.int32),
+            tf.convert_to_tensor(rivals, tf.int32),
+            tf.convert_to_tensor(kappa, tf.float64),
+            tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
+            tf.convert_to_tensor(search_up_to, tf.float64),
+            box_reach(self.network, start),
+        )
+        return PairCertificates(
+            np.maximum(plain.radius, np.minimum(found.radius.numpy(), reach)),
+            plain.gradient_evaluations + found.evaluations.numpy(),
+            found.distance.numpy(),
+            sighting=Sighting(*(part.numpy() for part in found.sighting)),
+        )
+
+    def _bracket(
+        self, start: tf.Tensor, label: np.ndarray, rivals: np.ndarray, kappa: np.ndarray
+    ) -> np.ndarray:
+        """Radii within which a served error is worth knowing: no λ proves more than a margin."""
+        margin = self.network.evaluate(start, label, rivals).margin.numpy()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bracket = np.sqrt(2.0 * np.maximum(margin, 0.0) / kappa)
+        return np.nan_to_num(bracket, nan=0.0, posinf=np.inf)

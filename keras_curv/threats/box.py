@@ -1,0 +1,76 @@
+"""How far an attacker who stays in a box can go, and the least value of a linear function there.
+
+Over `‖e‖ ≤ R` and `−down ≤ e ≤ up`, by weak duality, for every λ ≥ 0,
+
+    Λ·e  ≥  −λR²/2 + Σ_i min over 0 ≤ ε ≤ lim_i of −|Λ_i|ε + λε²/2,
+
+lim_i the limit in the direction of −Λ_i, and the minimum is at `ε = min(|Λ_i|/λ, lim_i)`. At the
+best λ this is the minimum itself: coordinates rise like water until they meet their limits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.network.network import FeedForward
+from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, norm_bound, up
+from keras_curv.threats.confined import Reach
+
+_FILLINGS = 6  # of λ, from above; each sends more coordinates to their limits
+
+
+def box_reach(network: FeedForward, x: tf.Tensor) -> Reach:
+    """Returns how far the entries of x can go under a network's limits; 0 where they are pinned.
+
+    Where x is itself outside by a rounding, it is so far that it can come back.
+
+    Args:
+        network: with limits.
+        x: `(n, dim)`, float64.
+    """
+    low, high = (tf.constant(limit, x.dtype) for limit in network.limits)
+    room = tf.maximum(high - x, 0.0), tf.maximum(x - low, 0.0)
+    room = tuple(part * (1.0 + 4.0 * UNIT) for part in room)
+    if network.pinned is not None:
+        room = tuple(tf.where(network.pinned, tf.zeros_like(part), part) for part in room)
+    none = tf.zeros_like(x)
+    return Reach(*room, none, none, tf.ones_like(x[0]))
+
+
+def farthest(network: FeedForward, x: np.ndarray) -> np.ndarray:
+    """Upper bound on the distance of any point of the box, `(n,)`; infinite without limits."""
+    if network.limits is None:
+        return np.full(len(x), np.inf)
+    reach = box_reach(network, tf.constant(x, tf.float64))
+    room = np.maximum(reach.up.numpy(), reach.down.numpy())
+    bounded = np.isfinite(room).all(axis=1)
+    return np.where(bounded, norm_bound(np.where(bounded[:, None], room, 0.0), axis=1), np.inf)
+
+
+def least_linear(rows: np.ndarray, reach: Reach, radius: np.ndarray) -> np.ndarray:
+    """Lower bounds of `Λ·e` over ball and box, `(n, m)`, rounding charged.
+
+    Args:
+        rows: Λ, `(n or 1, m, dim)`.
+        reach: arrays `(n, dim)`; prices do not count.
+        radius: R, `(n,)`.
+    """
+    size, rho = np.abs(rows), radius[:, None]
+    limit = np.where(rows < 0.0, reach.up[:, None], reach.down[:, None])
+    length = np.sqrt(np.sum(size * size, axis=-1))
+    plain = -up(rho * (length + SLOPE_FLOOR), rows.shape[-1] + 8)
+    lam = length / rho
+    for _ in range(_FILLINGS):
+        full = size > lam[..., None] * limit
+        left = rho * rho - np.sum(np.where(full, limit, 0.0) ** 2, axis=-1)
+        open_ = np.sum(np.where(full, 0.0, size) ** 2, axis=-1)
+        lam = np.where(left > 0.0, np.fmin(np.sqrt(open_ / left), lam), lam)
+    with np.errstate(all="ignore"):
+        move = np.where(size > 0.0, np.fmin(size / lam[..., None], limit), 0.0)
+    linear = np.sum(size * move, axis=-1)
+    bent = 0.5 * lam * np.sum(move * move, axis=-1)
+    paid = 0.5 * lam * rho * rho
+    error = gamma(rows.shape[-1] + 32) * (linear + bent + paid)
+    found = bent - linear - paid - up(error) - SLOPE_FLOOR
+    return np.fmax(plain, found)

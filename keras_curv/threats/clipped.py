@@ -1,0 +1,74 @@
+"""What an unrestricted attacker can do to a classifier that clips its own input.
+
+With `F = f ∘ T` and `T(x)_i = clip(z_i, low_i, high_i)`, `z_i = s_i x_i + o_i`, let u0 = T(x0).
+Any x has T(x) − u0 = e between `low − u0` and `high − u0`. Where e_i > 0, z_i must have come
+from z(x0)_i up to at least `u0_i + e_i`, which is further by `low_i − z(x0)_i` where x0 is clipped
+from below; so `|x_i − x0_i| ≥ (e_i + (low_i − z(x0)_i)⁺)/|s_i|`. Likewise downward. What is
+certified of F is certified for every δ: it is the classifier that clips, not the attacker.
+
+**Rounding.** In floating point u0 is not T(x0), but T(x0′) of an x0′ nearby: where the limits of T
+are not in the way, z comes out off by some η, and x0′ is x0 moved by that, η/|s|. Dead zones are
+rounded down, to what they are at x0′ at least. A radius at x0′ is one at x0 that is smaller by
+`‖x0 − x0′‖`, which is what `displaced` bounds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.network.clip import Clip
+from keras_curv.numerics.rounding import TINY, UNIT
+from keras_curv.threats.confined import Reach
+
+_GROW = 1.0 + 32.0 * UNIT
+
+
+class Clipped(NamedTuple):
+    """An input behind the clip.
+
+    Attributes:
+        value: u0, `(n, dim)`.
+        reach: of its entries.
+        displaced: bound of `‖x0 − x0′‖`, `(n,)`; 0 where nothing was rounded.
+    """
+
+    value: tf.Tensor
+    reach: Reach
+    displaced: tf.Tensor
+
+
+def clipped(clip: Clip, x: tf.Tensor) -> Clipped:
+    """Returns u0 = T(x), what its entries can do, and how well all that is known, in float64.
+
+    In float32, for training and attacks, the bound of the rounding means nothing.
+    """
+    value, z = clip.value(x), clip.unclipped(x)
+    low, high, offset = (tf.constant(part, x.dtype) for part in (clip.low, clip.high, clip.offset))
+    scaled = tf.abs(x) * tf.constant(np.abs(clip.scale), x.dtype)
+    moves = tf.constant(clip.scale != 0.0)
+    exact = bool(np.all(clip.scale == 1.0) and not clip.offset.any())
+    rounded = 0.0 if exact else 4.0 * UNIT * (scaled + tf.abs(offset)) + 4.0 * TINY
+    known = clip.scale_error * tf.abs(x) + clip.offset_error
+    off = rounded + known
+    dead = (_zone(low - z, off), _zone(z - high, off))
+    least = 1.0 / (1.0 / clip.cost + clip.scale_error) * (1.0 - 8.0 * UNIT)
+    cost = tf.constant(np.where(clip.scale == 1.0, 1.0, least) if exact else least, x.dtype)
+    most = tf.constant(clip.cost / (1.0 - np.minimum(clip.scale_error * clip.cost, 0.5)), x.dtype)
+    reach = Reach(
+        up=tf.where(moves, high - value, 0.0),
+        down=tf.where(moves, value - low, 0.0),
+        dead_up=cost * dead[0],
+        dead_down=cost * dead[1],
+        cost=cost,
+    )
+    displaced = tf.norm(most * off, axis=-1) * (_GROW + 2.0 * clip.dim * UNIT)
+    return Clipped(value, reach, displaced + (0.0 if exact else 1e-150))
+
+
+def _zone(beyond: tf.Tensor, off: tf.Tensor) -> tf.Tensor:
+    """Returns how far z is beyond a limit, from below."""
+    sure = beyond * (1.0 - 16.0 * UNIT) - off * (1.0 + 8.0 * UNIT)
+    return tf.where(beyond > 0.0, tf.maximum(sure, 0.0), 0.0)

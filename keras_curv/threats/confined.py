@@ -1,0 +1,268 @@
+"""The minorant of `dual.py` where inputs cannot go everywhere, or must pay before they move.
+
+Let `f(u0 + e) ≥ A + h·e − (κ/2)‖e‖²` for every e, as one evaluation gives it, and let a change δ of
+the input move u0 by an e within limits that obeys, with `b > 0` and `dead ≥ 0` by coordinate and
+direction,
+
+    −down_i ≤ e_i ≤ up_i,        ‖δ‖² ≥ C(e) = Σ over e_i ≠ 0 of (b_i |e_i| + dead_i)².
+
+An attacker confined to a box [l, u] has b = 1, dead = 0 and the limits u − x0 and x0 − l; for an
+input that the classifier itself clips see `clipped.py`. Then for every λ ≥ 0, by weak duality, the
+minimum being one of each coordinate by itself,
+
+    f ≥ S(λ) − (λ/2)‖δ‖²,    S(λ) = A + Σ φ_i(λ),
+    φ_i(λ) = min(0, min over 0 < ε ≤ lim_i of −|h_i|ε − (κ/2)ε² + (λ/2)(b_i ε + dead_i)²),
+
+where lim and dead are those of the direction of −h, in which f can fall. Toward the other side
+nothing is gained where `λb² ≥ κ`, and `κ − λb²` by as much at most as along −h everywhere: there
+the larger limit and the smaller dead zone of both count. So each λ gives a minorant again, without
+a slope: its root is a certificate, `r = √(2 S(λ)⁺/λ)`, its value at ρ bounds an attack.
+
+**Rounding.** An error of h by a vector of norm E takes `E‖e‖ ≤ E‖δ‖/min b` off, and becomes the
+slope. φ_i is computed from below: with w ≥ |h| − λ b dead and q ≤ λb² − κ as they are in floating
+point, the minimum of `−wε + qε²/2` is at lim, or else at least `−w²/2q`.
+
+**The best û.** The best bound over all û is a convex problem: where a move has a price of entry,
+the least of `−|h|ε + …` is, by its convex envelope, that of a coordinate which moves by E with
+probability θ, and by nothing else. E is at least the knee, `dead √(λ/(λb² − κ))` within lim.
+
+Everything here works on rows: `(n,)` scalars and `(n, dim)` vectors, any float dtype.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.numerics.rounding import FLOAT32_TINY, TINY
+
+_GOLDEN = 0.6180339887498949
+_ORDERS = (-4.0, 0.75)  # of λ's distance from the least one, relative to that of a plain minorant
+_EVALUATIONS = 12  # of S
+
+
+class Reach(NamedTuple):
+    """How far coordinates can move, and what it costs; see above.
+
+    Attributes:
+        up, down: limits ≥ 0 of either direction, `(n, dim)`; may be infinite.
+        dead_up, dead_down: dead ≥ 0 of either direction, `(n, dim)`.
+        cost: b > 0, `(dim,)`.
+    """
+
+    up: tf.Tensor
+    down: tf.Tensor
+    dead_up: tf.Tensor
+    dead_down: tf.Tensor
+    cost: tf.Tensor
+
+    def along(self, direction: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns lim and dead of the sign of `direction`, `(n, dim)`."""
+        upward = direction > 0.0
+        limit = tf.where(upward, self.up, self.down)
+        return limit, tf.where(upward, self.dead_up, self.dead_down)
+
+    def price(self, displacement: tf.Tensor) -> tf.Tensor:
+        """Returns `C(e)`, the least `‖δ‖²` that makes these moves, `(n,)`."""
+        _, dead = self.along(displacement)
+        paid = tf.abs(displacement) * self.cost + dead
+        return tf.reduce_sum(tf.where(displacement != 0.0, paid * paid, 0.0), axis=-1)
+
+    def rows(self, index: tf.Tensor) -> Reach:
+        """Returns these rows."""
+        return Reach(*(tf.gather(part, index) for part in self[:-1]), self.cost)
+
+    @property
+    def least_cost(self) -> tf.Tensor:
+        """The smallest b."""
+        return tf.reduce_min(self.cost)
+
+
+def confined_minorant(
+    intercept: tf.Tensor,
+    steepness: tf.Tensor,
+    curvature: tf.Tensor,
+    reach: Reach,
+    multiplier: tf.Tensor,
+    slope_error: tf.Tensor | float = 0.0,
+) -> dual.Minorant:
+    """Returns the minorant in ‖δ‖ that λ gives, rounding charged: valid for every λ ≥ 0.
+
+    Args:
+        intercept: A, or less, `(n,)`.
+        steepness: h, `(n, dim)`.
+        curvature: κ ≥ 0, `(n,)`.
+        reach: of u0; limits, dead zones and costs are taken as they are.
+        multiplier: λ, `(n,)`.
+        slope_error: E ≥ the norm of the error of `steepness`, `(n,)`.
+    """
+    unit = _unit(steepness.dtype)
+    kappa, lam = curvature[:, None], multiplier[:, None]
+    size, bent = tf.abs(steepness), lam * reach.cost * reach.cost
+    q = bent * (1.0 - 8.0 * unit) - kappa * (1.0 + 2.0 * unit)
+    limit, dead = reach.along(-steepness)
+    either = q < 0.0  # then the far end may be the worst one on either side
+    limit = tf.where(either, tf.maximum(reach.up, reach.down), limit) * (1.0 + 4.0 * unit)
+    dead = tf.where(either, tf.minimum(reach.dead_up, reach.dead_down), dead)
+    barrier = lam * reach.cost * dead
+    w = size - barrier + 8.0 * unit * (size + barrier)
+    far = q * limit * (1.0 + 8.0 * unit)
+    at_limit = (q <= 0.0) | (w > far)
+    ends = limit * (w - 0.5 * q * limit) + 8.0 * unit * limit * (tf.abs(w) + tf.abs(q) * limit)
+    ends = tf.where(limit > 0.0, ends, 0.0)
+    inside = tf.maximum(w, 0.0)
+    inside = inside * inside / tf.where(q > 0.0, q, 1.0) * (0.5 + 8.0 * unit)
+    entry = 0.5 * lam * dead * dead * (1.0 - 8.0 * unit)
+    # One that is not a number, ∞ · 0, proves nothing.
+    gained = tf.where(at_limit, ends, inside) - entry
+    total = tf.reduce_sum(tf.where(gained < 0.0, tf.zeros_like(gained), gained), axis=-1)
+    terms = steepness.shape[-1] + 8
+    total = total * (1.0 + 2.0 * terms * unit) + 16.0 * terms * _tiny(steepness.dtype)
+    kept = intercept - total
+    kept -= 2.0 * unit * (tf.abs(intercept) + total)
+    slope = slope_error / reach.least_cost * (1.0 + 8.0 * unit)
+    return dual.Minorant(kept, slope + tf.zeros_like(kept), multiplier)
+
+
+def plain_minorant(
+    intercept: tf.Tensor,
+    steepness: tf.Tensor,
+    curvature: tf.Tensor,
+    reach: Reach,
+    slope_error: tf.Tensor | float = 0.0,
+) -> dual.Minorant:
+    """Returns the minorant of `dual.py` without the coordinates that cannot move along −h.
+
+    The simple bound: `A − h⁺‖δ‖ − (κ/2)‖δ‖²/min b²`, h⁺ the norm of h/b, these coordinates left
+    out. It is never above the best of `confined_minorant`. Arguments as there.
+    """
+    limit, _ = reach.along(-steepness)
+    free = tf.where(limit > 0.0, steepness / reach.cost, 0.0)
+    unit = _unit(steepness.dtype)
+    grown = 1.0 + (steepness.shape[-1] + 16.0) * unit
+    slope = (dual.norm(free) + slope_error / reach.least_cost) * grown
+    return dual.Minorant(intercept, slope, curvature / reach.least_cost**2 * grown)
+
+
+def confined_radius(
+    intercept: tf.Tensor,
+    steepness: tf.Tensor,
+    curvature: tf.Tensor,
+    reach: Reach,
+    slope_error: tf.Tensor | float = 0.0,
+    evaluations: int = _EVALUATIONS,
+) -> tf.Tensor:
+    """Returns the largest radius found over λ, `(n,)`: `‖δ‖ < r ⇒ f > 0`, rounding charged.
+
+    `r² = 2 S(λ)/λ`, S concave, has one peak. From the λ of the simple bound, golden sections of
+    its distance from the least λ; any λ is sound. Arguments as in `confined_minorant`.
+
+    Args:
+        evaluations: of S, at least 2.
+    """
+    simple = plain_minorant(intercept, steepness, curvature, reach, slope_error)
+    radius = dual.certified_radius(simple)
+    scale = tf.math.divide_no_nan(simple.slope, tf.minimum(radius, radius.dtype.max))
+    scale = tf.where(scale > 0.0, scale, 1.0)
+    floor = simple.curvature
+
+    def proved(order: tf.Tensor) -> tf.Tensor:
+        bound = confined_minorant(
+            intercept, steepness, curvature, reach, floor + scale * 10.0**order, slope_error
+        )
+        return dual.certified_radius(bound)
+
+    left, right = (tf.zeros_like(radius) + end for end in _ORDERS)
+    # As many points as there are evaluations, one new one after the first two.
+    low, high = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
+    at_low, at_high = proved(low), proved(high)
+    best = tf.maximum(at_low, at_high)
+    for _ in range(evaluations - 2):
+        rising = at_high >= at_low  # where neither proves anything, a larger λ does
+        left, right = tf.where(rising, low, left), tf.where(rising, right, high)
+        new = tf.where(rising, left + _GOLDEN * (right - left), right - _GOLDEN * (right - left))
+        found = proved(new)
+        best = tf.maximum(best, found)
+        low, high = tf.where(rising, high, new), tf.where(rising, new, low)
+        at_low, at_high = tf.where(rising, at_high, found), tf.where(rising, found, at_low)
+    return tf.maximum(best, radius)
+
+
+class Move(NamedTuple):
+    """A move that pays the price of entry with a probability.
+
+    Attributes:
+        displacement: e = ± θE, `(n, dim)`.
+        cost: `Σ θ (bE + dead)²`, `(n,)`.
+        spread: `Σ (θE² − e²)/2`, `(n,)`: what the mixture loses by curvature.
+    """
+
+    displacement: tf.Tensor
+    cost: tf.Tensor
+    spread: tf.Tensor
+
+
+def best_move(
+    gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach, multiplier: tf.Tensor
+) -> Move:
+    """Minimises `g·e + (κ/2)‖e‖²` plus the convex envelope of `(λ/2) C − (κ/2)‖e‖²`.
+
+    By coordinate, and exactly. A fixed point, with g = ∇f(u0 + e), is the û of the best bound
+    for λ. Only where a search looks depends on it.
+
+    Args:
+        gradient: `(n, dim)`.
+        curvature: κ ≥ 0, `(n,)`.
+        reach: of u0.
+        multiplier: λ with `λb² ≥ κ`, `(n,)`.
+    """
+    kappa, lam = curvature[:, None], multiplier[:, None]
+    limit, dead = reach.along(-gradient)
+    size, bent = tf.abs(gradient), lam * reach.cost * reach.cost
+    free, knee = _knee(kappa, lam, reach.cost, limit, dead)
+    barrier = lam * reach.cost * dead
+    # The envelope is a line as far as the knee: the price of a move that far, by its length.
+    price = barrier + 0.5 * free * knee + tf.math.divide_no_nan(0.5 * lam * dead * dead, knee)
+    on_line = (size - price) / tf.maximum(kappa, 1e-30)
+    move = tf.clip_by_value(tf.minimum(on_line, (size - barrier) / bent), 0.0, limit)
+    return _mixed(-tf.sign(gradient) * move, move, knee, reach.cost, dead)
+
+
+def mixture(
+    displacement: tf.Tensor, curvature: tf.Tensor, reach: Reach, multiplier: tf.Tensor
+) -> Move:
+    """Returns a given displacement, `(n, dim)`, as the move that comes to it on average."""
+    limit, dead = reach.along(displacement)
+    _, knee = _knee(curvature[:, None], multiplier[:, None], reach.cost, limit, dead)
+    return _mixed(displacement, tf.abs(displacement), knee, reach.cost, dead)
+
+
+def _knee(
+    kappa: tf.Tensor, lam: tf.Tensor, cost: tf.Tensor, limit: tf.Tensor, dead: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `λb² − κ` and the shortest move that is worth its price of entry."""
+    bent = lam * cost * cost
+    free = tf.maximum(bent - kappa, 0.0)
+    return free, tf.minimum(dead * tf.sqrt(lam / tf.maximum(free, 1e-30 * bent)), limit)
+
+
+def _mixed(
+    displacement: tf.Tensor, size: tf.Tensor, knee: tf.Tensor, cost: tf.Tensor, dead: tf.Tensor
+) -> Move:
+    whole = tf.maximum(size, knee)
+    paid = cost * whole + dead
+    return Move(
+        displacement,
+        tf.reduce_sum(tf.math.divide_no_nan(size, whole) * paid * paid, axis=-1),
+        0.5 * tf.reduce_sum(size * (whole - size), axis=-1),
+    )
+
+
+def _unit(dtype: tf.DType) -> float:
+    return 2.0**-52 if dtype == tf.float64 else 2.0**-23
+
+
+def _tiny(dtype: tf.DType) -> float:
+    return TINY if dtype == tf.float64 else FLOAT32_TINY

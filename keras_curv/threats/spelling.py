@@ -1,0 +1,103 @@
+"""How properties are spelled: `argmax`, `top_3`, `harmful:3,5`, `threshold:0.7`, `interval:0.1`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from keras_curv.errors import InputError
+from keras_curv.threats.property import ARGMAX, Harmful, Property, TopK
+from keras_curv.threats.scores import Interval, Threshold
+
+_FORMS = "argmax, top_K, harmful:3,5, harmful:TABLE.json, threshold:0.7, interval:0.1"
+_TOP = re.compile(r"top_([0-9]{1,9})", re.ASCII)
+
+
+def parse_property(spelling: str) -> Property:
+    """The property of a spelling.
+
+    - `top_3`;
+    - `harmful:3,5`, classes; `harmful:4>3,5;7>1`, by label; or `harmful:TABLE.json`, a file with
+      an object of labels and lists of classes, `{"4": [3, 5], "7": [1]}`;
+    - `threshold:0.7` for a model of one output, `threshold:2=0.7,3=0.1` for outputs 2 and 3;
+    - `interval:0.1` for every output, `interval:2=0.1` for output 2.
+
+    Raises:
+        InputError: it is none of these.
+
+    Example:
+        >>> parse_property("threshold:0=0.5,2=1").text
+        'the output stays on its side of 0.5 (output 0), 1 (output 2)'
+    """
+    name, _, rest = spelling.partition(":")
+    top = _TOP.fullmatch(spelling)
+    if spelling == ARGMAX.spelling:
+        return ARGMAX
+    if top:
+        return TopK(int(top[1]))
+    try:
+        if name == "harmful" and rest.endswith(".json"):
+            return Harmful(_table(pathlib.Path(rest)))
+        if name == "harmful" and ">" in rest:
+            return Harmful(_unique(part.split(">") for part in rest.split(";")))
+        if name == "harmful":
+            return Harmful(_classes(rest))
+        if name in ("threshold", "interval"):
+            return {"threshold": Threshold, "interval": Interval}[name](_values(rest))
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"the property {spelling!r} cannot be read: {error}") from error
+    raise InputError(f"a property must be one of {_FORMS}. Received: {spelling!r}")
+
+
+def _classes(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _values(text: str) -> float | dict[int, float]:
+    if "=" not in text:
+        return float(text)
+    pairs = [part.split("=") for part in text.split(",")]
+    values = {int(output): float(value) for output, value in pairs}
+    if len(values) < len(pairs):
+        raise ValueError("an output is named twice")
+    return values
+
+
+def _unique(pairs: Any, classes: Callable[[Any], list[int]] = _classes) -> dict[int, list[int]]:
+    table: dict[int, list[int]] = {}
+    for label, harmful in pairs:
+        if int(label) in table:
+            raise ValueError(f"label {int(label)} is named twice")
+        table[int(label)] = classes(harmful)
+    return table
+
+
+def _table(path: pathlib.Path) -> dict[int, list[int]]:
+    """The table of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[1], list)
+            for pair in pairs
+        ):
+            raise ValueError("not an object")
+        return _unique(pairs, lambda some: [_whole(rival) for rival in some])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(
+            f'{path} must be an object of labels and lists of classes, {{"4": [3, 5]}}: {error}'
+        ) from error
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no class")
+    return value
