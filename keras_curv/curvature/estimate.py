@@ -108,7 +108,7 @@ class CurvatureEstimate(keras.layers.Layer):
         outer = [1.0, *self._lipschitz(norms)]
         total = tf.zeros((self.classes**2,))
         for product, diagonal, pairs, before in zip(
-            products, self._diagonals(kernels, norms), vectors.pairs, outer, strict=True
+            products, self._diagonals(kernels, norms), vectors.pairs, outer, strict=False
         ):
             reach = product.forward(pairs)
             total += tf.reduce_sum(diagonal * reach * reach, axis=1) * before**2
