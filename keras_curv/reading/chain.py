@@ -18,8 +18,8 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import norm_bound, up
-from keras_curv.reading.flow import Source, ancestors
 from keras_curv.reading.limits import STORED_ENTRIES, TOTAL_ENTRIES, require_at_most
+from keras_curv.reading.sources import Source, ancestors
 
 
 @dataclasses.dataclass

@@ -6,8 +6,14 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.errors import InputError
+from keras_curv.network.piecewise import leaky_relu
+from keras_curv.network.unitwise import unit_wise
+from keras_curv.reading import joins
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
+
+_SLOPES = 64  # different ones of one layer, each with lines of its own; beyond, two ReLUs a unit
+_LEAST_SLOPE = 2.0**-60  # of a slope that is not 0; a server may flush what is much smaller
 
 
 def maximum(flow: Flow, edge: Ball) -> Flow:
@@ -54,6 +60,29 @@ def piecewise(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     if node.op == "LeakyRelu":
         return value.activated(f"leaky_relu({float(node.attr['alpha'].f)!r})")
     return value.activated(node.op.lower())
+
+
+def slopes_by_unit(node: node_def_pb2.NodeDef, value: Flow, factor: Ball) -> Flow:
+    """`PRelu` of `contractions.py`: `max(z, 0) + c max(−z, 0)`, a leaky ReLU with the slope −c.
+
+    Units of one slope are put next to one another, and back.
+    """
+    _require_flow(value)
+    slopes = -factor.value
+    distinct, kind = np.unique(slopes, return_inverse=True)
+    tiny = (distinct != 0.0) & (np.abs(distinct) < _LEAST_SLOPE)
+    if factor.overflows_float32() or np.any(factor.error) or np.any(factor.served):
+        raise InputError("the slopes must be constants as they are stored")
+    if len(distinct) > _SLOPES or np.any(tiny):
+        size = value.shift.shape[0]
+        below = value.scaled(Ball.exact(-np.ones(size))).activated("relu")
+        return joins.plus(value.activated("relu"), below.scaled(factor))
+    order = np.argsort(kind.reshape(-1), kind="stable")
+    counts = np.bincount(kind.reshape(-1), minlength=len(distinct)).tolist()
+    each = [leaky_relu(float(slope)) for slope in distinct]
+    sigma = unit_wise(zip(each, counts, strict=True))
+    result = value.rearranged(order).activated(sigma)
+    return result.rearranged(np.argsort(order).reshape(value.shape))
 
 
 def _require_flow(value: Flow) -> None:

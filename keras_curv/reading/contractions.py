@@ -3,6 +3,7 @@
 - Clipping by constants: `Maximum`, `Minimum` and `Relu` after one another become one `Clip`.
 - A dense layer on the last axis: `Reshape`, `MatMul`, `Reshape` become `RowsMatMul` before the last
   reshape. The first one has the batch in a product, of which no rule computes.
+- `PReLU`: `relu(z) + c · relu(−z)` with a constant c for each unit, as Keras spells it, is `PRelu`.
 - Dilated convolutions: `SpaceToBatchND`, a convolution, `BatchToSpaceND` become one.
 
 As in `patterns.py`, what is contracted *is* what the chain computes; anything else is left alone.
@@ -39,7 +40,7 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
     source = Source(nodes)
     found = {}
     for name, node in nodes.items():
-        found[name] = _clip(source, node) or _dilated(source, node) or node
+        found[name] = _clip(source, node) or _dilated(source, node) or _prelu(source, node) or node
         multiplied = _rows(source, node)
         if multiplied is not None:
             found[multiplied.name] = multiplied
@@ -120,6 +121,24 @@ def _rows(source: Source, node: NodeDef) -> NodeDef | None:
     inputs = [before.input[0], product.input[1]]
     # No node of a graph has a space in its name.
     return _with(product, "RowsMatMul", inputs, f"{product.name} in rows, for {node.name}")
+
+
+def _prelu(source: Source, node: NodeDef) -> NodeDef | None:
+    if node.op not in ("Add", "AddV2") or len(node.input) != 2:
+        return None
+    for above, below in (node.input, node.input[::-1]):
+        positive, product = source(above), source(below)
+        if positive is None or product is None or (positive.op, product.op) != ("Relu", "Mul"):
+            continue
+        for factor, mirrored in (product.input[:2], product.input[1::-1]):
+            negative = source(mirrored)
+            minus = source(negative.input[0]) if negative and negative.op == "Relu" else None
+            if minus is None or minus.op != "Neg":
+                continue
+            arguments = source(positive.input[0]), source(minus.input[0])
+            if arguments[0] is not None and arguments[0] is arguments[1]:
+                return _with(node, "PRelu", [positive.input[0], factor])
+    return None
 
 
 def _dilated(source: Source, node: NodeDef) -> NodeDef | None:

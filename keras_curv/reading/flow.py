@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import scipy.sparse
@@ -45,29 +44,9 @@ from keras_curv.reading.limits import (
     require_at_most,
     require_shape,
 )
+from keras_curv.reading.sources import Source, ancestors
 from keras_curv.reading.sparse_ball import SparseBall
 from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Source:
-    """What flows are affine in: the input, or what an activation makes of a flow.
-
-    Attributes:
-        size: entries of an example.
-        depth: activations on the longest way from the input to it, its own included.
-        flow: that it is made of; None for the input.
-        affine: the map of that flow.
-        reads: which entries of that flow's base the map may read, `(base,)`.
-        sigma: the activation; None for the logits, which have none.
-    """
-
-    size: int
-    depth: int = 0
-    flow: Flow | None = None
-    affine: Affine | None = None
-    reads: np.ndarray | None = None
-    sigma: Activation | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +135,22 @@ class Flow:
         return dataclasses.replace(self, sources=sources, base=base, kernel=kernel)
 
     def multiplied(self) -> Flow:
-        """The same with a kernel, an identity where there has been no product."""
+        """The same with a kernel; where there has been no product, one that nobody executes."""
         if self.kernel is not None:
             return self
-        identity = scipy.sparse.eye_array(self.shift.shape[0], format="csr")
-        product = self.times(Ball.exact(identity), Bounded(1.0))
-        return dataclasses.replace(product, shape=self.shape)
+        size, scale = self.shift.shape[0], self.scale
+        at = self.order, np.arange(size)
+        parts = (
+            scipy.sparse.csr_array((part, at), shape=(self.base, size))
+            for part in (scale.value, scale.error, scale.served)
+        )
+        kernel, large = Ball(*parts), self.base * size > sparse_affine.DENSE_UP_TO
+        return dataclasses.replace(
+            self,
+            kernel=SparseBall.of(kernel) if large else kernel.dense(),
+            scale=Ball.exact(np.ones(size)),
+            stencils=(Bounded(1.0).with_inputs_scaled(scale),),
+        )
 
     def scaled(self, factor: Ball) -> Flow:
         """Each entry times its factor, `(size,)`."""
@@ -313,9 +302,16 @@ class Flow:
         in_order = np.array_equal(self.order, np.arange(self.base))
         return rows if in_order else rows.with_rows(self.order, self.base)
 
+    def _as_product(self) -> Flow:
+        """The same, after a product with an identity where there has been none."""
+        if self.kernel is not None:
+            return self
+        identity = scipy.sparse.eye_array(self.shift.shape[0], format="csr")
+        return self.times(Ball.exact(identity), Bounded(1.0))
+
     def affine(self) -> Affine:
         """The map, with an identity for a kernel where there has been no product."""
-        flow = self.multiplied()
+        flow = self._as_product()
         kernel, shift = flow.kernel, flow.shift
         known = (
             kernel.value,
@@ -335,7 +331,7 @@ class Flow:
 
     def made(self, sigma: Activation | None = None) -> Source:
         """What an activation makes of it; without one, itself."""
-        flow = self.multiplied()
+        flow = self._as_product()
         return Source(
             size=flow.shift.shape[0],
             depth=1 + max(source.depth for source in flow.sources),
@@ -353,21 +349,6 @@ class Flow:
         require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
         sigma = activations.get(sigma) if isinstance(sigma, str) else sigma
         return Flow.input(self.shape, self.made(sigma))
-
-
-def ancestors(sources: Iterable[Source]) -> list[Source]:
-    """These sources and all that they are made of, each after those; each once."""
-    found: dict[Source, None] = {}
-    stack = [(source, False) for source in sources]
-    while stack:
-        source, ready = stack.pop()
-        if ready:
-            found[source] = None
-        elif source not in found:
-            before = () if source.flow is None else source.flow.sources
-            stack.append((source, True))
-            stack += [(each, False) for each in before if each not in found]
-    return list(found)
 
 
 def _largest_in_columns(

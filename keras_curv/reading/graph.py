@@ -74,7 +74,7 @@ def read_network(
         if name in values:
             continue
         try:
-            arguments = [values[_node_of(i)] for i in node.input if not i.startswith("^")]
+            arguments = [_value_of(values, i) for i in node.input if not i.startswith("^")]
             with np.errstate(all="ignore"):  # what overflows is refused by `Affine`
                 values[name] = apply(node, arguments)
             held += 0 if node.op in _SAME else _entries(values[name])
@@ -86,7 +86,10 @@ def read_network(
             raise InputError(
                 f"{source}: op {node.op} (node {name!r}) cannot be read: {error}"
             ) from error
-    flow = values[output.split(":")[0]]
+    try:
+        flow = _value_of(values, output)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
     if not isinstance(flow, Flow):
         raise InputError(f"{source}: the output does not depend on the input")
     try:
@@ -101,6 +104,8 @@ _SAME = (*patterns.HANDS_ON, "Reshape")
 
 def _entries(value: Any) -> int:
     """How many numbers a constant holds; a flow holds what its layers count."""
+    if isinstance(value, tuple):
+        return sum(_entries(part) for part in value)
     if isinstance(value, Flow):
         return value.shift.shape[0]
     return math.prod(np.shape(value.value if isinstance(value, Ball) else value))
@@ -109,8 +114,8 @@ def _entries(value: Any) -> int:
 def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[str, str]]:
     """Names of the activations on the way to a tensor, in order, each with that of its argument.
 
-    These are what `read_network` makes layers of: what `output` is computed from is a chain, so
-    each activation has the one before it among its ancestors.
+    Where `output` is computed from a chain, these are what `read_network` makes layers of. Where
+    branches meet they are not: layers are then fewer than activations, or have units that carry.
 
     Args:
         definition: a flat graph; variables may be read in it.
@@ -196,7 +201,15 @@ def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:
 
 
 def _node_of(tensor: str) -> str:
+    return tensor.partition(":")[0]
+
+
+def _value_of(values: dict[str, Any], tensor: str) -> Any:
+    """What a tensor is, of a node with one output or with a tuple of them."""
     name, _, index = tensor.partition(":")
+    value = values[name]
+    if isinstance(value, tuple):
+        return value[int(index or 0)]
     if index not in ("", "0"):
         raise InputError(f"tensor {tensor!r}: ops with several outputs are not supported")
-    return name
+    return value

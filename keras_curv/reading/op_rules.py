@@ -298,6 +298,14 @@ _rule("MaxPool", "MaxPoolV2")(pool_rules.max_pooled)
 _rule("Max")(pool_rules.largest_along)
 _rule("Clip")(clip_rules.clipped)
 _rule("Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
+
+
+@_rule("PRelu")
+def _prelu(node, value, factor):
+    factor = _need_constant(factor)
+    return clip_rules.slopes_by_unit(node, value, _per_example(factor, _grown(value, factor)))
+
+
 _RULES.update(image_rules.RULES | shape_rules.RULES)
 
 

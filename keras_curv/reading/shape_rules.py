@@ -112,6 +112,28 @@ def _joined(*values):
     return joins.joined(flows, place % rank - 1)
 
 
+def _split(node, *arguments):
+    """`Split` and `SplitV` along an axis of each example: a tuple of flows."""
+    if node.op == "Split":
+        axis, flow = arguments
+        sections = node.attr["num_split"].i
+    else:
+        flow, sizes, axis = arguments
+        sections = np.cumsum([int(size) for size in sizes])[:-1].tolist()
+        if any(int(size) < 1 for size in sizes):
+            raise InputError(f"sizes {[int(size) for size in sizes]} of parts are not supported")
+    if not isinstance(flow, Flow):
+        raise InputError("only supported for what depends on the input")
+    rank, place = len(flow.shape) + 1, int(axis)
+    if not -rank <= place < rank or place % rank == 0:
+        raise InputError("a split of the batch mixes examples")
+    if node.op == "SplitV" and sum(int(size) for size in sizes) != flow.shape[place % rank - 1]:
+        raise InputError("the sizes of the parts are not that of the whole")
+    positions = np.arange(flow.shift.shape[0]).reshape(flow.shape)
+    parts = np.split(positions, sections, axis=place % rank - 1)
+    return tuple(image_rules.picked(flow, part) for part in parts)
+
+
 def _prod(node, value, axis):
     keep = node.attr["keep_dims"].b
     return np.prod(_need_integers(value), axis=tuple(np.atleast_1d(axis)), keepdims=keep)
@@ -145,5 +167,7 @@ RULES: dict[str, Callable] = {
     "Pack": _pack,
     "ConcatV2": _concat,
     "Prod": _prod,
+    "Split": _split,
+    "SplitV": _split,
     "StridedSlice": _strided_slice,
 }

@@ -117,8 +117,8 @@ def _pre_activations(logits: tf.Tensor, network: Network, source: str) -> list[t
     found = graph.pre_activations(logits.graph.as_graph_def(), logits.op.name)
     if [name for name, _ in found] != [activation.name for activation in network.activations]:
         raise InputError(
-            f"{source}: a layer hides its activation in a function of its own, so there is no "
-            "certified signature for it"
+            f"{source}: a layer hides its activation in a function of its own, or branches meet, "
+            "so there is no certified signature for it"
         )
     return [
         tf.reshape(logits.graph.get_tensor_by_name(f"{name}:0"), (-1, width))

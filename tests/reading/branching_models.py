@@ -94,6 +94,12 @@ def _halves(x):
     return L.Concatenate()([L.Dense(3, "tanh")(x[:, :2]), x[:, 2:], L.Dense(2, "selu")(x[:, 1:4])])
 
 
+def _split(x):
+    narrow, wide = keras.ops.split(L.Dense(6, "tanh")(x), [2], axis=1)
+    first, second = keras.ops.split(wide, 2, axis=1)
+    return L.Concatenate()([narrow, first - second, L.Dense(2, "softplus")(second)])
+
+
 def _maxout(x):
     h = L.Reshape((3, 4))(L.Dense(12)(x))
     return keras.ops.max(h, axis=1)
@@ -115,6 +121,7 @@ BRANCHING = {
     "maximum": _of(VECTOR, _extreme(L.Maximum())),
     "minimum": _of(VECTOR, _extreme(L.Minimum())),
     "average": _of(VECTOR, _extreme(L.Average())),
+    "split": _of(VECTOR, _split),
     "maxout": _of(VECTOR, _maxout),
     "prelu": _of(VECTOR, lambda x: L.PReLU()(L.Dense(4)(x))),
     "prelu, shared": _of(

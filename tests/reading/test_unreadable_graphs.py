@@ -106,7 +106,8 @@ UNREADABLE = {  # name: body, words of the message
         lambda x, n: tf.reshape(tf.reshape(x, (-1, 2)) @ tf.ones((2, 3)), (-1, 6)),
         ["MatMul", "product"],
     ),
-    "split into several": (lambda x, n: tf.concat(tf.split(x, 2, 1), 1) @ n.w, ["several outputs"]),
+    "split of examples": (lambda x, n: tf.split(x, 1, 0)[0] @ n.w, ["Split", "batch"]),
+    "unstacked": (lambda x, n: tf.stack(tf.unstack(x, axis=1)[:4], 1) @ n.w, ["Unpack"]),
     "clip by another batch": (lambda x, n: n(tf.minimum(x, x[:, None])[:, 0]), ["Minimum", "mix"]),
     "rounding": (lambda x, n: n(tf.round(x)), ["Round"]),
     "integer cast": (

@@ -14,6 +14,7 @@ from keras_oracle import HEADS, SERVED_TOLERANCE, randomize
 
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.interval import IntervalCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
 from keras_curv.curvature.bounds import curvature_bounds
@@ -233,6 +234,8 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
     tolerance = SERVED_TOLERANCE * np.maximum(1.0, np.abs(ours).max())
     np.testing.assert_allclose(served.call(tf.constant(x)), ours, rtol=0.0, atol=tolerance)
     _assert_inside_bounds(network, flat, rng)
+    if served.head == "logits":
+        _assert_charged(network, flat, np.float64(served.call(tf.constant(x))))
     methods = [LipschitzCertificate, LinearBoundCertificate, IntervalCertificate]
     if all(activation.smooth for activation in network.activations):
         methods.append(CurvatureCertificate)
@@ -248,6 +251,18 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
         tf.config.run_functions_eagerly(False)
     label = network.logits(flat).numpy().argmax(axis=1)
     assert np.all(_lowest_margins(network, flat, label, 0.9999 * best, rng) > 0.0)
+
+
+def _assert_charged(network: Network, x, served):
+    """What serving in float32 takes off margins is within its charge."""
+    real = network.logits(x).numpy()
+    label = real.argmax(axis=1)
+    rivals = np.array([[t for t in range(network.classes) if t != y] for y in label])
+    charge = Float32Error(network)(x, label, rivals, np.zeros(rivals.shape))
+    off = (served - real)[np.arange(len(x)), label][:, None] - np.take_along_axis(
+        served - real, rivals, axis=1
+    )
+    assert np.all(np.abs(off) <= charge)
 
 
 def _assert_inside_bounds(network: Network, x, rng, count=12):

@@ -1,0 +1,51 @@
+"""What flows are affine in: the input, and what activations make of flows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+
+if TYPE_CHECKING:
+    from keras_curv.reading.flow import Flow
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """What flows are affine in: the input, or what an activation makes of a flow.
+
+    Attributes:
+        size: entries of an example.
+        depth: activations on the longest way from the input to it, its own included.
+        flow: that it is made of; None for the input.
+        affine: the map of that flow.
+        reads: which entries of that flow's base the map may read, `(base,)`.
+        sigma: the activation; None for the logits, which have none.
+    """
+
+    size: int
+    depth: int = 0
+    flow: Flow | None = None
+    affine: Affine | None = None
+    reads: np.ndarray | None = None
+    sigma: Activation | None = None
+
+
+def ancestors(sources: Iterable[Source]) -> list[Source]:
+    """These sources and all that they are made of, each after those; each once."""
+    found: dict[Source, None] = {}
+    stack = [(source, False) for source in sources]
+    while stack:
+        source, ready = stack.pop()
+        if ready:
+            found[source] = None
+        elif source not in found:
+            before = () if source.flow is None else source.flow.sources
+            stack.append((source, True))
+            stack += [(each, False) for each in before if each not in found]
+    return list(found)
