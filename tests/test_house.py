@@ -65,6 +65,10 @@ def test_the_imports_are_seen():
     assert "network" in graph["curvature"] and "certificates" in graph["rows"]
 
 
+def test_threats_know_networks_and_no_certificate():
+    assert arrows(PACKAGE)["threats"] <= {"network", "numerics", "dual", "errors"}
+
+
 def test_a_circle_would_be_found():
     lazy = "def f():\n    from keras_curv.certificates.certifier import Certifier\n"
     assert imported_rooms(lazy) == {"certificates"}

@@ -65,6 +65,25 @@ MODEL.define(
     "What must not change within a radius. argmax: the predicted class; top_3: that the label is among the 3 largest logits; harmful:3,5: that no such class gets above the label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output is; interval:0.1: the output, by as much.",
 )
 
+MODEL.define(
+    "string",
+    "threat",
+    None,
+    "File of what the attacker may do (.json or .npz): scale, weights by feature; frozen, features that do not change; basis, directions of change; low and high, between which he stays. Default: any change.",
+)
+MODEL.define(
+    "string",
+    "scale",
+    None,
+    "Weights by feature, between commas, or one: radii are in these units. Short for a --threat.",
+)
+MODEL.define(
+    "string",
+    "box",
+    None,
+    "LOW,HIGH, between which the attacker stays, as 0,1; one may be left away. This is a weaker claim than one of all changes, and reports say so. Short for a --threat.",
+)
+
 NAMED = COMMAND.section("A data set by name")
 NAMED.define(
     "string",
@@ -308,6 +327,9 @@ def certify_requests() -> dict:
 
 def common_options() -> dict:
     """The options that both kinds of run have."""
+    with quiet_stderr():
+        from keras_curv.threats.threat_file import parse_threat
+
     if FLAGS.runner is not None:
         with quiet_stderr(), contextlib.suppress(ImportError):
             import keras_curv.runs.beam  # noqa: F401  which greets too
@@ -316,6 +338,7 @@ def common_options() -> dict:
     if FLAGS.radius:
         options["radii"] = FLAGS.radius
     return options | {
+        "threat": parse_threat(FLAGS.threat, FLAGS.scale, FLAGS.box),
         "required": FLAGS.require_certified_accuracy,
         "beam_options": FLAGS.beam_option or (),
         "progress": at_terminal(),

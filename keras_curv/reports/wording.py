@@ -5,7 +5,8 @@ from __future__ import annotations
 import decimal
 import math
 
-from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.threat import PLAIN, UNRESTRICTED
 
 _RIVALS_TEXT = {
     "all": "all (a certificate of the classifier)",
@@ -28,7 +29,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     return [
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
         ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
-        ("units", units(summary["input_scale"])),
+        ("units", claim(summary).get("units") or units(summary["input_scale"])),
         *_claim(summary),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
         *_smoothing(summary),
@@ -38,17 +39,29 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     ]
 
 
-def held(summary: dict) -> str:
-    """Returns what does not change within a radius, as a sentence without its end."""
-    return Property.parse(summary.get("property", ARGMAX.spelling)).text
+def claim(summary: dict) -> dict[str, str | None]:
+    """Returns which changes a run is about and what holds under them, in words."""
+    return summary.get("claim") or {"changes": UNRESTRICTED.text, "holds": ARGMAX.text}
+
+
+def is_usual(summary: dict) -> bool:
+    """Whether it is the prediction that holds, under any change."""
+    usual = summary.get("threat", PLAIN) == PLAIN
+    return usual and summary.get("property", ARGMAX.spelling) == ARGMAX.spelling
 
 
 def _claim(summary: dict) -> list[tuple[str, str]]:
-    """Returns what is claimed, and against which rivals."""
+    """Returns what is claimed: against which rivals, and under which threat."""
+    words, found = claim(summary), []
     spelling = summary.get("property", ARGMAX.spelling)
     if spelling == ARGMAX.spelling:
-        return [("rivals", _RIVALS_TEXT[summary["rivals"]])]
-    return [("property", f"{held(summary)} ({spelling}; NOT a certificate of the prediction)")]
+        found.append(("rivals", _RIVALS_TEXT[summary["rivals"]]))
+    else:
+        text = f"{words['holds']} ({spelling}; NOT a certificate of the prediction)"
+        found.append(("property", text))
+    if summary.get("threat", PLAIN) != PLAIN:
+        found.append(("threat", f"{words['changes']} (NOT a certificate for other changes)"))
+    return found
 
 
 def percent(fraction: float, digits: int = 2) -> str:

@@ -41,6 +41,7 @@ class Row(NamedTuple):
         baseline_version, baseline_prediction, baseline_radius, baseline_status: what the baseline
             answers; "", −1, 0 and "" where there is none.
         property: what does not change within the radius, as `--property` spells it.
+        threat: what the attacker may do; "l2" is any change of that norm.
     """
 
     index: int  # type: ignore[assignment]  # of a tuple, which has a method of that name
@@ -65,6 +66,7 @@ class Row(NamedTuple):
     baseline_radius: float = 0.0
     baseline_status: str = ""
     property: str = "argmax"
+    threat: str = "l2"
 
     @classmethod
     def from_certificates(
@@ -127,7 +129,8 @@ class Row(NamedTuple):
 
 
 EXAMPLE_COLUMNS = Row._fields[: Row._fields.index("file")]
-QUALIFIED_COLUMNS = (*EXAMPLE_COLUMNS, "property")  # of a claim other than the usual one
+QUALIFIED = ("property", "threat")  # further columns, of a claim other than the usual one
+QUALIFIED_COLUMNS = (*EXAMPLE_COLUMNS, *QUALIFIED)
 REQUEST_COLUMNS = (
     *("index", "file", "record", "example", "timestamp", "version", "signature"),
     *EXAMPLE_COLUMNS[EXAMPLE_COLUMNS.index("prediction") :],

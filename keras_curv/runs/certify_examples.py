@@ -19,11 +19,10 @@ from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import plain_shape
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
-from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
+from keras_curv.rows.row import QUALIFIED, QUALIFIED_COLUMNS, Row
 from keras_curv.runs.job import Job, same_job_factory
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
-from keras_curv.threats.property import ARGMAX
 from keras_curv.version import __version__
 
 _READ_AT_ONCE = 1024  # examples, for their labels
@@ -91,7 +90,7 @@ class ExampleJob(Job):
         require_positive(float(self._scale), "input_scale, in float32,")
         smoothing, rivals = options.smoothing, options.rivals
         method, guarantee = options.method, options.guarantee
-        self._qualified = options.property != ARGMAX
+        self._qualified = options.qualified
         if self._qualified:
             self.columns = QUALIFIED_COLUMNS
         certifier: Certifier | SmoothedClassifier
@@ -104,7 +103,8 @@ class ExampleJob(Job):
             require_one_of(rivals, VOTE_RIVALS, "rivals, with smoothing,")
             if self._qualified:
                 raise InputError(
-                    f"smoothing is for argmax. Received: the property {options.property}"
+                    "smoothing is for argmax under any change. "
+                    f"Received: {options.property}, {options.threat}"
                 )
             if method != "auto" or guarantee != "real":
                 raise InputError(
@@ -116,6 +116,7 @@ class ExampleJob(Job):
             method, guarantee = "smoothing", "probabilistic"
         self.examples, self.count = examples, examples.count
         self.served = served = certifier.served
+        self._network = certifier.method.network if smoothing is None else served.network
         fit = _fitting_shape(examples, served)
         scale = self._scale
         self.as_input = lambda x: fit(x if scale == 1.0 else x * scale)
@@ -141,7 +142,8 @@ class ExampleJob(Job):
             result = self._certify(self.as_input(x), y, rivals=rivals, seed=seed, first_index=start)
             rows = Row.from_certificates(result, y, start, rivals)
             if self._qualified:
-                rows = [row._replace(property=self.settings["property"]) for row in rows]
+                claim = {name: self.settings[name] for name in QUALIFIED}
+                rows = [row._replace(**claim) for row in rows]
             yield rows
             start += len(rows)
 
@@ -177,6 +179,7 @@ class ExampleJob(Job):
             "input_shape": list(self.served.input_shape),
             "classes": network.classes,
             "depth": network.depth,
+            "claim": self._options.claim,
         }
 
     def cases(self, rows: Sequence[Row]) -> list[Case]:
@@ -184,10 +187,10 @@ class ExampleJob(Job):
         if not rows:
             return []
         x = self.examples.at([row.index for row in rows])
-        if self._options.smoothing is not None or self._qualified:
+        if self._options.smoothing is not None or not self._options.searched:
             return [Case(row, example) for row, example in zip(rows, x, strict=True)]
         scale = float(self._scale)
-        return find_cases(rows, x, self.as_input(x), network=self.served.network, scale=scale)
+        return find_cases(rows, x, self.as_input(x), network=self._network, scale=scale)
 
 
 def _load_job(path: str, origin: Callable[[], Examples], options: ExampleOptions) -> ExampleJob:

@@ -15,6 +15,7 @@ from keras_curv.reading.files import GRAPH, INDEX
 from keras_curv.reports.plot import require_plottable
 from keras_curv.rows.row_file import settings_path
 from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.threat import UNRESTRICTED, Threat
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 
@@ -27,6 +28,7 @@ class RunOptions:
         signature: of the SavedModel; of logged requests, for those that name none.
         method, guarantee, tolerance: as for `certify`.
         property: what must not change, a `Property` or its spelling.
+        threat: what the attacker may do.
         decide: ask for no more of each example than whether each of the radii is proved, or an
             adversarial point within it is known, which is many times faster. The radii in rows are
             proved all the same, and may be far from the largest.
@@ -54,6 +56,7 @@ class RunOptions:
     guarantee: str = "real"
     tolerance: float = 0.01
     property: Property | str = ARGMAX
+    threat: Threat = UNRESTRICTED
     decide: bool = False
     batch_size: int | None = None
     radii: Sequence[float] = DEFAULT_RADII
@@ -99,6 +102,7 @@ class RunOptions:
             "guarantee": self.guarantee,
             "tolerance": self.tolerance,
             "property": self.property,
+            "threat": self.threat,
             "decide": self.radii if self.decide else None,
         }
 
@@ -109,6 +113,26 @@ class RunOptions:
             "tolerance": self.tolerance,
             "decide": list(self.radii) if self.decide else None,
             "property": str(self.property),
+            "threat": str(self.threat),
+        }
+
+    @builtins.property
+    def qualified(self) -> bool:
+        """Whether the claim is another one than of the prediction under any change."""
+        return self.property != ARGMAX or not self.threat.plain
+
+    @builtins.property
+    def searched(self) -> bool:
+        """Whether adversarial points can be searched: of the prediction, in the input's units."""
+        return self.property == ARGMAX and self.threat.moves_freely
+
+    @builtins.property
+    def claim(self) -> dict:
+        """What is claimed, in words: which changes, what holds, units other than the input's."""
+        return {
+            "changes": self.threat.text,
+            "holds": self.property.text,
+            "units": self.threat.units,
         }
 
     @builtins.property

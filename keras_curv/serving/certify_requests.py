@@ -15,7 +15,7 @@ from keras_curv.errors import InputError, visible
 from keras_curv.files import replacing, writing
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
-from keras_curv.rows.row import REQUEST_COLUMNS, Row
+from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.job import Job, same_job_factory
 from keras_curv.runs.options import RunOptions
@@ -25,7 +25,6 @@ from keras_curv.serving.options import RequestOptions
 from keras_curv.serving.outcomes import certify_block
 from keras_curv.serving.requests import CHANGED, Batch, RequestLog
 from keras_curv.serving.versions import Versions
-from keras_curv.threats.property import ARGMAX
 from keras_curv.version import __version__
 
 BATCH_SIZE = 512
@@ -79,9 +78,13 @@ class RequestJob(Job):
 
     def __init__(self, log: RequestLog, options: RequestOptions):
         self._log, self._options = log, options
-        self._qualified = options.property != ARGMAX
+        self._qualified = options.qualified
         if self._qualified:
-            self.columns = (*REQUEST_COLUMNS, "property")
+            self.columns = (*REQUEST_COLUMNS, *QUALIFIED)
+        if options.threat.confined:
+            raise InputError(
+                "logged requests may be outside of any box: --box, low and high are not for them"
+            )
         self._survey = log.survey(options.limit)
         for side in log.sides:
             if side.refused() and not side.models():
@@ -109,7 +112,8 @@ class RequestJob(Job):
         for block in self._log.blocks(self.settings["batch_size"], start, self.count):
             rows = certify_block(block, start)
             if self._qualified:
-                rows = [row._replace(property=self.settings["property"]) for row in rows]
+                claim = {name: self.settings[name] for name in QUALIFIED}
+                rows = [row._replace(**claim) for row in rows]
             yield rows
             start += len(rows)
         if self._survey.broken is not None:
@@ -150,6 +154,7 @@ class RequestJob(Job):
             "input_shape": _common([list(one.input_shape) for one in served]),
             "classes": _common([one.network.classes for one in served]),
             "depth": _common([one.network.depth for one in served]),
+            "claim": self._options.claim,
         }
 
     def cases(self, rows: Sequence[Row]) -> list[Case]:

@@ -15,6 +15,7 @@ from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import LoggedRequest
 from keras_curv.serving.refusal import Refusal
 from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.threat import UNRESTRICTED, Threat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Versions:
             served it, or to the newest where it names none. Or one SavedModel directory; then
             every request belongs to it, whatever version it names.
         signature: of requests that name none.
-        method, guarantee, tolerance, property, decide: as for `Certifier`.
+        method, guarantee, tolerance, property, threat, decide: as for `Certifier`.
 
     Attributes:
         path: as given.
@@ -60,6 +61,7 @@ class Versions:
         guarantee: str = "real",
         tolerance: float = 0.01,
         property: Property | str = ARGMAX,
+        threat: Threat = UNRESTRICTED,
         decide: Sequence[float] | None = None,
     ):
         self.path = str(path)
@@ -82,6 +84,7 @@ class Versions:
             "guarantee": guarantee,
             "tolerance": tolerance,
             "property": property,
+            "threat": threat,
             "decide": decide,
         }
         self._inputs: dict[str, dict[str, list[str]] | Refusal] = {}

@@ -115,6 +115,13 @@ class Threat:
         return self._scale is None and self._basis is None
 
     @property
+    def units(self) -> str | None:
+        """What radii are measured in, if not the model's input."""
+        if self._basis is not None:
+            return "the length of ξ, of which changes are Bξ"
+        return None if self._scale is None else "the weights s of the features"
+
+    @property
     def text(self) -> str:
         """The threat in words."""
         if self._basis is not None:

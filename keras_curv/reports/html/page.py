@@ -26,18 +26,18 @@ from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.html.templates import ENVIRONMENT
 from keras_curv.reports.plot import last_radius
 from keras_curv.reports.requests import request_reasons, request_tables
-from keras_curv.reports.wording import facts, held, number, percent, units
+from keras_curv.reports.wording import claim, facts, is_usual, number, percent, units
 
 _CLASSES = 24  # drawn at most
 
 _PROVED = {
     "real": (
-        "For every example with a radius r and every change δ of it with ‖δ‖₂ < r, {held}. This "
+        "For every example with a radius r and all {changes}: {holds}. This "
         "holds in real arithmetic on the stored weights; the rounding of this computation is "
         "charged to r, what a server loses by running the model in float32 is not."
     ),
     "float32": (
-        "For every example with a radius r and every change δ of it with ‖δ‖₂ < r, {held}. This "
+        "For every example with a radius r and all {changes}: {holds}. This "
         "holds for what a server computes in float32, in any order of its sums, with IEEE single "
         "precision and ordinary products: no TF32, bfloat16, Winograd or FFT."
     ),
@@ -73,8 +73,8 @@ def render(
     shares = [] if clean is None else [("0 (clean)", percent(clean))]
     shares += [(radius, percent(fraction)) for radius, fraction in certified.items()]
     counts = {Status[name]: count for name, count in summary["statuses"].items() if count}
-    usual = summary.get("property", "argmax") == "argmax"
-    searched = summary["guarantee"] != "probabilistic" and usual
+    searched = any(case.point is not None for case in cases) or is_usual(summary)
+    searched &= summary["guarantee"] != "probabilistic"
     shapes = list(dict.fromkeys(case.x.shape for case in cases))
     galleries = [gallery([c for c in cases if c.x.shape == shape], searched) for shape in shapes]
     return ENVIRONMENT.get_template("report.html.j2").render(
@@ -82,7 +82,7 @@ def render(
         summary=summary,
         shares=shares,
         curve=charts.curve(report_data.radii, certified, clean, units(summary["input_scale"])),
-        proved=_PROVED[summary["guarantee"]].format(held=held(summary)),
+        proved=_PROVED[summary["guarantee"]].format(**claim(summary)),
         terms=[("model", summary["saved_model"]), ("data", summary["dataset"]), *facts(summary)],
         statuses=[(s.name.lower(), f"{count:,}", s.text) for s, count in counts.items()],
         classes=_classes(summary, report_data),

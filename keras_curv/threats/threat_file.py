@@ -1,0 +1,104 @@
+"""Threats from files and from the command line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from keras_curv.errors import InputError
+from keras_curv.threats.threat import UNRESTRICTED, Threat
+
+_KEYS = ("scale", "frozen", "basis", "low", "high")
+
+
+def load_threat(path: str) -> Threat:
+    """Reads a threat: arrays by the names of what `Threat` takes, in a .json or .npz file.
+
+    In JSON null stands for a limit that there is not, alone or in a list.
+
+    Raises:
+        InputError: the file cannot be read, names something else, or is no threat.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        ...     file.write('{"scale": [0.5, 2.0], "low": [0, null]}') and file.flush()
+        ...     print(load_threat(file.name))
+        scale 0.5,2.0; low 0.0,-inf
+    """
+    suffix = pathlib.Path(path).suffix
+    if suffix not in (".json", ".npz"):
+        raise InputError(f"{path} must be a .json or .npz file")
+    try:
+        arrays = _from_json(path) if suffix == ".json" else _from_npz(path)
+    except Exception as error:  # zipfile, OSError, ValueError: whatever a broken file raises
+        raise InputError(f"{path} cannot be read as a threat: {error}") from error
+    unknown = [key for key in arrays if key not in _KEYS]
+    if unknown or not arrays:
+        raise InputError(
+            f"{path} must have some of {', '.join(_KEYS)}. "
+            f"Received: {', '.join(map(repr, unknown)) or 'nothing'}"
+        )
+    try:
+        return Threat(**arrays)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def parse_threat(path: str | None, scale: str | None, box: str | None) -> Threat:
+    """The threat of `--threat`, or of its shortcuts `--scale` and `--box`.
+
+    Args:
+        path: of a file; nothing else then.
+        scale: weights, one or as many as features, between commas.
+        box: `LOW,HIGH`; either may be left away.
+
+    Raises:
+        InputError: one of these means nothing, or a file is given beside.
+
+    Example:
+        >>> print(parse_threat(None, "0.5", "0,"))
+        scale 0.5; low 0.0
+    """
+    if path is not None:
+        if scale is not None or box is not None:
+            raise InputError("--threat says all: no --scale or --box beside it")
+        return load_threat(path)
+    options: dict[str, Any] = {}
+    if scale is not None:
+        weights = [_number(part, "--scale") for part in scale.split(",")]
+        options["scale"] = weights[0] if len(weights) == 1 else weights
+    if box is not None:
+        ends = box.split(",")
+        if len(ends) != 2 or not any(end.strip() for end in ends):
+            raise InputError(
+                f"--box must be LOW,HIGH, one of which may be empty. Received: {box!r}"
+            )
+        for name, end in zip(("low", "high"), ends, strict=True):
+            options[name] = _number(end, "--box") if end.strip() else None
+    return Threat(**options) if options else UNRESTRICTED
+
+
+def _number(text: str, flag: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"{flag} must be numbers between commas. Received: {text!r}") from error
+
+
+def _from_json(path: str) -> dict[str, Any]:
+    found = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _from_npz(path: str) -> dict[str, Any]:
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError("not an .npz file")
+    with archive:
+        return {key: archive[key] for key in archive.files}

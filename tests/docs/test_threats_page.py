@@ -1,0 +1,37 @@
+"""The page on threats and properties runs as printed, and says what comes out."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import scripts
+from test_tutorial import BLOCK, run_shell
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "threats.md"
+
+
+@pytest.fixture(scope="module")
+def names():
+    """What the blocks leave; they write no file."""
+    left = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for language, block in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
+            if language == "sh":
+                run_shell(scripts.load("certify"), block)
+            else:
+                exec(compile(block, str(PAGE), "exec"), left)
+    return left
+
+
+def test_what_the_page_says_of_diabetes(names):
+    assert len(names["x"]) == 89 and names["smallest"] > 1.0
+    assert 0.3 < names["rises"] < 0.7
+    threat = (ROOT / "saved_models" / "diabetes_threat.json").read_text(encoding="utf-8")
+    assert threat.strip() in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_box_is_worth_something_for_pixels(names):
+    assert names["gain"] > 1.02
+    assert np.all(names["confined"].radius >= names["unrestricted"].radius)

@@ -1,0 +1,84 @@
+"""Small networks under properties and threats, and points of a ball to attack them at."""
+
+import keras
+import numpy as np
+
+from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.network.network import Network, Scores
+from keras_curv.threats.property import ARGMAX
+
+METHODS_AND_SIGMAS = [
+    (method, "relu" if method in ("quadratic", "coap") else "tanh") for method in METHODS
+]
+GRID = 81
+
+
+def model_of(network, head=None):
+    """A Keras model of a network's weights; kernels that are float32 numbers stay as they are."""
+    names = [*(activation.name for activation in network.activations), head]
+    layers = [
+        keras.layers.Dense(affine.fan_out, activation=name)
+        for affine, name in zip(network.affines, names, strict=True)
+    ]
+    model = keras.Sequential([keras.Input((network.dim,)), *layers])
+    for layer, affine in zip(layers, network.affines, strict=True):
+        layer.set_weights([affine.kernel, affine.bias])
+    return model
+
+
+def ball(dim, radius, rng):
+    """Points of a ball, on a grid where it is flat, else drawn, many of them near the sphere."""
+    if dim == 2:
+        points = np.stack(np.meshgrid(*[np.linspace(-1, 1, GRID)] * 2), -1).reshape(-1, 2)
+        angle = np.linspace(0, 2 * np.pi, 721)
+        points = np.concatenate([points, np.stack([np.cos(angle), np.sin(angle)], 1)])
+        points = points[np.linalg.norm(points, axis=1) <= 1.0]
+    else:
+        points = rng.standard_normal((20_000, dim))
+        points /= np.linalg.norm(points, axis=1, keepdims=True)
+        points *= rng.uniform(size=(len(points), 1)) ** 0.1
+    return radius * points
+
+
+def drawn(rng, random_network, sizes, activation="tanh"):
+    return random_network(rng, sizes, activation, scale=2.0)
+
+
+def of(network, held, method="auto", **options):
+    """Certificates of a property on a network, without a model around it."""
+    made = held.network(network)
+    method = choose_method(method, made, **options)
+
+    def certified(x, label=None):
+        whole = np.concatenate([x, held.numbers(network, x)], axis=1)
+        return method.certify(whole, label, property=held)
+
+    return certified
+
+
+def scores(rng, random_network, outputs, activation="tanh", hidden=7):
+    network = random_network(rng, (2, hidden, max(outputs, 2)), activation, scale=2.0)
+    *first, last = network.affines
+    return Scores.from_weights(
+        [*(a.kernel for a in first), last.kernel[:, :outputs]],
+        [*(a.bias for a in first), last.bias[:outputs]],
+        activation,
+    )
+
+
+def float32_network(rng, random_network, sizes, activation):
+    """A network that a Keras model holds exactly."""
+    network = random_network(rng, sizes, activation, scale=2.0)
+    parts = [(a.kernel.astype(np.float32), a.bias.astype(np.float32)) for a in network.affines]
+    return Network.from_weights(*zip(*parts, strict=True), activation)
+
+
+def of_threat(network, threat, method="auto", held=ARGMAX):
+    """Certificates under a threat, without a model around the network."""
+    made = choose_method(method, threat.network(held.network(network), network.dim))
+
+    def certified(x):
+        numbers = held.numbers(network, x)
+        return made.certify(np.concatenate([threat.coordinates(x), numbers], axis=1), property=held)
+
+    return certified

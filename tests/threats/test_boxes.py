@@ -1,0 +1,154 @@
+"""Attackers confined to a box: radii are attacked inside of it, and never below those without."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_threat, scores
+
+from keras_curv import Property, Threat, certify
+from keras_curv.attacks.closest import closest_points
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.best_of import choose_method
+from keras_curv.threats.box import least_linear
+from keras_curv.threats.confined import Reach
+
+UNIT_BOX = Threat(low=0.0, high=1.0)
+THREATS = [
+    UNIT_BOX,
+    Threat(low=0.0),
+    Threat(low=[0.0, -np.inf], high=[np.inf, 1.0]),
+    Threat(low=0.0, high=1.0, scale=[0.3, 2.0]),
+    Threat(low=0.0, high=1.0, frozen=[1]),
+]
+
+
+def drawn_inside(rng, count, dim):
+    """Inputs of the unit box, some of them on its sides."""
+    return np.clip(rng.uniform(-0.5, 1.5, (count, dim)), 0.0, 1.0)
+
+
+def inside(threat, one, radius, rng):
+    """Inputs that the attacker may give, near to one of two features."""
+    factor, fixed = threat.factors(2)
+    low, high = threat.limits(2)
+    moved = one + ball(2, min(radius, 50.0), rng) * np.where(fixed, 0.0, factor)
+    edges = np.clip(moved, low, high)  # no farther from `one`
+    return np.concatenate([moved[(moved == edges).all(axis=1)], edges])
+
+
+CASES = [
+    *((method, activation, THREATS[3]) for method, activation in METHODS_AND_SIGMAS),
+    *(("crc", "tanh", threat) for threat in THREATS),
+]
+
+
+@pytest.mark.parametrize("method, activation, threat", CASES)
+def test_no_class_changes_inside(method, activation, threat, rng, random_network):
+    network = float32_network(rng, random_network, (2, 9, 3), activation)
+    x = drawn_inside(rng, 9, 2)
+    found = of_threat(network, threat, method)(x)
+    for one, radius, label in zip(x, found.radius, found.prediction, strict=True):
+        if radius > 0.0:
+            around = network.logits(inside(threat, one, radius, rng)).numpy()
+            assert (around.argmax(axis=1) == label).all()
+    assert (found.radius > 0.0).sum() >= 6
+
+
+@pytest.mark.parametrize("method, activation", [
+    ("crc", "tanh"), ("crc", "softplus"), ("crown", "tanh"), ("crown", "relu"),
+    ("quadratic", "relu"), ("crc_local", "tanh"), ("lipschitz", "tanh"),
+])  # fmt: skip
+def test_no_radius_is_below_that_without_a_box(method, activation, rng, random_network):
+    network = float32_network(rng, random_network, (5, 9, 3), activation)
+    x = drawn_inside(rng, 30, 5)
+    confined, plain = (
+        of_threat(network, UNIT_BOX, method)(x),
+        choose_method(method, network).certify(x),
+    )
+    # The ball bounds stop at points of a grid, a fraction of 0.3 % apart.
+    loose = 0.0 if method in ("crc", "lipschitz") else 3e-3
+    assert (confined.radius >= plain.radius * (1.0 - loose)).all()
+    if method != "lipschitz":
+        assert (confined.radius > 1.02 * plain.radius).sum() >= 5
+
+
+def test_a_wide_box_is_none(rng, random_network):
+    network = float32_network(rng, random_network, (5, 9, 3), "tanh")
+    x = rng.standard_normal((9, 5))
+    for method in ("crc", "crown", "lipschitz", "crc_local"):
+        wide = of_threat(network, Threat(low=-1e6, high=1e6), method)(x)
+        plain = choose_method(method, network).certify(x)
+        np.testing.assert_allclose(wide.radius, plain.radius, rtol=3e-3)
+        np.testing.assert_array_equal(wide.nearest_rival, plain.nearest_rival)
+
+
+def test_radii_of_a_box_are_near_to_what_a_grid_finds(rng, random_network):
+    network = float32_network(rng, random_network, (2, 5, 3), "softplus")
+    x = drawn_inside(rng, 20, 2)
+    found = of_threat(network, UNIT_BOX, "crc")(x)
+    finite = np.isfinite(found.radius)
+    broken = 0
+    for one, radius, label in zip(
+        x[finite], found.radius[finite], found.prediction[finite], strict=True
+    ):
+        around = network.logits(inside(UNIT_BOX, one, 1.1 * radius, rng)).numpy()
+        broken += (around.argmax(axis=1) != label).any()
+    assert broken >= 0.7 * finite.sum() and finite.sum() >= 5
+
+
+def test_a_class_that_the_whole_box_has_is_certified_for_good(rng, random_network):
+    network = float32_network(rng, random_network, (2, 5, 3), "softplus")
+    x = np.array([[0.5, 0.5], [0.0, 1.0]], np.float32)
+    small = Threat(low=x[0] - 1e-3, high=x[0] + 1e-3)
+    model = model_of(network)
+    assert certify(model, x[:1], threat=small).radius[0] == np.inf
+    assert np.isfinite(certify(model, x[:1]).radius[0])
+
+
+def test_an_interval_holds_in_a_box(rng, random_network):
+    network = scores(rng, random_network, 1)
+    x = drawn_inside(rng, 9, 2)
+    held = Property.interval(0.3)
+    found = of_threat(network, UNIT_BOX, "crc", held)(x)
+    plain = of_threat(network, Threat(), "crc", held)(x)
+    assert (found.radius >= plain.radius).all() and (found.radius > 1.02 * plain.radius).any()
+    for one, radius in zip(x, found.radius, strict=True):
+        around = network.logits(inside(UNIT_BOX, one, radius, rng)).numpy()
+        assert np.abs(around - network.logits(one[None]).numpy()).max() < 0.3
+
+
+def test_adversarial_points_are_inside_the_box(rng, random_network):
+    network = UNIT_BOX.network(float32_network(rng, random_network, (5, 9, 3), "tanh"), 5)
+    x = drawn_inside(rng, 9, 5)
+    found = choose_method("auto", network).certify(x)
+    assert (found.adversarial_distance >= found.radius).all()
+    label = found.prediction
+    _, point = pgd_attack(network, tf.constant(x), tf.constant(label), radius=2.0, restarts=6)
+    closest = closest_points(network, x, label, found.radius)
+    for points in (point.numpy(), closest.point):
+        assert (points >= 0.0).all() and (points <= 1.0).all()
+    assert (closest.distance >= found.radius).all() and np.isfinite(closest.distance).any()
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.3, 1.0, 9.0])
+def test_the_least_of_a_linear_function_is_exact(radius, rng):
+    rows = rng.standard_normal((1, 20, 4)) * 10.0 ** rng.integers(-2, 3, (1, 20, 4))
+    rows[0, 0] = 0.0
+    room = rng.uniform(0.0, 0.6, (2, 3, 4)) * rng.integers(0, 2, (2, 3, 4))
+    room[0, 2] = np.inf
+    reach = Reach(room[0], room[1], None, None, None)
+    found = least_linear(rows, reach, np.full(3, radius))
+    for i in range(3):
+        for j in range(20):
+            exact = -np.inf  # the dual, on a fine grid of multipliers
+            limit = np.where(rows[0, j] < 0.0, room[0, i], room[1, i])
+            size = np.abs(rows[0, j])
+            for lam in 10.0 ** np.linspace(-6, 6, 4001):
+                move = np.minimum(size / lam, limit)
+                value = np.sum(lam * move**2 / 2 - size * move) - lam * radius**2 / 2
+                exact = max(exact, value)
+            e = -np.sign(rows[0, j]) * np.where(np.isfinite(limit), limit, 0.0)
+            if np.linalg.norm(e) <= radius:
+                assert found[i, j] <= rows[0, j] @ e or not np.isfinite(limit).all()
+            scale = size.max() * radius + 1e-9
+            assert abs(found[i, j] - exact) <= 1e-3 * scale

@@ -1,0 +1,105 @@
+"""Threats in a run and on the command line: all that is written says which one it was."""
+
+import csv
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from scripts import call
+
+from keras_curv import InputError, Threat, certify_examples, data
+from keras_curv.threats.threat_file import load_threat
+
+DIGITS = pathlib.Path(__file__).resolve().parents[2] / "saved_models" / "digits"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    x, y = data.load_all("digits")
+    files = {name: str(folder / name) for name in ("rows.csv", "summary.json", "report.html")}
+    summary = certify_examples(
+        DIGITS, (x[:24], y[:24]), threat=Threat(low=0, high=1), method="crc", radii=[0.5],
+        output=files["rows.csv"], summary=files["summary.json"], report=files["report.html"],
+    )  # fmt: skip
+    return files, summary, (x[:24], y[:24])
+
+
+def test_rows_summary_and_report_say_that_the_attacker_is_confined(run):
+    files, summary, _ = run
+    with open(files["rows.csv"], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["property"], row["threat"]) for row in rows} == {("argmax", "low 0.0; high 1.0")}
+    assert summary["threat"] == "low 0.0; high 1.0"
+    written = json.loads(pathlib.Path(files["summary.json"]).read_text())
+    assert "attacker confined to [0, 1]" in written["claim"]["changes"]
+    page = pathlib.Path(files["report.html"]).read_text()
+    assert page.count("attacker confined to [0, 1]") >= 2
+    assert "NOT a certificate for other changes" in page
+
+
+def test_a_box_certifies_more_of_digits(run):
+    _, summary, examples = run
+    plain = certify_examples(DIGITS, examples, method="crc", radii=[0.5])
+    assert summary["mean_radius"] > 1.02 * plain["mean_radius"]
+    assert summary["certified_accuracy"]["0.5"] >= plain["certified_accuracy"]["0.5"]
+
+
+def test_another_threat_does_not_resume(run):
+    files, _, examples = run
+    options = dict(method="crc", radii=[0.5], output=files["rows.csv"], resume=True)
+    with pytest.raises(InputError, match="made with threat 'low 0.0; high 1.0', not 'l2'"):
+        certify_examples(DIGITS, examples, **options)
+
+
+def test_the_command_line_says_the_threat(script, capfd):
+    arguments = "--limit=10", "--method=lipschitz", "--scale=0.5", "--box=0,1", "--radius=0.5"
+    code, out, err = call(script, capfd, *arguments)
+    assert code == 0, err
+    assert "weights s by feature from 0.5 to 0.5; attacker confined to [0, 1]" in out
+    assert "the weights s of the features" in out
+
+
+@pytest.mark.parametrize("arguments, named", [
+    (["--scale=0"], "weights must be positive"), (["--scale=1,2"], "scale must have 64 entries"),
+    (["--scale=a"], "--scale must be numbers"), (["--box=1,0"], "low must not be above high"),
+    (["--box=1"], "--box must be LOW,HIGH"), (["--box=,"], "--box must be"),
+    (["--box=0,0.5"], "example 0 has"), (["--threat=no.json"], "no.json"),
+    (["--threat=no.txt"], "must be a .json or .npz"),
+    (["--threat=a.json", "--box=0,1"], "says all"),
+    (["--scale=2", "--guarantee=float32"], "no guarantee float32"),
+])  # fmt: skip
+def test_bad_threats_end_in_one_line(arguments, named, script, capfd):
+    code, _, err = call(script, capfd, "--limit=10", "--method=crc", *arguments)
+    assert code == 2
+    assert named in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("content, named", [
+    ({"scale": [1.0, -1.0]}, "weights must be positive"), ({"weights": [1.0]}, "'weights'"),
+    ({}, "nothing"), ([1.0], "not an object"),
+    ({"frozen": [True, True]}, "all features are frozen"),
+    ({"low": "a"}, "low must be numbers"),
+    ({"basis": [[1.0], [2.0, 3.0]]}, "basis must be numbers"),
+])  # fmt: skip
+def test_files_that_are_no_threat(content, named, tmp_path):
+    file = tmp_path / "threat.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=named) as raised:
+        load_threat(str(file))
+    assert "threat.json" in str(raised.value)
+
+
+def test_both_kinds_of_file_say_the_same(tmp_path):
+    arrays = {"scale": [0.5, 2.0, 1.0], "frozen": [2], "high": [1.0, np.inf, np.inf]}
+    np.savez(tmp_path / "threat.npz", **arrays)
+    (tmp_path / "threat.json").write_text(json.dumps(arrays | {"high": [1.0, None, None]}))
+    threats = [load_threat(str(tmp_path / f"threat.{kind}")) for kind in ("npz", "json")]
+    assert threats[0] == threats[1] == Threat(**arrays)
+
+
+def test_objects_are_not_loaded_from_a_file(tmp_path):
+    np.savez(tmp_path / "threat.npz", scale=np.array([{}]))
+    with pytest.raises(InputError, match="cannot be read as a threat"):
+        load_threat(str(tmp_path / "threat.npz"))
