@@ -12,7 +12,8 @@ def require_row_of(row: Row, known: dict[str, object], classes: int | None) -> N
     Args:
         row: as it was read.
         known: attributes that it has in this run.
-        classes: of the model that certified it; None: there was none.
+        classes: of the model that certified it, 0 if there was none; None: the numbers in the
+            place of classes are others, or the property is about more than one rival.
 
     Raises:
         InputError: the row has another value, or one that is none of theirs.
@@ -31,10 +32,10 @@ another output
         for name, value in known.items()
         if getattr(row, name) != value
     ]
-    for name in ("prediction", "nearest_rival"):
-        if not -1 <= getattr(row, name) < (classes or 0):
-            others.append((name, getattr(row, name), f"of {classes or 0} classes"))
-    if row.nearest_rival == row.prediction != -1:
+    for name in () if classes is None else ("prediction", "nearest_rival"):
+        if not -1 <= getattr(row, name) < classes:
+            others.append((name, getattr(row, name), f"of {classes} classes"))
+    if classes is not None and row.nearest_rival == row.prediction != -1:
         others.append(("nearest_rival", row.nearest_rival, "as is its prediction"))
     if row.gradient_evaluations < 0:
         others.append(("gradient_evaluations", row.gradient_evaluations, "below 0"))

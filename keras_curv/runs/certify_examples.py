@@ -23,6 +23,7 @@ from keras_curv.rows.row import QUALIFIED, QUALIFIED_COLUMNS, Row
 from keras_curv.runs.job import Job, same_job_factory
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
+from keras_curv.threats.property import ARGMAX
 from keras_curv.version import __version__
 
 _READ_AT_ONCE = 1024  # examples, for their labels
@@ -150,10 +151,11 @@ class ExampleJob(Job):
     def require_rows(self, rows: Sequence[Row]) -> None:
         """See `Job`."""
         known, checked = {"rivals": self.settings["rivals"]}, 0
+        classes = self.served.network.classes if self._options.property == ARGMAX else None
         for x, y in self.examples.batches(_READ_AT_ONCE, 0) if rows else ():
             labels = [None] * len(x) if y is None else y.tolist()
             for label, row in zip(labels, rows[checked:], strict=False):
-                require_row_of(row, known | {"label": label}, self.served.network.classes)
+                require_row_of(row, known | {"label": label}, classes)
             checked += len(x)
             if checked >= len(rows):
                 break

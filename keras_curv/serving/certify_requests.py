@@ -25,6 +25,7 @@ from keras_curv.serving.options import RequestOptions
 from keras_curv.serving.outcomes import certify_block
 from keras_curv.serving.requests import CHANGED, Batch, RequestLog
 from keras_curv.serving.versions import Versions
+from keras_curv.threats.property import ARGMAX
 from keras_curv.version import __version__
 
 BATCH_SIZE = 512
@@ -125,8 +126,10 @@ class RequestJob(Job):
         for block in self._log.blocks(self.settings["batch_size"], 0, len(rows)):
             for request in block:
                 batch = request.asked[0]
-                classes = None
-                if isinstance(batch, Batch):
+                classes: int | None = 0
+                if self._options.property != ARGMAX:
+                    classes = None
+                elif isinstance(batch, Batch):
                     classes = batch.model.certifier.served.network.classes
                 known = {"rivals": "all", "file": request.file, "record": request.record}
                 for i in range(request.count):
