@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_curv.errors import InputError
 from keras_curv.files import replacing, writing
+from keras_curv.network.clip import clipping
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.row import REQUEST_COLUMNS, Row
 from keras_curv.rows.tally import Tally
@@ -129,6 +130,7 @@ class RequestJob(Job):
             "input_shape": _common([list(one.input_shape) for one in served]),
             "classes": _common([one.network.classes for one in served]),
             "depth": _common([one.network.depth for one in served]),
+            **(_common([clipping(one.network) for one in served]) or {}),
         }
 
     def cases(self, rows: Sequence[Row]) -> list[Case]:
