@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates import crc
-from keras_curv.certificates.rival_search import RivalSearch, Batch, SearchState, SearchStep
+from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchState, SearchStep
 from keras_curv.network.network import Network
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
