@@ -70,7 +70,8 @@ def test_the_dual_value_is_what_a_certificate_proves(dead_zone):
         assert np.mean(least[:, j] - proved) < 0.3 * np.mean(np.abs(margin))
         # What training takes for it: the same, but where 30 steps have not converged.
         gap = value[:, j] - proved
-        assert np.min(gap) > -0.02 and np.median(gap) < 0.02
+        assert np.min(gap) > -0.06  # its λ is known to a tenth or so
+        assert np.median(gap) < 0.02
         assert np.mean(value[:, j] <= least[:, j] + 1e-4) > 0.9
 
 
