@@ -131,6 +131,8 @@ class Ball:
         )
         error = (spread + UNIT * np.abs(product)) * _GROW + 8.0 * TINY
         error = np.where((other.value == 1.0) & (other.error == 0.0), self.error, error)
+        nothing = (self._is_zero() | other._is_zero()) & np.isfinite(error)
+        error = np.where(nothing, 0.0, error)
         size, other_size = self._size(), other._size()
         off, other_off = self.read(), other.read()
         served = size * other_off + other_size * off + off * other_off
@@ -200,8 +202,11 @@ class Ball:
 
     def rounded(self, times: int = 1) -> Ball:
         """The same, after the server has rounded it."""
-        away = gamma(times, FLOAT32_UNIT) * (self._size() + self.served)
-        served = (self.served + away) * ROUNDING_SLACK + 4.0 * times * FLOAT32_TINY
+        size = self._size() + self.served
+        away = gamma(times, FLOAT32_UNIT) * size
+        # What is 0 stays 0.
+        flushed = np.where(size == 0.0, 0.0, 4.0 * times * FLOAT32_TINY)
+        served = (self.served + away) * ROUNDING_SLACK + flushed
         return dataclasses.replace(self, served=_infinite_beyond(served, self._size() + served))
 
     def read(self) -> np.ndarray:
@@ -244,6 +249,10 @@ class Ball:
         """Whether anything in each row of a matrix may differ from 0, `(rows,)`."""
         parts = (part.any(axis=1) for part in (self.value, self.error, self.served))
         return np.logical_or.reduce(list(parts))
+
+    def _is_zero(self) -> np.ndarray:
+        """Whether a number is 0, as served and whatever else."""
+        return (self.value == 0.0) & (self.error == 0.0) & (self.served == 0.0)
 
     def norm_of_error(self) -> float:
         """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""

@@ -35,7 +35,8 @@ def picked(flow: Flow, positions: np.ndarray) -> Flow:
     size, flat = flow.shift.shape[0], positions.reshape(-1)
     inside = np.flatnonzero(flat >= 0)
     often = np.bincount(flat[inside], minlength=size)
-    if len(flat) == size and np.all(often == 1):
+    once = len(inside) == len(flat) and np.all(often <= 1)
+    if once and (len(flat) == size or flow.kernel is None):
         return flow.rearranged(positions)
     entries = np.ones(len(inside)), (flat[inside], inside)
     selection = scipy.sparse.csr_array(entries, shape=(size, len(flat)))
