@@ -1,136 +1,263 @@
-"""Malicious SavedModels: each must be refused, before any of it runs, in little memory and time.
+"""Malicious models, logs, archives, rows, shards, trainings and folders: none may do anything.
 
-    python benchmarks/hostile.py
+    nice python benchmarks/hostile.py
+    nice python benchmarks/hostile.py --only 'npz:'
 
-Each model of `tests/reading/hostile_models` is built in a temporary folder, and certified in a
-process of its own that may take 6 GiB more than it starts with, and two minutes. A few have what is
-hostile where nobody looks; they are certified as if it were not there.
+Each case of `tests/hostile_models` and `tests/hostile_inputs` is built in a temporary folder, and
+taken. It must end in a refusal, or in what the file honestly is, within five seconds of computing
+and a GiB of memory above the start; without an end of the process, anything run, or anything
+changed beside its folder. No more than 2 GiB may be mapped beside what TensorFlow has mapped by
+then. What is certified is compared with what a server answers.
+
+One process takes case after case, until one of them ends it or keeps it waiting; then the next one
+does. The first call of a method traces graphs, whatever the model: each process certifies the plain
+model first.
 """
 
 import argparse
+import collections
+import contextlib
+import functools
+import gc
 import json
 import os
 import pathlib
 import resource
 import select
-import shutil
 import signal
 import sys
 import tempfile
 import time
+import typing
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "reading")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "reading")]
 
+import hostile_inputs
 import hostile_models
 import numpy as np
+from hostile_models.models import export
+from server_oracle import assert_read_as_answered
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 
-MEMORY = 6 * 2**30
-SECONDS = 120
-EXPECTED = {"refused": hostile_models.CASES, "certified": hostile_models.HARMLESS}
-
-
-def in_child(work, seconds):
-    """What `work()` returns in a process of its own, or how that ended."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        try:
-            answer = work()
-        except BaseException as error:
-            answer = {"outcome": type(error).__name__, "message": str(error)}
-        os.write(writing, json.dumps(answer).encode()[:60_000])
-        os._exit(0)
-    os.close(writing)
-    answer = b""
-    if select.select([reading], [], [], seconds)[0]:
-        while piece := os.read(reading, 2**16):
-            answer += piece
-    else:
-        os.kill(child, signal.SIGKILL)
-    os.close(reading)
-    _, status = os.waitpid(child, 0)
-    if answer:
-        return json.loads(answer)
-    ended = os.waitstatus_to_exitcode(status)
-    return {"outcome": "hung" if ended == -signal.SIGKILL else f"ended with {ended}"}
+MEMORY = 2 * 2**30  # bytes that may be mapped beside those at the start
+MIB = 1024  # resident, above the start
+SECONDS = 5.0  # of computing
+PATIENCE = 90  # seconds of waiting, on a machine that does other things too
+ANY = ("refused", "certified")  # what is well-formed may turn out to be small enough
 
 
 def certified(path):
-    """Certifies one example within the limits: outcome, message, seconds and MiB."""
+    """Certifies one example, which is also run through the model's own signature."""
+    certifier = Certifier(str(path), method="lipschitz")
+    certifier.certify(np.ones((1, *certifier.served.input_shape), np.float32))
+
+
+class ModelCase(typing.NamedTuple):
+    """A malicious model."""
+
+    name: str
+    expected: tuple[str, ...]
+    make: typing.Callable
+
+    def build(self, folder):
+        """Builds it."""
+        self.make(folder / "model", folder / "canary")
+
+    def take(self, folder):
+        """Certifies it."""
+        certified(folder / "model")
+
+    def ran(self, folder):
+        """Whether anything of it ran."""
+        return bool(list(folder.glob("canary*")))
+
+    def alike(self, folder):
+        """Whether a session of TensorFlow 1 answers by what was read; None: it cannot load it."""
+        try:
+            assert_read_as_answered(folder / "model")
+        except AssertionError:
+            return False
+        except Exception:  # whatever TensorFlow raises
+            return None
+        return True
+
+
+class InputCase(typing.NamedTuple):
+    """Another malicious file, or folder."""
+
+    name: str
+    expected: tuple[str, ...]
+    kind: typing.Any
+
+    def build(self, folder):
+        """Puts it there."""
+        (folder / hostile_inputs.OUTSIDE).write_bytes(b"kept")
+        self.kind.CASES[self.name](folder)
+
+    def take(self, folder):
+        """Reads it, or goes on with it."""
+        self.kind.attempt(folder)
+
+    def ran(self, folder):
+        """Whether what is outside has changed."""
+        outside = folder / hostile_inputs.OUTSIDE
+        return outside.is_symlink() or outside.read_bytes() != b"kept"
+
+    def alike(self, folder):
+        """Nothing to compare."""
+
+
+def all_cases():
+    for name, make in hostile_models.CASES.items():
+        open_end = name.startswith(("work:", "variant:"))
+        yield ModelCase(name, ANY if open_end else ("refused",), make)
+    for name, make in hostile_models.HARMLESS.items():
+        yield ModelCase(name, ("certified",), make)
+    for kind in hostile_inputs.KINDS.values():
+        for name in kind.CASES:
+            yield InputCase(name, ANY, kind)
+
+
+@contextlib.contextmanager
+def limited_memory():
+    """Lets the process map so much more."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    before, started = peak(), time.monotonic()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, hard))
     try:
-        certifier = Certifier(str(path), method="crc")
-        certifier.certify(np.ones((1, *certifier.served.input_shape), np.float32))
-        answer = {"outcome": "certified", "message": ""}
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def resident(name):
+    """Of this process, in MiB: VmRSS now, VmHWM at most since it was reset."""
+    text = pathlib.Path("/proc/self/status").read_text()
+    return int(text.split(f"{name}:")[1].split()[0]) / 1024
+
+
+def outcome_of(case, folder):
+    """What came of it, after how much."""
+    gc.collect()
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    before, begun = resident("VmRSS"), time.process_time()
+    answer = {"outcome": "certified", "message": ""}
+    try:
+        with limited_memory():
+            case.take(folder)
     except InputError as error:
         answer = {"outcome": "refused", "message": str(error)}
-    return answer | {"seconds": time.monotonic() - started, "mib": peak() - before}
+    except BaseException as error:
+        answer = {"outcome": type(error).__name__, "message": str(error)}
+    spent = {"seconds": time.process_time() - begun, "mib": resident("VmHWM") - before}
+    return answer | spent | {"ran": case.ran(folder)}
 
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def attempt(name, build):
-    """Builds one model and certifies it."""
+def work(cases, tell):
+    """Takes case after case; of each it tells two things."""
     with tempfile.TemporaryDirectory() as folder:
-        path, canary = pathlib.Path(folder) / "model", pathlib.Path(folder) / "canary"
+        certified(export(pathlib.Path(folder)))
+    for case in cases:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            try:
+                case.build(folder)
+            except Exception as error:
+                tell({"outcome": "not built", "message": str(error)})
+                tell({})
+                continue
+            result = outcome_of(case, folder)
+            tell(result | {"message": result["message"].replace(name, "")})
+            tell({"alike": case.alike(folder)} if result["outcome"] == "certified" else {})
 
-        def make():
-            build(path, canary)
-            return {"outcome": "built"}
 
-        built = in_child(make, SECONDS)
-        if built["outcome"] != "built":
-            return {"outcome": "not built", "message": str(built), "ran": False}
-        result = in_child(lambda: certified(path), SECONDS)
-        result["ran"] = bool(list(canary.parent.glob("canary*")))
-        result["message"] = result.get("message", "").replace(folder, "")
-        shutil.rmtree(path, ignore_errors=True)
-        return result
+def say(pipe, answer):
+    os.write(pipe, json.dumps(answer).encode() + b"\n")
+
+
+def results(cases):
+    """Of each case what came of it; a new process for those behind one that ended its own."""
+    cases = list(cases)
+    while cases:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), 1)
+                os.dup2(nowhere.fileno(), 2)
+            work(cases, functools.partial(say, writing))
+            os._exit(0)
+        os.close(writing)
+        with open(reading, "rb", buffering=0) as pipe:
+            while cases:
+                first = line_of(pipe)
+                second = line_of(pipe) if first is not None else None
+                if first is None:
+                    first = {"outcome": "hung, or ended", "message": ""}
+                yield cases.pop(0), first | (second or {})
+                if second is None:
+                    break
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def line_of(pipe):
+    """The next thing that a process says; None if it ends, or says nothing for long."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not select.select([pipe], [], [], PATIENCE)[0]:
+            return None
+        piece = pipe.read(1)
+        if not piece:
+            return None
+        line += piece
+    return json.loads(line)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     only = parser.parse_args().only
-    counts = {"tried": 0, "refused": 0, "certified": 0, "other": 0, "ran": 0}
-    worst = [0.0, 0.0]
-    for expected, cases in EXPECTED.items():
-        for name, build in cases.items():
-            if only not in name:
-                continue
-            result = attempt(name, build)
-            as_expected = result["outcome"] == expected and not result["ran"]
-            counts["tried"] += 1
-            counts[result["outcome"] if as_expected else "other"] += 1
-            counts["ran"] += result["ran"]
-            seconds, mib = result.get("seconds", SECONDS), result.get("mib", 0.0)
-            worst = [max(worst[0], seconds), max(worst[1], mib)]
-            mark = "  " if as_expected else "!!"
-            print(
-                f"{mark} {name:44} {result['outcome']:10} {seconds:6.2f} s {mib:6.0f} MiB  "
-                f"{result['message'][:110]}",
-                flush=True,
-            )
+    counts = collections.Counter()
+    worst = {"seconds": 0.0, "mib": 0.0}
+    chosen = [case for case in all_cases() if only in case.name]
+    for case, result in results(chosen):
+        name, expected = case.name, case.expected
+        message = result.get("message", "")
+        late = result.get("seconds", PATIENCE) > SECONDS or result.get("mib", 0.0) > MIB
+        wrong = {
+            "another outcome": result["outcome"] not in expected,
+            "ran something": result.get("ran", False),
+            "served otherwise": result.get("alike") is False,
+            "too dear": late,
+            "not one line": not message.isprintable(),
+        }
+        counts.update([what for what, is_so in wrong.items() if is_so])
+        counts.update(["tried", result["outcome"] if not wrong["another outcome"] else "other"])
+        counts["as a server answers"] += result.get("alike") is True
+        for what in worst:
+            worst[what] = max(worst[what], result.get(what, 0.0))
+        print(
+            f"{'!!' if any(wrong.values()) else '  '} {name[:56]:56} {result['outcome']:10} "
+            f"{result.get('seconds', PATIENCE):6.2f} s {result.get('mib', 0.0):6.0f} MiB  "
+            f"{message[:110]}",
+            flush=True,
+        )
+    bad = {what: counts[what] for what in wrong}
     print(
-        f"tried {counts['tried']}, refused {counts['refused']}, harmless and certified "
-        f"{counts['certified']}, neither {counts['other']}, ran something {counts['ran']}; "
-        f"at most {worst[0]:.1f} s and {worst[1]:.0f} MiB"
+        f"tried {counts['tried']}: refused {counts['refused']}, taken {counts['certified']}, of "
+        f"which {counts['as a server answers']} models compared with a server; "
+        + ", ".join(f"{what} {count}" for what, count in bad.items())
+        + f"; at most {worst['seconds']:.1f} s and {worst['mib']:.0f} MiB"
     )
-    return 1 if counts["other"] or counts["ran"] else 0
+    return 1 if any(bad.values()) else 0
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network
 
 _ENTRIES = 2**25  # of a sensitivity, for all pairs of classes at once: a quarter of a GiB
+_DENSE_ENTRIES = 2**27  # the same where no map is sparse
+_MULTIPLICATIONS = 2**46  # for all pairs: hours
 
 
 def curvature_bounds(network: Network) -> CurvatureBounds:
@@ -33,8 +35,7 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
         (-0.25, 0.25)
     """
     require_smooth(network.activations)
-    if any(affine.is_sparse for affine in network.affines):
-        _require_room(network)
+    _require_room(network)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
         lower, upper = signed_bound(network, telescope=True)
     return CurvatureBounds(
@@ -44,10 +45,19 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
 
 
 def _require_room(network: Network) -> None:
-    """InputError where the sensitivities of all class pairs would not fit in memory."""
+    """InputError where the bounds of all class pairs would take too much memory, or time."""
+    sparse = any(affine.is_sparse for affine in network.affines)
+    limit = _ENTRIES if sparse else _DENSE_ENTRIES
     entries = network.classes**2 * max(network.sizes[1:])
-    if entries > _ENTRIES:
+    if entries > limit:
         raise InputError(
             f"the network is too large for curvature bounds: {network.classes} classes squared "
-            f"times {max(network.sizes[1:])} units are more than {_ENTRIES}; use lipschitz"
+            f"times {max(network.sizes[1:])} units are more than {limit}; use lipschitz"
+        )
+    dense = [affine for affine in network.affines[:-1] if not affine.is_sparse]
+    one = sum(a.fan_in * a.fan_out * min(a.fan_in, a.fan_out) for a in dense)
+    if network.classes**2 * one > _MULTIPLICATIONS:
+        raise InputError(
+            f"the network is too large for curvature bounds: those of {network.classes} classes "
+            f"squared take more than {_MULTIPLICATIONS} multiplications; use lipschitz"
         )

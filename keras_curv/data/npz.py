@@ -1,8 +1,9 @@
-"""Examples from an .npz file, read as they are asked for."""
+"""Examples from an .npz file: in memory, or of a large one as they are asked for."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -17,16 +18,17 @@ from keras_curv.data.npz_file import NpzFile, StoredArray
 from keras_curv.errors import InputError, visible
 
 _WHOLE = 2**30  # bytes: what is larger is known by the examples that are asked for
-_IN_MEMORY = 2**29  # bytes, at most, of an array whose examples are not one after the other
+_IN_MEMORY = 2**29  # bytes: smaller files are read at once
 _DENSEST = 200  # times its packed size: no larger array beyond _WHOLE is unpacked
 _PIECE = 2**22  # bytes
 
 
 def load_npz(path: str, limit: int | None = None) -> Examples:
-    """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file, a batch at a time.
+    """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file.
 
     Args:
-        path: of the file, which must stay as it is while examples are read.
+        path: of the file. Of half a GiB or more it is read a batch at a time, and must stay as it
+            is meanwhile.
         limit: only the first so many; of a large file, no more is read.
 
     Raises:
@@ -53,6 +55,9 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
             count = x.shape[0]
             if limit is not None and sum(array.size for array in arrays) > _WHOLE:
                 count = min(count, max(limit, 1))
+            if sum(array.size for array in arrays) <= _IN_MEMORY:
+                held = Examples.from_arrays(path, *(file.whole(array) for array in arrays))
+                return _named(held, path, limit)
             for array in arrays:
                 _require_stored(array, count)
             fingerprint = _fingerprint(file, arrays, count)
@@ -61,16 +66,17 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
         with _readable(path), NpzFile(path) as file:
             if _state(path) != state:
                 raise InputError(f"{path} changed since its examples were first read; try again")
-            labels = _rows(file, y, size, start, count) if y else itertools.repeat(None)
-            for part, label in zip(_rows(file, x, size, start, count), labels, strict=False):
+            labels = file.rows(y, size, start, count) if y else itertools.repeat(None)
+            for part, label in zip(file.rows(x, size, start, count), labels, strict=False):
                 yield part, None if label is None else as_labels(label)
 
-    return Examples(
+    return _named(Examples(path, count, x.shape[1:], batches, fingerprint), path, limit)
+
+
+def _named(examples: Examples, path: str, limit: int | None) -> Examples:
+    return dataclasses.replace(
+        examples,
         name=visible(pathlib.Path(path).name),
-        count=count,
-        shape=x.shape[1:],
-        batches=batches,
-        fingerprint=fingerprint,
         path=path,
         origin=functools.partial(load_npz, os.path.abspath(path), limit),
     ).limited(limit)
@@ -99,7 +105,7 @@ def _state(path: str) -> tuple[int, int, int]:
 
 def _require_stored(array: StoredArray, count: int) -> None:
     """Refuses what would grow to far more than the file holds."""
-    if array.fortran and len(array.shape) > 1 and array.size > _IN_MEMORY:
+    if array.fortran and len(array.shape) > 1:
         raise ValueError(
             f"{array.name} is stored by columns; write np.ascontiguousarray({array.name})"
         )
@@ -110,15 +116,6 @@ def _require_stored(array: StoredArray, count: int) -> None:
         )
 
 
-def _rows(
-    file: NpzFile, array: StoredArray, size: int, start: int, stop: int
-) -> Iterator[np.ndarray]:
-    if not array.fortran or len(array.shape) < 2:
-        return file.rows(array, size, start, stop)
-    whole = file.whole(array)[:stop]
-    return (np.ascontiguousarray(whole[begin : begin + size]) for begin in range(start, stop, size))
-
-
 def _fingerprint(file: NpzFile, arrays: list[StoredArray], count: int) -> str:
     """As `fingerprint_of` the arrays; see there."""
     digest = hashlib.sha256()
@@ -126,6 +123,6 @@ def _fingerprint(file: NpzFile, arrays: list[StoredArray], count: int) -> str:
         labels = array.name == "y"
         dtype = np.dtype(np.int64) if labels else array.dtype
         digest.update(f"{dtype.str} {(count, *array.shape[1:])} ".encode())
-        for part in _rows(file, array, max(_PIECE // array.row, 1), 0, count):
+        for part in file.rows(array, max(_PIECE // array.row, 1), 0, count):
             digest.update((as_labels(part) if labels else part).data)
     return digest.hexdigest()

@@ -22,6 +22,7 @@ Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), sect
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy.sparse
@@ -35,6 +36,7 @@ from keras_curv.numerics.rounding import (
     gamma,
     norm_bound,
 )
+from keras_curv.reading.limits import charge
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
@@ -143,6 +145,8 @@ class Ball:
 
     def __matmul__(self, other: Ball) -> Ball:
         terms = self.shape[-1]
+        rows = math.prod(self.shape[:-1])
+        charge(rows * terms * other.shape[-1] // _density(other), "a product of two matrices")
         size, other_size = np.abs(self.value), abs(other.value)
         error = gamma(terms + 2) * (size @ other_size) + 8.0 * terms * TINY
         if other.error.max() != 0.0:
@@ -153,8 +157,11 @@ class Ball:
         # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_{n+1}: an
         # offset that is added to the sum may have been its first term.
         weights, away = other_size + other.error, other.read()
-        away = away + gamma(terms + 1, FLOAT32_UNIT) * (weights + away)
-        served = self._size() @ away + self.served @ (weights + away)
+        step = weights + away
+        step *= gamma(terms + 1, FLOAT32_UNIT)
+        away += step
+        weights += away
+        served = self._size() @ away + self.served @ weights
         served = served * ROUNDING_SLACK + 8.0 * terms * FLOAT32_TINY
         return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
 
@@ -202,12 +209,16 @@ class Ball:
 
     def rounded(self, times: int = 1) -> Ball:
         """The same, after the server has rounded it."""
-        size = self._size() + self.served
-        away = gamma(times, FLOAT32_UNIT) * size
-        # What is 0 stays 0.
-        flushed = np.where(size == 0.0, 0.0, 4.0 * times * FLOAT32_TINY)
-        served = (self.served + away) * ROUNDING_SLACK + flushed
-        return dataclasses.replace(self, served=_infinite_beyond(served, self._size() + served))
+        size = self._size()
+        served = size + self.served  # in place from here on, as weights may be many
+        nothing = served == 0.0
+        served *= gamma(times, FLOAT32_UNIT)
+        served += self.served
+        served *= ROUNDING_SLACK
+        served += 4.0 * times * FLOAT32_TINY
+        served = np.where(nothing, 0.0, served)  # what is 0 stays 0
+        size += served
+        return dataclasses.replace(self, served=_infinite_beyond(served, size))
 
     def read(self) -> np.ndarray:
         """How far a number may be off as an op reads it: below τ it may be taken for 0."""
@@ -216,7 +227,10 @@ class Ball:
             flushed = size.copy()
             flushed.data = np.minimum(flushed.data, FLOAT32_TINY)
             return self.served + flushed
-        subnormal = np.abs(self.value) - self.error - self.served < FLOAT32_TINY
+        least = np.abs(self.value)
+        least -= self.error
+        least -= self.served
+        subnormal = least < FLOAT32_TINY
         return self.served + np.where(subnormal, np.minimum(size, FLOAT32_TINY), 0.0)
 
     def overflows_float32(self) -> bool:
@@ -257,6 +271,12 @@ class Ball:
     def norm_of_error(self) -> float:
         """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
         return norm_bound(self.error)
+
+
+def _density(ball: Ball) -> int:
+    """How many times more entries a matrix has than are stored."""
+    stored = ball.value.nnz if scipy.sparse.issparse(ball.value) else ball.value.size
+    return max(math.prod(ball.shape) // max(stored, 1), 1)
 
 
 def _infinite_beyond(served: np.ndarray, size: np.ndarray) -> np.ndarray:

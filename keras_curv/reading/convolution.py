@@ -122,7 +122,9 @@ def stencil(
 ) -> Stencil:
     """What `matrix` with the same arguments places over the image."""
     sizes = list(zip(image[:2], kernel.shape[:2], strides, dilations, strict=True))
-    taps = Ball.exact(np.zeros([(n - 1) * d + 1 for _, n, _, d in sizes] + [*kernel.shape[2:]]))
+    spans = [(n - 1) * d + 1 for _, n, _, d in sizes]
+    require_shape((*spans, *kernel.shape[2:]), STORED_ENTRIES)
+    taps = Ball.exact(np.zeros((*spans, *kernel.shape[2:])))
     taps.value[:: dilations[0], :: dilations[1]] = kernel.value
     taps.error[:: dilations[0], :: dilations[1]] = kernel.error
     complete = True
@@ -155,7 +157,7 @@ def average_pooled(node, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
     image = image_shape(node, flow)
     size = two_axes(node, "ksize")
-    require_shape((*size, image[2], image[2]))
+    require_shape((*size, image[2], image[2]), STORED_ENTRIES)
     window = Ball.exact(np.ones((*size, 1, 1)) * np.eye(image[2]))
     how = {"strides": two_axes(node, "strides"), "padding": node.attr["padding"].s.decode()}
     sums, shape = matrix(window, image, **how)
@@ -197,7 +199,7 @@ def _times(flow: Flow, lowered: Ball, placed: Stencil | Bounded, shape: tuple[in
 def _depthwise(kernel: Ball) -> Ball:
     """`(height, width, channels, multiplier)` as the kernel of an ordinary convolution."""
     height, width, channels, multiplier = kernel.shape
-    require_shape((height, width, channels, channels, multiplier))
+    require_shape((height, width, channels, channels, multiplier), STORED_ENTRIES)
     own = np.eye(channels)[:, :, None]
 
     def spread(weights):

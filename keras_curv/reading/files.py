@@ -61,10 +61,11 @@ class ModelFiles:
         index = _read(variables / INDEX, path, limits.INDEX_BYTES)
         data = tuple(sorted(f for f in variables.iterdir() if _DATA.fullmatch(f.name)))
         sizes = [_require_plain(file, path).st_size for file in data]
-        limits.require_at_most(sum(sizes), limits.VARIABLE_BYTES, f"{variables}, in bytes,")
         if [f.name for f in data] != [_data_name(i, len(data)) for i in range(len(data))]:
             raise InputError(f"{path}: a server cannot load its variables: a file is missing")
-        return cls(path, graph, index, data, entries_of(index, sizes, str(path)))
+        entries = entries_of(index, sizes, str(path))
+        limits.require_at_most(sum(sizes), limits.VARIABLE_BYTES, f"{variables}, in bytes,")
+        return cls(path, graph, index, data, entries)
 
     def tensor(self, key: str) -> np.ndarray:
         """Returns the tensor that the variables have under a key.

@@ -290,7 +290,8 @@ class Flow:
         scale = self.scale.reshape((-1, 1))
         rows = kernel.dense().rounded(kernel.shape[0] + 1)  # the terms of a sum
         rows = rows * scale if not self.scale.equals(1.0) else rows
-        return rows.with_rows(self.order, self.base)
+        in_order = np.array_equal(self.order, np.arange(self.base))
+        return rows if in_order else rows.with_rows(self.order, self.base)
 
     def _sparse_product(self, kernel: Ball) -> SparseBall:
         rows = SparseBall.of(kernel)

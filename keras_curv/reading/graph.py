@@ -7,8 +7,10 @@ folded (`flow.py`), and branches become a chain in the end (`chain.py`).
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,18 @@ from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.chain import chain
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.limits import NODES, TOTAL_ENTRIES, require_at_most
-from keras_curv.reading.op_rules import ACTIVATION_OPS, apply
+from keras_curv.reading.limits import (
+    CLASSES,
+    NODES,
+    PASS,
+    TOTAL_ENTRIES,
+    VECTOR_PASS,
+    charge,
+    one_budget,
+    require_at_most,
+)
+from keras_curv.reading.nodes import data_inputs
+from keras_curv.reading.op_rules import ACTIVATION_OPS, apply, require_rule
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -58,7 +70,17 @@ def read_network(
     Raises:
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
-    held = 0
+    with one_budget():
+        return _read_network(definition, input_node, input_shape, output, source)
+
+
+def _read_network(
+    definition: graph_pb2.GraphDef,
+    input_node: str,
+    input_shape: tuple[int, ...],
+    output: str,
+    source: str,
+) -> tuple[Network, str]:
     try:
         require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
         values: dict[str, object] = {input_node: Flow.input(input_shape)}
@@ -69,23 +91,29 @@ def read_network(
         order = _in_order(nodes, output.split(":")[0])
     except (InputError, LookupError, ValueError) as error:
         raise InputError(f"{source}: its graph cannot be read: {error}") from error
-    for name in order:
+    unread = [name for name in order if name not in values]
+    for name in unread:  # before any work
+        with _naming(nodes[name], source):
+            require_rule(nodes[name])
+    held = _entries(values[input_node])
+    readers = collections.Counter(i for name in unread for i in _arguments(nodes[name]))
+    shared: set[str] = set()  # whose numbers another value holds too
+    for name in unread:
         node = nodes[name]
-        if name in values:
-            continue
-        try:
-            arguments = [_value_of(values, i) for i in node.input if not i.startswith("^")]
-            with np.errstate(all="ignore"):  # what overflows is refused by `Affine`
-                values[name] = apply(node, arguments)
-            held += 0 if node.op in _SAME else _entries(values[name])
+        given = _arguments(node)
+        with _naming(node, source), np.errstate(all="ignore"):  # `Affine` refuses what overflows
+            values[name] = apply(node, [_value_of(values, i) for i in data_inputs(node)])
+            size = 0 if node.op in _SAME else _entries(values[name])
+            if size and node.op != "Const":
+                charge(size * PASS + _vector(values[name]) * VECTOR_PASS, "it")
+            readers.subtract(given)
+            for i in {i for i in given if not readers[i]}:
+                held -= 0 if i in shared else _entries(values[i])
+                values[i] = None  # nobody asks again
+            if node.op in _SAME:
+                shared.update((name, *given))
+            held += size
             require_at_most(held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
-        except InputError as error:
-            raise InputError(f"{source}: op {node.op} (node {name!r}): {error}") from error
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # Arguments that the op itself would not take, or a use that its rule does not foresee.
-            raise InputError(
-                f"{source}: op {node.op} (node {name!r}) cannot be read: {error}"
-            ) from error
     try:
         flow = _value_of(values, output)
     except InputError as error:
@@ -99,15 +127,43 @@ def read_network(
         raise InputError(f"{source}: {error}") from error
 
 
+@contextlib.contextmanager
+def _naming(node: node_def_pb2.NodeDef, source: str) -> Iterator[None]:
+    """Makes whatever reading a node raises an InputError that names it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{source}: op {node.op} (node {node.name!r}): {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Arguments that the op itself would not take, or a use that its rule does not foresee.
+        raise InputError(
+            f"{source}: op {node.op} (node {node.name!r}) cannot be read: {error}"
+        ) from error
+
+
 _SAME = (*patterns.HANDS_ON, "Reshape")
 
 
+def _arguments(node: node_def_pb2.NodeDef) -> list[str]:
+    """Names of the nodes that it takes something from."""
+    return [_node_of(tensor) for tensor in node.input if not tensor.startswith("^")]
+
+
+def _vector(value: Any) -> int:
+    """Entries of an example, of what depends on the input."""
+    if isinstance(value, tuple):
+        return sum(_vector(part) for part in value)
+    return value.shift.shape[0] if isinstance(value, Flow) else 0
+
+
 def _entries(value: Any) -> int:
-    """How many numbers a constant holds; a flow holds what its layers count."""
+    """How many numbers a constant holds, or a flow beside its layers."""
     if isinstance(value, tuple):
         return sum(_entries(part) for part in value)
     if isinstance(value, Flow):
-        return value.shift.shape[0]
+        kernel = value.kernel
+        stored = 0 if kernel is None else getattr(kernel, "entries", kernel).value.size
+        return _vector(value) + stored
     return math.prod(np.shape(value.value if isinstance(value, Ball) else value))
 
 
@@ -151,6 +207,11 @@ def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
 def _finish(flow: Flow) -> tuple[Network, str]:
     if len(flow.shape) != 1:
         raise InputError(f"the output must be (batch, classes). Received: {flow.shape}")
+    if flow.shape[0] > CLASSES:
+        raise InputError(
+            f"the model has {flow.shape[0]} classes, of which each is held against every other; at "
+            f"most {CLASSES} are supported"
+        )
     last = flow.sources[-1]
     if flow.head == "logits" and last.sigma is not None and flow.is_base:
         # Nothing follows the last activation: it is a head. A strictly increasing function of
@@ -196,7 +257,8 @@ def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:
         elif name not in seen:
             seen.add(name)
             stack.append((name, True))
-            stack += [(_node_of(i), False) for i in nodes[name].input if not i.startswith("^")]
+            # The last one first: a constant is made where it is used, and not all of them before.
+            stack += [(i, False) for i in reversed(_arguments(nodes[name]))]
     return order
 
 

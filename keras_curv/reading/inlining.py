@@ -151,7 +151,8 @@ class Inliner:
         self._variable = variable
         self._values: dict[tuple[str, int], str] = {}
         self._names: set[str] = set()
-        self._steps = self._bytes = self._calls = self._arguments = self._repeated = 0
+        self._steps = self._bytes = self._calls = self._arguments = 0
+        self._repeated = self._entries = 0
 
     def write(self, tensor: str) -> str:
         """Writes what a tensor of the main graph is computed from; returns the tensor.
@@ -226,6 +227,10 @@ class Inliner:
         key = handle.name, node.attr["dtype"].type
         if key not in self._values:
             array = self._variable(handle, node.attr["dtype"].type)
+            self._entries += array.size
+            limits.require_at_most(
+                self._entries, limits.TOTAL_ENTRIES, "its variables, in entries,"
+            )
             constant = self._new(handle.name, "Const")
             tensor = constant.attr["value"].tensor
             tensor.dtype = tf.as_dtype(array.dtype).as_datatype_enum

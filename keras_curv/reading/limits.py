@@ -2,31 +2,77 @@
 
 A few bytes can ask for any amount of memory or time. No model that certification could finish
 comes near these limits.
+
+Sizes have a limit each. Work has one for all that reading a model takes: `charge` counts it before
+it is done, so that no refusal comes later than some seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from keras_curv.errors import InputError
 
 GRAPH_BYTES = 2**26  # of saved_model.pb; parsed, a hostile one takes up to 30 times as much
 INDEX_BYTES = 2**24  # of variables.index
-VARIABLE_BYTES = 2**33  # of all variables together
+VARIABLE_BYTES = 2**30  # of all variables together
 NODES = 2**16  # of a graph with its calls written out, and of entries of a shape
 CALL_DEPTH = 64  # of functions that call one another
-TENSOR_ENTRIES = 2**27  # of one constant, or of the matrix of one layer: a GiB
+TENSOR_ENTRIES = 3 * 2**22  # of one constant, or of the matrix of one layer
 STORED_ENTRIES = 2**24  # of the matrix of a convolution, zeros not counted: a GiB while it is made
-PRODUCTS = 2**28  # multiplications, to make one map of two that have no activation between
-EXAMPLE_ENTRIES = 2**24  # of one example, at the input or at any layer
+PRODUCTS = 2**26  # multiplications, to make one sparse map of two that have no activation between
+EXAMPLE_ENTRIES = 2**19  # of one example, at the input or at any layer
 REPEATED_ENTRIES = 2**24  # of all constants that are written down shorter than they are
-TOTAL_ENTRIES = 2**28  # of all layers together
+TOTAL_ENTRIES = 2**25  # of all variables, of what is folded at a time, and of all layers, together
 LAYERS = 256
+CLASSES = 1024  # each is held against every other
 INDEX_BLOCKS = 2**12  # of variables.index; TensorFlow makes one for each 256 KiB
 KEY_BYTES = 2**12  # of the name of one variable in it; INDEX_BYTES of all, written out
 FUNCTIONS = 2**12  # calls of functions that are written out
 AXES = 16  # of any shape that is written down
+WORK = 2**33  # multiplications, to read a model; some seconds
+PASS = 16  # multiplications take as long as what an op does to each weight
+VECTOR_PASS = 64  # the same for each entry of an example, of which more is known
+SPARSE = 128  # multiplications of dense matrices take as long as one of sparse ones
+
+_spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent", default=None)
+
+
+@contextlib.contextmanager
+def one_budget() -> Iterator[None]:
+    """What is charged within is charged together."""
+    token = _spent.set([0])
+    try:
+        yield
+    finally:
+        _spent.reset(token)
+
+
+def charge(multiplications: int, what: str) -> None:
+    """Counts work before it is done.
+
+    Raises:
+        InputError: it is more than reading a model may take.
+    """
+    if not affords(multiplications):
+        raise InputError(
+            f"{what} takes {multiplications} multiplications: with what was read before, more than "
+            f"{WORK}; use smaller layers, or put an activation between two large ones"
+        )
+
+
+def affords(multiplications: int) -> bool:
+    """Counts work before it is done, if there is enough left; returns whether there is."""
+    spent = _spent.get()
+    total = multiplications + (spent[0] if spent else 0)
+    if total > WORK:
+        return False
+    if spent:
+        spent[0] = total
+    return True
 
 
 def require_at_most(number: int, limit: int, what: str) -> None:

@@ -54,8 +54,7 @@ def apply(node: node_def_pb2.NodeDef, arguments: list):
         tensor = node.attr["value"].tensor
         require_shape(dim.size for dim in tensor.tensor_shape.dim)
         return _constant(tf.make_ndarray(tensor))
-    if node.op not in _RULES:
-        raise InputError(_WHY_NOT.get(node.op, "there is no rule that reads this op"))
+    require_rule(node)
     flows = [argument for argument in arguments if isinstance(argument, Flow)]
     if flows and node.op not in _EXACT:
         _require_float(node)
@@ -66,6 +65,12 @@ def apply(node: node_def_pb2.NodeDef, arguments: list):
     if isinstance(result, (np.ndarray, np.integer, int)):
         return _integers(np.asarray(result))
     return result
+
+
+def require_rule(node: node_def_pb2.NodeDef) -> None:
+    """Refuses an op that no rule reads."""
+    if node.op != "Const" and node.op not in _RULES:
+        raise InputError(_WHY_NOT.get(node.op, "there is no rule that reads this op"))
 
 
 def _integers(array: np.ndarray) -> np.ndarray:

@@ -187,8 +187,8 @@ class _Server:
             self._keys = self._restored_keys()
         if handle.name not in self._keys:
             raise InputError(
-                f"the variable {handle.name!r} is not restored; write a Keras model with "
-                "model.export(directory)"
+                f"the variable {handle.name!r} is not restored; if tf.saved_model.save wrote a "
+                "model of Keras 3, use model.export(directory) instead"
             )
         key, dtype = self._keys[handle.name]
         array, shape = self._stored(key), attribute(handle, "shape").shape

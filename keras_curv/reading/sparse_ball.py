@@ -12,7 +12,7 @@ import scipy.sparse
 
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, ROUNDING_SLACK, TINY, gamma
 from keras_curv.reading.ball import Ball
-from keras_curv.reading.limits import PRODUCTS, require_at_most
+from keras_curv.reading.limits import PRODUCTS, SPARSE, charge, require_at_most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,6 +116,7 @@ class SparseBall:
         products = int(columns @ np.diff(other.places.indptr).astype(np.int64))
         what = "a product of two convolutions without an activation between, in multiplications,"
         require_at_most(products, PRODUCTS, what)
+        charge(products * SPARSE, what.rstrip(","))
         terms = other.terms
         size, other_size = abs(self.value), abs(other.value)
         error, other_error = self._matrix(self.entries.error), other._matrix(other.entries.error)

@@ -53,9 +53,11 @@ import numpy as np
 from keras_curv.numerics.rounding import UNIT, norm_bound, up
 from keras_curv.numerics.spectral import largest_eigenvalue_bound, spectral_norm_bound
 from keras_curv.reading.ball import Ball
+from keras_curv.reading.limits import STORED_ENTRIES, affords
 
 _OVERSAMPLING = (16, 8, 4)  # N / D: the first that the operations below allow
 _OPERATIONS = 2**37  # some ten seconds
+_AT_ONCE = 16  # of them take as long as one multiplication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,6 +122,8 @@ class Stencil:
             for (first, second), stride in zip((heights, widths), self.strides, strict=True)
         ]
         shape = *shape, self.taps.shape[2], other.taps.shape[3]
+        if math.prod(shape) > STORED_ENTRIES:
+            return self, other
         taps = Ball.exact(np.zeros(shape))
         for row, column in np.ndindex(*other.taps.shape[:2]):
             start = row * self.strides[0], column * self.strides[1]
@@ -213,7 +217,8 @@ def _grid_norm(phases: np.ndarray) -> float:
         points = [max(1, oversampling * (count - 1)) for count in counts]
         matrices = (points[0] // 2 + 1) * points[1]
         smaller = 2.0 * min(rows, columns)
-        if matrices * smaller**2 * (4.0 * max(rows, columns) + smaller) <= _OPERATIONS:
+        operations = int(matrices * smaller**2 * (4.0 * max(rows, columns) + smaller))
+        if operations <= _OPERATIONS and affords(operations // _AT_ONCE):
             break
     else:
         return math.inf

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_curv.curvature import bounds as bounds_of_pairs
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.curvature.gap import curvature_gap
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.curvature.signed import signed_bound
 from keras_curv.curvature.theorem_3 import theorem3
 from keras_curv.curvature.theorem_4 import theorem4
+from keras_curv.errors import InputError
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -284,3 +286,11 @@ def test_lipschitz_bounds_are_not_squared_alone():
     network = Network.from_weights(kernels, biases, "tanh")
     met = 1e-100 * 4.0 / (3.0 * math.sqrt(3.0))  # sup |tanh″|, by the chain rule
     assert -curvature_bounds(network).lower[1, 0] >= met * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize("limit", ["_DENSE_ENTRIES", "_MULTIPLICATIONS"])
+def test_more_pairs_than_can_be_bounded_are_refused(random_network, rng, monkeypatch, limit):
+    network = random_network(rng, (4, 9, 3), "softplus")
+    monkeypatch.setattr(bounds_of_pairs, limit, 80)
+    with pytest.raises(InputError, match="too large for curvature bounds: .*3 classes squared"):
+        curvature_bounds(network)

@@ -23,7 +23,7 @@ NAMES = [
     "$\\frac{$",
     "a\x1b[2Jb",
     "\udcff",
-    "[/red] [link=x]",
+    "[red] [link=x]",
     "a\nb",
     "=1+1",
     "\u202e",

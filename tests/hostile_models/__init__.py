@@ -17,11 +17,13 @@ from hostile_models import (
     restoring,
     shapes,
     signatures,
+    variants,
+    work,
 )
 
 KINDS = (
     *(ops, files, index, shapes, constants, loading),
-    *(lists, calls, messages, restoring, signatures),
+    *(lists, calls, messages, restoring, signatures, variants, work),
 )
 CASES = {name: build for kind in KINDS for name, build in kind.CASES.items()}
 HARMLESS = {name: build for kind in KINDS for name, build in getattr(kind, "HARMLESS", {}).items()}

@@ -1,0 +1,334 @@
+"""Random graphs of real ops with random attributes: of the reader only InputError may come out.
+
+    nice python benchmarks/fuzz_graphs.py --graphs 100000 --seed 0
+
+Each graph is a chain of a few ops from an input to an output, made to be plausible: shapes fit, for
+the most part, and attributes are those that the op has. Some are then changed: an attribute, an
+input, the type or the shape of a constant. What is read is given to TensorFlow, and run beside what
+was read: a graph that is read otherwise than it computes is a finding, as is one that takes more
+than five seconds or ends the process. Every graph can be made again from its number.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import resource
+import signal
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import op_def_registry
+
+from keras_curv.errors import InputError
+from keras_curv.reading import op_rules, saved_model, server
+
+SHAPES = ((4,), (6,), (2, 3), (4, 4, 2), (5, 4, 1), (1,), (6, 6, 3))
+KNOWN = sorted(op for op in op_rules._RULES if op_def_registry.get(op) is not None)
+UNKNOWN = (
+    "Exp",
+    "Cumsum",
+    "SplitV",
+    "ScatterNd",
+    "Where",
+    "MaxPool",
+    "Cos",
+    "AddN",
+    "ArgMax",
+    "Fill",
+)
+NUMBERS = (0, 1, 2, 3, -1, 7, 2**31 - 1, -(2**31), 2**40)
+TYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.bool, tf.string, tf.half, tf.uint8)
+SECONDS, MIB = 5.0, 1024
+
+
+class Graph:
+    """One random graph.
+
+    Args:
+        number: that it is made from.
+    """
+
+    def __init__(self, number):
+        self.rng = np.random.default_rng(number)
+        self.definition = graph_pb2.GraphDef()
+        self.shape = SHAPES[self.rng.integers(len(SHAPES))]
+        node = self.definition.node.add(name="x", op="Placeholder")
+        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tf.TensorShape((None, *self.shape)).as_proto())
+        self.last, self.now = "x", self.shape
+        for _ in range(self.rng.integers(1, 10)):
+            self.step()
+        if self.rng.random() < 0.8:
+            self.op("Reshape", self.constant(np.array([-1, int(np.prod(self.now))], np.int32)))
+            self.now = (int(np.prod(self.now)),)
+            self.op("MatMul", self.floats((self.now[0], 3)))
+        for _ in range(self.rng.poisson(0.7)):
+            self.change()
+
+    def constant(self, value):
+        """A new constant; its name."""
+        node = self.definition.node.add(name=f"n{len(self.definition.node)}", op="Const")
+        tensor = tf.make_tensor_proto(value)
+        node.attr["value"].tensor.CopyFrom(tensor)
+        node.attr["dtype"].type = tensor.dtype
+        return node.name
+
+    def floats(self, shape):
+        scale = self.rng.choice([1.0, 1.0, 1.0, 0.0, -1.0, 1e-3, 30.0])
+        return self.constant(np.float32(scale * self.rng.normal(size=shape)))
+
+    def integers(self, *values):
+        return self.constant(np.array(values, np.int32))
+
+    def op(self, name, *inputs, first=False, **attributes):
+        """Adds an op on what there is and on these constants, with all attributes of its kind."""
+        given = [*inputs, self.last] if first else [self.last, *inputs]
+        node = self.definition.node.add(name=f"n{len(self.definition.node)}", op=name, input=given)
+        for known in op_def_registry.get(name).attr:
+            value = node.attr[known.name]
+            if known.HasField("default_value"):
+                value.CopyFrom(known.default_value)
+            elif known.type == "type":
+                whole = known.name in ("Tshape", "Tperm", "Tpaddings", "Index", "Tidx", "Tindices")
+                value.type = (tf.int32 if whole else tf.float32).as_datatype_enum
+            else:
+                self.fill(value, known.type)
+        for key, wanted in attributes.items():
+            if isinstance(wanted, (list, tuple)):
+                node.attr[key].Clear()
+                node.attr[key].list.i.extend(wanted)
+            elif isinstance(wanted, bytes):
+                node.attr[key].s = wanted
+            else:
+                node.attr[key].i = wanted
+        self.last = node.name
+
+    def fill(self, value, kind):
+        """Any value of a kind of attribute."""
+        pick = lambda some: some[self.rng.integers(len(some))]  # noqa: E731
+        value.Clear()
+        if kind == "int":
+            value.i = int(pick(NUMBERS))
+        elif kind == "bool":
+            value.b = bool(self.rng.integers(2))
+        elif kind == "float":
+            value.f = float(pick((0.0, 1.0, -1.0, 1e38, float("nan"), float("inf"), 0.2)))
+        elif kind == "type":
+            value.type = pick(TYPES).as_datatype_enum
+        elif kind == "string":
+            value.s = pick((b"", b"SAME", b"VALID", b"NHWC", b"NCHW", b"x", b"\xff"))
+        elif kind == "shape":
+            value.shape.CopyFrom(tf.TensorShape(pick(((), (1, 4), (None, 4)))).as_proto())
+        elif kind == "list(int)":
+            value.list.i.extend(int(pick(NUMBERS)) for _ in range(self.rng.integers(6)))
+        elif kind == "list(type)":
+            value.list.type.extend(pick(TYPES).as_datatype_enum for _ in range(2))
+        elif kind == "tensor":
+            value.tensor.CopyFrom(tf.make_tensor_proto(1.0))
+
+    def step(self):
+        """Adds one op, mostly as an exporter would."""
+        rng, now = self.rng, self.now
+        size, rank = int(np.prod(now)), len(now)
+        kind = rng.integers(14) if rank else 5
+        if kind == 0:
+            shape = [(), (now[-1],), now, (1, *now)][rng.integers(4)]
+            name = rng.choice(
+                ["AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "Add", "Div"]
+            )
+            self.op(name, self.floats(shape), first=bool(rng.integers(2)))
+        elif kind == 1:
+            name = ["Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", "Relu6", "Selu"]
+            self.op(str(rng.choice([*name, "LeakyRelu", "Neg", "Identity", "StopGradient"])))
+        elif kind == 2 and rank == 1:
+            self.now = (int(rng.integers(1, 6)),)
+            if rng.integers(2):
+                self.op("MatMul", self.floats((*now, *self.now)))
+            else:
+                self.op("BatchMatMulV2", self.floats((*now, *self.now)))
+        elif kind in (3, 4) and rank == 3:
+            height, width, filters = (int(n) for n in rng.integers(1, 4, 3))
+            stride, dilation = (int(n) for n in rng.integers(1, 3, 2))
+            padding = [b"SAME", b"VALID"][rng.integers(2)]
+            how = {"strides": [1, stride, stride, 1], "padding": padding}
+            if kind == 3:
+                kernel = self.floats((height, width, now[2], filters))
+                self.op("Conv2D", kernel, dilations=[1, dilation, dilation, 1], **how)
+                self.moved(
+                    (height - 1) * dilation + 1,
+                    (width - 1) * dilation + 1,
+                    stride,
+                    padding,
+                    filters,
+                )
+            elif rng.integers(2):
+                kernel = self.floats((height, width, now[2], filters))
+                self.op("DepthwiseConv2dNative", kernel, **how)
+                self.moved(height, width, stride, padding, now[2] * filters)
+            else:
+                self.op("AvgPool", ksize=[1, height, width, 1], **how)
+                self.moved(height, width, stride, padding, now[2])
+        elif kind == 5:
+            self.op("Reshape", self.integers(-1, size))
+            self.now = (size,)
+        elif kind == 6:
+            axes = [0, *(1 + rng.permutation(rank))]
+            self.op("Transpose", self.integers(*axes))
+            self.now = tuple(now[axis - 1] for axis in axes[1:])
+        elif kind == 7:
+            pairs = [(0, 0), *((int(a), int(b)) for a, b in rng.integers(0, 3, (rank, 2)))]
+            self.op("Pad", self.constant(np.array(pairs, np.int32)))
+            self.now = tuple(n + a + b for n, (a, b) in zip(now, pairs[1:], strict=True))
+        elif kind == 8:
+            first = [0, *(int(rng.integers(n)) for n in now)]
+            last = [0, *now]
+            parts = [self.integers(*values) for values in (first, last, [1] * (rank + 1))]
+            self.op("StridedSlice", *parts, begin_mask=1, end_mask=1)
+            self.now = tuple(n - a for n, a in zip(now, first[1:], strict=True))
+        elif kind == 9:
+            times = [1, *(int(n) for n in rng.integers(1, 3, rank))]
+            self.op("Tile", self.integers(*times))
+            self.now = tuple(n * t for n, t in zip(now, times[1:], strict=True))
+        elif kind == 10 and rank > 1:
+            axis = int(rng.integers(1, rank + 1))
+            self.op("Mean", self.integers(axis))
+            self.now = tuple(n for place, n in enumerate(now) if place != axis - 1)
+        elif kind == 11:
+            axis = int(rng.integers(1, rank + 1))
+            picked = rng.integers(now[axis - 1], size=rng.integers(1, 5))
+            self.op("GatherV2", self.integers(*picked), self.constant(np.int32(axis)))
+            self.now = tuple(len(picked) if p == axis - 1 else n for p, n in enumerate(now))
+        elif kind == 12:
+            self.op("ReverseV2", self.integers(int(rng.integers(1, rank + 1))))
+        elif kind == 13 and rng.random() < 0.3:
+            name = str(rng.choice([*KNOWN, *UNKNOWN]))
+            arguments = op_def_registry.get(name).input_arg[1:]
+            self.op(name, *(self.floats((now[-1],)) for _ in arguments))
+        if size > 3000:
+            self.op("Reshape", self.integers(-1, int(np.prod(self.now))))
+            self.now = (int(np.prod(self.now)),)
+            self.op("MatMul", self.floats((self.now[0], 5)))
+            self.now = (5,)
+
+    def moved(self, height, width, stride, padding, channels):
+        """The shape behind windows of that size; negative where they do not fit."""
+        axes = zip(self.now[:2], (height, width), strict=True)
+        if padding == b"SAME":
+            sizes = [-(-n // stride) for n in self.now[:2]]
+        else:
+            sizes = [(n - window) // stride + 1 for n, window in axes]
+        self.now = (*(max(n, 1) for n in sizes), channels)
+
+    def change(self):
+        """Changes one thing somewhere."""
+        rng, nodes = self.rng, self.definition.node
+        if len(nodes) < 2:
+            return
+        node = nodes[rng.integers(1, len(nodes))]
+        definition = op_def_registry.get(node.op)
+        what = rng.integers(4)
+        if what == 0 and definition.attr:
+            known = definition.attr[rng.integers(len(definition.attr))]
+            self.fill(node.attr[known.name], known.type)
+        elif what == 1 and node.input:
+            node.input[rng.integers(len(node.input))] = nodes[rng.integers(len(nodes))].name
+        elif what == 2 and node.op == "Const":
+            try:
+                value = tf.make_ndarray(node.attr["value"].tensor).copy()
+            except ValueError:  # its shape was changed before
+                return
+            if value.size:
+                value.reshape(-1)[rng.integers(value.size)] = [0, 1, -1, 3, 2**31 - 1][
+                    rng.integers(5)
+                ]
+                node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+        elif what == 3 and node.op == "Const":
+            for dim in node.attr["value"].tensor.tensor_shape.dim:
+                dim.size = int(NUMBERS[rng.integers(len(NUMBERS))])
+
+
+def taken(number):
+    """What comes of a graph: "read", "refused", or "read otherwise"."""
+    graph = Graph(number)
+    answer = server.Answer(graph.definition, "x", f"{graph.last}:0")
+    try:
+        served = saved_model._read_answer(answer, "graph")
+        x = np.random.default_rng(number).normal(size=(3, *graph.shape))
+        served.check(np.float32(x))
+    except InputError as error:
+        assert str(error).isprintable()
+        return "read otherwise" if "disagree" in str(error) else "refused"
+    return "read"
+
+
+def some(numbers, counts):
+    """Takes graphs in a process of its own; what is left of them when it ends before."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        for number in numbers:
+            os.write(writing, b"+")
+            begun = time.process_time()
+            signal.alarm(60)
+            try:
+                outcome = taken(number)
+            except BaseException as error:
+                outcome = f"{type(error).__name__}: {error}"[:200]
+            dear = time.process_time() - begun > SECONDS
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            line = f"{outcome}|{'dear' if dear else ''}|{memory:.0f}".encode("ascii", "replace")
+            os.write(writing, line.replace(b"\n", b" ") + b"\n")
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        lines = file.read().split(b"\n")
+    os.waitpid(child, 0)
+    done = 0
+    for number, line in zip(numbers, lines, strict=False):
+        if not line.startswith(b"+") or b"|" not in line:
+            counts["ended the process"] += bool(line)
+            print(f"graph {number} ended the process", flush=True)
+            return numbers[done + 1 :]
+        outcome, dear, memory = line[1:].decode().split("|")
+        counts[outcome] += 1
+        counts["dear"] += bool(dear)
+        counts["most MiB"] = max(counts["most MiB"], int(memory))
+        if outcome not in ("read", "refused") or dear:
+            print(f"graph {number}: {outcome} {dear}", flush=True)
+        done += 1
+    return numbers[done:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--graphs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="number of the first graph")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    options = parser.parse_args()
+    counts, begun = collections.Counter(), time.monotonic()
+    stop = options.seed + options.graphs
+    taken(options.seed)
+    start = options.seed
+    while start < stop and time.monotonic() - begun < options.seconds:
+        left = list(range(start, min(start + 250, stop)))
+        start = left[-1] + 1
+        while left:
+            left = some(left, counts)
+    print(f"{start - options.seed} graphs: {dict(counts)}")
+    return 1 if set(counts) - {"read", "refused", "most MiB", "dear"} or counts["dear"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

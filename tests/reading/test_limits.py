@@ -1,0 +1,99 @@
+"""What is too large, or too much work, is refused before it is done."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hostile_models.work import CASES
+from refused import spec
+
+from keras_curv.errors import InputError
+from keras_curv.reading import graph, limits, op_rules, saved_model
+from keras_curv.reading.ball import Ball
+from keras_curv.reading.stencil import Stencil
+
+
+def read(body, *shape):
+    """Reads a function of `x`, without TensorFlow's part."""
+    function = tf.function(body).get_concrete_function(spec(None, *shape, name="x"))
+    definition, output = function.graph.as_graph_def(), function.outputs[0].name
+    return graph.read_network(
+        definition, input_node="x", input_shape=shape, output=output, source="the model"
+    )
+
+
+W = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
+
+
+@pytest.mark.parametrize("count", [1025, 3000])
+def test_more_classes_than_can_be_compared_are_refused_by_number(count):
+    v = np.ones((8, count), np.float32)
+    with pytest.raises(InputError, match=f"has {count} classes, of which each .*at most 1024"):
+        read(lambda x: tf.nn.softplus(x @ W) @ v, 8)
+
+
+def test_products_are_charged_together(monkeypatch):
+    """Each alone is small enough."""
+    monkeypatch.setattr(limits, "WORK", 8000)
+    assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
+    with pytest.raises(InputError, match="op .*takes [0-9]+ multiplications: with"):
+        read(lambda x: x @ W @ W @ W @ W @ W @ W, 8)
+    assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
+
+
+def test_an_op_without_a_rule_is_found_before_any_work(monkeypatch):
+    monkeypatch.setattr(graph, "apply", lambda *_: pytest.fail("something was computed"))
+    with pytest.raises(InputError, match="op Cumsum .*no rule"):
+        read(lambda x: tf.cumsum(x @ W @ W, axis=1), 8)
+    assert "Cumsum" not in op_rules._RULES
+
+
+def test_constants_that_nobody_asks_for_again_are_let_go(monkeypatch):
+    def body(x, many):
+        total = tf.constant(W)
+        for _ in range(many):
+            total = total + W
+        return x @ total
+
+    monkeypatch.setattr(graph, "TOTAL_ENTRIES", 6 * W.size)
+    read(lambda x: body(x, 30), 8)
+
+    def kept(x):
+        parts = [tf.constant(W) + float(i) for i in range(9)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        for part in parts:
+            total = total + part
+        return x @ total
+
+    with pytest.raises(InputError, match="what constants are folded to"):
+        read(kept, 8)
+
+
+def test_a_norm_that_is_too_dear_is_a_looser_one(monkeypatch):
+    taps = np.random.default_rng(0).normal(size=(3, 3, 2, 2))
+    tight = Stencil(Ball.exact(taps)).norm
+    monkeypatch.setattr(limits, "WORK", 0)
+    assert tight < Stencil(Ball.exact(taps)).norm < np.inf
+
+
+def test_a_kernel_is_not_spread_over_more_than_an_image():
+    kernel = np.ones((2, 2, 8, 8), np.float32)
+
+    def body(x):
+        y = tf.raw_ops.Conv2D(
+            input=x, filter=kernel, strides=[1] * 4, padding="SAME", dilations=[1, 520, 520, 1]
+        )
+        return tf.reshape(y, (-1, 240 * 240 * 8))[:, :3]
+
+    with pytest.raises(InputError, match="op Conv2D .*521 × 521 × 8 × 8 entries is too large"):
+        read(body, 240, 240, 8)
+
+
+def test_variables_are_counted_together(tmp_path, monkeypatch):
+    path = CASES["work: 16 products with one matrix of 1024"](tmp_path / "model", None)
+    monkeypatch.setattr(limits, "TOTAL_ENTRIES", 2**20 - 1)
+    with pytest.raises(InputError, match="its variables, in entries, is too large: 1048576"):
+        saved_model.read(path)
