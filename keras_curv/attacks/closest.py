@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.network.network import FeedForward, likeliest_rivals
+from keras_curv.network.clip import split_clip
+from keras_curv.network.network import FeedForward, Network, likeliest_rivals
 
 _BALLS = 12
 _CLOSE = 2e-3  # relative: between the last ball without and the closest point found
@@ -83,6 +84,9 @@ def closest_points(
 def _first_order_distance(network: FeedForward, x: tf.Tensor, label: tf.Tensor) -> np.ndarray:
     """Returns where the linear model of the nearest margin is 0; not finite if nowhere."""
     rivals = likeliest_rivals(network.logits(x), label, network.classes - 1)
+    split = split_clip(network) if isinstance(network, Network) else None
+    if split is not None:  # its gradient in x is 0 where the clip is flat
+        x, network = split[0].value(x), split[1]
     evaluation = network.evaluate(x, label, rivals)
     slope = tf.norm(evaluation.gradient, axis=-1).numpy()
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.attacks.ball import allowed, normalized, project, uniform_in_ball
-from keras_curv.network.network import FeedForward, likeliest_rivals
+from keras_curv.attacks.through_clip import descend_through
+from keras_curv.network.clip import split_clip
+from keras_curv.network.network import FeedForward, Network, likeliest_rivals
 
 
 def pgd_attack(
@@ -27,6 +29,9 @@ def pgd_attack(
     A descent that follows whichever rival is strongest at the moment gets caught between two:
     on a robust MNIST net it missed one in ten of the adversarial points that are known to be
     there. What counts is the smallest margin over all rivals at any point met.
+
+    A network that clips its input hides gradients from x: there a descent through the clip
+    (`through_clip.py`) comes first, as long, and this one goes on from where it ended.
 
     Args:
         x: `(n, dim)`.
@@ -68,13 +73,17 @@ def pgd_attack(
         following = allowed(network, project(moved, x, radius), x)
         return target, tf.minimum(margin, best_margin), best_point, following
 
+    split = split_clip(network) if isinstance(network, Network) else None
     margin, best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x
     for restart in range(restarts):
         begin = x
-        if restart >= network.classes - 1:
-            begin = uniform_in_ball(x, radius, (seed, restart))
-            begin = allowed(network, begin, x)
         target = ranked[:, restart % (network.classes - 1)]
+        if restart >= network.classes - 1:
+            begin = allowed(network, uniform_in_ball(x, radius, (seed, restart)), x)
+        elif split is not None:
+            clip, behind = split
+            _, begin = descend_through(behind, clip, x, label, target, radius, steps)
+            begin = project(begin, x, radius)
         _, margin, best, _ = tf.while_loop(
             lambda *_: True, descend, (target, margin, best, begin), maximum_iterations=steps + 1
         )

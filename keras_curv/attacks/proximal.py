@@ -103,13 +103,13 @@ def _multiplier(
     """
     slope = tf.norm(_pushed(gradient / reach.cost, reach), axis=-1)
     above = 2.0 * tf.maximum(floor, slope / radius) - floor
-    order, step = tf.zeros_like(radius) + _NEAREST / 2.0, _NEAREST / 4.0
+    order, step = tf.zeros_like(radius) + _NEAREST / 2.0, -_NEAREST / 4.0
     least = tf.ones_like(radius, tf.bool)
     for _ in range(_HALVINGS):
         cost = best_move(gradient, curvature, reach, floor + above * 10.0**order).cost
         dear = cost > radius * radius
         least &= ~dear
-        order, step = order + tf.where(dear, -step, step), step / 2.0
+        order, step = tf.where(dear, order + step, order - step), step / 2.0
     return floor + above * 10.0**order, least
 
 

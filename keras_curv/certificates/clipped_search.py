@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates import crc
-from keras_curv.certificates.rival_search import RivalSearch, _Batch, _State, _Step
+from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchState, SearchStep
 from keras_curv.network.network import Network
+from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
     Reach,
     best_move,
@@ -23,6 +24,7 @@ from keras_curv.threats.confined import (
 
 _HALVINGS = 5  # of the order of λ's distance from the least one
 _ORDERS = (-3.0, 0.5)  # of that distance, relative to the λ of a plain search
+_INWARD = 1.0 - rounding.gamma(64)  # the root's own rounding
 _BEYOND = 2e-3  # of a move: how much farther an adversarial point is looked for
 
 
@@ -40,7 +42,7 @@ class ClippedSearch(RivalSearch):
         )
         self._layers = network.layer_norms
 
-    def _first_radii(self, batch: _Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         still = tf.zeros_like(batch.x0)
         bound, slope_error = crc.charged_minorant(
             self._layers, batch.at_start, still, batch.curvature, batch.taken_off
@@ -56,9 +58,11 @@ class ClippedSearch(RivalSearch):
         )
         least = batch.curvature / limits.least_cost**2
         upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / least), 0.0)
-        return dual.certified_radius(simple), upper
+        return dual.certified_radius(simple) * _INWARD, upper
 
-    def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor) -> _Step:
+    def _step(
+        self, batch: Batch, state: SearchState, rows: tf.Tensor, cells: tf.Tensor
+    ) -> SearchStep:
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
         origin, limits = tf.gather(batch.x0, rows), batch.limits.rows(rows)
         kappa, taken_off = (
@@ -78,10 +82,10 @@ class ClippedSearch(RivalSearch):
         )
         following = _inside(dual.along(iterate, displacement - move), origin, limits)
         bracket = _bracket(margin, displacement, kappa, limits, multiplier)
-        radius = dual.certified_radius(proved)
-        return _Step(evaluation.margin[:, 0], gradient, radius, bracket, following)
+        radius = dual.certified_radius(proved) * _INWARD
+        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket, following)
 
-    def _begin(self, batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
+    def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         cells = tf.stack([rows, current], axis=1)
         origin, limits = tf.gather(batch.x0, rows), batch.limits.rows(rows)
         tables = batch.curvature, batch.at_start.margin - batch.taken_off, batch.at_start.gradient

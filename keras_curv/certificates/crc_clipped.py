@@ -21,8 +21,8 @@ from keras_curv.network.network import Network
 from keras_curv.threats.clipped import clipped
 from keras_curv.threats.confined import Reach
 
-_TOLERANCE = 3e-3  # relative gap of a search; the dual is flat at its solution
-_STEPS = 16
+_TOLERANCE = 1e-3  # relative gap of a search; the dual is flat at its solution
+_STEPS = 40
 _INWARD = 1.0 - 2.0**-48
 
 

@@ -26,7 +26,7 @@ _DECIDED_GAP = 1e-5
 Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     """What a batch is searched with; n examples, each against as many rivals."""
 
     x0: tf.Tensor  # (n, dim)
@@ -39,7 +39,7 @@ class _Batch(NamedTuple):
     limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
 
 
-class _Step(NamedTuple):
+class SearchStep(NamedTuple):
     """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.
 
     Attributes:
@@ -56,7 +56,7 @@ class _Step(NamedTuple):
     following: dual.Iterate
 
 
-class _State(NamedTuple):
+class SearchState(NamedTuple):
     """How far the search has come."""
 
     radius: tf.Tensor  # proved, (n, rivals)
@@ -138,7 +138,7 @@ class RivalSearch:
             limits: of the entries of x0, for a search that heeds them.
         """
         at_start = self._network.evaluate(x0, label, rivals)
-        batch = _Batch(x0, label, rivals, curvature, taken_off, reach, at_start, limits)
+        batch = Batch(x0, label, rivals, curvature, taken_off, reach, at_start, limits)
         (state,) = tf.while_loop(
             lambda state: tf.reduce_any(~state.closed),
             lambda state: (self._turn(batch, state),),
@@ -149,14 +149,14 @@ class RivalSearch:
         sighting = (state.column, state.point, state.left, start)
         return Found(state.radius, state.distance, state.evaluations, sighting)
 
-    def _start(self, batch: _Batch) -> _State:
+    def _start(self, batch: Batch) -> SearchState:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
         margin = batch.at_start.margin - batch.taken_off
         radius, upper = self._first_radii(batch, margin)
         closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
         closed |= self._decided(radius, upper)[:, None]
         current = _weakest(radius, closed)
-        return _State(
+        return SearchState(
             radius=radius,
             upper=upper,
             closed=closed,
@@ -170,13 +170,13 @@ class RivalSearch:
             left=tf.gather(batch.at_start.margin, current, batch_dims=1),
         )
 
-    def _first_radii(self, batch: _Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """What the gradients at x0 prove, and brackets from above, `(n, rivals)`."""
         still = tf.zeros_like(batch.x0)
         radius = self._prove(batch.at_start, still, batch.curvature, batch.taken_off)
         return radius, tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
 
-    def _turn(self, batch: _Batch, state: _State) -> _State:
+    def _turn(self, batch: Batch, state: SearchState) -> SearchState:
         """One gradient for every example that is still open; the others take no part."""
         rows = tf.cast(tf.where(tf.reduce_any(~state.closed, axis=1))[:, 0], tf.int32)
         cells = tf.stack([rows, tf.gather(state.current, rows)], axis=1)
@@ -212,13 +212,13 @@ class RivalSearch:
 
     def _end(
         self,
-        batch: _Batch,
-        state: _State,
+        batch: Batch,
+        state: SearchState,
         cells: tf.Tensor,
         point: tf.Tensor,
         margin: tf.Tensor,
         gradient: tf.Tensor,
-    ) -> _State:
+    ) -> SearchState:
         """Ends the searches of these cells, at these points, and begins the next ones."""
         ended = cells[:, :1]
         if self._decide:
@@ -242,7 +242,9 @@ class RivalSearch:
             left=update(state.left, place, tf.gather(margin, kept)),
         )
 
-    def _step(self, batch: _Batch, state: _State, rows: tf.Tensor, cells: tf.Tensor) -> _Step:
+    def _step(
+        self, batch: Batch, state: SearchState, rows: tf.Tensor, cells: tf.Tensor
+    ) -> SearchStep:
         """What the gradients at these rows' iterates say, and the iterates after."""
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
         origin = tf.gather(batch.x0, rows)
@@ -256,11 +258,11 @@ class RivalSearch:
         radius = self._prove(evaluation, displacement, kappa[:, None], taken_off[:, None])[:, 0]
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
         bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
-        return _Step(evaluation.margin[:, 0], gradient, radius, bracket, step)
+        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket, step)
 
     def _crossing(
         self,
-        batch: _Batch,
+        batch: Batch,
         cells: tf.Tensor,
         point: tf.Tensor,
         gradient: tf.Tensor,
@@ -289,7 +291,7 @@ class RivalSearch:
             (proved > asked) | (tf.reduce_min(upper, axis=1, keepdims=True) <= asked), axis=1
         )
 
-    def _begin(self, batch: _Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
+    def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         """The search of these rows against these rivals, after its evaluation at x0."""
         cells = tf.stack([rows, current], axis=1)
         origin = tf.gather(batch.x0, rows)

@@ -96,6 +96,11 @@ def split_clip(network: Network) -> tuple[Clip, Network] | None:
     return Clip(scale, first.bias, *limits, *errors), behind
 
 
+def clipping(network: Network) -> dict[str, bool]:
+    """Returns what a summary says of a network that begins with a clip; of any other, nothing."""
+    return {} if split_clip(network) is None else {"clips_input": True}
+
+
 def _cap(activation: str) -> float | None:
     """Returns where an activation of this name stops rising, that is 0 and then z."""
     if activation in ("relu", "relu6"):

@@ -30,6 +30,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
         ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
         ("units", claim(summary).get("units") or units(summary["input_scale"])),
+        *_clipping(summary),
         *_claim(summary),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
         *_smoothing(summary),
@@ -104,6 +105,12 @@ def _search(summary: dict) -> list[tuple[str, str]]:
         return []
     text = "a further method is asked where it may gain more than"
     return [("tolerance", f"{text} {100.0 * summary['tolerance']:.3g} %")]
+
+
+def _clipping(summary: dict) -> list[tuple[str, str]]:
+    """Returns that the model clips its input, if it does."""
+    text = "the model clips its input; what is proved is for every δ all the same"
+    return [("clip", text)] if summary.get("clips_input") else []
 
 
 def _smoothing(summary: dict) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_curv.errors import InputError
 from keras_curv.files import replacing, writing
+from keras_curv.network.clip import clipping
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
 from keras_curv.rows.tally import Tally
@@ -140,6 +141,7 @@ class RequestJob(Job):
             "classes": _common([one.network.classes for one in served]),
             "depth": _common([one.network.depth for one in served]),
             "claim": self._options.claim,
+            **(_common([clipping(one.network) for one in served]) or {}),
         }
 
     def cases(self, rows: Sequence[Row]) -> list[Case]:

@@ -187,7 +187,7 @@ def confined_radius(
         best = tf.maximum(best, found)
         low, high = tf.where(rising, high, new), tf.where(rising, new, low)
         at_low, at_high = tf.where(rising, at_high, found), tf.where(rising, found, at_low)
-    return tf.maximum(best, radius)
+    return tf.maximum(best, radius) * (1.0 - 64.0 * _unit(radius.dtype))  # that of the roots
 
 
 class Move(NamedTuple):

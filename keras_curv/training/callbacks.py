@@ -117,7 +117,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
                 tf.summary.scalar(name, np.mean(radii > value))
             tf.summary.scalar("curvature/minus_m_mean", minus_m.mean())
             tf.summary.scalar("curvature/minus_m_largest", minus_m.max())
-            theorem4_bound = theorem4(certifier.served.network)[between]
+            theorem4_bound = theorem4(getattr(method, "behind", method.network))[between]
             tf.summary.scalar("curvature/theorem4_K_mean", theorem4_bound.mean())
             finite = radii[np.isfinite(radii)]
             tf.summary.histogram("certified_radius", finite)

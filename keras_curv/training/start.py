@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_curv.errors import InputError
+from keras_curv.network.clip import split_clip
 from keras_curv.reading.saved_model import read
 
 
@@ -20,7 +21,9 @@ def start_from(base: keras.Model, directory: str) -> None:
     Raises:
         InputError: the directory cannot be read, or its layers are others.
     """
-    affines = read(directory).network.affines
+    network = read(directory).network
+    split = split_clip(network)
+    affines = (network if split is None else split[1]).affines
     layers = [layer for layer in base.layers if layer.weights]
     wanted = [tuple(layer.weights[0].shape) for layer in layers]
     found = [(affine.fan_in, affine.fan_out) for affine in affines]

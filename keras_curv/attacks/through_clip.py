@@ -1,0 +1,96 @@
+"""Projected gradient descent through the clip that a network begins with.
+
+A gradient in x is 0 wherever the clip is flat, though a step far enough would leave the flat part.
+So descent goes on behind the clip, where gradients are: each step takes the least of a linear model
+of the margin, of the mean gradient so far, over all T(x + δ) with ‖δ‖ ≤ ρ.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from keras_curv.network.clip import Clip
+from keras_curv.network.network import FeedForward
+from keras_curv.threats.clipped import clipped
+from keras_curv.threats.confined import Reach
+
+_MEMORY = 0.75  # of the mean gradient
+_HALVINGS = 30
+
+
+def steepest_move(gradient: tf.Tensor, reach: Reach, radius: tf.Tensor) -> tf.Tensor:
+    """Returns about the `argmin g·e` over the e with `C(e) ≤ ρ²`, `(n, dim)`; it costs no more.
+
+    The Lagrangian's minimiser, by coordinate, with λ halved until the budget is used up.
+
+    Args:
+        gradient: `(n, dim)`.
+        reach: what moves cost, and how far they go.
+        radius: ρ, `(n,)`.
+    """
+    limit, dead = reach.along(-gradient)
+    size = tf.abs(gradient)
+
+    def move(multiplier: tf.Tensor) -> tf.Tensor:
+        lam = multiplier[:, None]
+        far = (size - lam * reach.cost * dead) / (lam * reach.cost * reach.cost)
+        far = tf.clip_by_value(far, 0.0, limit)
+        paid = reach.cost * far + dead
+        far = tf.where(0.5 * lam * paid * paid < size * far, far, 0.0)
+        return -tf.sign(gradient) * far
+
+    # At `high` nothing more than the budget is spent: b|e| + dead ≤ |g|/(λb) for each coordinate.
+    high = tf.norm(size / reach.cost, axis=-1) / radius + 1e-30
+    low = 1e-6 * high
+    for _ in range(_HALVINGS):
+        middle = tf.sqrt(low * high)
+        fits = reach.price(move(middle)) <= radius * radius
+        low, high = tf.where(fits, low, middle), tf.where(fits, middle, high)
+    return move(high)
+
+
+def descend_through(
+    behind: FeedForward,
+    clip: Clip,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    target: tf.Tensor,
+    radius: tf.Tensor,
+    steps: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Descends the margin against one rival each; keeps the lowest margin over all rivals.
+
+    Args:
+        behind: the network behind the clip.
+        clip: T.
+        x: `(n, dim)`.
+        label, target: `(n,)`.
+        radius: ρ, `(n,)`.
+        steps: gradients.
+
+    Returns:
+        The lowest margin met, `(n,)`, and where, `(n, dim)`: as near to `x` as T allows.
+    """
+    start, reach, _ = clipped(clip, x)
+
+    def step(
+        best: tf.Tensor, found: tf.Tensor, mean: tf.Tensor, move: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        point = start + move
+        logits = behind.logits(point)
+        strongest = behind.runner_up(logits, label)
+        margin = tf.gather(logits, label, batch_dims=1) - tf.gather(logits, strongest, batch_dims=1)
+        found = tf.where((margin < best)[:, None], point, found)
+        _, gradient = behind.margin_and_gradient(point, label, target)
+        mean = _MEMORY * mean + (1.0 - _MEMORY) * gradient
+        return tf.minimum(margin, best), found, mean, steepest_move(mean, reach, radius)
+
+    _, gradient = behind.margin_and_gradient(start, label, target)
+    nowhere = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype))
+    best, found, _, _ = tf.while_loop(
+        lambda *_: True,
+        step,
+        (nowhere, start, gradient, steepest_move(gradient, reach, radius)),
+        maximum_iterations=steps,
+    )
+    return best, clip.nearest(found, x)

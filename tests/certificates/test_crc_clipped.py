@@ -1,0 +1,172 @@
+"""Certificates of classifiers that clip their input hold for every δ, and are no weaker for it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.float32 import Float32Error
+from keras_curv.network import activations
+from keras_curv.network.affine import Affine
+from keras_curv.network.clip import split_clip
+from keras_curv.network.network import Network
+
+
+def _behind(seed, sizes=(2, 7, 3), activation="softplus", steep=1.5):
+    rng = np.random.default_rng(seed)
+    kernels = [steep * rng.standard_normal(s) for s in zip(sizes, sizes[1:], strict=False)]
+    # About its median somewhere within the limits.
+    biases = [-0.5 * kernels[0].sum(axis=0), *(0.1 * rng.standard_normal(n) for n in sizes[2:])]
+    return Network.from_weights(kernels, biases, activation)
+
+
+def _clipping(network, dead_zone=0.0, scale=None, cap=1.0):
+    """The network behind `clip((x − a)/(1 − 2a), 0, 1)`, as a reader would have it."""
+    ones = np.ones(network.dim)
+    scale = ones / (1.0 - 2.0 * dead_zone) if scale is None else np.asarray(scale)
+    offset = 0.5 - 0.5 * scale
+    first = Affine(np.diag(scale), offset)
+    sigmas = [activations.get(f"capped_relu({cap!r})"), *network.activations]
+    return Network([first, *network.affines], sigmas)
+
+
+def _points(seed, count, dim):
+    """Inside the limits, outside of them, at their edges and in dead zones."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-0.3, 1.3, (count, dim))
+    special = rng.choice([0.0, 1.0, 0.05, 0.95, -0.2, 0.5], (count, dim))
+    return np.where(rng.random((count, dim)) < 0.5, special, x)
+
+
+@pytest.mark.parametrize(
+    ("activation", "scale"),
+    [
+        ("softplus", [1.0, 1.0]),
+        ("tanh", [1.12, 1.12]),
+        ("sparse_plus", [1.4, -0.8]),
+        ("softplus", [2.0, 0.0]),
+    ],
+)
+def test_no_point_of_a_grid_is_nearer(activation, scale):
+    behind = _behind(1, activation=activation)
+    network = _clipping(behind, scale=scale)
+    x = _points(2, 60, 2)
+    result = ClippedCurvatureCertificate(network).certify(x)
+    axis = np.linspace(-2.0, 3.0, 601)
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    there = network.logits(tf.constant(grid)).numpy().argmax(axis=1)
+    ratios = []
+    for point, prediction, radius in zip(x, result.prediction, result.radius, strict=True):
+        other = there != prediction
+        nearest = np.linalg.norm(grid - point, axis=1)[other].min(initial=np.inf)
+        assert radius <= nearest
+        ratios.append(radius / nearest)
+    # Were the dual to bound from the wrong side, or prove nothing, they would not be so near.
+    assert np.max(ratios) > 0.97 and np.median(ratios) > 0.6
+
+
+@pytest.mark.parametrize("dead_zone", [0.0, 0.1])
+def test_nothing_breaks_inside_and_something_does_outside(dead_zone):
+    behind = _behind(3, (12, 20, 4), steep=0.6)
+    network = _clipping(behind, dead_zone)
+    x = _points(4, 80, 12)
+    result = ClippedCurvatureCertificate(network).certify(x)
+    finite = (result.radius > 0.0) & (result.radius < 1e3)
+    assert finite.sum() > 50
+    x, label, radius = x[finite], result.prediction[finite], result.radius[finite]
+
+    @tf.function
+    def attack(radius):
+        args = tf.constant(x), tf.constant(label)
+        return pgd_attack(network, *args, radius=radius, steps=20, restarts=4)
+
+    broken = {}
+    for share in (0.9999, 1.1, 1.5):
+        margin, point = attack(tf.constant(share * radius))
+        assert np.all(np.linalg.norm(point - x, axis=1) <= share * radius * (1.0 + 1e-9))
+        broken[share] = np.sum(margin.numpy() < 0.0)
+    assert broken[0.9999] == 0
+    assert 0.5 * len(x) < broken[1.1] <= broken[1.5]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_clip_never_costs(seed):
+    """The same weights, inputs within the limits: up to where the search stops."""
+    behind = _behind(seed, (8, 15, 3), steep=0.8)
+    x = np.random.default_rng(seed).uniform(0.0, 1.0, (100, 8))
+    plain = CurvatureCertificate(behind).certify(x).radius
+    clipped = ClippedCurvatureCertificate(_clipping(behind)).certify(x).radius
+    assert np.all(clipped >= plain * (1.0 - 2e-3))
+    assert np.mean(clipped > 1.05 * plain) > 0.3
+
+
+def test_limits_out_of_reach_change_nothing():
+    behind = _behind(5, (6, 10, 3), steep=0.8)
+    x = np.random.default_rng(0).uniform(0.0, 1.0, (60, 6))
+    plain = CurvatureCertificate(behind).certify(x).radius
+    first = Affine(np.eye(6), np.full(6, 512.0))
+    second = Affine(behind.affines[0].kernel, behind.affines[0].bias
+                    - 512.0 * behind.affines[0].kernel.sum(axis=0))  # fmt: skip
+    sigmas = [activations.get("capped_relu(1024.0)"), *behind.activations]
+    wide = Network([first, second, *behind.affines[1:]], sigmas)
+    np.testing.assert_allclose(
+        ClippedCurvatureCertificate(wide).certify(x).radius, plain, rtol=2e-3
+    )
+
+
+def test_a_linear_margin_behind_a_clip():
+    """Known answers: f = v₁ − v₂ + ¼; what is clipped away must be crossed first."""
+    last = Affine(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0.25, 0.0]))
+    network = Network([Affine(np.eye(2), np.zeros(2)), last], [activations.get("capped_relu(1.0)")])
+    x = np.array([[0.5, 0.0], [0.5, -3.0], [1.5, 0.5], [0.0, 0.0], [0.0, -1.0]])
+    radius = ClippedCurvatureCertificate(network).certify(x, np.zeros(5, int)).radius
+    # Free: 0.75/√2. Only v₁ near: then 0.5 of it is all there is, so v₂ has to come, too.
+    known = [0.75 / np.sqrt(2.0), np.hypot(0.5, 3.25), np.hypot(0.75, 0.5), 0.25, 1.25]
+    assert np.all(radius <= np.array(known) * (1.0 + 1e-12))
+    np.testing.assert_allclose(radius[[0, 3]], np.array(known)[[0, 3]], rtol=5e-3)
+    # Duality lets it move all the way, at a cost of 2², a quarter of the time.
+    np.testing.assert_allclose(radius[4], 1.0, rtol=5e-3)
+
+
+def test_where_nothing_can_change_the_radius_is_without_end():
+    last = Affine(np.zeros((2, 2)), np.array([1.0, 0.0]))
+    network = Network([Affine(np.eye(2), np.zeros(2)), last], [activations.get("capped_relu(1.0)")])
+    result = ClippedCurvatureCertificate(network).certify(np.zeros((1, 2)))
+    assert result.radius[0] > 1e100
+
+
+def test_what_serving_rounds_is_taken_off():
+    network = _clipping(_behind(6, (6, 10, 3), steep=0.8), 0.1)
+    x = _points(7, 40, 6).astype(np.float32).astype(np.float64)
+    real = choose_method("crc", network).certify(x).radius
+    served = choose_method("crc", network, Float32Error(network)).certify(x).radius
+    assert np.all(served <= real * (1 + 1e-3)) and np.mean(served > 0.99 * real) > 0.8
+
+
+def test_other_methods_take_the_clip_for_a_layer():
+    network = _clipping(_behind(8, (4, 6, 3)))
+    assert split_clip(network) is not None
+    x = np.random.default_rng(0).uniform(0.0, 1.0, (10, 4))
+    each = {
+        name: choose_method(name, network).certify(x).radius
+        for name in ("crc", "lipschitz", "crown")
+    }
+    auto = choose_method("auto", network, tolerance=0.0).certify(x).radius
+    assert np.all(auto >= np.max(list(each.values()), axis=0) * (1.0 - 2e-3))
+
+
+@pytest.mark.parametrize(
+    ("first", "activation"),
+    [
+        (np.ones((2, 2)), "capped_relu(1.0)"),  # mixes entries
+        (np.eye(2)[::-1], "capped_relu(1.0)"),  # and this one moves them
+        (np.eye(2), "softplus"),
+        (np.eye(2), "leaky_relu(0.1)"),
+    ],
+)
+def test_what_is_no_clip_is_not_taken_for_one(first, activation):
+    network = Network.from_weights([first, np.eye(2)], [np.zeros(2)] * 2, activation)
+    assert split_clip(network) is None
