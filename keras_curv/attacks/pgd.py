@@ -79,8 +79,7 @@ def pgd_attack(
         begin = x
         target = ranked[:, restart % (network.classes - 1)]
         if restart >= network.classes - 1:
-            begin = uniform_in_ball(x, radius, (seed, restart))
-            begin = allowed(network, begin, x)
+            begin = allowed(network, uniform_in_ball(x, radius, (seed, restart)), x)
         elif split is not None:
             clip, behind = split
             _, begin = descend_through(behind, clip, x, label, target, radius, steps)

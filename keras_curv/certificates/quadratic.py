@@ -55,6 +55,7 @@ _KRYLOV = 20  # dimension of the spaces
 _SEARCH = 8  # radii ρ that are tried, with estimates
 _ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof
 _BISECTIONS = 60
+_GROWN = (1.1, 1.03, 1.25)  # of ρ: balls that are tried where inputs have limits, besides
 
 
 class Quadratic(NamedTuple):
@@ -153,6 +154,11 @@ class QuadraticCertificate(Method):
                     rho = np.where(reached < _ENOUGH * rho, (reached + rho) / 2.0, 0.0)
                 proved = self._prove(x, label, rivals, best, rho, shared, gradients)
                 best = np.maximum(best, proved)
+            if self.network.limits is not None:  # which the estimates know nothing of
+                for grown in _GROWN:
+                    rho = grown * best.min(axis=1)
+                    proved = self._prove(x, label, rivals, best, rho, True, gradients)
+                    best = np.maximum(best, proved)
         return PairCertificates(np.maximum(best, known), gradients)
 
     def quadratics(

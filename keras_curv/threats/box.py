@@ -56,21 +56,21 @@ def least_linear(rows: np.ndarray, reach: Reach, radius: np.ndarray) -> np.ndarr
         reach: arrays `(n, dim)`; prices do not count.
         radius: R, `(n,)`.
     """
-    size, rho = np.abs(rows), radius[:, None]
-    limit = np.where(rows < 0.0, reach.up[:, None], reach.down[:, None])
-    length = np.sqrt(np.sum(size * size, axis=-1))
-    plain = -up(rho * (length + SLOPE_FLOOR), rows.shape[-1] + 8)
-    lam = length / rho
-    for _ in range(_FILLINGS):
-        full = size > lam[..., None] * limit
-        left = rho * rho - np.sum(np.where(full, limit, 0.0) ** 2, axis=-1)
-        open_ = np.sum(np.where(full, 0.0, size) ** 2, axis=-1)
-        lam = np.where(left > 0.0, np.fmin(np.sqrt(open_ / left), lam), lam)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # what is not a number proves no more than the ball
+        size, rho = np.abs(rows), radius[:, None]
+        limit = np.where(rows < 0.0, reach.up[:, None], reach.down[:, None])
+        length = np.sqrt(np.sum(size * size, axis=-1))
+        plain = -up(rho * (length + SLOPE_FLOOR), rows.shape[-1] + 8)
+        lam = length / rho
+        for _ in range(_FILLINGS):
+            full = size > lam[..., None] * limit
+            left = rho * rho - np.sum(np.where(full, limit, 0.0) ** 2, axis=-1)
+            open_ = np.sum(np.where(full, 0.0, size) ** 2, axis=-1)
+            lam = np.where(left > 0.0, np.fmin(np.sqrt(open_ / left), lam), lam)
         move = np.where(size > 0.0, np.fmin(size / lam[..., None], limit), 0.0)
-    linear = np.sum(size * move, axis=-1)
-    bent = 0.5 * lam * np.sum(move * move, axis=-1)
-    paid = 0.5 * lam * rho * rho
-    error = gamma(rows.shape[-1] + 32) * (linear + bent + paid)
-    found = bent - linear - paid - up(error) - SLOPE_FLOOR
-    return np.fmax(plain, found)
+        linear = np.sum(size * move, axis=-1)
+        bent = 0.5 * lam * np.sum(move * move, axis=-1)
+        paid = 0.5 * lam * rho * rho
+        error = gamma(rows.shape[-1] + 32) * (linear + bent + paid)
+        found = bent - linear - paid - up(error) - SLOPE_FLOOR
+        return np.fmax(plain, found)

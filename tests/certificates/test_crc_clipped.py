@@ -89,7 +89,7 @@ def test_nothing_breaks_inside_and_something_does_outside(dead_zone):
         assert np.all(np.linalg.norm(point - x, axis=1) <= share * radius * (1.0 + 1e-9))
         broken[share] = np.sum(margin.numpy() < 0.0)
     assert broken[0.9999] == 0
-    assert 0 < broken[1.1] < broken[1.5]
+    assert 0.5 * len(x) < broken[1.1] <= broken[1.5]
 
 
 @pytest.mark.parametrize("seed", range(3))

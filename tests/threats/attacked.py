@@ -66,10 +66,11 @@ def scores(rng, random_network, outputs, activation="tanh", hidden=7):
     )
 
 
-def float32_network(rng, random_network, sizes, activation):
-    """A network that a Keras model holds exactly."""
+def float32_network(rng, random_network, sizes, activation, steepness=1.0):
+    """A network that a Keras model holds exactly; steep ones change within a box."""
     network = random_network(rng, sizes, activation, scale=2.0)
     parts = [(a.kernel.astype(np.float32), a.bias.astype(np.float32)) for a in network.affines]
+    parts[0] = (np.float32(steepness) * parts[0][0], parts[0][1])
     return Network.from_weights(*zip(*parts, strict=True), activation)
 
 
