@@ -127,9 +127,10 @@ class Flow:
         places, base = np.concatenate(own), sum(source.size for source in sources)
         if self.kernel is None:
             return dataclasses.replace(self, sources=sources, base=base, order=places[self.order])
-        kernel, entries = self.kernel, base * self.shift.shape[0]
-        limit = TENSOR_ENTRIES if self.stencils is None else sparse_affine.DENSE_UP_TO
-        if isinstance(kernel, Ball) and entries > limit:
+        kernel, shape = self.kernel, (base, self.shift.shape[0])
+        if isinstance(kernel, Ball) and self.stencils is None:
+            require_shape(shape)
+        elif isinstance(kernel, Ball) and math.prod(shape) > sparse_affine.DENSE_UP_TO:
             kernel = SparseBall.of(kernel)
         kernel = kernel.with_rows(places, base)
         return dataclasses.replace(self, sources=sources, base=base, kernel=kernel)

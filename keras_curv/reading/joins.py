@@ -27,7 +27,12 @@ from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma, up
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.limits import EXAMPLE_ENTRIES, TENSOR_ENTRIES, require_shape
+from keras_curv.reading.limits import (
+    EXAMPLE_ENTRIES,
+    STORED_ENTRIES,
+    TENSOR_ENTRIES,
+    require_shape,
+)
 from keras_curv.reading.sparse_ball import SparseBall
 from keras_curv.reading.stencil import Bounded, magnitude_of_product, norm_of_product
 
@@ -139,7 +144,10 @@ def _side_by_side(flows: list[Flow]) -> Ball | SparseBall:
 
 
 def _sparse(kernel: Ball | SparseBall) -> SparseBall:
-    return kernel if isinstance(kernel, SparseBall) else SparseBall.of(kernel)
+    if isinstance(kernel, SparseBall):
+        return kernel
+    require_shape(kernel.shape, STORED_ENTRIES)
+    return SparseBall.of(kernel)
 
 
 def _concatenated(balls: list[Ball]) -> Ball:

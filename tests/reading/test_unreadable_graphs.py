@@ -57,7 +57,7 @@ UNREADABLE = {  # name: body, words of the message
         ),
         ["Conv2DBackpropInput"],
     ),
-    "examples added across": (lambda x, n: x + x[:, None], ["Add", "would mix"]),
+    "examples added across": (lambda x, n: (x + x[:, None])[:, 0], ["Add", "would mix"]),
     "joined examples": (lambda x, n: tf.concat([x, x], 0) @ n.w, ["ConcatV2", "along axis 0"]),
     "joined with constants": (
         lambda x, n: tf.concat([x, tf.ones_like(x)], 1)[:, :4] @ n.w,
