@@ -69,7 +69,7 @@ def proximal_attack(
     require_at_least(steps, 1, "steps")
     shape, count = tf.shape(rival), rival.shape[1]
     origin, rows = tf.repeat(start, count, axis=0), tf.repeat(label, count)
-    spread = Reach(*(tf.repeat(part, count, axis=0) for part in reach[:-1]), reach.cost)
+    spread = reach.each(lambda part: tf.repeat(part, count, axis=0))
     kappa = tf.reshape(tf.cast(curvature, start.dtype), (-1,))
     rho = tf.repeat(tf.broadcast_to(dual.as_dtype(radius, start.dtype), shape[:1]), count)
     least_cost = tf.reduce_min(reach.cost)

@@ -48,7 +48,7 @@ class ClippedSearch(RivalSearch):
             self._layers, batch.at_start, still, batch.curvature, batch.taken_off
         )
         shape, limits = tf.shape(batch.curvature), batch.limits
-        wide = Reach(*(part[:, None] for part in limits[:-1]), limits.cost)
+        wide = limits.each(lambda part: part[:, None])
         simple = plain_minorant(
             tf.reshape(bound.intercept, shape),
             batch.at_start.gradient,

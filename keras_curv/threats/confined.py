@@ -31,6 +31,7 @@ Everything here works on rows: `(n,)` scalars and `(n, dim)` vectors, any float 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -72,7 +73,17 @@ class Reach(NamedTuple):
 
     def rows(self, index: tf.Tensor) -> Reach:
         """Returns these rows."""
-        return Reach(*(tf.gather(part, index) for part in self[:-1]), self.cost)
+        return self.each(lambda part: tf.gather(part, index))
+
+    def each(self, change: Callable[[tf.Tensor], tf.Tensor]) -> Reach:
+        """Returns the same after a change of rows, made to all but the cost."""
+        return Reach(
+            change(self.up),
+            change(self.down),
+            change(self.dead_up),
+            change(self.dead_down),
+            self.cost,
+        )
 
     @property
     def least_cost(self) -> tf.Tensor:

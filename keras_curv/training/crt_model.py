@@ -30,6 +30,7 @@ from keras_curv.errors import InputError, require_at_least, require_one_of
 from keras_curv.network.network import likeliest_rivals
 from keras_curv.threats.clipped import clipped
 from keras_curv.training.ball_model import BallModel, flattened
+from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.regularizer import CurvatureModel
 
 LOSSES = ("certified", "crt")
@@ -132,7 +133,7 @@ class CRTModel(CurvatureModel, BallModel):
         x, label, sample_weight = super().prepared(data, training)
         network, radius = self.live.now(), self.current_radius(training)
         if self.live.clip is not None:
-            attacked = self._through_clip(x, label, radius)
+            attacked = self._through_clip(self.live.clip, x, label, radius)
             return *tf.nest.map_structure(tf.stop_gradient, attacked), sample_weight
         flat = flattened(x, network.dim)
         logits = network.logits(flat)
@@ -163,9 +164,11 @@ class CRTModel(CurvatureModel, BallModel):
         )
         return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
 
-    def _through_clip(self, x: tf.Tensor, label: tf.Tensor, radius: tf.Tensor) -> tuple:
+    def _through_clip(
+        self, layer: ClipInput, x: tf.Tensor, label: tf.Tensor, radius: tf.Tensor
+    ) -> tuple[tf.Tensor, _Attacked]:
         """Returns inputs that clip to the worst points, and `_Attacked`."""
-        network, clip = self.live.now(), self.live.clip.clip(self.live.sizes[0])
+        network, clip = self.live.now(), layer.clip(self.live.sizes[0])
         flat = flattened(x, network.dim)
         start = clip.value(flat)
         logits = network.logits(start)
@@ -192,7 +195,7 @@ class CRTModel(CurvatureModel, BallModel):
             solved=attack.solved,
             logits=logits,
         )
-        return self.live.clip.inverse(points), y
+        return layer.inverse(points), y
 
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool

@@ -7,10 +7,13 @@ import tensorflow as tf
 
 from keras_curv import Certifier, ClipInput, CRTModel, InputError, Network, curvature_bounds
 from keras_curv.attacks.proximal import proximal_attack
+from keras_curv.reading.saved_model import read
 from keras_curv.threats.clipped import clipped
 from keras_curv.threats.confined import confined_minorant
+from keras_curv.training.live import LiveNetwork
 from keras_curv.training.recipe import Recipe
 from keras_curv.training.rivals.pgd import PGDModel
+from keras_curv.training.start import start_from
 
 DIM = 6
 
@@ -158,3 +161,16 @@ def test_a_clip_without_a_dead_zone_is_a_clip():
     np.testing.assert_allclose(layer(layer.inverse(inside)), inside, atol=1e-6)
     again = ClipInput.from_config(layer.get_config())
     np.testing.assert_array_equal(again(x), layer(x))
+
+
+def test_a_run_starts_from_a_finished_model():
+    finished = read("saved_models/digits").network
+    recipe = Recipe(width=finished.sizes[1], clip=True, dead_zone=0.1)
+    base = recipe.build((8, 8, 1), 10)
+    start_from(base, "saved_models/digits")
+    x = np.random.default_rng(0).uniform(0.0, 1.0, (5, 64)).astype(np.float32)
+    behind = LiveNetwork(base).now()
+    np.testing.assert_allclose(behind.logits(x), finished.logits(x), rtol=1e-4, atol=1e-5)
+    other = Recipe(width=finished.sizes[1] + 1).build((8, 8, 1), 10)
+    with pytest.raises(InputError, match="cannot be started from"):
+        start_from(other, "saved_models/digits")
