@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +42,9 @@ class Affine:
     bias: np.ndarray
     kernel_error: float = 0.0
     bias_error: float = 0.0
-    served_kernel_error: np.ndarray | None = None
-    served_bias_error: np.ndarray | None = None
-    served_gain: float | None = None
+    served_kernel_error: Any = None
+    served_bias_error: Any = None
+    served_gain: Any = None
 
     def __post_init__(self) -> None:
         kernel = np.array(self.kernel, np.float64)  # copies: bounds must not outlive weights

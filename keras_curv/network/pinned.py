@@ -76,11 +76,12 @@ class PinnedNetwork(Network):
         if self.pinned is None or not self.pinned.any():
             return self.affines
         first, moved = self.affines[0], ~self.pinned[:, None]
-        parts = dict(
+        free = dataclasses.replace(
+            first,
             kernel=np.where(moved, first.kernel, 0.0),
             served_kernel_error=np.where(moved, first.served_kernel_error, 0.0),
         )
-        return (dataclasses.replace(first, **parts), *self.affines[1:])
+        return (free, *self.affines[1:])
 
     def margin_map(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor

@@ -118,7 +118,9 @@ class ExampleJob(Job):
             method, guarantee = "smoothing", "probabilistic"
         self.examples, self.count = examples, examples.count
         self.served = served = certifier.served
-        self._network = certifier.method.network if smoothing is None else served.network
+        self._network = served.network
+        if isinstance(certifier, Certifier):
+            self._network = certifier.method.network
         fit = _fitting_shape(examples, served)
         scale = self._scale
         self.as_input = lambda x: fit(x if scale == 1.0 else x * scale)

@@ -131,7 +131,7 @@ class RunOptions:
         """What is claimed, in words: which changes, what holds, units other than the input's."""
         return {
             "changes": self.threat.text,
-            "holds": self.property.text,
+            "holds": Property.parse(str(self.property)).text,
             "units": self.threat.units,
         }
 

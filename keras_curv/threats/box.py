@@ -29,7 +29,7 @@ def box_reach(network: FeedForward, x: tf.Tensor) -> Reach:
         network: with limits.
         x: `(n, dim)`, float64.
     """
-    low, high = (tf.constant(limit, x.dtype) for limit in network.limits)
+    low, high = (tf.constant(limit, x.dtype) for limit in network.limits or ())
     room = tf.maximum(high - x, 0.0), tf.maximum(x - low, 0.0)
     room = tuple(part * (1.0 + 4.0 * UNIT) for part in room)
     if network.pinned is not None:

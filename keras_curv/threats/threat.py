@@ -84,15 +84,15 @@ class Threat:
                 f"Received: {self._scale.min():g}"
             )
         if self._basis is not None:
-            self._require_basis()
+            self._require_basis(self._basis)
         if self._frozen is not None and self._frozen.dtype == bool and self._frozen.all():
             raise InputError("all features are frozen: there is nothing that an attacker can move")
 
-    def _require_basis(self) -> None:
+    def _require_basis(self, basis: np.ndarray) -> None:
         if any(part is not None for part in (self._scale, self._frozen)) or self.confined:
             raise InputError("a basis says by itself what changes: no scale, frozen, low or high")
-        if self._basis.ndim != 2 or 0 in self._basis.shape or not self._basis.any():
-            raise InputError(f"basis must be (dim, q) and not 0. Received: {self._basis.shape}")
+        if basis.ndim != 2 or 0 in basis.shape or not basis.any():
+            raise InputError(f"basis must be (dim, q) and not 0. Received: {basis.shape}")
 
     @property
     def plain(self) -> bool:
@@ -200,7 +200,7 @@ class Threat:
         known = np.zeros(network.dim, bool) if network.pinned is None else network.pinned
         direct = getattr(network, "direct", None)
         if self._basis is not None:
-            moved = self._basis_map(first, dim)
+            moved = _basis_map(self._basis, first, dim)
             count = self._basis.shape[1]
             pinned = np.arange(moved.fan_in) >= count
             if direct is not None:
@@ -232,18 +232,6 @@ class Threat:
             np.concatenate([low, np.full(more, -np.inf)]),
             np.concatenate([high, np.full(more, np.inf)]),
         )
-
-    def _basis_map(self, first: Affine, dim: int) -> Affine:
-        """`ξ ↦ Bξ + x` before the first map: the rows of B W above its own."""
-        basis = self._basis
-        if len(basis) != dim:
-            raise InputError(f"basis must be ({dim}, q). Received: {basis.shape}")
-        kernel = first.kernel[:dim]
-        product = basis.T @ kernel
-        size = norm_bound(basis) * norm_bound(kernel)
-        lost = gamma(dim + 4) * size + 8.0 * TINY * dim * (1.0 + size)
-        error = up(first.kernel_error * (1.0 + spectral_norm_bound(basis)) + lost)
-        return Affine(np.concatenate([product, first.kernel]), first.bias, error, first.bias_error)
 
     def coordinates(self, x: np.ndarray) -> np.ndarray:
         """The input of `network` at x, `(n, dim)` float64, without further pinned numbers."""
@@ -282,6 +270,18 @@ class Threat:
                 f"example {first_index + row} has {x[row, feature]:g} for feature {feature}, which "
                 f"the attacker keeps from {low[feature]:g} to {high[feature]:g}: it must be inside"
             )
+
+
+def _basis_map(basis: np.ndarray, first: Affine, dim: int) -> Affine:
+    """`ξ ↦ Bξ + x` before the first map: the rows of B W above its own."""
+    if len(basis) != dim:
+        raise InputError(f"basis must be ({dim}, q). Received: {basis.shape}")
+    kernel = first.kernel[:dim]
+    product = basis.T @ kernel
+    size = norm_bound(basis) * norm_bound(kernel)
+    lost = gamma(dim + 4) * size + 8.0 * TINY * dim * (1.0 + size)
+    error = up(first.kernel_error * (1.0 + spectral_norm_bound(basis)) + lost)
+    return Affine(np.concatenate([product, first.kernel]), first.bias, error, first.bias_error)
 
 
 def scaled(affine: Affine, factor: np.ndarray) -> Affine:

@@ -303,7 +303,7 @@ class Recipe:
             keras.layers.Dense(self.width, name=f"hidden_{i}", **shared)
             for i in range(1, self.layers)
         ]
-        clip = [ClipInput(dead_zone=self.dead_zone, name="clip")] if self.clip else []
+        clip = [ClipInput(dead_zone=self.dead_zone or 0.0, name="clip")] if self.clip else []
         flatten, logits = keras.layers.Flatten(), keras.layers.Dense(classes, name="logits")
         hidden = [*clip, *convolutions, *pooling, flatten, *dense]
         base = keras.Sequential(
