@@ -25,7 +25,7 @@ _STEPS = 16
 class ConfinedCurvatureCertificate(CurvatureCertificate):
     """Certifies inputs of a network with limits; see `CurvatureCertificate`.
 
-    No radius is below that of the same network without limits: both are searched.
+    No certificate is below that of the same network without limits.
 
     Args:
         network: with limits.
@@ -71,7 +71,6 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
     ) -> PairCertificates:
         """See `CurvatureCertificate`; adversarial points are inside the box."""
         label, rivals = np.asarray(label), np.asarray(rivals)
-        plain = super().certify_pairs(x, label, rivals, search_up_to)
         search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
         kappa, start = self._kappa[label[:, None], rivals], tf.constant(x, tf.float64)
         reach = np.full(kappa.shape, np.inf)
@@ -86,12 +85,38 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
             tf.convert_to_tensor(search_up_to, tf.float64),
             box_reach(self.network, start),
         )
+        radius, gradients = np.minimum(found.radius.numpy(), reach), found.evaluations.numpy()
+        radius, gradients = self._not_below_plain(x, label, rivals, radius, gradients)
         return PairCertificates(
-            np.maximum(plain.radius, np.minimum(found.radius.numpy(), reach)),
-            plain.gradient_evaluations + found.evaluations.numpy(),
+            radius,
+            gradients,
             found.distance.numpy(),
             sighting=Sighting(*(part.numpy() for part in found.sighting)),
         )
+
+    def _not_below_plain(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        radius: np.ndarray,
+        gradients: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Searches the nearest rival of each example without limits too, until it stays nearest.
+
+        Then its radius, and so the smallest, is not below what all rivals come to without limits.
+        """
+        radius, gradients, known = radius.copy(), gradients.copy(), np.zeros(radius.shape, bool)
+        while True:
+            nearest = radius.argmin(axis=1)
+            rows = np.flatnonzero(~known[np.arange(len(x)), nearest])
+            if not len(rows):
+                return radius, gradients
+            cells = rows, nearest[rows]
+            plain = super().certify_pairs(x[rows], label[rows], rivals[cells][:, None])
+            radius[cells] = np.maximum(radius[cells], plain.radius[:, 0])
+            gradients[rows] += plain.gradient_evaluations
+            known[cells] = True
 
     def _bracket(
         self, start: tf.Tensor, label: np.ndarray, rivals: np.ndarray, kappa: np.ndarray
