@@ -35,7 +35,7 @@ FUNCTIONS = 2**12  # calls of functions that are written out
 AXES = 16  # of any shape that is written down
 WORK = 2**33  # multiplications, to read a model; some seconds
 PASS = 16  # multiplications take as long as what an op does to each weight
-VECTOR_PASS = 64  # the same for each entry of an example, of which more is known
+VECTOR_PASS = 256  # the same for each entry of an example, of which more is known
 SPARSE = 128  # multiplications of dense matrices take as long as one of sparse ones
 
 _spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent", default=None)
