@@ -89,7 +89,7 @@ def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
     found = {source: np.zeros(source.size, np.int64) for source in sources}
     for reader in sources:
         start = 0
-        for source in () if reader.flow is None else reader.flow.sources:
+        for source in reader.sources:
             reads = reader.reads[start : start + source.size]
             start += source.size
             depths = np.where(reads, reader.depth, 0)
@@ -100,12 +100,12 @@ def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
 def _map(before: _Layer, layer: _Layer) -> Affine:
     """The affine map from one layer to the next."""
     if len(layer.own) == 1 and not layer.carried and not before.carried:
-        if list(layer.own[0].flow.sources) == before.own:
+        if list(layer.own[0].sources) == before.own:
             return layer.own[0].affine
     places = before.places()
     units = [places[source][entries] for source, entries in layer.carried.items()]
     blocks = [
-        (np.concatenate([places[each] for each in source.flow.sources]), source.affine)
+        (np.concatenate([places[each] for each in source.sources]), source.affine)
         for source in layer.own
     ]
     maps = [affine for _, affine in blocks]

@@ -337,7 +337,7 @@ class Flow:
         return Source(
             size=flow.shift.shape[0],
             depth=1 + max(source.depth for source in flow.sources),
-            flow=flow,
+            sources=flow.sources,
             affine=flow.affine(),
             reads=flow.kernel.nonzero_rows(),
             sigma=sigma,

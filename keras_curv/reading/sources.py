@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
-
-if TYPE_CHECKING:
-    from keras_curv.reading.flow import Flow
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,15 +18,15 @@ class Source:
     Attributes:
         size: entries of an example.
         depth: activations on the longest way from the input to it, its own included.
-        flow: that it is made of; None for the input.
-        affine: the map of that flow.
-        reads: which entries of that flow's base the map may read, `(base,)`.
+        sources: that it is made of; none for the input.
+        affine: the map of their outputs, one after the other; None for the input.
+        reads: which entries of these the map may read.
         sigma: the activation; None for the logits, which have none.
     """
 
     size: int
     depth: int = 0
-    flow: Flow | None = None
+    sources: tuple[Source, ...] = ()
     affine: Affine | None = None
     reads: np.ndarray | None = None
     sigma: Activation | None = None
@@ -45,7 +41,6 @@ def ancestors(sources: Iterable[Source]) -> list[Source]:
         if ready:
             found[source] = None
         elif source not in found:
-            before = () if source.flow is None else source.flow.sources
             stack.append((source, True))
-            stack += [(each, False) for each in before if each not in found]
+            stack += [(each, False) for each in source.sources if each not in found]
     return list(found)
