@@ -72,7 +72,8 @@ def test_the_radius_is_sound_and_above_the_simple_one(seed):
     nearest = np.where(truth <= 0.0, np.sqrt(cost), np.inf).min(axis=(1, 2))
     radius = confined_radius(*case).numpy()
     assert np.all(radius <= nearest + 1e-12)
-    assert np.all(radius >= dual.certified_radius(plain_minorant(*case)).numpy())
+    simple = dual.certified_radius(plain_minorant(*case)).numpy()
+    assert np.all(radius >= simple * (1.0 - 1e-12))
     reached = radius[np.isfinite(nearest)] / nearest[np.isfinite(nearest)]
     assert np.median(reached) > 0.8
 
