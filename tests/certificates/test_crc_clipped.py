@@ -92,7 +92,7 @@ def test_nothing_breaks_inside_and_something_does_outside(dead_zone):
     assert 0.5 * len(x) < broken[1.1] <= broken[1.5]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_clip_never_costs(seed):
     """The same weights, inputs within the limits: up to where the search stops."""
     behind = _behind(seed, (8, 15, 3), steep=0.8)
