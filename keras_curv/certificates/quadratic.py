@@ -15,10 +15,8 @@ Q has curvature at least m = λ_min(P), so the minorant of `dual.py` applies to 
 `f > 0` for `‖δ‖ < min(r, ρ)`. At the best δ̂ that r is the exact distance to `Q ≤ 0` (S-lemma).
 
 Estimates choose ρ and δ̂: Krylov spaces of P that start at b hold all of δ ↦ Q that matters.
-Proofs come last: mostly a single eigenvalue bound for an example with all its rivals.
-
-Differences to the paper: the cases of its two lower bounds are interchanged (sound, but the worse
-choice each time), its bias difference is left out, its search for ρ goes the wrong way.
+Proofs come last: mostly a single eigenvalue bound for an example with all its rivals. Differences
+to the paper are in docs/mathematics.md, section 24.
 
 Reference: Singla & Feizi (2020), appendix on quadratic bounds for two-layer ReLU networks; Zhang
 et al., "Efficient neural network robustness certification with general activation functions"
@@ -154,11 +152,10 @@ class QuadraticCertificate(Method):
                     rho = np.where(reached < _ENOUGH * rho, (reached + rho) / 2.0, 0.0)
                 proved = self._prove(x, label, rivals, best, rho, shared, gradients)
                 best = np.maximum(best, proved)
-            if self.network.limits is not None:  # which the estimates know nothing of
-                for grown in _GROWN:
-                    rho = grown * best.min(axis=1)
-                    proved = self._prove(x, label, rivals, best, rho, True, gradients)
-                    best = np.maximum(best, proved)
+            # Estimates know nothing of limits.
+            for grown in _GROWN if self.network.limits is not None else ():
+                rho = grown * best.min(axis=1)
+                best = np.maximum(best, self._prove(x, label, rivals, best, rho, True, gradients))
         return PairCertificates(np.maximum(best, known), gradients)
 
     def quadratics(
@@ -275,13 +272,12 @@ class QuadraticCertificate(Method):
 
     def _best_displacement(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
         """`δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ, in the Krylov space, `(rows, dim)`."""
-        start = quadratic.linear
 
         def krylov():
-            return _krylov(lambda v: self._product(quadratic, v), start)
+            return _krylov(lambda v: self._product(quadratic, v), quadratic.linear)
 
         coordinates = _best_multiplier(quadratic, *_tridiagonal(krylov()), kappa).coordinates
-        displacement = np.zeros_like(start)
+        displacement = np.zeros_like(quadratic.linear)
         for (vector, _, _), coordinate in zip(krylov(), coordinates.T, strict=True):
             displacement += coordinate[:, None] * vector
         return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)

@@ -158,7 +158,7 @@ def test_the_radius_is_the_distance_to_zero_of_the_quadratic(rng, random_network
         kappa = np.maximum(-np.array(lowest), 0.0)
         with np.errstate(divide="ignore"):
             displacement = certificate._best_displacement(q, kappa)
-        radius = certificate._radius_at(q, kappa, displacement)
+        radius = certificate._radius_at(q, kappa, displacement, x)
         for row in range(2):
             distance = _distance_to_zero(q, kernel, row)
             if q.constant[row] > 0.0 and distance < 1e6:
@@ -175,11 +175,12 @@ def test_displacements_and_curvatures_that_are_bad_cost_only_radius(rng, random_
     rho = np.full(8, 0.8)
     q = certificate.quadratics(x, label, rivals[:, 0], rho)
     kappa = np.array([certificate._curvature_bound(d) for d in q.diagonal])
-    best = certificate._radius_at(q, kappa, certificate._best_displacement(q, kappa))
+    best = certificate._radius_at(q, kappa, certificate._best_displacement(q, kappa), x)
     for factor in (1.0, 1.5, 10.0):
         for _ in range(20):
             d = rng.standard_normal(x.shape)
-            assert np.all(certificate._radius_at(q, factor * kappa, d) <= best * (1.0 + 1e-6))
+            radius = certificate._radius_at(q, factor * kappa, d, x)
+            assert np.all(radius <= best * (1.0 + 1e-6))
 
 
 def test_curvature_of_the_quadratic_is_bounded_closely(rng, random_network):
