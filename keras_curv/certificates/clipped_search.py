@@ -7,11 +7,13 @@ linear model of f is 0 at the best move: where there are no limits, `x − x0 + 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates import crc
-from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchState, SearchStep
+from keras_curv.certificates.rival_search import Batch, Found, RivalSearch, SearchState, SearchStep
 from keras_curv.network.network import Network
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
@@ -41,6 +43,15 @@ class ClippedSearch(RivalSearch):
             network, crc.proved_radius, tolerance=tolerance, max_steps=max_steps, decide=decide
         )
         self._layers = network.layer_norms
+
+    def compiled(self, dim: int) -> Callable[..., Found]:
+        """Returns the search as one graph for batches of any size, of inputs with `dim` entries."""
+        rows, pairs = (tf.TensorSpec((None, size), tf.float64) for size in (dim, None))
+        each, classes = tf.TensorSpec((None,), tf.float64), tf.TensorSpec((None,), tf.int32)
+        rivals, cost = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((dim,), tf.float64)
+        limits = Reach(rows, rows, rows, rows, cost)
+        signature = [rows, classes, rivals, pairs, pairs, each, limits]
+        return tf.function(self.__call__, input_signature=signature)
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         still = tf.zeros_like(batch.x0)

@@ -19,7 +19,6 @@ from keras_curv.errors import InputError
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
 from keras_curv.threats.clipped import clipped
-from keras_curv.threats.confined import Reach
 
 _TOLERANCE = 1e-3  # relative gap of a search; the dual is flat at its solution
 _STEPS = 40
@@ -58,17 +57,7 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         super().__init__(behind, served_error, decide=decide)
         self.behind, self.network = behind, network
         search = ClippedSearch(behind, tolerance=_TOLERANCE, max_steps=_STEPS, decide=self.decide)
-        rows = tf.TensorSpec((None, network.dim), tf.float64)
-        pairs = tf.TensorSpec((None, None), tf.float64)
-        each, classes = tf.TensorSpec((None,), tf.float64), tf.TensorSpec((None,), tf.int32)
-        fixed = tf.TensorSpec((network.dim,), tf.float64)
-        self._search = tf.function(
-            search.__call__,
-            input_signature=[
-                *(rows, classes, tf.TensorSpec((None, None), tf.int32), pairs, pairs, each),
-                Reach(rows, rows, rows, rows, fixed),
-            ],
-        )
+        self._search = search.compiled(network.dim)
 
     def certify_pairs(
         self,

@@ -16,7 +16,6 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import PairCertificates, ServedError, Sighting, no_error
 from keras_curv.network.network import Network
 from keras_curv.threats.box import box_reach
-from keras_curv.threats.confined import Reach
 
 _TOLERANCE = 3e-3  # relative gap of a search; the dual is flat at its solution
 _STEPS = 16
@@ -50,17 +49,7 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
     ):
         super().__init__(network, served_error, decide=decide)
         search = ClippedSearch(network, tolerance=_TOLERANCE, max_steps=_STEPS, decide=self.decide)
-        rows = tf.TensorSpec((None, network.dim), tf.float64)
-        pairs = tf.TensorSpec((None, None), tf.float64)
-        each, classes = tf.TensorSpec((None,), tf.float64), tf.TensorSpec((None,), tf.int32)
-        fixed = tf.TensorSpec((network.dim,), tf.float64)
-        self._confined = tf.function(
-            search.__call__,
-            input_signature=[
-                *(rows, classes, tf.TensorSpec((None, None), tf.int32), pairs, pairs, each),
-                Reach(rows, rows, rows, rows, fixed),
-            ],
-        )
+        self._confined = search.compiled(network.dim)
 
     def certify_pairs(
         self,
