@@ -11,7 +11,8 @@ Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies on
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +25,7 @@ from keras_curv.certificates.method import (
     Sighting,
     no_error,
 )
-from keras_curv.certificates.rival_search import RivalSearch
+from keras_curv.certificates.rival_search import Found, RivalSearch
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
 from keras_curv.network.activations import require_smooth
@@ -125,19 +126,44 @@ class CurvatureCertificate(Method):
             rivals: `(n, rivals)`, none equal to its label.
             search_up_to: radii `(n,)` up to which the search goes on even so.
         """
+        start = tf.convert_to_tensor(x, tf.float64)
+        return self._searched(self._search, self._reach, start, x, label, rivals, search_up_to)
+
+    def _searched(
+        self,
+        search: Callable[..., Found],
+        reach_of: Callable[..., tuple[np.ndarray, int]],
+        start: tf.Tensor,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        search_up_to: np.ndarray | None,
+        *limits: Any,
+    ) -> PairCertificates:
+        """What a search finds for each pair, up to where it is known what serving takes off.
+
+        Args:
+            search: in graph.
+            reach_of: `(start, label, rivals, κ)` → radii up to which a served error is asked for,
+                `(n, rivals)`, and gradients for each example.
+            start: where the search begins, `(n, dim)`, float64.
+            x, label, rivals, search_up_to: as in `certify_pairs`.
+            limits: what else the search takes.
+        """
         search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
         label, rivals = np.asarray(label), np.asarray(rivals)
         kappa = self._kappa[label[:, None], rivals]
         reach, spent = np.full(kappa.shape, np.inf), 0
         if self.served_error is not no_error:
-            reach, spent = self._reach(x, label, rivals, kappa), rivals.shape[1]
-        found = self._search(
-            tf.convert_to_tensor(x, tf.float64),
+            reach, spent = reach_of(start, label, rivals, kappa)
+        found = search(
+            start,
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
             tf.convert_to_tensor(kappa, tf.float64),
             tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
             tf.convert_to_tensor(search_up_to, tf.float64),
+            *limits,
         )
         return PairCertificates(
             np.minimum(found.radius.numpy(), reach),
@@ -146,15 +172,15 @@ class CurvatureCertificate(Method):
             sighting=Sighting(*(part.numpy() for part in found.sighting)),
         )
 
-    def _reach(self, x, label, rivals, kappa) -> np.ndarray:
+    def _reach(self, x, label, rivals, kappa) -> tuple[np.ndarray, int]:
         """Radii within which a served error is worth knowing: more is hardly ever proved."""
-        start = self.network.evaluate(tf.constant(x, tf.float64), label, rivals)
+        start = self.network.evaluate(x, label, rivals)
         zeros = tf.zeros_like(start.gradient[:, 0])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bracket = np.sqrt(2.0 * np.maximum(start.margin, 0.0) / kappa)
         proved = self._prove(start, zeros, tf.constant(kappa), tf.zeros_like(start.margin))
+        bracket = _margin_bracket(start.margin, kappa)
         # 0/0 is a margin that is always 0.
-        return np.nan_to_num(np.minimum(bracket, _REACH * proved.numpy()), nan=0.0, posinf=np.inf)
+        reach = np.nan_to_num(np.minimum(bracket, _REACH * proved.numpy()), nan=0.0, posinf=np.inf)
+        return reach, rivals.shape[1]
 
     def radius_at(
         self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
@@ -169,6 +195,31 @@ class CurvatureCertificate(Method):
         evaluation = self.network.evaluate(point, label, rival[:, None])
         none = tf.zeros_like(evaluation.margin)
         return self._prove(evaluation, point - x0, kappa[:, None], none)[:, 0]
+
+
+def reach_by_margin(
+    network: Network,
+    price: float,
+    start: tf.Tensor,
+    label: np.ndarray,
+    rivals: np.ndarray,
+    kappa: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """`reach_of` of `_searched` where entries have limits: no λ proves more than a margin.
+
+    Args:
+        network: that is searched.
+        price: the most that moving any entry by 1 costs.
+        start, label, rivals, kappa: see there.
+    """
+    bracket = price * _margin_bracket(network.margins(start, label, rivals)[0], kappa)
+    return np.nan_to_num(bracket, nan=0.0, posinf=np.inf), 0
+
+
+def _margin_bracket(margin: tf.Tensor, kappa: np.ndarray) -> np.ndarray:
+    """`√(2 f⁺/κ)`, `(n, rivals)`: no gradient proves more, where f is the margin at the start."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt(2.0 * np.maximum(margin, 0.0) / kappa)
 
 
 def proved_radius(

@@ -7,14 +7,15 @@ dual of `threats/confined.py`, its rounding charged like that of a plain certifi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.clipped_search import ClippedSearch
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.method import PairCertificates, ServedError, Sighting, no_error
+from keras_curv.certificates.crc import CurvatureCertificate, reach_by_margin
+from keras_curv.certificates.method import PairCertificates, ServedError, no_error
 from keras_curv.errors import InputError
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
@@ -67,42 +68,19 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         search_up_to: np.ndarray | None = None,
     ) -> PairCertificates:
         """See `CurvatureCertificate`."""
-        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        label, rivals = np.asarray(label), np.asarray(rivals)
-        kappa = self._kappa[label[:, None], rivals]
         start = clipped(self.clip, tf.constant(x, tf.float64))
-        reach = np.full(kappa.shape, np.inf)
-        if self.served_error is not no_error:
-            reach = self._reach_behind(start.value, label, rivals, kappa)
-        found = self._search(
-            start.value,
-            tf.convert_to_tensor(label, tf.int32),
-            tf.convert_to_tensor(rivals, tf.int32),
-            tf.convert_to_tensor(kappa, tf.float64),
-            tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
-            tf.convert_to_tensor(search_up_to, tf.float64),
-            start.reach,
+        reach_of = functools.partial(reach_by_margin, self.behind, self.clip.cost.max())
+        found = self._searched(
+            self._search, reach_of, start.value, x, label, rivals, search_up_to, start.reach
         )
+        # What is proved of x0′ is proved of x0 by so much less.
         displaced = start.displaced.numpy()[:, None]
-        radius = found.radius.numpy()
-        radius = np.maximum(np.where(displaced > 0.0, (radius - displaced) * _INWARD, radius), 0.0)
-        column, point, left, margin = (part for part in found.sighting)
-        point = self.clip.nearest(point, tf.constant(x, tf.float64))
-        return PairCertificates(
-            np.minimum(radius, reach),
-            found.evaluations.numpy(),
-            found.distance.numpy(),
-            sighting=Sighting(*(part.numpy() for part in (column, point, left, margin))),
+        radius = np.where(displaced > 0.0, (found.radius - displaced) * _INWARD, found.radius)
+        point = self.clip.nearest(tf.constant(found.sighting.point), tf.constant(x, tf.float64))
+        return found._replace(
+            radius=np.maximum(radius, 0.0),
+            sighting=found.sighting._replace(point=point.numpy()),
         )
-
-    def _reach_behind(
-        self, start: tf.Tensor, label: np.ndarray, rivals: np.ndarray, kappa: np.ndarray
-    ) -> np.ndarray:
-        """Radii within which a served error is worth knowing: no λ proves more than a margin."""
-        margin = self.behind.evaluate(start, tf.constant(label), tf.constant(rivals)).margin
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bracket = np.sqrt(2.0 * np.maximum(margin.numpy(), 0.0) / kappa)
-        return np.nan_to_num(bracket * self.clip.cost.max(), nan=0.0, posinf=np.inf)
 
     def radius_at(
         self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor

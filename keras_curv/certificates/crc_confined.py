@@ -6,14 +6,15 @@ that box first, where x0 stays as it is: `clipped_search.py` without dead zones.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.clipped_search import ClippedSearch
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.method import PairCertificates, ServedError, Sighting, no_error
+from keras_curv.certificates.crc import CurvatureCertificate, reach_by_margin
+from keras_curv.certificates.method import PairCertificates, ServedError, no_error
 from keras_curv.network.network import Network
 from keras_curv.threats.box import box_reach
 
@@ -60,28 +61,15 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
     ) -> PairCertificates:
         """See `CurvatureCertificate`; adversarial points are inside the box."""
         label, rivals = np.asarray(label), np.asarray(rivals)
-        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        kappa, start = self._kappa[label[:, None], rivals], tf.constant(x, tf.float64)
-        reach = np.full(kappa.shape, np.inf)
-        if self.served_error is not no_error:
-            reach = self._bracket(start, label, rivals, kappa)
-        found = self._confined(
-            start,
-            tf.convert_to_tensor(label, tf.int32),
-            tf.convert_to_tensor(rivals, tf.int32),
-            tf.convert_to_tensor(kappa, tf.float64),
-            tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
-            tf.convert_to_tensor(search_up_to, tf.float64),
-            box_reach(self.network, start),
+        start = tf.constant(x, tf.float64)
+        reach_of = functools.partial(reach_by_margin, self.network, 1.0)
+        limits = box_reach(self.network, start)
+        found = self._searched(
+            self._confined, reach_of, start, x, label, rivals, search_up_to, limits
         )
-        radius, gradients = np.minimum(found.radius.numpy(), reach), found.evaluations.numpy()
+        radius, gradients = found.radius, found.gradient_evaluations
         radius, gradients = self._not_below_plain(x, label, rivals, radius, gradients)
-        return PairCertificates(
-            radius,
-            gradients,
-            found.distance.numpy(),
-            sighting=Sighting(*(part.numpy() for part in found.sighting)),
-        )
+        return found._replace(radius=radius, gradient_evaluations=gradients)
 
     def _not_below_plain(
         self,
@@ -106,12 +94,3 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
             radius[cells] = np.maximum(radius[cells], plain.radius[:, 0])
             gradients[rows] += plain.gradient_evaluations
             known[cells] = True
-
-    def _bracket(
-        self, start: tf.Tensor, label: np.ndarray, rivals: np.ndarray, kappa: np.ndarray
-    ) -> np.ndarray:
-        """Radii within which a served error is worth knowing: no λ proves more than a margin."""
-        margin = self.network.evaluate(start, label, rivals).margin.numpy()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bracket = np.sqrt(2.0 * np.maximum(margin, 0.0) / kappa)
-        return np.nan_to_num(bracket, nan=0.0, posinf=np.inf)

@@ -47,6 +47,7 @@ HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 }
 
 
+@one_budget()
 def read_network(
     definition: graph_pb2.GraphDef,
     *,
@@ -70,17 +71,6 @@ def read_network(
     Raises:
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
-    with one_budget():
-        return _read_network(definition, input_node, input_shape, output, source)
-
-
-def _read_network(
-    definition: graph_pb2.GraphDef,
-    input_node: str,
-    input_shape: tuple[int, ...],
-    output: str,
-    source: str,
-) -> tuple[Network, str]:
     try:
         require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
         values: dict[str, object] = {input_node: Flow.input(input_shape)}

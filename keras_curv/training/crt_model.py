@@ -25,12 +25,11 @@ import keras
 import tensorflow as tf
 
 from keras_curv.attacks.crt import curvature_attack
-from keras_curv.attacks.proximal import proximal_attack
+from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
 from keras_curv.errors import InputError, require_at_least, require_one_of
-from keras_curv.network.network import likeliest_rivals
+from keras_curv.network.network import FeedForward, likeliest_rivals
 from keras_curv.threats.clipped import clipped
 from keras_curv.training.ball_model import BallModel, flattened
-from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.regularizer import CurvatureModel
 
 LOSSES = ("certified", "crt")
@@ -131,71 +130,35 @@ class CRTModel(CurvatureModel, BallModel):
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
         """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
         x, label, sample_weight = super().prepared(data, training)
-        network, radius = self.live.now(), self.current_radius(training)
-        if self.live.clip is not None:
-            attacked = self._through_clip(self.live.clip, x, label, radius)
-            return *tf.nest.map_structure(tf.stop_gradient, attacked), sample_weight
+        network, layer = self.live.now(), self.live.clip
         flat = flattened(x, network.dim)
-        logits = network.logits(flat)
-        rival = likeliest_rivals(logits, label, self.rivals)
-        minus_m = self.minus_m(network, label, rival)
-        attack = curvature_attack(
-            network,
-            flat,
-            label,
-            rival,
-            radius=radius,
-            curvature=minus_m,
-            steps=self.attack_steps,
-            tolerance=1e-3,
-        )
-        offset = attack.point - flat[:, None]
-        square = tf.reduce_sum(offset * offset, axis=-1)
-        points = tf.reshape(attack.point, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
-        y = _Attacked(
-            label,
-            rival,
-            shortfall=tf.minimum(square - radius * radius, 0.0) / 2.0,
-            added=tf.zeros_like(square),
-            minus_m=minus_m,
-            distance=tf.sqrt(square),
-            solved=attack.primal_equals_dual,
-            logits=logits,
-        )
-        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
-
-    def _through_clip(
-        self, layer: ClipInput, x: tf.Tensor, label: tf.Tensor, radius: tf.Tensor
-    ) -> tuple[tf.Tensor, _Attacked]:
-        """Returns inputs that clip to the worst points, and `_Attacked`."""
-        network, clip = self.live.now(), layer.clip(self.live.sizes[0])
-        flat = flattened(x, network.dim)
-        start = clip.value(flat)
+        clip = None if layer is None else layer.clip(network.dim)
+        start = flat if clip is None else clip.value(flat)
         logits = network.logits(start)
         rival = likeliest_rivals(logits, label, self.rivals)
         minus_m = self.minus_m(network, label, rival)
-        attack = proximal_attack(
-            network,
-            start,
-            clipped(clip, flat).reach,
-            label,
-            rival,
-            radius=radius,
-            curvature=minus_m,
-            steps=self.attack_steps,
-        )
-        points = tf.reshape(attack.point, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
+        radius, steps = self.current_radius(training), self.attack_steps
+        if clip is None:
+            worst = _worst_in_ball(network, flat, label, rival, radius, minus_m, steps)
+        else:
+            reach = clipped(clip, flat).reach
+            worst = proximal_attack(
+                network, start, reach, label, rival, radius=radius, curvature=minus_m, steps=steps
+            )
+        points = tf.reshape(worst.point, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
+        if layer is not None:
+            points = layer.inverse(points)
         y = _Attacked(
             label,
             rival,
-            shortfall=attack.shortfall,
-            added=attack.added,
+            shortfall=worst.shortfall,
+            added=worst.added,
             minus_m=minus_m,
-            distance=attack.distance,
-            solved=attack.solved,
+            distance=worst.distance,
+            solved=worst.solved,
             logits=logits,
         )
-        return layer.inverse(points), y
+        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
 
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
@@ -233,6 +196,30 @@ class CRTModel(CurvatureModel, BallModel):
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""
         return {**super().get_config(), "loss": self.objective}
+
+
+def _worst_in_ball(
+    network: FeedForward,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    rival: tf.Tensor,
+    radius: tf.Tensor,
+    curvature: tf.Tensor,
+    steps: int,
+) -> ProximalAttack:
+    """Returns the curvature attack in the terms of the one through a clip."""
+    attack = curvature_attack(
+        network, x, label, rival, radius=radius, curvature=curvature, steps=steps, tolerance=1e-3
+    )
+    offset = attack.point - x[:, None]
+    square = tf.reduce_sum(offset * offset, axis=-1)
+    return ProximalAttack(
+        attack.point,
+        added=tf.zeros_like(square),
+        shortfall=tf.minimum(square - radius * radius, 0.0) / 2.0,
+        distance=tf.sqrt(square),
+        solved=attack.primal_equals_dual,
+    )
 
 
 def _dual_values(y: _Attacked, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 import tensorflow as tf
+from function_layer import FunctionLayer
 from hostile_models.models import Net
 from refused import assert_refused
 
@@ -20,17 +21,6 @@ def _of(join, shape=(4,)):
         return keras.Model(given, L.Dense(3)(join(given)))
 
     return build
-
-
-class _Function(L.Layer):
-    """A function as a layer."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def call(self, x):
-        return self.function(x)
 
 
 def _gated(x):
@@ -71,20 +61,24 @@ KERAS = {
     "attention": (_of(_attending, (3, 4)), "op "),
     "recurrence": (_stack(lambda: L.SimpleRNN(5), shape=(3, 4)), ""),
     "examples in a row": (
-        _of(lambda x: _Function(lambda z: tf.concat([z, z], axis=0))(x)),
+        _of(lambda x: FunctionLayer(lambda z: tf.concat([z, z], axis=0))(x)),
         "op ConcatV2",
     ),
     "examples added across": (
-        _of(lambda x: _Function(lambda z: (z + tf.reshape(z, (-1, 1, 4)))[:, 0])(x)),
+        _of(lambda x: FunctionLayer(lambda z: (z + tf.reshape(z, (-1, 1, 4)))[:, 0])(x)),
         "would mix",
     ),
     "largest of all examples": (
-        _of(lambda x: _Function(lambda z: z - tf.reduce_max(z, axis=0))(x)),
+        _of(lambda x: FunctionLayer(lambda z: z - tf.reduce_max(z, axis=0))(x)),
         "op Max",
     ),
-    "largest magnitude": (_of(lambda x: _Function(tf.abs)(x)), "op Abs"),
+    "largest magnitude": (_of(lambda x: FunctionLayer(tf.abs)(x)), "op Abs"),
     "loop": (
-        _of(lambda x: _Function(lambda z: tf.while_loop(lambda i, _: i < 3, _step, (0, z))[1])(x)),
+        _of(
+            lambda x: FunctionLayer(lambda z: tf.while_loop(lambda i, _: i < 3, _step, (0, z))[1])(
+                x
+            )
+        ),
         "",
     ),
     "two inputs": (_two_inputs, "2 inputs"),

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from test_served_extremes import LARGEST, Server, fractions, in_real_arithmetic
+from test_served_extremes import LARGEST, Server, fractions, in_real_arithmetic, through
 
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
@@ -33,19 +33,6 @@ def _branch(rng, kinds):
         constant *= rng.random(shape) > 0.15
         steps.append((kind, None if kind == "relu" else np.clip(constant, -LARGEST, LARGEST)))
     return steps
-
-
-def _flow(flow, steps):
-    for kind, constant in steps:
-        if kind == "relu":
-            flow = flow.activated("relu")
-        elif kind == "scale":
-            flow = flow.scaled(Ball.exact(constant))
-        elif kind == "shift":
-            flow = flow.shifted(Ball.exact(constant))
-        else:
-            flow = flow.times(Ball.exact(constant))
-    return flow
 
 
 def _terms(server, steps, x):
@@ -122,9 +109,9 @@ def _real(steps, value):
 def _charge(branches, last, x, sparse):
     with np.errstate(all="ignore"):
         given = Flow.input((WIDTH,))
-        flow = functools.reduce(joins.plus, [_flow(given, steps) for steps in branches])
+        flow = functools.reduce(joins.plus, [through(given, steps) for steps in branches])
         try:
-            network = Network(*chain.chain(_flow(flow, last).made()))
+            network = Network(*chain.chain(through(flow, last).made()))
         except InputError:
             assert sparse  # the last map must be dense
             return np.full(2, np.inf)

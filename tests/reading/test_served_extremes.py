@@ -92,18 +92,22 @@ def in_real_arithmetic(steps, x):
 
 def read(steps, size):
     """The network of these steps, as reading a graph makes it."""
-    flow = Flow.input((size,))
     with np.errstate(all="ignore"):
-        for kind, constant in steps:
-            if kind == "relu":
-                flow = flow.activated("relu")
-            elif kind == "scale":
-                flow = flow.scaled(Ball.exact(constant))
-            elif kind == "shift":
-                flow = flow.shifted(Ball.exact(constant))
-            else:
-                flow = flow.times(Ball.exact(constant))
-        return Network(*layers.chain(flow.made()))
+        return Network(*layers.chain(through(Flow.input((size,)), steps).made()))
+
+
+def through(flow, steps):
+    """The flow after these steps."""
+    for kind, constant in steps:
+        if kind == "relu":
+            flow = flow.activated("relu")
+        elif kind == "scale":
+            flow = flow.scaled(Ball.exact(constant))
+        elif kind == "shift":
+            flow = flow.shifted(Ball.exact(constant))
+        else:
+            flow = flow.times(Ball.exact(constant))
+    return flow
 
 
 def chain(rng, size=4, kinds=("product", "product", "scale", "scale", "shift")):

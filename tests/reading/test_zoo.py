@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from branching_models import BRANCHING
+from function_layer import FunctionLayer
 from keras_oracle import HEADS, SERVED_TOLERANCE, randomize
 
 from keras_curv.certificates.crc import CurvatureCertificate
@@ -66,7 +67,7 @@ KERAS = {
         lambda z: tf.minimum(tf.maximum(z, [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]), 3.5)
     ),
     "padding": _image(_conv(), lambda: L.ZeroPadding2D(((0, 1), (2, 1))), _conv(strides=2)),
-    "padding with ones": _image(lambda: _Function(_padded_with_ones), _conv("softplus")),
+    "padding with ones": _image(lambda: FunctionLayer(_padded_with_ones), _conv("softplus")),
     "conv 1d": _image(
         lambda: L.Conv1D(3, 3, padding="causal", activation="relu"),
         lambda: L.Conv1D(4, 2, dilation_rate=2, activation="selu"),
@@ -88,18 +89,20 @@ KERAS = {
         lambda: L.Conv1DTranspose(3, 3, strides=2, activation="relu"), shape=SEQUENCE
     ),
     "cropping": _image(_conv(), lambda: L.Cropping2D(((1, 0), (0, 1))), _conv(size=2)),
-    "slices": _image(lambda: _Function(lambda x: x[:, 1:-1, ::2, :1]), _conv(size=2)),
-    "mirrored, colours swapped": _image(lambda: _Function(lambda x: x[:, :, ::-1, ::-1]), _conv()),
-    "gathered": _image(lambda: _Function(lambda x: tf.gather(x, [3, 0, 3], axis=1)), _conv()),
+    "slices": _image(lambda: FunctionLayer(lambda x: x[:, 1:-1, ::2, :1]), _conv(size=2)),
+    "mirrored, colours swapped": _image(
+        lambda: FunctionLayer(lambda x: x[:, :, ::-1, ::-1]), _conv()
+    ),
+    "gathered": _image(lambda: FunctionLayer(lambda x: tf.gather(x, [3, 0, 3], axis=1)), _conv()),
     "upsampled": _image(_conv("softplus"), lambda: L.UpSampling2D((2, 1)), _conv()),
     "upsampled 1d": _image(
         lambda: L.UpSampling1D(2), lambda: L.Conv1D(3, 3, activation="relu"), shape=SEQUENCE
     ),
     "repeated": _image(lambda: L.RepeatVector(3), lambda: L.Dense(4, "selu"), shape=(5,)),
     "space to depth": _image(
-        lambda: _Function(lambda x: tf.nn.space_to_depth(x, 2)),
+        lambda: FunctionLayer(lambda x: tf.nn.space_to_depth(x, 2)),
         lambda: L.Conv2D(4, 1, activation="relu"),
-        lambda: _Function(lambda x: tf.nn.depth_to_space(x, 2)),
+        lambda: FunctionLayer(lambda x: tf.nn.depth_to_space(x, 2)),
         shape=(4, 6, 2),
     ),
     "dense on pixels": _image(_conv(), lambda: L.Dense(4, "relu6"), lambda: L.Dense(2)),
@@ -117,18 +120,6 @@ KERAS = {
         lambda: L.Activation("hard_silu"),
     ),
 }
-
-
-@keras.saving.register_keras_serializable("zoo")
-class _Function(L.Layer):
-    """A function as a layer."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def call(self, x):
-        return self.function(x)
 
 
 def _padded_with_ones(x):

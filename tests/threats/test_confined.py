@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from confined_oracle import confined_radius
 
 from keras_curv import dual
 from keras_curv.threats.confined import (
     Reach,
     best_move,
     confined_minorant,
-    confined_radius,
     plain_minorant,
 )
 

@@ -6,24 +6,16 @@ import pathlib
 
 import numpy as np
 import pytest
+from digits_run import DIGITS, certified_digits
 from scripts import call
 
-from keras_curv import certify, certify_examples, data
+from keras_curv import certify, certify_examples
 from keras_curv.errors import InputError
-
-DIGITS = pathlib.Path(__file__).resolve().parents[2] / "saved_models" / "digits"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    x, y = data.load_all("digits")
-    files = {name: str(folder / name) for name in ("rows.csv", "summary.json", "report.html")}
-    summary = certify_examples(
-        DIGITS, (x[:40], y[:40]), property="top_2", method="crc", radii=[0.5], batch_size=16,
-        output=files["rows.csv"], summary=files["summary.json"], report=files["report.html"],
-    )  # fmt: skip
-    return files, summary, (x[:40], y[:40])
+    return certified_digits(tmp_path_factory.mktemp("run"), 40, property="top_2", batch_size=16)
 
 
 def test_rows_and_summary_say_the_property(run):

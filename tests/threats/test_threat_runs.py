@@ -6,24 +6,16 @@ import pathlib
 
 import numpy as np
 import pytest
+from digits_run import DIGITS, certified_digits
 from scripts import call
 
-from keras_curv import InputError, Threat, certify_examples, data
+from keras_curv import InputError, Threat, certify_examples
 from keras_curv.threats.threat_file import load_threat
-
-DIGITS = pathlib.Path(__file__).resolve().parents[2] / "saved_models" / "digits"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    x, y = data.load_all("digits")
-    files = {name: str(folder / name) for name in ("rows.csv", "summary.json", "report.html")}
-    summary = certify_examples(
-        DIGITS, (x[:24], y[:24]), threat=Threat(low=0, high=1), method="crc", radii=[0.5],
-        output=files["rows.csv"], summary=files["summary.json"], report=files["report.html"],
-    )  # fmt: skip
-    return files, summary, (x[:24], y[:24])
+    return certified_digits(tmp_path_factory.mktemp("run"), 24, threat=Threat(low=0, high=1))
 
 
 def test_rows_summary_and_report_say_that_the_attacker_is_confined(run):
