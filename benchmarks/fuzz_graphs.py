@@ -4,13 +4,15 @@
 
 Each graph is a chain of a few ops from an input to an output, made to be plausible: shapes fit, for
 the most part, and attributes are those that the op has. Some are then changed: an attribute, an
-input, the type or the shape of a constant. What is read is given to TensorFlow, and run beside what
-was read: a graph that is read otherwise than it computes is a finding, as is one that takes more
-than five seconds or ends the process. Every graph can be made again from its number.
+input, the type or the shape of a constant. A SavedModel has it behind its signature. What is read
+is given to TensorFlow, and run beside what was read: a graph that is read otherwise than it
+computes is a finding, as is one that takes more than five seconds or ends the process. Every graph
+can be made again from its number.
 """
 
 import argparse
 import collections
+import functools
 import os
 import pathlib
 import resource
@@ -21,11 +23,13 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np
 import tensorflow as tf
+from hostile_models import models
 from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
@@ -256,11 +260,33 @@ class Graph:
                 dim.size = int(NUMBERS[rng.integers(len(NUMBERS))])
 
 
+@functools.cache
+def plain():
+    """The meta graph of a small model."""
+    proto = saved_model_pb2.SavedModel.FromString(models.plain_files()[models.GRAPH])
+    return proto.meta_graphs[0]
+
+
+def signed(graph):
+    """The meta graph of that model, whose signature is answered by the random graph instead."""
+    meta = meta_graph_pb2.MetaGraphDef()
+    meta.CopyFrom(plain())
+    for node in graph.definition.node:
+        new = meta.graph_def.node.add()
+        new.CopyFrom(node)
+        new.name = f"random_{node.name}"
+        new.input[:] = [f"random_{name}" for name in node.input]
+    signature = meta.signature_def["serving_default"]
+    (given,), (returned,) = signature.inputs.values(), signature.outputs.values()
+    given.name, returned.name = "random_x:0", f"random_{graph.last}:0"
+    return meta
+
+
 def taken(number):
     """What comes of a graph: "read", "refused", or "read otherwise"."""
     graph = Graph(number)
-    answer = server.Answer(graph.definition, "x", f"{graph.last}:0")
     try:
+        answer = server.answer(signed(graph), "serving_default", {}.__getitem__, "graph")
         served = saved_model._read_answer(answer, "graph")
         x = np.random.default_rng(number).normal(size=(3, *graph.shape))
         served.check(np.float32(x))

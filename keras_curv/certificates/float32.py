@@ -37,7 +37,6 @@ Rinard, "Exploiting verified neural networks via floating point numerical error"
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,12 +59,6 @@ from keras_curv.numerics.rounding import (
 
 FLOAT32_ULPS = 16.0
 ACTIVATION_TINY = 2.0**-100
-# Activations that are one op in a served graph. Others are spelled out in several, or cancel near 0
-# as TensorFlow's elu does, and are exact relative to |σ| + 1 + |z| only.
-ONE_OP = (
-    *("softplus", "sigmoid", "tanh", "relu", "softsign", "relu6", "leaky_relu", "capped_relu"),
-    "identity",
-)
 _LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
 _LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
 
@@ -122,7 +115,7 @@ class Float32Error(ServedError):
                 "does not hold; use the guarantee real"
             )
         self.network = network
-        plain = not any(np.any(_several_ops(sigma)) for sigma in network.activations)
+        plain = not any(np.any(sigma.served_floor) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
         self._kernels = [affine.magnitude for affine in network.affines]
         self._columns = [
@@ -183,10 +176,10 @@ class Float32Error(ServedError):
             pre_activations.append(worst)
             own = omega * sizes[index + 1] + ACTIVATION_TINY
             own_rate = omega * slope * reach_rate
-            several = _several_ops(activation)
-            if np.any(several):
-                own = own + several * omega * (1.0 + reach + before)
-                own_rate = own_rate + several * omega * (reach_rate + before_rate)
+            floor = activation.served_floor
+            if np.any(floor):
+                own = own + floor * omega * (1.0 + reach + before)
+                own_rate = own_rate + floor * omega * (reach_rate + before_rate)
             error = slope * before * (1.0 + omega) + own
             error_rate = slope * before_rate * (1.0 + omega) + own_rate
         # The margin is the real difference of two served logits: w = W_y − W_t carries what came
@@ -222,20 +215,12 @@ class Float32Error(ServedError):
         return sizes
 
 
-def _several_ops(activation: Activation) -> Any:
-    """Whether a served activation is spelled out in several ops; of each unit where they differ."""
-    return _by_unit(activation, lambda each: each.family not in ONE_OP)
-
-
 def _ulps(activation: Activation) -> Any:
     """ω; 0 of units that hand on what they are given."""
-    return _by_unit(activation, lambda each: 0.0 if each is IDENTITY else FLOAT32_ULPS)
-
-
-def _by_unit(activation: Activation, of: Callable[[Activation], Any]) -> Any:
+    ulps = [0.0 if sigma is IDENTITY else FLOAT32_ULPS for sigma, _ in activation.groups]
     if not isinstance(activation, UnitWise):
-        return of(activation)
-    return np.concatenate([np.full(count, of(each)) for each, count in activation.parts])
+        return ulps[0]
+    return np.repeat(ulps, [count for _, count in activation.parts])
 
 
 def _head_error(head: str, classes: int) -> tuple[float, float] | None:

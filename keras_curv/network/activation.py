@@ -39,6 +39,10 @@ class Activation:
         second_extrema: points at which σ″ has its interior extrema.
         value_floor: σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 but
             where it cancels, see `numerics/rounding.py`.
+        served_floor: a server's float32 σ is within an error relative to
+            `|σ(z)| + served_floor · (1 + |z|)`; 0 where one op of TensorFlow computes it and does
+            not cancel. Others are spelled out in several ops, or lose their digits near 0 as its
+            elu does, `exp(z) − 1`.
         minimum_at: where σ has its only interior extremum, a minimum; None where σ does not fall.
         s_shaped: whether σ is convex up to 0 and concave from there on.
         hinge: whether σ(z) = max(z, 0).
@@ -60,6 +64,7 @@ class Activation:
     first_extrema: tuple[float, ...]
     second_extrema: tuple[float, ...]
     value_floor: Any = 0.0
+    served_floor: Any = 1.0
     minimum_at: float | None = None
     s_shaped: bool = False
     hinge: bool = False
@@ -70,11 +75,6 @@ class Activation:
     def groups(self) -> list[tuple[Activation, slice]]:
         """The activations of one kind, each with its units: of all but `UnitWise`, itself."""
         return [(self, slice(None))]
-
-    @property
-    def family(self) -> str:
-        """The name without a parameter."""
-        return self.name.partition("(")[0]
 
     @property
     def smooth(self) -> bool:

@@ -62,6 +62,7 @@ _SOFTPLUS = Activation(
     second_range=(0.0, 0.25),
     first_extrema=(),
     second_extrema=(0.0,),
+    served_floor=0.0,
 )
 _SIGMOID = Activation(
     name="sigmoid",
@@ -72,6 +73,7 @@ _SIGMOID = Activation(
     second_range=_outward(-1.0 / (6.0 * math.sqrt(3.0)), 1.0 / (6.0 * math.sqrt(3.0))),
     first_extrema=(0.0,),
     second_extrema=(-_SIGMOID_SECOND_AT, _SIGMOID_SECOND_AT),
+    served_floor=0.0,
     s_shaped=True,
 )
 _TANH = Activation(
@@ -83,6 +85,7 @@ _TANH = Activation(
     second_range=_outward(-4.0 / (3.0 * math.sqrt(3.0)), 4.0 / (3.0 * math.sqrt(3.0))),
     first_extrema=(0.0,),
     second_extrema=(-_SIGMOID_SECOND_AT / 2.0, _SIGMOID_SECOND_AT / 2.0),
+    served_floor=0.0,
     s_shaped=True,
 )
 
@@ -167,6 +170,7 @@ _SOFTSIGN = Activation(  # σ″ jumps at 0, from 2 to −2
     second_range=(-2.0, 2.0),
     first_extrema=(0.0,),
     second_extrema=(-JUMP, JUMP),
+    served_floor=0.0,
     s_shaped=True,
 )
 _LOG_SIGMOID = Activation(
@@ -234,6 +238,7 @@ _RELU = Activation(
     second_range=(0.0, math.inf),
     first_extrema=(),
     second_extrema=(),
+    served_floor=0.0,
     hinge=True,
 )
 

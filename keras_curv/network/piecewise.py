@@ -41,6 +41,7 @@ def leaky_relu(slope: float) -> Activation:
         ),
         first_extrema=(),
         second_extrema=(),
+        served_floor=0.0,
         minimum_at=0.0 if slope < 0.0 else None,
         kinks=(0.0,),
         piece_range=(0.0, 0.0),
@@ -66,6 +67,7 @@ def capped_relu(cap: float) -> Activation:
         second_range=(-math.inf, math.inf),
         first_extrema=(cap / 2.0,),
         second_extrema=(),
+        served_floor=0.0,
         kinks=(0.0, cap),
         piece_range=(0.0, 0.0),
     )

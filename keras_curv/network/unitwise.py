@@ -26,6 +26,7 @@ IDENTITY = Activation(
     second_range=(0.0, 0.0),
     first_extrema=(),
     second_extrema=(),
+    served_floor=0.0,
 )
 
 
@@ -138,6 +139,7 @@ def unit_wise(parts: Iterable[tuple[Activation, int]]) -> Activation:
         first_extrema=(),
         second_extrema=(),
         value_floor=np.repeat([sigma.value_floor for sigma, _ in runs], counts),
+        served_floor=np.repeat([sigma.served_floor for sigma, _ in runs], counts),
         parts=tuple(runs),
     )
 

@@ -46,6 +46,8 @@ HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "binary_sigmoid": lambda logits: tf.sigmoid(logits[:, 1:]),
 }
 
+_HEAD_OPS = ("Sigmoid", "Softmax", "LogSoftmax")
+
 
 @one_budget()
 def read_network(
@@ -179,7 +181,9 @@ def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[s
 
 
 def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
-    """The tensor that the last op before `output`, a head, is applied to.
+    """The tensor that the head before `output` is applied to.
+
+    Ops that turn out to change nothing may follow it: a slice of everything, padding of no width.
 
     Example:
         >>> function = tf.function(lambda x: tf.identity(tf.nn.softmax(2.0 * x)))
@@ -187,7 +191,10 @@ def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
         >>> before_head(graph.as_graph_def(), "Identity:0")
         'mul:0'
     """
-    head = patterns.Source({node.name: node for node in definition.node})(output)
+    source = patterns.Source({node.name: node for node in definition.node})
+    head = source(output)
+    while head is not None and head.op not in _HEAD_OPS:
+        head = source(head.input[0]) if head.input else None
     if head is None:
         raise InputError(f"{output!r} has no head")
     name, _, index = head.input[0].partition(":")

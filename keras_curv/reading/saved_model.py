@@ -15,7 +15,9 @@ A live Keras model is traced here, and goes through the last three steps the sam
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import hashlib
 import itertools
 import pathlib
@@ -26,8 +28,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+from tensorflow.core.protobuf import config_pb2
 
 from keras_curv.errors import InputError
+from keras_curv.network.activation import Activation
 from keras_curv.network.network import Network
 from keras_curv.reading import graph, meta_graph, server
 from keras_curv.reading.files import GRAPH, ModelFiles
@@ -41,6 +45,10 @@ _ALONE = 8  # inputs that are also served in a batch of their own, of all kinds 
 _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
 _ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
+# How the flat graph is run. TensorFlow rewrites none of it first: some rewrites end the process.
+_AS_WRITTEN = config_pb2.ConfigProto()
+_AS_WRITTEN.graph_options.rewrite_options.disable_meta_optimizer = True
+_AS_WRITTEN.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
 _ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
@@ -107,7 +115,7 @@ class ServedModel:
                 f"but its graph reads as {ours.shape}"
             )
         # What float32 does to our own evaluation says what it may do to the server's.
-        rounded = head(self.network.logits(tf.constant(flat, tf.float32))).numpy()
+        rounded = head(_coarse(self.network).logits(tf.constant(flat, tf.float32))).numpy()
         with np.errstate(invalid="ignore"):
             scale = np.abs(ours).max(axis=1, keepdims=True)
             noise = np.abs(rounded - ours).max(axis=1, keepdims=True)
@@ -119,6 +127,24 @@ class ServedModel:
                 f"{self.source}: the signature and the network read from it disagree by "
                 f"{worst:.3g}; the model does something that was not read. No certificate is given"
             )
+
+
+def _coarse(network: Network) -> Network:
+    """The network as a server computes it, where an activation that cancels has lost its digits.
+
+    TensorFlow's elu is `exp(z) − 1`: near 0 it is exact beside 1, and not beside itself.
+    """
+
+    def beside(sigma: Activation, z: tf.Tensor) -> tf.Tensor:
+        floor = tf.constant(sigma.served_floor, z.dtype)
+        return (floor + sigma.value(z)) - floor
+
+    coarse = copy.copy(network)
+    coarse.activations = tuple(
+        dataclasses.replace(sigma, value=functools.partial(beside, sigma))
+        for sigma in network.activations
+    )
+    return coarse
 
 
 def _random_like(x: np.ndarray) -> np.ndarray:
@@ -356,24 +382,23 @@ def _calls(
     for node in answer.definition.node:
         for name in [name for name in node.attr if node.attr[name].WhichOneof("value") is None]:
             del node.attr[name]  # a rule has asked for it
-
-    def imported(x: tf.Tensor, definition: Any = answer.definition) -> list[tf.Tensor]:
-        given = {answer.given: x}
-        outputs = [name if ":" in name else f"{name}:0" for name in tensors]
-        return tf.graph_util.import_graph_def(definition, given, outputs, name="served")
+    outputs = [name if ":" in name else f"{name}:0" for name in tensors]
+    flat = tf.Graph()
+    try:
+        with flat.as_default():
+            fetched = tf.graph_util.import_graph_def(
+                answer.definition, return_elements=outputs, name=""
+            )
+    except Exception as error:  # whatever TensorFlow raises on a graph that is none
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
+    session = tf.compat.v1.Session(graph=flat, config=_AS_WRITTEN)
 
     def alone(x: tf.Tensor) -> list[tf.Tensor]:
         """Without the placeholder, which XLA does not know."""
         definition = type(answer.definition)(versions=answer.definition.versions)
         definition.node.extend(n for n in answer.definition.node if n.name != answer.given)
-        return imported(x, definition)
-
-    try:
-        function = tf.function(lambda x: imported(x), input_signature=[spec], autograph=False)
-        traced = function.get_concrete_function()
-    except Exception as error:  # whatever TensorFlow raises on a graph that is none
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
+        return tf.graph_util.import_graph_def(definition, {answer.given: x}, outputs, name="served")
 
     compiled = tf.function(alone, input_signature=[spec], autograph=False, jit_compile=True)
 
@@ -381,7 +406,8 @@ def _calls(
         def call(x: tf.Tensor) -> tf.Tensor:
             try:
                 try:
-                    return traced(x)[place]
+                    given = {f"{answer.given}:0": np.asarray(x)}
+                    return tf.constant(session.run(fetched[place], given))
                 except tf.errors.OpError as error:
                     if _ONLY_COMPILED not in str(error):
                         raise

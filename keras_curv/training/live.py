@@ -91,14 +91,15 @@ class _AffineLayers:
             bias = self._dense.bias
             bias = tf.zeros(self.fan_out) if bias is None else _float32(bias)
             return _float32(self._dense.kernel), bias
-        # Homogeneous coordinates: the origin becomes the bias, the unit vectors the kernel.
-        rows = tf.concat([tf.zeros((1, self.fan_in)), tf.eye(self.fan_in)], axis=0)
-        rows = tf.reshape(rows, (-1, *self.input_shape))
+        bias = tf.zeros((1, *self.input_shape))
         for layer in self.layers:
-            rows, shift = _applied(layer, rows)
-            rows = tf.concat([rows[:1] + shift, rows[1:]], axis=0)
-        rows = tf.reshape(rows, (-1, self.fan_out))
-        return rows[1:], rows[0]
+            moved, shift = _applied(layer, bias)
+            bias = moved + shift
+        if self.fan_out < self.fan_in:  # a unit vector of the shorter side is a row
+            kernel = tf.transpose(self.transposed_product(tf.eye(self.fan_out)))
+        else:
+            kernel = self.product(tf.eye(self.fan_in))
+        return kernel, tf.reshape(bias, (-1,))
 
     @property
     def convolves(self) -> bool:

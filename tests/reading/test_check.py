@@ -89,6 +89,15 @@ def test_examples_that_are_all_alike_hide_no_disagreement(served_net):
         dataclasses.replace(served_net, network=wrong).check(np.full((3, 6), 0.5, np.float32))
 
 
+def test_an_elu_without_digits_near_zero_is_no_disagreement():
+    """A convolution's elu is served as exp(z) − 1 (`benchmarks/fuzz_graphs.py`, graph 1000007)."""
+    keras.utils.set_random_seed(0)
+    small = keras.initializers.RandomNormal(stddev=1e-7)
+    layers = [L.Dense(16, "elu", kernel_initializer=small), L.Dense(3)]
+    served = saved_model.read(keras.Sequential([keras.Input((6,)), *layers]))
+    served.check(examples((6,)))
+
+
 def test_check_wants_the_right_head(served_net):
     with pytest.raises(InputError, match="disagree"):
         dataclasses.replace(served_net, head="softmax").check(examples((6,)))

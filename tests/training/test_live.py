@@ -191,6 +191,16 @@ def test_it_has_the_logits_of_the_model(name, rng):
     np.testing.assert_allclose(ours, model(x, training=False), rtol=1e-5, atol=1e-4)
 
 
+def test_a_pooled_layer_takes_no_square_of_its_inputs(monkeypatch):
+    """256 filters on CIFAR-10 would need 17 GB."""
+    layers = [L.Conv2D(16, 3, padding="same", activation="softplus"), L.AveragePooling2D(4)]
+    live = LiveNetwork(_sequential((8, 8, 1), *layers, L.Flatten(), L.Dense(3)))
+    eye, sizes = tf.eye, []
+    monkeypatch.setattr(tf, "eye", lambda size: sizes.append(size) or eye(size))
+    live.now()
+    assert sizes == [64, 3]
+
+
 def test_it_follows_the_weights(rng):
     model = _sequential((4,), L.Dense(7, "tanh"), L.Dense(3))
     live = LiveNetwork(model)
