@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
-from tensorflow.core.protobuf import config_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network.activation import Activation
 from keras_curv.network.network import Network
 from keras_curv.reading import graph, meta_graph, server
+from keras_curv.reading.execution import calls_of
 from keras_curv.reading.files import GRAPH, ModelFiles
 from keras_curv.reading.inlining import Inliner
 from keras_curv.reading.nodes import attribute
@@ -44,11 +44,6 @@ _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16
 _ALONE = 8  # inputs that are also served in a batch of their own, of all kinds that are tried
 _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
-_ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
-# How the flat graph is run. TensorFlow rewrites none of it first: some rewrites end the process.
-_AS_WRITTEN = config_pb2.ConfigProto()
-_AS_WRITTEN.graph_options.rewrite_options.disable_meta_optimizer = True
-_AS_WRITTEN.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
 _ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
@@ -363,7 +358,7 @@ def _read_answer(answer: server.Answer, source: str) -> ServedModel:
     tensors = [answer.returned]
     if head != "logits":
         tensors.append(graph.before_head(definition, answer.returned))
-    calls = _calls(answer, tensors, tf.TensorSpec(shape, dtype), source)
+    calls = calls_of(answer, tensors, tf.TensorSpec(shape, dtype), source)
     return ServedModel(
         network=network,
         head=head,
@@ -373,49 +368,3 @@ def _read_answer(answer: server.Answer, source: str) -> ServedModel:
         call_logits=None if head == "logits" else calls[1],
         source=source,
     )
-
-
-def _calls(
-    answer: server.Answer, tensors: list[str], spec: tf.TensorSpec, source: str
-) -> list[Callable[[tf.Tensor], tf.Tensor]]:
-    """Functions that run the flat graph, each up to one tensor."""
-    for node in answer.definition.node:
-        for name in [name for name in node.attr if node.attr[name].WhichOneof("value") is None]:
-            del node.attr[name]  # a rule has asked for it
-    outputs = [name if ":" in name else f"{name}:0" for name in tensors]
-    flat = tf.Graph()
-    try:
-        with flat.as_default():
-            fetched = tf.graph_util.import_graph_def(
-                answer.definition, return_elements=outputs, name=""
-            )
-    except Exception as error:  # whatever TensorFlow raises on a graph that is none
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
-    session = tf.compat.v1.Session(graph=flat, config=_AS_WRITTEN)
-
-    def alone(x: tf.Tensor) -> list[tf.Tensor]:
-        """Without the placeholder, which XLA does not know."""
-        definition = type(answer.definition)(versions=answer.definition.versions)
-        definition.node.extend(n for n in answer.definition.node if n.name != answer.given)
-        return tf.graph_util.import_graph_def(definition, {answer.given: x}, outputs, name="served")
-
-    compiled = tf.function(alone, input_signature=[spec], autograph=False, jit_compile=True)
-
-    def up_to(place: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        def call(x: tf.Tensor) -> tf.Tensor:
-            try:
-                try:
-                    given = {f"{answer.given}:0": np.asarray(x)}
-                    return tf.constant(session.run(fetched[place], given))
-                except tf.errors.OpError as error:
-                    if _ONLY_COMPILED not in str(error):
-                        raise
-                    return compiled(x)[place]
-            except (tf.errors.OpError, TypeError, ValueError) as error:
-                reason = " ".join(str(error).split())[:200]
-                raise InputError(f"{source}: its signature fails: {reason}") from error
-
-        return call
-
-    return [up_to(place) for place in range(len(tensors))]

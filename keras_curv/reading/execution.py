@@ -1,0 +1,77 @@
+"""Runs the flat graph that a signature is answered by: for the agreement check, and no more.
+
+TensorFlow rewrites nothing of it first. Some of its rewrites end the process: of a convolution that
+is divided and then multiplied entry by entry, constant folding makes a shape of the unknown batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+from keras_curv.errors import InputError
+from keras_curv.reading import server
+
+_ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
+_AS_WRITTEN = config_pb2.ConfigProto()
+_AS_WRITTEN.graph_options.rewrite_options.disable_meta_optimizer = True
+_AS_WRITTEN.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+
+
+def calls_of(
+    answer: server.Answer, tensors: list[str], spec: tf.TensorSpec, source: str
+) -> list[Callable[[tf.Tensor], tf.Tensor]]:
+    """Returns functions that run the flat graph on a batch, each up to one tensor.
+
+    Args:
+        answer: the flat graph, which has been read. Attributes without a value are taken off.
+        tensors: their names.
+        spec: of what a client sends.
+        source: for messages.
+
+    Raises:
+        InputError: TensorFlow does not take the graph; of the functions, that it fails on a batch.
+    """
+    for node in answer.definition.node:
+        for name in [name for name in node.attr if node.attr[name].WhichOneof("value") is None]:
+            del node.attr[name]  # a rule has asked for it
+    outputs = [name if ":" in name else f"{name}:0" for name in tensors]
+    flat = tf.Graph()
+    try:
+        with flat.as_default():
+            fetched = tf.graph_util.import_graph_def(
+                answer.definition, return_elements=outputs, name=""
+            )
+    except Exception as error:  # whatever TensorFlow raises on a graph that is none
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
+    session = tf.compat.v1.Session(graph=flat, config=_AS_WRITTEN)
+
+    def alone(x: tf.Tensor) -> list[tf.Tensor]:
+        """Without the placeholder, which XLA does not know."""
+        definition = type(answer.definition)(versions=answer.definition.versions)
+        definition.node.extend(n for n in answer.definition.node if n.name != answer.given)
+        return tf.graph_util.import_graph_def(definition, {answer.given: x}, outputs, name="served")
+
+    compiled = tf.function(alone, input_signature=[spec], autograph=False, jit_compile=True)
+
+    def up_to(place: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        def call(x: tf.Tensor) -> tf.Tensor:
+            try:
+                try:
+                    given = {f"{answer.given}:0": np.asarray(x)}
+                    return tf.constant(session.run(fetched[place], given))
+                except tf.errors.OpError as error:
+                    if _ONLY_COMPILED not in str(error):
+                        raise
+                    return compiled(x)[place]
+            except (tf.errors.OpError, TypeError, ValueError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise InputError(f"{source}: its signature fails: {reason}") from error
+
+        return call
+
+    return [up_to(place) for place in range(len(tensors))]
