@@ -10,23 +10,12 @@ computes is a finding, as is one that takes more than five seconds or ends the p
 can be made again from its number.
 """
 
-import argparse
-import collections
 import functools
-import os
-import pathlib
-import resource
-import signal
 import sys
-import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np
 import tensorflow as tf
+from fuzzing import campaign  # first of what follows: it says where that is
 from hostile_models import models
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -51,7 +40,6 @@ UNKNOWN = (
 )
 NUMBERS = (0, 1, 2, 3, -1, 7, 2**31 - 1, -(2**31), 2**40)
 TYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.bool, tf.string, tf.half, tf.uint8)
-SECONDS, MIB = 5.0, 1024
 
 
 class Graph:
@@ -296,65 +284,5 @@ def taken(number):
     return "read"
 
 
-def some(numbers, counts):
-    """Takes graphs in a process of its own; what is left of them when it ends before."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        for number in numbers:
-            os.write(writing, b"+")
-            begun = time.process_time()
-            signal.alarm(60)
-            try:
-                outcome = taken(number)
-            except BaseException as error:
-                outcome = f"{type(error).__name__}: {error}"[:200]
-            dear = time.process_time() - begun > SECONDS
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            line = f"{outcome}|{'dear' if dear else ''}|{memory:.0f}".encode("ascii", "replace")
-            os.write(writing, line.replace(b"\n", b" ") + b"\n")
-        os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        lines = file.read().split(b"\n")
-    os.waitpid(child, 0)
-    done = 0
-    for number, line in zip(numbers, lines, strict=False):
-        if not line.startswith(b"+") or b"|" not in line:
-            counts["ended the process"] += bool(line)
-            print(f"graph {number} ended the process", flush=True)
-            return numbers[done + 1 :]
-        outcome, dear, memory = line[1:].decode().split("|")
-        counts[outcome] += 1
-        counts["dear"] += bool(dear)
-        counts["most MiB"] = max(counts["most MiB"], int(memory))
-        if outcome not in ("read", "refused") or dear:
-            print(f"graph {number}: {outcome} {dear}", flush=True)
-        done += 1
-    return numbers[done:]
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--graphs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="number of the first graph")
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    options = parser.parse_args()
-    counts, begun = collections.Counter(), time.monotonic()
-    stop = options.seed + options.graphs
-    taken(options.seed)
-    start = options.seed
-    while start < stop and time.monotonic() - begun < options.seconds:
-        left = list(range(start, min(start + 250, stop)))
-        start = left[-1] + 1
-        while left:
-            left = some(left, counts)
-    print(f"{start - options.seed} graphs: {dict(counts)}")
-    return 1 if set(counts) - {"read", "refused", "most MiB", "dear"} or counts["dear"] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(campaign(taken, {"read", "refused"}, "graphs"))

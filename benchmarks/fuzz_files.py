@@ -1,0 +1,147 @@
+"""Random damage to archives, rows, shards and checkpoints: only InputError may come of it.
+
+    nice python benchmarks/fuzz_files.py --files 20000
+    nice python benchmarks/fuzz_files.py --kind rows --files 5000 --seed 100000
+
+Each case is what a run has left, with one file changed in a few places: bytes set, cut out, doubled
+or swapped, numbers and words put in the place of others. What is behind a check is changed before
+the check is made: an array within its archive, an entry within an index of variables. Then all is
+taken up as the product takes it (`tests/hostile_inputs`). It must be refused in a line, or be taken
+for what it is, within five seconds, without a change to a file beside. Every case can be made again
+from its number.
+"""
+
+import functools
+import io
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+from fuzzing import campaign  # first of what follows: it says where that is
+from hostile_inputs import OUTSIDE, archives, rows, shards, trainings
+from hostile_models import models
+from hostile_models.index import block_of, table_of
+from sample_rows import row
+
+from keras_curv.errors import InputError
+from keras_curv.reading import checkpoint
+
+NUMBERS = (b"0", b"-1", b"1", b"2", b"65536", b"2147483648", b"-9223372036854775808", b"1e999")
+WORDS = (*NUMBERS, *b'nan inf null [] {} , "'.split(), b"\n", b"\0", b"\xff", b"\x1b[")
+
+
+def damaged(content, rng):
+    """The bytes with one change or a few."""
+    content = bytearray(content)
+    for _ in range(1 + rng.poisson(0.7)):
+        first, last = sorted(rng.integers(len(content) + 1, size=2).tolist())
+        last = min(last, first + int(rng.geometric(0.1)))
+        kind = rng.integers(7)
+        if kind == 0 and content:
+            content[min(first, len(content) - 1)] = int(rng.integers(256))
+        elif kind == 1:
+            del content[first:last]
+        elif kind == 2:
+            content[first:first] = content[first:last] * int(rng.integers(1, 4))
+        elif kind == 3:
+            content[first:last] = WORDS[rng.integers(len(WORDS))]
+        elif kind == 4:
+            del content[first:]
+        elif kind == 5:  # a number, where there is one
+            digits = [i for i in range(first, len(content)) if chr(content[i]).isdigit()][:1]
+            for i in digits:
+                content[i : i + 1] = NUMBERS[rng.integers(len(NUMBERS))]
+        elif kind == 6:
+            content[first:last] = content[first:last][::-1]
+    return bytes(content)
+
+
+def archive(folder, rng):
+    """An archive of examples: its array, or itself."""
+    dtype = rng.choice(["<f4", "<f8", "|u1", "<i4"])
+    shape = tuple(rng.integers(1, 5, rng.integers(1, 4)).tolist())
+    file = io.BytesIO()
+    np.save(file, rng.integers(0, 9, shape).astype(dtype))
+    inside = rng.random() < 0.7
+    array = damaged(file.getvalue(), rng) if inside else file.getvalue()
+    archives.archive(folder, content=array)
+    if not inside:
+        path = folder / "x.npz"
+        path.write_bytes(damaged(path.read_bytes(), rng))
+
+
+def run(folder, rng):
+    """Rows, or their settings."""
+    files = dict(rows.whole())
+    name = rows.FILES[rng.integers(len(rows.FILES))]
+    models.write(folder, files | {name: damaged(files[name], rng)})
+
+
+@functools.cache
+def worked():
+    """What workers leave, and their key."""
+    with tempfile.TemporaryDirectory() as folder:
+        left = shards.of(pathlib.Path(folder))
+        left.prepare()
+        left.write([row(2), row(3)])
+        files = [file for file in pathlib.Path(folder).rglob("*") if file.is_file()]
+        return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def batches(folder, rng):
+    """A batch of rows, or what says whose they are."""
+    files = worked()
+    name = sorted(files)[rng.integers(len(files))]
+    models.write(folder, files | {name: damaged(files[name], rng)})
+
+
+def training(folder, rng):
+    """A checkpoint, a recipe or a history; of an index, sometimes one entry within its checks."""
+    files = trainings.begun()
+    name = sorted(files)[rng.integers(len(files))]
+    content = files[name]
+    if name.endswith(trainings.INDEX) and rng.random() < 0.7:
+        entries = list(checkpoint._entries(content))
+        place = rng.integers(len(entries))
+        key, value = entries[place]
+        entries[place] = (key, damaged(value, rng)) if rng.random() < 0.8 else (value, key)
+        content = table_of(block_of(entries))
+    else:
+        content = damaged(content, rng)
+    models.write(folder, files | {name: content})
+
+
+KINDS = {
+    "npz": (archive, archives.attempt),
+    "rows": (run, rows.attempt),
+    "shards": (batches, shards.attempt),
+    "training": (training, trainings.attempt),
+}
+
+
+def taken(number, kinds=tuple(KINDS)):
+    """What comes of a case: its kind, and "taken" or "refused"."""
+    rng = np.random.default_rng(number)
+    kind = kinds[rng.integers(len(kinds))]
+    build, attempt = KINDS[kind]
+    with tempfile.TemporaryDirectory() as above:
+        folder = pathlib.Path(above, "folder")
+        folder.mkdir()
+        outside = folder.parent / OUTSIDE
+        outside.write_bytes(b"outside")
+        build(folder, rng)
+        try:
+            attempt(folder)
+            outcome = "taken"
+        except InputError as error:
+            assert str(error).isprintable()
+            outcome = "refused"
+        assert outside.read_bytes() == b"outside"
+        assert sorted(path.name for path in folder.parent.iterdir()) == ["folder", OUTSIDE]
+    return f"{kind} {outcome}"
+
+
+if __name__ == "__main__":
+    good = {f"{kind} {outcome}" for kind in KINDS for outcome in ("taken", "refused")}
+    sys.exit(campaign(taken, good, "files", kinds=tuple(KINDS)))
