@@ -54,6 +54,7 @@ def campaign(taken, good, what, kinds=None):
                 counts["ended the process"] += 1
                 print(f"{left[0]}: ended the process", flush=True)
                 left = left[1:]
+        print(f"{start - options.seed:,} of {options.count:,} {what}", file=sys.stderr, flush=True)
     print(f"{start - options.seed} {what}, {findings} findings: {dict(counts)}")
     return int(findings > 0)
 

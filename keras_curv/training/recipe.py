@@ -14,6 +14,7 @@ from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
 from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.logits_model import LogitsModel
+from keras_curv.training.muon import Muon
 from keras_curv.training.regularizer import CurvatureRegularizer
 from keras_curv.training.rivals.coap import COAPModel
 from keras_curv.training.rivals.crown_ibp import CROWNIBPModel
@@ -360,7 +361,7 @@ class Recipe:
     def _optimizer(self) -> keras.optimizers.Optimizer:
         if self.muon_rate is None:
             return keras.optimizers.Adam(self.learning_rate)
-        return keras.optimizers.Muon(
+        return Muon(
             self.muon_rate,
             adam_lr_ratio=self.learning_rate / self.muon_rate,
             exclude_layers=["logits"],
