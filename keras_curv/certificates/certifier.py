@@ -39,6 +39,7 @@ class Certifier:
         model: a SavedModel directory (or a base path with numbered versions), or a built
             Keras model. A live model is read as it is now; train on, and read it again.
         signature: of a SavedModel.
+        output_name: of the logits, among several outputs; see `saved_model.read`.
         method, guarantee, tolerance: see `certify`.
         property: what must not change; a `Property`, or its spelling.
         threat: what the attacker may do.
@@ -62,6 +63,7 @@ class Certifier:
         model,
         *,
         signature: str = saved_model.DEFAULT_SIGNATURE,
+        output_name: str | None = None,
         method: str = "auto",
         guarantee: str = "real",
         tolerance: float = 0.01,
@@ -72,7 +74,7 @@ class Certifier:
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.property = Property.parse(property) if isinstance(property, str) else property
-        self.served = saved_model.read(model, signature, scores=True)
+        self.served = saved_model.read(model, signature, output_name=output_name, scores=True)
         self._guarantee = guarantee
         self.threat = threat
         dim = self.served.network.dim
@@ -197,6 +199,7 @@ def certify(
     threat: Threat = UNRESTRICTED,
     rivals: str = "all",
     signature: str = saved_model.DEFAULT_SIGNATURE,
+    output_name: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
 ) -> Certificates:
@@ -223,6 +226,7 @@ def certify(
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
         signature: of a SavedModel.
+        output_name: of the logits, among several outputs; see `saved_model.read`.
         batch_size: examples at a time; None chooses by the size of the network.
         seed: for random rivals.
 
@@ -242,6 +246,7 @@ def certify(
     certifier = Certifier(
         model,
         signature=signature,
+        output_name=output_name,
         method=method,
         guarantee=guarantee,
         tolerance=tolerance,

@@ -80,7 +80,7 @@ class SmoothedClassifier:
     Args:
         model: see `Certifier`; of floats, with any activation that can be read.
         deviation: s > 0, the standard deviation of the noise in each entry, in input units.
-        signature: of a SavedModel.
+        signature, output_name: see `Certifier`.
 
     Raises:
         InputError: see `saved_model.read`; the deviation is not a positive float32 number; or the
@@ -95,8 +95,15 @@ class SmoothedClassifier:
         True
     """
 
-    def __init__(self, model, deviation: float, *, signature=saved_model.DEFAULT_SIGNATURE):
-        served = saved_model.read(model, signature)
+    def __init__(
+        self,
+        model,
+        deviation: float,
+        *,
+        signature: str = saved_model.DEFAULT_SIGNATURE,
+        output_name: str | None = None,
+    ):
+        served = saved_model.read(model, signature, output_name=output_name)
         if not served.input_dtype.is_floating:
             raise InputError(
                 f"{served.source} takes {served.input_dtype.name}, to which noise cannot be added; "

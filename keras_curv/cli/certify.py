@@ -34,6 +34,12 @@ MODEL.define(
 MODEL.define("string", "signature", "serving_default", "Name of the signature that is certified.")
 MODEL.define(
     "string",
+    "output_name",
+    None,
+    "Name of the output with the logits, of a signature with several; default: logits, or the only one.",
+)
+MODEL.define(
+    "string",
     "method",
     "auto",
     "Method of proof. auto takes the largest radius of all that apply: crc, crc_local, crown, lipschitz, quadratic, each of which can be named alone; interval, coap and smoothing are there to compare with.",
@@ -274,7 +280,10 @@ def refuse_flags_without_effect() -> None:
     if FLAGS.method != "smoothing":
         SMOOTHING.refuse("is for --method smoothing")
     elif not FLAGS.requests:
-        MODEL.refuse("is not for --method smoothing", but=["saved_model", "signature", "method"])
+        MODEL.refuse(
+            "is not for --method smoothing",
+            but=["saved_model", "signature", "output_name", "method"],
+        )
 
 
 def certify_examples() -> dict:
@@ -333,7 +342,7 @@ def common_options() -> dict:
     if FLAGS.runner is not None:
         with quiet_stderr(), contextlib.suppress(ImportError):
             import keras_curv.runs.beam  # noqa: F401  which greets too
-    names = "signature method guarantee tolerance property decide batch_size output resume summary plot report runner"
+    names = "signature output_name method guarantee tolerance property decide batch_size output resume summary plot report runner"
     options = {name: FLAGS[name].value for name in names.split()}
     if FLAGS.radius:
         options["radii"] = FLAGS.radius

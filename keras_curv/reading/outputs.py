@@ -29,19 +29,26 @@ class Output(NamedTuple):
         return self.dtype.is_floating and self.shape.rank in (2, None)
 
 
-def logits_of(outputs: Iterable[Output]) -> str:
+def logits_of(outputs: Iterable[Output], wanted: str | None = None) -> str:
     """Returns the tensor of the one that can be logits: named so, or the only float matrix.
 
+    Args:
+        outputs: of the model.
+        wanted: the name of the one to take.
+
     Raises:
-        InputError: the one named "logits" is none, or several could be.
+        InputError: the one named "logits", or the one that is wanted, is none; or several could be.
     """
     outputs = list(outputs)
-    named = [output for output in outputs if output.name == "logits"]
+    named = [output for output in outputs if output.name == (wanted or "logits")]
     matrices = [output for output in named or outputs if output.is_float_matrix()]
-    if len(matrices) != 1:
-        described = ", ".join(f"{o.dtype.name}{o.shape}" for o in outputs)
-        raise InputError(
-            f"the outputs ({described or 'none'}) must have one float matrix (batch, classes), "
-            "or one named 'logits'"
+    if len(matrices) != 1 or (wanted and not named):
+        described = ", ".join(f"{o.name} {o.dtype.name}{o.shape}".strip() for o in outputs)
+        condition = (
+            f"must have a float matrix (batch, classes) named {wanted!r}"
+            if wanted
+            else "must have one float matrix (batch, classes), or one named 'logits'; "
+            "say which by output_name"
         )
+        raise InputError(f"the outputs ({described or 'none'}) {condition}")
     return matrices[0].tensor

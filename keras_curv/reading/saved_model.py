@@ -158,7 +158,13 @@ _FLOAT32_RELATIVE = 1e-5
 _FLOAT32_NOISE = 100.0
 
 
-def read(source: Any, signature: str = DEFAULT_SIGNATURE, *, scores: bool = False) -> ServedModel:
+def read(
+    source: Any,
+    signature: str = DEFAULT_SIGNATURE,
+    *,
+    output_name: str | None = None,
+    scores: bool = False,
+) -> ServedModel:
     """Reads a classifier from a SavedModel directory or a live Keras model.
 
     Args:
@@ -166,6 +172,8 @@ def read(source: Any, signature: str = DEFAULT_SIGNATURE, *, scores: bool = Fals
             which the newest is taken, as TF Serving does; or a built Keras model, or any
             callable with `inputs`.
         signature: which signature of a SavedModel.
+        output_name: of the logits, where a model has several outputs and none of that name. Those
+            of a live model that returns a list are "output_0", "output_1", … as in its export.
         scores: take a model of one number too, which is no class.
 
     Raises:
@@ -179,9 +187,9 @@ def read(source: Any, signature: str = DEFAULT_SIGNATURE, *, scores: bool = Fals
     """
     try:
         if isinstance(source, (str, pathlib.Path)):
-            served = _read_directory(pathlib.Path(source), signature)
+            served = _read_directory(pathlib.Path(source), signature, output_name)
         else:
-            served = _read_live(source)
+            served = _read_live(source, output_name)
     except MemoryError as error:
         name = source if isinstance(source, (str, pathlib.Path)) else source.name
         raise InputError(f"{name}: reading it takes more memory than there is: {error}") from error
@@ -193,7 +201,7 @@ def read(source: Any, signature: str = DEFAULT_SIGNATURE, *, scores: bool = Fals
     return served
 
 
-def _read_live(model: Any) -> ServedModel:
+def _read_live(model: Any, output_name: str | None) -> ServedModel:
     inputs = getattr(model, "inputs", None)
     if not inputs:
         raise InputError(
@@ -206,7 +214,7 @@ def _read_live(model: Any) -> ServedModel:
         )
     spec = tf.TensorSpec((None, *inputs[0].shape[1:]), tf.as_dtype(inputs[0].dtype))
     function = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
-    served = _read_answer(_live_answer(function, str(model.name)), str(model.name))
+    served = _read_answer(_live_answer(function, str(model.name), output_name), str(model.name))
     network = served.network
     around = [served.head, served.input_shape, served.input_dtype.name, network.sizes]
     digest = hashlib.sha256(repr([*around, *(a.name for a in network.activations)]).encode())
@@ -216,14 +224,14 @@ def _read_live(model: Any) -> ServedModel:
     return dataclasses.replace(served, fingerprint=digest.hexdigest())
 
 
-def _read_directory(path: pathlib.Path, signature: str) -> ServedModel:
+def _read_directory(path: pathlib.Path, signature: str, output_name: str | None) -> ServedModel:
     try:
         path = resolve_directory(path)
         files = ModelFiles.read(path)
         fingerprint = files.fingerprint()
         file = str(path / GRAPH)
         meta = meta_graph.parse(files.graph, file)
-        answer = server.answer(meta, signature, files.tensor, file)
+        answer = server.answer(meta, signature, files.tensor, file, output_name)
         again = ModelFiles.read(path).fingerprint()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -298,7 +306,7 @@ def version_number(name: str) -> int | None:
     return number if number < 2**63 else None
 
 
-def _live_answer(function: Any, source: str) -> server.Answer:
+def _live_answer(function: Any, source: str, output_name: str | None) -> server.Answer:
     """The flat graph of a function that was traced here, its variables as they are now."""
     definition = function.graph.as_graph_def()
     captured = {inner.op.name: outer for outer, inner in function.graph.captures}
@@ -322,16 +330,21 @@ def _live_answer(function: Any, source: str) -> server.Answer:
     try:
         inliner = Inliner(definition, value)
         given = inliner.write(function.inputs[0].op.name)
-        return server.Answer(inliner.flat, given, inliner.write(logits_of(_live_outputs(function))))
+        returned = logits_of(_live_outputs(function), output_name)
+        return server.Answer(inliner.flat, given, inliner.write(returned))
     except (InputError, *server.MALFORMED) as error:
         raise InputError(f"{source}: {error}") from error
 
 
 def _live_outputs(function: Any) -> Iterator[Output]:
     structured = function.structured_outputs
-    named = structured.get("logits") if isinstance(structured, dict) else None
-    for leaf, tensor in zip(tf.nest.flatten(structured), function.outputs, strict=True):
-        name = "logits" if leaf is named else ""
+    names = [f"output_{place}" for place in range(len(function.outputs))]
+    if isinstance(structured, dict):
+        parts = sorted(structured.items())  # in which order they are flattened
+        names = [
+            name if leaf is part else "" for name, part in parts for leaf in tf.nest.flatten(part)
+        ]
+    for name, tensor in zip(names, function.outputs, strict=True):
         yield Output(name, tensor.dtype, tensor.shape, tensor.name)
 
 

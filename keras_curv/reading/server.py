@@ -54,7 +54,11 @@ class Answer(NamedTuple):
 
 
 def answer(
-    meta: meta_graph_pb2.MetaGraphDef, signature: str, stored: Tensor, source: str
+    meta: meta_graph_pb2.MetaGraphDef,
+    signature: str,
+    stored: Tensor,
+    source: str,
+    output_name: str | None = None,
 ) -> Answer:
     """Returns what a server computes for a signature.
 
@@ -63,6 +67,7 @@ def answer(
         signature: its name.
         stored: gives the tensor that the checkpoint has under a key.
         source: for messages.
+        output_name: of the logits; None where there is no doubt.
 
     Raises:
         InputError: a step is not made as TensorFlow makes it.
@@ -79,7 +84,7 @@ def answer(
         names = ", ".join(known) or "none"
         raise InputError(f"{source} has no signature {signature!r}; it has: {names}{advice}")
     try:
-        return _Server(meta, stored).answer(signature)
+        return _Server(meta, stored).answer(signature, output_name)
     except (InputError, *MALFORMED) as error:
         raise InputError(
             f"{source}: the signature {signature!r} cannot be read: {error}"
@@ -98,7 +103,7 @@ class _Server:
             raise InputError("a function is defined twice")
         self._keys: dict[str, tuple[str, int]] | None = None
 
-    def answer(self, signature: str) -> Answer:
+    def answer(self, signature: str, output_name: str | None) -> Answer:
         """Returns the graph behind the signature's logits."""
         if self._meta.asset_file_def or "saved_model_assets" in self._meta.collection_def:
             raise InputError("it refers to asset files; they are not allowed")
@@ -117,7 +122,7 @@ class _Server:
             raise InputError("what a client sends would be replaced, or be of another type")
         inliner = Inliner(self._meta.graph_def, self._restored)
         placeholder = inliner.write(given.name)
-        returned = inliner.write(logits_of(self._outputs(definition)))
+        returned = inliner.write(logits_of(self._outputs(definition), output_name))
         return Answer(inliner.flat, placeholder, returned)
 
     def _outputs(self, definition: meta_graph_pb2.SignatureDef) -> Iterator[Output]:

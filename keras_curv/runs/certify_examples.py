@@ -113,7 +113,12 @@ class ExampleJob(Job):
                     "smoothing is a method of its own, and its guarantee a probabilistic one: "
                     f"leave both away. Received: {method!r}, {guarantee!r}"
                 )
-            certifier = SmoothedClassifier(model, smoothing.deviation, signature=options.signature)
+            certifier = SmoothedClassifier(
+                model,
+                smoothing.deviation,
+                signature=options.signature,
+                output_name=options.output_name,
+            )
             self._certify = functools.partial(certifier.certify, **smoothing.votes())
             method, guarantee = "smoothing", "probabilistic"
         self.examples, self.count = examples, examples.count
@@ -128,6 +133,7 @@ class ExampleJob(Job):
             "version": __version__,
             "fingerprint": served.fingerprint,
             "signature": served.signature,
+            "output_name": options.output_name,
             "dataset": examples.name,
             "dataset_fingerprint": examples.fingerprint,
             "input_scale": float(options.input_scale),

@@ -26,7 +26,7 @@ class RunOptions:
 
     Attributes:
         signature: of the SavedModel; of logged requests, for those that name none.
-        method, guarantee, tolerance: as for `certify`.
+        output_name, method, guarantee, tolerance: as for `certify`.
         property: what must not change, a `Property` or its spelling.
         threat: what the attacker may do.
         decide: ask for no more of each example than whether each of the radii is proved, or an
@@ -52,6 +52,7 @@ class RunOptions:
     """
 
     signature: str = saved_model.DEFAULT_SIGNATURE
+    output_name: str | None = None
     method: str = "auto"
     guarantee: str = "real"
     tolerance: float = 0.01
@@ -98,6 +99,7 @@ class RunOptions:
         """What `Certifier` takes of this."""
         return {
             "signature": self.signature,
+            "output_name": self.output_name,
             "method": self.method,
             "guarantee": self.guarantee,
             "tolerance": self.tolerance,

@@ -102,6 +102,7 @@ class RequestJob(Job):
             "baseline_fingerprint": fingerprints[1] if len(log.sides) > 1 else None,
             "dataset_fingerprint": self._survey.fingerprint,
             "signature": options.signature,
+            "output_name": options.output_name,
             "method": options.method,
             "guarantee": options.guarantee,
             **options.search,

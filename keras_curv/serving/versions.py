@@ -43,7 +43,7 @@ class Versions:
             served it, or to the newest where it names none. Or one SavedModel directory; then
             every request belongs to it, whatever version it names.
         signature: of requests that name none.
-        method, guarantee, tolerance, property, threat, decide: as for `Certifier`.
+        output_name, method, guarantee, tolerance, property, threat, decide: as for `Certifier`.
 
     Attributes:
         path: as given.
@@ -57,6 +57,7 @@ class Versions:
         path: str,
         *,
         signature: str = saved_model.DEFAULT_SIGNATURE,
+        output_name: str | None = None,
         method: str = "auto",
         guarantee: str = "real",
         tolerance: float = 0.01,
@@ -80,6 +81,7 @@ class Versions:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
         self._signature = signature
         self._options: dict[str, Any] = {
+            "output_name": output_name,
             "method": method,
             "guarantee": guarantee,
             "tolerance": tolerance,

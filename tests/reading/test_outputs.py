@@ -36,6 +36,31 @@ def test_the_logits_of_a_dictionary_are_found(case, tmp_path):
     assert_reads_as(served, net.oracle(), examples((6,)))
 
 
+SEVERAL = {"zzz": lambda z: -z, "scores": lambda z: z, "aaa": lambda z: z * 2.0}
+
+
+def test_an_output_is_read_by_name(tmp_path):
+    net = Net(lambda x, n: {name: part(plain_body(x, n)) for name, part in SEVERAL.items()})
+    path = net.export(tmp_path / "model")
+    with pytest.raises(InputError, match=r"aaa float32.*say which by output_name"):
+        saved_model.read(path)
+    with pytest.raises(InputError, match=r"a float matrix \(batch, classes\) named 'score'"):
+        saved_model.read(path, output_name="score")
+    served = saved_model.read(path, output_name="scores")
+    assert_reads_as(served, net.oracle(), examples((6,)))
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_outputs_in_a_list_are_numbered_as_exports_number_them(live, tmp_path):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, [L.Dense(3)(inputs) for _ in range(11)])
+    model.export(str(tmp_path), verbose=False)
+    served = saved_model.read(model if live else tmp_path, output_name="output_10")
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    found = served.network.logits(x.astype(np.float64))
+    np.testing.assert_allclose(found, model(x)[10], rtol=1e-5, atol=1e-6)
+
+
 def test_a_signature_is_read_by_name(tmp_path):
     net, spec = Net(), tf.TensorSpec((None, 6))
     plain = tf.function(lambda x: plain_body(x, net)).get_concrete_function(spec)
