@@ -20,6 +20,7 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
 from keras_curv.errors import InputError, require_at_least, require_one_of
+from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import up
 from keras_curv.reading import saved_model
@@ -279,6 +280,9 @@ def success_rates(
         Fractions of all examples: those whose closest adversarial point was found and proved
         closest, and those whose worst point in the ball was found and proved worst.
 
+    Raises:
+        InputError: the network begins with a clip.
+
     Example:
         >>> from keras_curv import data
         >>> x, y = data.load_all("digits")
@@ -290,6 +294,8 @@ def success_rates(
     Reference: Singla & Feizi (2020), table 2, "certificate success" and "attack success".
     """
     network = certificate.network
+    if split_clip(network) is not None:
+        raise InputError("success rates are of a model that does not clip its input")
     label = np.asarray(label)
     logits = certificate.logits(x)
     found = certificate.certify(x, label, rivals="runner_up").primal_equals_dual

@@ -96,9 +96,11 @@ def split_clip(network: Network) -> tuple[Clip, Network] | None:
     return Clip(scale, first.bias, *limits, *errors), behind
 
 
-def clipping(network: Network) -> dict[str, bool]:
-    """Returns what a summary says of a network that begins with a clip; of any other, nothing."""
-    return {} if split_clip(network) is None else {"clips_input": True}
+def layers(network: Network) -> dict[str, int | bool]:
+    """Returns what a summary says of a network's layers; a clip that it begins with is none."""
+    if split_clip(network) is None:
+        return {"depth": network.depth}
+    return {"depth": network.depth - 1, "clips_input": True}
 
 
 def _cap(activation: str) -> float | None:

@@ -15,7 +15,7 @@ from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.smoothing import VOTE_RIVALS, SmoothedClassifier
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, require_one_of, require_positive, visible
-from keras_curv.network.clip import clipping
+from keras_curv.network.clip import layers
 from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import plain_shape
 from keras_curv.reports.html.cases import Case, find_cases
@@ -189,9 +189,8 @@ class ExampleJob(Job):
             "saved_model": visible(self.served.source),
             "input_shape": list(self.served.input_shape),
             "classes": network.classes,
-            "depth": network.depth,
+            **layers(network),
             "claim": self._options.claim,
-            **clipping(network),
         }
 
     def cases(self, rows: Sequence[Row]) -> list[Case]:

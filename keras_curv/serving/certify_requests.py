@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_curv.errors import InputError, visible
 from keras_curv.files import replacing, writing
-from keras_curv.network.clip import clipping
+from keras_curv.network.clip import layers
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
@@ -158,9 +158,8 @@ class RequestJob(Job):
             "input_scale": 1.0,
             "input_shape": _common([list(one.input_shape) for one in served]),
             "classes": _common([one.network.classes for one in served]),
-            "depth": _common([one.network.depth for one in served]),
+            **(_common([layers(one.network) for one in served]) or {"depth": None}),
             "claim": self._options.claim,
-            **(_common([clipping(one.network) for one in served]) or {}),
         }
 
     def cases(self, rows: Sequence[Row]) -> list[Case]:

@@ -6,12 +6,14 @@ import tensorflow as tf
 
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.certifier import success_rates
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
+from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
-from keras_curv.network.clip import split_clip
+from keras_curv.network.clip import layers, split_clip
 from keras_curv.network.network import Network
 
 
@@ -145,6 +147,20 @@ def test_what_serving_rounds_is_taken_off():
     real = choose_method("crc", network).certify(x).radius
     served = choose_method("crc", network, Float32Error(network)).certify(x).radius
     assert np.all(served <= real * (1 + 1e-3)) and np.mean(served > 0.99 * real) > 0.8
+
+
+def test_success_rates_are_of_models_without_a_clip():
+    """Its attack is on a smooth margin."""
+    certificate = choose_method("crc", _clipping(_behind(6, (6, 10, 3))))
+    x = np.random.default_rng(0).uniform(0.0, 1.0, (4, 6))
+    with pytest.raises(InputError, match="does not clip"):
+        success_rates(certificate, x, np.zeros(4, int), radius=0.1)
+
+
+def test_a_clip_is_no_layer_of_a_summary():
+    network = _behind(6, (6, 10, 3))
+    assert layers(network) == {"depth": 2}
+    assert layers(_clipping(network)) == {"depth": 2, "clips_input": True}
 
 
 def test_other_methods_take_the_clip_for_a_layer():
