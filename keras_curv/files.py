@@ -23,7 +23,7 @@ _MOST_FILES = 10_000  # of a folder that is gone on with
 
 
 def part_path(path: str | pathlib.Path) -> pathlib.Path:
-    """Where a file lies while it is being written: beside it, hidden, with the same suffix."""
+    """Returns the path of a file that is being written: beside it, hidden, with its suffix."""
     path = pathlib.Path(path)
     return path.with_name(f".{path.stem}.part{path.suffix}")
 

@@ -144,7 +144,7 @@ class _SoFar:
 
     @property
     def rival(self) -> np.ndarray:
-        """That of the sighting, `(n,)`."""
+        """The rival of the sighting, `(n,)`."""
         return np.take_along_axis(self.rivals, self.sighting.column[:, None], axis=1)[:, 0]
 
     def ask(self, one: Method, rows: np.ndarray, below: np.ndarray | None = None):

@@ -40,7 +40,7 @@ class Status(enum.IntEnum):
 
     @property
     def text(self) -> str:
-        """What the status means, in a line."""
+        """The meaning of the status, in a line."""
         return _STATUS_TEXT[self]
 
 

@@ -181,7 +181,7 @@ class Certifier:
         return Certificates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def batch_size(self, rivals: str = "all") -> int:
-        """How many examples fit a batch of moderate memory."""
+        """Returns the number of examples that fit a batch of moderate memory."""
         network = self.method.network
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
@@ -266,7 +266,7 @@ def success_rates(
     tolerance: float = 1e-3,
     steps: int = 40,
 ) -> tuple[float, float]:
-    """How often primal = dual, for the certificate and for the attack, against the runner-up.
+    """Counts how often primal = dual, for certificate and attack, against the runner-up.
 
     Args:
         certificate: of the network.

@@ -286,7 +286,7 @@ class _Balls:
         return balls
 
     def folding(self, affine: Affine) -> np.ndarray:
-        """What folding may have rounded away of `a W + b`, a the last layer that is known."""
+        """Bounds what folding has rounded away of `a W + b`, a the last layer that is known."""
         return up(affine.kernel_error * self.size + affine.bias_error)[:, None]
 
     def _interval(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:

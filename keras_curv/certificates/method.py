@@ -62,7 +62,7 @@ class Sighting(NamedTuple):
     start: np.ndarray
 
     def take(self, rows: np.ndarray) -> Sighting:
-        """Those of these examples only."""
+        """Returns the certificates of these examples only."""
         return Sighting(*(part[rows] for part in self))
 
     def spread(self, rows: np.ndarray, count: int) -> Sighting:

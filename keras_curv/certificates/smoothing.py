@@ -63,7 +63,7 @@ class Smoothing:
         require_one_of(self.noise, NOISE, "noise")
 
     def votes(self) -> dict:
-        """What `SmoothedClassifier.certify` takes."""
+        """Returns the arguments of `SmoothedClassifier.certify`."""
         return {
             "samples": self.samples,
             "failure_probability": self.failure_probability,

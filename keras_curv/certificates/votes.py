@@ -32,7 +32,7 @@ _PAIR_TAIL = 2.0**-23  # the probability of u = 0
 
 
 def total_variation(dim: int) -> float:
-    """How far the distribution of the noise may be from the normal one in its tail, from above.
+    """Upper bound on the total variation between the noise and a normal one, in its tail.
 
     Example:
         >>> total_variation(784) < 5e-5
@@ -74,7 +74,7 @@ class NoiseVotes:
     def preferences(
         self, x: np.ndarray, *, first_index: int, seed: int, samples: int, shared: bool
     ) -> np.ndarray:
-        """How often each class has the largest logit, `(n, classes)`, to choose classes by.
+        """Counts how often each class has the largest logit, `(n, classes)`, to choose classes by.
 
         Among equals the mean softmax decides: it is added, scaled to less than one vote.
 
@@ -98,7 +98,7 @@ class NoiseVotes:
         samples: int,
         shared: bool,
     ) -> np.ndarray:
-        """How often the label's logit is proved above those of all `others`, `(n,)`.
+        """Counts how often the label's logit is proved above those of all `others`, `(n,)`.
 
         Args:
             label: `(n,)`, integers.

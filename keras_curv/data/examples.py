@@ -124,7 +124,7 @@ class _Shaped(Protocol):
 
     @property
     def dtype(self) -> np.dtype:
-        """Of its numbers."""
+        """The dtype of its numbers."""
 
 
 def require_fitting(name: str, x: _Shaped, y: _Shaped | None) -> None:

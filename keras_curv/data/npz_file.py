@@ -78,7 +78,7 @@ class NpzFile(zipfile.ZipFile):
 
     @property
     def names(self) -> list[str]:
-        """Of the arrays."""
+        """The names of the arrays."""
         return [name.removesuffix(".npy") for name in self.namelist()]
 
     def described(self, name: str) -> StoredArray | None:

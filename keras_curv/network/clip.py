@@ -56,7 +56,7 @@ class Clip:
 
     @property
     def cost(self) -> np.ndarray:
-        """How far x_i must move for T(x)_i to move by 1: `1/|scale_i|`; 1 for a scale of 0."""
+        """The way that x_i goes for T(x)_i to move by 1: `1/|scale_i|`; 1 for a scale of 0."""
         return 1.0 / np.abs(np.where(self.scale == 0.0, 1.0, self.scale))
 
     def unclipped(self, x: tf.Tensor) -> tf.Tensor:

@@ -90,7 +90,7 @@ class FeedForward(abc.ABC):
 
     @property
     def classes(self) -> int:
-        """How many logits there are."""
+        """The number of logits."""
         return self.sizes[-1]
 
     def _forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -287,7 +287,7 @@ class Network(FeedForward):
 
     @functools.cached_property
     def layer_norms(self) -> list[LayerNorms]:
-        """What the rounding charge needs of every affine map."""
+        """The norms of every affine map that the rounding charge needs."""
         activations = (*self.activations, None)
         return [a.norms(s) for a, s in zip(self.affines, activations, strict=True)]
 

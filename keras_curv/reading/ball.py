@@ -86,7 +86,7 @@ class Ball:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the value and of the error."""
+        """The shape of the value and of the error."""
         return self.value.shape
 
     def equals(self, number: float) -> bool:
@@ -221,7 +221,7 @@ class Ball:
         return dataclasses.replace(self, served=_infinite_beyond(served, size))
 
     def read(self) -> np.ndarray:
-        """How far a number may be off as an op reads it: below τ it may be taken for 0."""
+        """Bounds how far a number is off as an op reads it: below τ it may be taken for 0."""
         size = self._size() + self.served
         if scipy.sparse.issparse(size):
             flushed = size.copy()

@@ -36,11 +36,11 @@ class _Layer:
 
     @property
     def size(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return sum(source.size for source in self.own) + sum(map(len, self.carried.values()))
 
     def places(self) -> dict[Source, np.ndarray]:
-        """Where each entry of a source is among the units; −1: not here."""
+        """The place of each entry of a source among the units; −1: not here."""
         found, start = {}, 0
         for source in self.own:
             found[source] = start + np.arange(source.size)
@@ -52,7 +52,7 @@ class _Layer:
         return found
 
     def activation(self) -> Activation:
-        """That of its units."""
+        """The activation of its units."""
         parts = [(source.sigma, source.size) for source in self.own]
         count = self.size - sum(size for _, size in parts)
         return unit_wise([*parts, (IDENTITY, count)])

@@ -89,7 +89,7 @@ def matrix(
 def axis(
     size: int, window: int, stride: int, dilation: int, padding: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where each cell of the window lies at each output, `(window, outputs)`, and whether inside.
+    """Places each cell of the window at each output, `(window, outputs)`, and says if inside.
 
     Reference: the formulas of `tf.nn.convolution`.
     """
@@ -120,7 +120,7 @@ def stencil(
     padding: str = "VALID",
     dilations: tuple[int, int] = (1, 1),
 ) -> Stencil:
-    """What `matrix` with the same arguments places over the image."""
+    """Returns the stencil that `matrix` places over the image, of the same arguments."""
     sizes = list(zip(image[:2], kernel.shape[:2], strides, dilations, strict=True))
     spans = [(n - 1) * d + 1 for _, n, _, d in sizes]
     require_shape((*spans, *kernel.shape[2:]), STORED_ENTRIES)
@@ -225,7 +225,7 @@ def _of_groups(kernel: Ball, groups: int) -> Ball:
 
 
 def image_shape(node, flow) -> tuple[int, int, int]:
-    """That of an example, `(height, width, channels)`; InputError if it is no image."""
+    """The shape of an example, `(height, width, channels)`; InputError if it is no image."""
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
         raise InputError("only images (batch, height, width, channels) are supported")
     if node.attr["data_format"].s not in (b"", b"NHWC"):

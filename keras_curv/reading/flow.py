@@ -332,7 +332,7 @@ class Flow:
         return sparse_affine.SparseAffine(*known, *norms)
 
     def made(self, sigma: Activation | None = None) -> Source:
-        """What an activation makes of it; without one, itself."""
+        """The flow behind its activation; without one, itself."""
         flow = self._as_product()
         return Source(
             size=flow.shift.shape[0],

@@ -43,7 +43,7 @@ _spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent
 
 @contextlib.contextmanager
 def one_budget() -> Iterator[None]:
-    """What is charged within is charged together."""
+    """Charges together whatever is charged within."""
     token = _spent.set([0])
     try:
         yield

@@ -13,7 +13,7 @@ def attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue
 
 
 def node_name(tensor: str) -> str:
-    """Of the node that an input comes from, or waits for.
+    """Returns the name of the node that an input comes from, or waits for.
 
     Example:
         >>> node_name("dense:output:0"), node_name("x:1"), node_name("^init")

@@ -45,7 +45,7 @@ def _rule(*ops: str):
 
 
 def apply(node: node_def_pb2.NodeDef, arguments: list):
-    """What the node makes of its arguments.
+    """Returns the value of the node, from those of its arguments.
 
     Raises:
         InputError: there is no rule for it, or the rule does not cover the case.

@@ -47,17 +47,17 @@ class SparseBall:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """That of the matrix."""
+        """The shape of the matrix."""
         return self.places.shape
 
     @property
     def value(self) -> scipy.sparse.csr_array:
-        """What is stored."""
+        """The entries that are stored."""
         return self._matrix(self.entries.value)
 
     @property
     def served(self) -> scipy.sparse.csr_array:
-        """How far each entry may be off as it is served."""
+        """Bound on how far each entry is off as it is served."""
         return self._matrix(self.entries.served)
 
     def dense(self) -> Ball:

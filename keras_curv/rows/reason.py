@@ -42,7 +42,7 @@ class Reason(enum.Enum):
 
     @property
     def text(self) -> str:
-        """What the status means, in a line."""
+        """The meaning of the reason, in a line."""
         return self.value
 
 

@@ -20,7 +20,7 @@ _COUNTED = 10**6  # rows too many
 
 
 def settings_path(path: pathlib.Path) -> pathlib.Path:
-    """Where the settings lie that the rows at `path` were made with."""
+    """Returns the path of the settings that the rows at `path` were made with."""
     return path.with_name(path.name + ".settings.json")
 
 

@@ -50,7 +50,7 @@ class Tally:
         return float(np.mean(radii > radius)) if len(radii) else 0.0
 
     def summary(self) -> dict:
-        """What the run came to, as JSON can hold it.
+        """Returns the result of the run, as JSON can hold it.
 
         Returns:
             `examples`; `clean_accuracy` (None without labels); `certified_accuracy`, radius as

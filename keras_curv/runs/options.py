@@ -96,7 +96,7 @@ class RunOptions:
 
     @builtins.property
     def certifier(self) -> dict:
-        """What `Certifier` takes of this."""
+        """The arguments of `Certifier`."""
         return {
             "signature": self.signature,
             "output_name": self.output_name,
@@ -110,7 +110,7 @@ class RunOptions:
 
     @builtins.property
     def search(self) -> dict:
-        """What rows depend on besides method and guarantee, as JSON can hold it."""
+        """The settings that rows depend on besides method and guarantee, as JSON can hold them."""
         return {
             "tolerance": self.tolerance,
             "decide": list(self.radii) if self.decide else None,
@@ -130,7 +130,7 @@ class RunOptions:
 
     @builtins.property
     def claim(self) -> dict:
-        """What is claimed, in words: which changes, what holds, units other than the input's."""
+        """The claim in words: which changes, what holds, units other than the input's."""
         return {
             "changes": self.threat.text,
             "holds": Property.parse(str(self.property)).text,
@@ -139,7 +139,7 @@ class RunOptions:
 
     @builtins.property
     def requirements(self) -> dict:
-        """What the verdict holds the summary against."""
+        """The figures that the verdict holds the summary against."""
         return {"required": self.required}
 
     def written(self) -> list[str | None]:

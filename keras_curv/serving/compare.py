@@ -157,7 +157,7 @@ class RequestTally(Tally):
         self._reasons.setdefault(row.status, first)["count"] += 1
 
     def summary(self) -> dict:
-        """What the run came to, as JSON can hold it.
+        """Returns the result of the run, as JSON can hold it.
 
         Returns:
             All of `Tally.summary`, over requests that are not skipped; how many examples

@@ -47,7 +47,7 @@ class RequestOptions(RunOptions):
 
     @property
     def requirements(self) -> dict:
-        """What the verdict holds the summary against."""
+        """The figures that the verdict holds the summary against."""
         return super().requirements | {"max_lost": self.max_lost}
 
     def written(self) -> list[str | None]:

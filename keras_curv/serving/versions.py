@@ -119,7 +119,7 @@ class Versions:
         return model
 
     def models(self) -> list[Model]:
-        """Those that were needed so far and can be certified."""
+        """Returns the models that were needed so far and can be certified."""
         return [model for model in self._models.values() if isinstance(model, Model)]
 
     def refused(self) -> list[Refusal]:

@@ -109,7 +109,7 @@ class Property(abc.ABC):
         return network
 
     def labels(self, network: Network) -> int:
-        """How many labels there are, from 0 on; none where they mean nothing.
+        """Returns the number of labels, from 0 on; none where they mean nothing.
 
         Args:
             network: that the property made.
@@ -117,7 +117,7 @@ class Property(abc.ABC):
         return network.classes
 
     def numbers(self, network: Network, x: np.ndarray) -> np.ndarray:
-        """What is to be pinned beside each input, `(n, passed)`.
+        """Returns the numbers to pin beside each input, `(n, passed)`.
 
         Args:
             network: as it was read.
@@ -127,7 +127,7 @@ class Property(abc.ABC):
 
     @abc.abstractmethod
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
-        """What there is at examples, from logits of `network`.
+        """Reads off what there is at examples, from logits of `network`.
 
         Args:
             logits: `(n, classes)`, finite where it counts.
@@ -148,7 +148,7 @@ class Property(abc.ABC):
         return head == "logits"
 
     def decider(self, rival: np.ndarray) -> np.ndarray:
-        """What a row calls the rival whose margin decides; −1 is none."""
+        """Returns what a row calls the rival whose margin decides; −1 is none."""
         return rival
 
     def __str__(self) -> str:

@@ -116,7 +116,7 @@ class Threat:
 
     @property
     def units(self) -> str | None:
-        """What radii are measured in, if not the model's input."""
+        """The units of radii, if not those of the model's input."""
         if self._basis is not None:
             return "the length of ξ, of which changes are Bξ"
         return None if self._scale is None else "the weights s of the features"
@@ -160,7 +160,7 @@ class Threat:
         return hash(str(self))
 
     def factors(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """What inputs are divided by, 1 where they are frozen, and which are; `(dim,)` each."""
+        """Returns the divisors of inputs, 1 where they are frozen, and which are; `(dim,)` each."""
         fixed = np.zeros(dim, bool)
         if self._frozen is not None:
             chosen = self._frozen.reshape(-1)
@@ -246,7 +246,7 @@ class Threat:
         return u
 
     def moved(self, x: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """How far ‖ξ‖ is from x to the point that is certified, `(n,)`.
+        """Returns ‖ξ‖ of the way from x to the point that is certified, `(n,)`.
 
         Args:
             x: as served, `(n, dim)`, float64.
