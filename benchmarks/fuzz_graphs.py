@@ -11,6 +11,7 @@ can be made again from its number.
 """
 
 import functools
+import math
 import sys
 
 import numpy as np
@@ -234,9 +235,12 @@ class Graph:
         elif what == 1 and node.input:
             node.input[rng.integers(len(node.input))] = nodes[rng.integers(len(nodes))].name
         elif what == 2 and node.op == "Const":
+            sizes = [dim.size for dim in node.attr["value"].tensor.tensor_shape.dim]
+            if not 0 <= math.prod(sizes) < 10**6:  # its shape was changed before
+                return
             try:
                 value = tf.make_ndarray(node.attr["value"].tensor).copy()
-            except ValueError:  # its shape was changed before
+            except ValueError:
                 return
             if value.size:
                 value.reshape(-1)[rng.integers(value.size)] = [0, 1, -1, 3, 2**31 - 1][

@@ -155,6 +155,7 @@ class Flow:
 
     def scaled(self, factor: Ball) -> Flow:
         """Each entry times its factor, `(size,)`."""
+        _require_finite(factor)
         size = factor.served_size()
         runs = size * np.array([np.minimum(self.runs[0], 1.0), np.maximum(self.runs[1], 1.0)])
         # A product that may be flushed is off by τ, or by all of it.
@@ -181,6 +182,7 @@ class Flow:
         sum of products with them (XLA's does): then each passes through as many roundings as there
         are offsets and products, none larger than their `gross`.
         """
+        _require_finite(offset)
         shift, shifts, size = self.shift + offset, self.shifts + 1, offset.served_size()
         gross = self.gross + size
         if self.terms + shifts > 1:
@@ -247,6 +249,7 @@ class Flow:
         Raises:
             InputError: the product would be too large.
         """
+        _require_finite(kernel)
         entries, stencils = self.base * kernel.shape[1], self._stencils_with(stencil)
         if stencils is not None and entries > sparse_affine.DENSE_UP_TO:
             product = self._sparse_product(kernel)
@@ -360,3 +363,12 @@ def _largest_in_columns(
     if not scipy.sparse.issparse(size):
         return (factors[:, None] * size).max(axis=0, initial=0.0)
     return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)
+
+
+def _require_finite(constant: Ball) -> None:
+    """Refuses what real arithmetic does not define, such as x / 0, whatever comes of it later."""
+    for part in (constant.value, constant.error):
+        if not np.isfinite(part.data if scipy.sparse.issparse(part) else part).all():
+            raise InputError(
+                "a constant is NaN or infinite, or something is divided by what may be 0"
+            )

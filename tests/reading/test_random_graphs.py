@@ -8,6 +8,7 @@ import tensorflow as tf
 from hostile_models.models import export
 
 from keras_curv.certificates.certifier import Certifier
+from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
 
 IMAGE = [tf.TensorSpec((None, 4, 4, 2), tf.float32)]
@@ -24,6 +25,19 @@ def test_a_product_that_ends_the_process_when_tensorflow_moves_it(tmp_path):
     folder = export(tmp_path / "model", body, IMAGE)
     served = saved_model.read(folder)
     served.check(np.ones((2, 4, 4, 2), np.float32))
+
+
+def test_nothing_makes_a_quotient_by_zero_good(tmp_path):
+    """x / 0 times 0 is no number, and was read as 0 (graph 1047256)."""
+    kernel = tf.constant(np.float32([[0.0], [1.0]]).reshape(1, 1, 2, 1))
+    divisor = np.float32([0.0, 1.0])
+
+    def body(x, _):
+        return tf.reshape(tf.nn.conv2d(x / divisor, kernel, 1, "SAME"), (-1, 16)) @ LAST
+
+    folder = export(tmp_path / "model", body, IMAGE)
+    with pytest.raises(InputError, match="divided by what may be 0"):
+        saved_model.read(folder)
 
 
 BEHIND = {
