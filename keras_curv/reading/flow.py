@@ -251,7 +251,7 @@ class Flow:
         """
         _require_finite(kernel)
         entries, stencils = self.base * kernel.shape[1], self._stencils_with(stencil)
-        if stencils is not None and entries > sparse_affine.DENSE_UP_TO:
+        if stencils is not None and entries > min(TENSOR_ENTRIES, sparse_affine.DENSE_UP_TO):
             product = self._sparse_product(kernel)
         elif self.kernel is not None and entries > TENSOR_ENTRIES:
             raise InputError(

@@ -321,3 +321,17 @@ def test_a_norm_that_is_larger_than_was_proved_is_refused(rng):
     for name in known:
         with pytest.raises(InputError, match="is less than what was met"):
             sparse_affine.SparseAffine(kernel, np.zeros(40), **known | {name: known[name] / 2.0})
+
+
+def test_pooling_of_a_size_between_two_limits_is_read():
+    """2²⁴ entries were too many for a dense matrix, and too few for a sparse one."""
+    keras.utils.set_random_seed(0)
+    convolution = L.Conv2D(128, 6, 2, "same", activation="sparse_plus")
+    layers = [convolution, L.AveragePooling2D(8), L.Flatten()]
+    model = keras.Sequential([keras.Input((32, 32, 3)), *layers, L.Dense(10)])
+    served = saved_model.read(model)
+    assert [affine.kernel.shape for affine in served.network.affines] == [
+        (3072, 32768),
+        (32768, 10),
+    ]
+    served.check(np.zeros((1, 32, 32, 3), np.float32))
