@@ -16,7 +16,7 @@ def nothing_is_loaded(monkeypatch):
 
 @pytest.fixture
 def nothing_is_run(monkeypatch):
-    monkeypatch.setattr(saved_model, "_calls", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(saved_model, "calls_of", lambda *_: pytest.fail("it was run"))
 
 
 @pytest.fixture(scope="session")
