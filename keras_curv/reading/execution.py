@@ -46,8 +46,7 @@ def calls_of(
                 answer.definition, return_elements=outputs, name=""
             )
     except Exception as error:  # whatever TensorFlow raises on a graph that is none
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{source}: TensorFlow cannot build its graph: {reason}") from error
+        raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
     session = tf.compat.v1.Session(graph=flat, config=_AS_WRITTEN)
 
     def alone(x: tf.Tensor) -> list[tf.Tensor]:
@@ -69,9 +68,12 @@ def calls_of(
                         raise
                     return compiled(x)[place]
             except (tf.errors.OpError, TypeError, ValueError) as error:
-                reason = " ".join(str(error).split())[:200]
-                raise InputError(f"{source}: its signature fails: {reason}") from error
+                raise InputError(f"{source}: its signature fails: {_line(error)}") from error
 
         return call
 
     return [up_to(place) for place in range(len(tensors))]
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
