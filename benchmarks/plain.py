@@ -1,7 +1,7 @@
 """The model that a benchmark looks at: a SavedModel, or a net trained plainly here and now.
 
-`--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`: Keras, Adam
-at 1e-3, batches of 64, seed 0, no defence.
+`--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`, or
+`--residual FILTERS` with `--epochs`: Keras, Adam at 1e-3, batches of 64, seed 0, no defence.
 """
 
 import pathlib
@@ -20,22 +20,47 @@ _LIMIT = flags.DEFINE_integer("limit", 1000, "Examples, the first of the split."
 _PLAIN = flags.DEFINE_string("plain", None, "Activation of a net to train plainly instead.")
 _LAYERS = flags.DEFINE_integer("layers", 2, "Of the plain net.")
 _WIDTH = flags.DEFINE_integer("width", 1024, "Of the plain net.")
+_RESIDUAL = flags.DEFINE_integer(
+    "residual", None, "Filters of a residual convolutional ReLU net to train plainly instead."
+)
 _EPOCHS = flags.DEFINE_integer("epochs", 3, "Of the plain net.")
 
 
 def model_and_examples():
     """What to certify (a directory, or a Keras model), its name, and the examples."""
     examples = data.load(_DATASET.value, _SPLIT.value).limited(_LIMIT.value)
-    if _PLAIN.value is None:
+    if _PLAIN.value is None and _RESIDUAL.value is None:
         return _MODEL.value, _MODEL.value, examples
     x, y = data.load(_DATASET.value, "train").arrays()
     keras.utils.set_random_seed(0)
-    hidden = [keras.layers.Dense(_WIDTH.value, _PLAIN.value) for _ in range(_LAYERS.value - 1)]
-    model = keras.Sequential(
-        [keras.Input(x.shape[1:]), keras.layers.Flatten(), *hidden, keras.layers.Dense(10)]
-    )
+    if _RESIDUAL.value:
+        model, name = residual(x.shape[1:], _RESIDUAL.value), f"residual, {_RESIDUAL.value} filters"
+    else:
+        hidden = [keras.layers.Dense(_WIDTH.value, _PLAIN.value) for _ in range(_LAYERS.value - 1)]
+        model = keras.Sequential(
+            [keras.Input(x.shape[1:]), keras.layers.Flatten(), *hidden, keras.layers.Dense(10)]
+        )
+        name = f"{_LAYERS.value} × {_WIDTH.value} {_PLAIN.value}"
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-3), loss)
     model.fit(x, y, batch_size=64, epochs=_EPOCHS.value, verbose=0)
-    name = f"plain {_LAYERS.value} × {_WIDTH.value} {_PLAIN.value}, {_EPOCHS.value} epochs"
-    return model, name, examples
+    return model, f"plain {name}, {_EPOCHS.value} epochs", examples
+
+
+def residual(shape, filters):
+    """A convolution and three residual blocks with batch normalisation."""
+    layers = keras.layers
+
+    def convolved(x, filters, size, strides=1):
+        x = layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    inputs = keras.Input(shape)
+    x = layers.ReLU()(convolved(inputs, filters, 3))
+    for scale, strides in ((1, 1), (2, 2), (4, 2)):
+        inner = layers.ReLU()(convolved(x, scale * filters, 3, strides))
+        inner = convolved(inner, scale * filters, 3)
+        x = x if strides == 1 else convolved(x, scale * filters, 1, strides)
+        x = layers.ReLU()(layers.Add()([x, inner]))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, layers.Dense(10)(x))

@@ -137,7 +137,7 @@ class Box(NamedTuple):
             norm = norm_bound(self.centre, axis=1) + self.radius[:, 0]
         else:
             norm = norm_bound(np.abs(self.centre) + self.half, axis=1)
-        size = intervals.rows_times(np.abs(self.centre), np.abs(matrix)) + spread
+        size = intervals.rows_times(np.abs(self.centre), abs(matrix)) + spread
         terms = matrix.shape[-2]
         error = gamma(terms + 16) * (size + np.abs(constants))
         error += (kernel_error * norm + bias_error)[:, None]

@@ -11,7 +11,7 @@ from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.relaxation import Relaxation, relaxation
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
-from keras_curv.network.network import Network
+from keras_curv.network.network import Network, require_dense
 
 
 class PolytopeCertificate(LinearBoundCertificate):
@@ -44,6 +44,7 @@ class PolytopeCertificate(LinearBoundCertificate):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         for activation in network.activations:
             _require_relu(activation)
+        require_dense(network, self.name)
         super().__init__(network, served_error)
 
     @staticmethod

@@ -26,7 +26,7 @@ import tensorflow as tf
 from keras_curv.certificates.ball_bounds import BallBoundCertificate
 from keras_curv.certificates.box import Box, require_value_range
 from keras_curv.certificates.method import ServedError, no_error
-from keras_curv.network.network import Network, require_dense
+from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import norm_bound
 
 
@@ -54,12 +54,11 @@ class IntervalCertificate(BallBoundCertificate):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         for activation in network.activations:
             require_value_range(activation)
-        require_dense(network, self.name)
         # As far as an interval of each z_L grows with the radius, at most.
         steepest = norm_bound(network.affines[0].kernel, axis=0)
         with np.errstate(over="ignore"):
             for activation, affine in zip(network.activations, network.affines[1:], strict=True):
-                steepest = activation.slope * steepest @ np.abs(affine.kernel)
+                steepest = activation.slope * steepest @ abs(affine.kernel)
         super().__init__(network, served_error, steepest=2.0 * steepest.max())
 
     def _margin_bounds(

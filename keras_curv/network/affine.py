@@ -102,9 +102,19 @@ class Affine:
         return norm_bound(self.kernel, axis=1)
 
     @functools.cached_property
+    def column_norms(self) -> np.ndarray:
+        """l2 norms of the columns of the stored kernel, `(out,)`, from above."""
+        return norm_bound(self.kernel, axis=0)
+
+    @functools.cached_property
     def frobenius(self) -> float:
         """The Frobenius norm of the stored kernel, from above."""
         return norm_bound(self.kernel)
+
+    def largest(self, sizes: np.ndarray) -> np.ndarray:
+        """Upper bounds on the entries of `|a| |W| + |b|` where `|a| ≤ sizes`: `(n, out)`."""
+        folding = self.kernel_error * sizes.sum(axis=1, keepdims=True) + self.bias_error
+        return up(sizes @ abs(self.kernel) + np.abs(self.bias) + folding, self.fan_in + 8)
 
     @property
     def is_zero(self) -> bool:

@@ -17,7 +17,7 @@ import scipy.sparse
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine, gain
 from keras_curv.numerics.column_groups import ColumnGroups
-from keras_curv.numerics.rounding import norm_bound, up
+from keras_curv.numerics.rounding import up
 from keras_curv.numerics.spectral import spectral_norm_estimate
 
 DENSE_UP_TO = 2**24  # entries: 128 MiB, and seconds for each proof of an eigenvalue
@@ -70,26 +70,12 @@ class SparseAffine(Affine):
         return True
 
     @functools.cached_property
-    def row_norms(self) -> np.ndarray:
-        """See `Affine`."""
-        kernel = self.kernel
-        scale = float(np.abs(kernel.data).max(initial=0.0)) or 1.0
-        squares = (abs(kernel) / scale).power(2).sum(axis=1)
-        # What underflows in a square is less than 1e-150 of the largest entry.
-        return up(scale * (np.sqrt(squares) + 1e-150 * kernel.shape[1]), kernel.shape[1] + 8)
-
-    @functools.cached_property
     def column_groups(self) -> ColumnGroups | None:
         """The columns, for eigenvalue bounds; None where these would take too long."""
         if self.fan_in > _SIDE:
             return None
         groups = ColumnGroups(self.kernel)
         return groups if groups.work <= _WORK else None
-
-    @property
-    def frobenius(self) -> float:
-        """See `Affine`."""
-        return norm_bound(self.kernel.data)
 
     @functools.cached_property
     def norm(self) -> float:

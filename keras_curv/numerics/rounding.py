@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+import scipy.sparse
 import tensorflow as tf
 
 UNIT = 2.0**-53
@@ -48,21 +49,35 @@ def up(value: Any, operations: float = 4.0) -> Any:
 
 
 @overload
-def norm_bound(array: np.ndarray, axis: None = None) -> float: ...
+def norm_bound(array: Any, axis: None = None) -> float: ...
 
 
 @overload
-def norm_bound(array: np.ndarray, axis: int) -> np.ndarray: ...
+def norm_bound(array: Any, axis: int) -> np.ndarray: ...
 
 
-def norm_bound(array: np.ndarray, axis: int | None = None) -> float | np.ndarray:
-    """The l2 (Frobenius) norm from above, over one axis or all; squares cannot underflow."""
+def norm_bound(array: Any, axis: int | None = None) -> float | np.ndarray:
+    """The l2 (Frobenius) norm from above, over one axis or all; squares cannot underflow.
+
+    Args:
+        array: or a sparse one with two axes.
+        axis: to take norms over.
+    """
+    if scipy.sparse.issparse(array):
+        return norm_bound(array.data) if axis is None else _sparse_norms(array, axis)
     array = np.abs(np.asarray(array, np.float64))
     largest = array.max(axis=axis, keepdims=True, initial=0.0)
     scale = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
     terms = array.size if axis is None else array.shape[axis]
     result = up(scale * np.linalg.norm(array / scale, axis=axis, keepdims=True), terms + 8)
     return float(result.item()) if axis is None else np.squeeze(result, axis)
+
+
+def _sparse_norms(array: scipy.sparse.sparray, axis: int) -> np.ndarray:
+    scale = float(np.abs(array.data).max(initial=0.0)) or 1.0
+    norms = np.sqrt((abs(array) / scale).power(2).sum(axis=axis))
+    # What underflows in a square is less than 1e-150 of the largest entry.
+    return up(scale * (norms + 1e-150 * array.shape[axis]), array.shape[axis] + 8)
 
 
 class LayerNorms(NamedTuple):

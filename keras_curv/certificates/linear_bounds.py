@@ -1,0 +1,307 @@
+"""Linear bounds of a network's layers on l2 balls, passed back from layer to layer.
+
+The mathematics is in `crown.py`; here are the intervals, the steps back, and their charge.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.ball_bounds import batches
+from keras_curv.certificates.box import Box
+from keras_curv.certificates.relaxation import Relaxation, relaxation
+from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
+from keras_curv.curvature.region import around
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.numerics.rounding import (
+    ROUNDING_SLACK,
+    SLOPE_FLOOR,
+    TINY,
+    gamma,
+    norm_bound,
+    pre_activation_errors,
+    up,
+)
+from keras_curv.threats.box import box_reach, least_linear
+from keras_curv.threats.confined import Reach
+
+_WORK = 2.0**33  # multiplications for an example that go into the passes back of hidden layers
+
+
+class Plan(NamedTuple):
+    """How each hidden layer is bounded: by passes back to the input, or forward.
+
+    A pass for each end of each unit is sharp, and its cost grows with the square of the width.
+    From the layer on where that is too dear, or the matrix sparse, intervals come from those of
+    the layer before and from how far that layer can move. Passes of margins then may stop at any
+    layer on their way.
+
+    Attributes:
+        back: how many layers, from the first, are bounded by passes back.
+        before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
+        pre: of x ↦ z_1, …, z_{L−1}; likewise.
+
+    Example:
+        >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
+        Plan(back=1, before=[], pre=[])
+    """
+
+    back: int
+    before: list[float]
+    pre: list[float]
+
+    @classmethod
+    def of(cls, network: Network) -> Plan:
+        """The plan for a network; a Lipschitz constant that overflows is infinite."""
+        pass_back = work = 0.0
+        for back, affine in enumerate(network.affines[:-1]):
+            work += 2.0 * affine.fan_out * pass_back
+            pass_back += float(affine.fan_in) * affine.fan_out
+            if affine.is_sparse or work > _WORK:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    pre = pre_activation_lipschitz(network)
+                    return cls(back, [1.0, *lipschitz_bounds(network, pre)], pre)
+        return cls(network.depth - 1, [], [])
+
+
+class _Layer(NamedTuple):
+    """What is known of one hidden layer on the balls around n examples.
+
+    Attributes:
+        low, high: the interval of z_k, `(n, N_k)`.
+        lines: the relaxation of σ_k on it.
+        pre: ‖Q_k‖, `(n,)`.
+        folding: ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`.
+        underflow: of one step, `(n,)`.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    lines: Relaxation
+    pre: np.ndarray
+    folding: np.ndarray
+    underflow: np.ndarray
+
+
+class Balls:
+    """Balls around n examples, with the layers that have been bounded on them so far.
+
+    Attributes:
+        reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
+        size: bound of ‖a_k‖, `(n,)`.
+        box: of a_k; None if there is none, as for the input.
+        room: how far entries of x can go; None: anywhere.
+    """
+
+    def __init__(
+        self, network: Network, plan: Plan, x: np.ndarray, radius: np.ndarray, relax=relaxation
+    ):
+        self.network, self.plan = network, plan
+        self.x = x
+        self.radius = radius
+        self.relax = relax
+        self.layers: list[_Layer] = []
+        self.reach = up(np.abs(x) + radius[:, None])
+        self.size = up(norm_bound(x, axis=1) + radius)
+        self.box: Box | None = None
+        self.room: Reach | None = None
+        if network.limits is not None:
+            self.room = Reach(*(part.numpy() for part in box_reach(network, tf.constant(x))))
+
+    def bound_layers(self, boxes: bool = True) -> None:
+        """Bounds one hidden layer after the other by the plan and, if asked, by boxes."""
+        for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
+            back = len(self.layers) < self.plan.back
+            low, high = self._back(affine) if back else self._forward(len(self.layers))
+            if boxes and self.layers:
+                lowest, highest = self.box.image(affine)
+                low, high = np.maximum(low, lowest), np.minimum(high, highest)
+            if boxes:
+                self.box = Box.of_values(activation, low, high)
+            pre = affine.largest(self.reach)
+            total = 1.0 + pre.sum(axis=1) + self.reach.sum(axis=1)
+            self.layers.append(
+                _Layer(
+                    low,
+                    high,
+                    self.relax(activation, low, high),
+                    pre=norm_bound(pre, axis=1),
+                    folding=self.folding(affine),
+                    underflow=16.0 * TINY * affine.fan_out * total,
+                )
+            )
+            self.reach = _magnitude(activation, self.layers[-1])
+            self.size = norm_bound(self.reach, axis=1)
+
+    def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
+        """These examples, with lines close to σ at the point of the ball against `direction`."""
+        length = np.linalg.norm(direction, axis=1)
+        balls = Balls(self.network, self.plan, self.x[some], self.radius[some], self.relax)
+        a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
+        a = a if self.network.limits is None else np.clip(a, *self.network.limits)
+        parts = zip(self.network.affines, self.network.activations, self.layers, strict=False)
+        for affine, activation, layer in parts:
+            z = a @ affine.kernel + affine.bias
+            low, high, pre, folding, underflow = (
+                array[some]
+                for array in (layer.low, layer.high, layer.pre, layer.folding, layer.underflow)
+            )
+            lines = self.relax(activation, low, high, np.clip(z, low, high))
+            balls.layers.append(_Layer(low, high, lines, pre, folding, underflow))
+            a = activation.value(tf.constant(z)).numpy()
+        return balls
+
+    def folding(self, affine: Affine) -> np.ndarray:
+        """Bounds what folding has rounded away of `a W + b`, a the last layer that is known."""
+        return up(affine.kernel_error * self.size + affine.bias_error)[:, None]
+
+    def _forward(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of every entry of z_{index+1}, by how far the layer before can move, as a vector."""
+        centre, errors = self._centre
+        moved = self.network.differentials[index]
+        steepest = moved.column_norms + moved.kernel_error
+        reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest), 8)
+        return around(centre[index], reach + errors[index])
+
+    @functools.cached_property
+    def _centre(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """`z_1, …, z_{L−1}` at x, and bounds of how far they are off, in norm, `(n, 1)`."""
+        hidden = self.network.hidden(tf.constant(self.x))
+        maps = zip(hidden[:-1], self.network.affines, strict=False)
+        errors = pre_activation_errors(self.network.layer_norms, hidden)[:-1]
+        return (
+            [a.numpy() @ affine.kernel + affine.bias for a, affine in maps],
+            [ROUNDING_SLACK * error.numpy()[:, None] for error in errors],
+        )
+
+    def _back(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
+        """Of every entry of `a W + b`, a the last layer that is known."""
+        rows, constants = affine.kernel.T[None], affine.bias[None]
+        widest = max(self.network.sizes[: len(self.layers) + 1])
+        low, high = [], []
+        for some in batches(affine.fan_out, max(1, len(self.x) * widest)):
+            part, offset = rows[:, some], constants[:, some]
+            low.append(self.minimum(part, offset, self.folding(affine))[0])
+            high.append(-self.minimum(-part, -offset, self.folding(affine))[0])
+        return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
+
+    def minimum(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Proved lower bounds over the balls, `(n, m)`, and the Λ they have at the input.
+
+        Args:
+            rows, constants: Λ and c, `(n or 1, m, N)` and `(n or 1, m)`: the function
+                `Λ a + c` of the last layer that is known.
+            error: what that may be above the function that is meant, `(n, 1 or m)`.
+
+        Returns:
+            The bounds, −∞ where anything overflows, and Λ, `(n or 1, m, dim)`, 0 at inputs that
+            are pinned.
+        """
+        best = np.full((len(self.x), rows.shape[1]), -np.inf)
+        for index in reversed(range(len(self.layers))):
+            affine, layer = self.network.affines[index], self.layers[index]
+            through, offset = _relaxed(rows, constants, layer.lines)
+            error = error + _step_error(rows, constants, through, affine, layer)
+            if self.plan.before:
+                stopped = self._stopped(through, offset, index)
+                best = np.fmax(best, stopped - error * ROUNDING_SLACK)
+            rows, constants = _times(through, affine.kernel.T), offset + through @ affine.bias
+        size, reach = row_norms(rows), up(norm_bound(self.x, axis=1) + self.radius)[:, None]
+        value = _dot(rows, self.x) + constants
+        if self.network.pinned is not None:
+            rows = np.where(self.network.pinned, 0.0, rows)
+        if self.room is not None:
+            value = value + least_linear(rows, self.room, self.radius)
+        else:
+            steepest = size if self.network.pinned is None else row_norms(rows)
+            value = value - self.radius[:, None] * steepest
+        error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
+        error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
+        value = value - error * ROUNDING_SLACK
+        return np.fmax(best, value), rows
+
+    def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:
+        """Lower bounds of `Ω z_{index+1} + c`, `(n, m)`, from where that layer is; some are NaN.
+
+        It is in its box, and in a ball around where it is at x.
+        """
+        layer, size = self.layers[index], row_norms(rows)
+        centre, errors = (part[index] for part in self._centre)
+        farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
+        box = _dot(np.maximum(rows, 0.0), layer.low) + _dot(np.minimum(rows, 0.0), layer.high)
+        movement = up(self.radius * self.plan.pre[index])[:, None] + errors
+        ball = _dot(rows, centre) - up(size * movement)
+        rounding = gamma(rows.shape[-1] + 16)
+        reach = norm_bound(farthest, axis=1), norm_bound(centre, axis=1)
+        box, ball = (
+            value + constants - rounding * (size * up(far)[:, None] + np.abs(constants))
+            for value, far in zip((box, ball), reach, strict=True)
+        )
+        return np.fmax(box, ball) - 16.0 * TINY * rows.shape[-1]
+
+
+def _magnitude(activation: Activation, layer: _Layer) -> np.ndarray:
+    """A bound of |σ(z)| on the intervals: from the slope and σ(0), and from the two lines."""
+    at_zero = np.empty(layer.low.shape[1:])
+    for each, units in activation.groups:
+        at_zero[units] = abs(float(each.value(tf.constant(0.0, tf.float64))))
+    farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
+    lower_slope, lower_intercept, upper_slope, upper_intercept = map(np.abs, layer.lines)
+    below = lower_slope * farthest + lower_intercept
+    above = upper_slope * farthest + upper_intercept
+    # fmin prefers the number where one overflows.
+    return up(np.fmin(up(at_zero, 64) + activation.slope * farthest, np.maximum(below, above)))
+
+
+def _relaxed(
+    rows: np.ndarray, constants: np.ndarray, lines: Relaxation
+) -> tuple[np.ndarray, np.ndarray]:
+    """From `Λ a_k + c` to a lower bound `Ω z_k + c`, up to rounding."""
+    positive, negative = np.maximum(rows, 0.0), np.minimum(rows, 0.0)
+    through = positive * lines.lower_slope[:, None] + negative * lines.upper_slope[:, None]
+    intercept = _dot(positive, lines.lower_intercept) + _dot(negative, lines.upper_intercept)
+    return through, constants + intercept
+
+
+def _step_error(
+    rows: np.ndarray, constants: np.ndarray, through: np.ndarray, affine: Affine, layer: _Layer
+) -> np.ndarray:
+    """The charge for a step from `Λ a_k + c` to a_{k−1}, Ω = `through` on its way."""
+    size, lines = row_norms(through), layer.lines
+    largest = np.maximum(np.abs(lines.lower_intercept), np.abs(lines.upper_intercept))
+    return (
+        gamma(affine.fan_out + 16)
+        * (
+            3.0 * size * layer.pre[:, None]
+            + row_norms(rows) * norm_bound(largest, axis=1)[:, None]
+            + np.abs(constants)
+        )
+        + size * layer.folding
+        + layer.underflow[:, None]
+    )
+
+
+def _times(rows: np.ndarray, matrix: Any) -> np.ndarray:
+    """`(n, m, N)` with an array `(N, k)`, which may be sparse: `(n, m, k)`."""
+    count, height, width = rows.shape
+    return (rows.reshape(count * height, width) @ matrix).reshape(count, height, matrix.shape[1])
+
+
+def _dot(rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """`(n or 1, m, N)` with `(n, N)`, each row with its example's vector: `(n, m)`."""
+    if len(rows) == 1:
+        return vectors @ rows[0].T
+    return np.matmul(rows, vectors[:, :, None])[:, :, 0]
+
+
+def row_norms(rows: np.ndarray) -> np.ndarray:
+    """‖·‖₂ of each row, from above: `(n, m, N)` → `(n, m)`."""
+    return up(np.sqrt(np.einsum("nmi,nmi->nm", rows, rows)) + SLOPE_FLOOR, rows.shape[-1] + 8)
