@@ -172,13 +172,13 @@ class Balls:
     @functools.cached_property
     def _centre(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """`z_1, …, z_{L−1}` at x, and bounds of how far they are off, in norm, `(n, 1)`."""
-        hidden = self.network.hidden(tf.constant(self.x))
-        maps = zip(hidden[:-1], self.network.affines, strict=False)
-        errors = pre_activation_errors(self.network.layer_norms, hidden)[:-1]
-        return (
-            [a.numpy() @ affine.kernel + affine.bias for a, affine in maps],
-            [ROUNDING_SLACK * error.numpy()[:, None] for error in errors],
-        )
+        network, centre = self.network, []
+        hidden = [self.x]
+        for affine, activation in zip(network.affines, network.activations, strict=False):
+            centre.append(hidden[-1] @ affine.kernel + affine.bias)
+            hidden.append(activation.value(tf.constant(centre[-1])).numpy())
+        errors = pre_activation_errors(network.layer_norms, [tf.constant(a) for a in hidden])
+        return centre, [ROUNDING_SLACK * error.numpy()[:, None] for error in errors[:-1]]
 
     def _back(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Of every entry of `a W + b`, a the last layer that is known."""

@@ -51,7 +51,7 @@ import math
 import numpy as np
 
 from keras_curv.numerics.rounding import UNIT, norm_bound, up
-from keras_curv.numerics.spectral import largest_eigenvalue_bound, spectral_norm_bound
+from keras_curv.numerics.spectral import largest_norm_bound, spectral_norm_bound
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import STORED_ENTRIES, affords
 
@@ -228,15 +228,13 @@ def _grid_norm(phases: np.ndarray) -> float:
         symbols = np.tensordot(across, np.tensordot(row, phases, 1), 1)
         grams = symbols @ symbols.conj().transpose(0, 2, 1)
         estimate = max(estimate, (1.0 + 1e-9) * float(np.linalg.eigvalsh(grams).max()))
-        for symbol in symbols:
-            real = np.block([[symbol.real, -symbol.imag], [symbol.imag, symbol.real]])
-            ones = np.ones(real.shape[1])
-            largest = max(largest, largest_eigenvalue_bound(real, ones, guess=estimate))
+        real = np.block([[symbols.real, -symbols.imag], [symbols.imag, symbols.real]])
+        largest = max(largest, largest_norm_bound(real, estimate))
     charge = (128.0 + 8.0 * sum(counts)) * UNIT * norm_bound(np.abs(phases).sum(axis=(0, 1)))
     between = math.prod(
         math.cos(math.pi * (count - 1) / (2 * n)) for n, count in zip(points, counts, strict=True)
     )
-    return up((up(math.sqrt(largest)) + charge) / between, 32)
+    return up((largest + charge) / between, 32)
 
 
 def _waves(points: int, count: int) -> np.ndarray:

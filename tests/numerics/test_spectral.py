@@ -199,6 +199,21 @@ def test_a_wrong_guess_is_harmless(monkeypatch, shape, guess, rng):
         _assert_bound(spectral.largest_eigenvalue_bound(kernel, diagonal), small)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 8), (5, 8, 3), (40, 6, 6), (3, 90, 70)])
+@pytest.mark.parametrize("power", [-320, -155, 0, 160])
+def test_the_largest_norm_of_a_stack(shape, power, rng):
+    stack = rng.standard_normal(shape) * rng.uniform(0.1, 1.0, (shape[0], 1, 1))
+    exact = scipy.linalg.svdvals(stack[0])[0]
+    exact = max([exact, *(scipy.linalg.svdvals(matrix)[0] for matrix in stack)])
+    with np.errstate(over="ignore"):
+        scaled = stack * 10.0**power
+        for guess in (exact**2, 0.9 * exact**2, 2.0 * exact**2, 0.0):
+            bound = spectral.largest_norm_bound(scaled, guess * 10.0 ** min(2 * power, 300))
+            assert exact * 10.0**power * (1.0 + 1e-15) <= bound
+            if power == 0:
+                assert bound <= max(exact, math.sqrt(guess)) * (1.0 + 1e-9)
+
+
 def test_cholesky_may_complete_on_an_indefinite_matrix(monkeypatch):
     """Guesses just below λ_max, where only Rump's rounding term saves the bound.
 
