@@ -65,8 +65,8 @@ class Plan(NamedTuple):
             pass_back += float(affine.fan_in) * affine.fan_out
             if affine.is_sparse or work > _WORK:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    pre = pre_activation_lipschitz(network)
-                    return cls(back, [1.0, *lipschitz_bounds(network, pre)], pre)
+                    before = [1.0, *lipschitz_bounds(network)]
+                    return cls(back, before, pre_activation_lipschitz(network))
         return cls(network.depth - 1, [], [])
 
 

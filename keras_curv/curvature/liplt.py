@@ -22,6 +22,7 @@ maximization and improved Lipschitz regularization" (2023).
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,9 @@ from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 # What norms and Lipschitz constants are taken for at least, so that their products do not underflow
 # on their way.
 LEAST_NORM = 1e-160
+
+# What several methods ask of one network.
+_known: weakref.WeakKeyDictionary[Network, list[float]] = weakref.WeakKeyDictionary()
 
 
 class UnitNorms(NamedTuple):
@@ -86,7 +90,16 @@ def telescoped(
 
 
 def pre_activation_lipschitz(network: Network) -> list[float]:
-    """ℓ_1, …, ℓ_{L−1}: Lipschitz constants, from above, of x ↦ z_1, …, z_{L−1}."""
+    """ℓ_1, …, ℓ_{L−1}: Lipschitz constants, from above, of x ↦ z_1, …, z_{L−1}.
+
+    Of a network that is asked about again, they are known.
+    """
+    if network not in _known:
+        _known[network] = _pre_activation_lipschitz(network)
+    return list(_known[network])
+
+
+def _pre_activation_lipschitz(network: Network) -> list[float]:
     found: list[float] = []
     for terms in range(1, network.depth):
         products = products_behind(network.differentials[:terms], network.activations)
@@ -97,15 +110,9 @@ def pre_activation_lipschitz(network: Network) -> list[float]:
     return found
 
 
-def lipschitz_bounds(network: Network, pre: Sequence[float] | None = None) -> list[float]:
-    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}.
-
-    Args:
-        network: of any depth.
-        pre: what `pre_activation_lipschitz` returns, if that is known already.
-    """
-    pre = pre_activation_lipschitz(network) if pre is None else pre
-    pairs = zip(network.activations, pre, strict=True)
+def lipschitz_bounds(network: Network) -> list[float]:
+    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}, of a network of any depth."""
+    pairs = zip(network.activations, pre_activation_lipschitz(network), strict=True)
     return [max(up(activation.steepest * bound), LEAST_NORM) for activation, bound in pairs]
 
 

@@ -62,7 +62,7 @@ def signed_bound(network: Network, *, telescope: bool = False) -> CurvatureBound
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
     pre = pre_activation_lipschitz(network)
-    outer = [1.0, *lipschitz_bounds(network, pre)]
+    outer = [1.0, *lipschitz_bounds(network)]
     lower = np.zeros((classes, classes))
     symmetric = all(np.all(a.second_range[0] == -a.second_range[1]) for a in network.activations)
     # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
