@@ -57,7 +57,7 @@ def closest_points(
     """
     centre, labels = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
 
-    @tf.function
+    @tf.function(autograph=False)
     def attack(radius: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         options = {"steps": _STEPS, "restarts": _RESTARTS}
         _, point = pgd_attack(network, centre, labels, radius=radius, **options)

@@ -51,7 +51,7 @@ class ClippedSearch(RivalSearch):
         rivals, cost = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((dim,), tf.float64)
         limits = Reach(rows, rows, rows, rows, cost)
         signature = [rows, classes, rivals, pairs, pairs, each, limits]
-        return tf.function(self.__call__, input_signature=signature)
+        return tf.function(self.__call__, input_signature=signature, autograph=False)
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         still = tf.zeros_like(batch.x0)

@@ -95,6 +95,7 @@ class CurvatureCertificate(Method):
                 tf.TensorSpec((None, None), tf.float64),
                 tf.TensorSpec((None,), tf.float64),
             ],
+            autograph=False,
         )
 
     def radii(self, x, label, rivals, known) -> PairCertificates:

@@ -80,7 +80,7 @@ class LocalCurvatureCertificate(Method):
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
             self._curvature = LocalCurvature(network)
         self._floor = CurvatureFloor(network) if network.depth == 2 else None
-        self._step = tf.function(self._step, reduce_retracing=True)
+        self._step = tf.function(self._step, reduce_retracing=True, autograph=False)
 
     def radii(self, x, label, rivals, known) -> PairCertificates:
         """See `Method`."""

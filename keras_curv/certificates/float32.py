@@ -126,9 +126,8 @@ class Float32Error(ServedError):
             norm_bound(affine.served_kernel_error, axis=0) for affine in network.differentials
         ]
         self._lipschitz = [1.0, *lipschitz_bounds(network)]
-        self._hidden = tf.function(
-            network.hidden, input_signature=[tf.TensorSpec((None, network.dim), tf.float64)]
-        )
+        signature = [tf.TensorSpec((None, network.dim), tf.float64)]
+        self._hidden = tf.function(network.hidden, input_signature=signature, autograph=False)
 
     def __call__(self, x, label, rivals, radius) -> np.ndarray:
         """See `ServedError`."""

@@ -162,7 +162,7 @@ class Method(abc.ABC):
     @functools.cached_property
     def _compiled_logits(self):
         signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
-        return tf.function(self.network.logits, input_signature=signature)
+        return tf.function(self.network.logits, input_signature=signature, autograph=False)
 
     def certify(
         self,

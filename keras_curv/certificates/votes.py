@@ -69,7 +69,7 @@ class NoiseVotes:
         self._tail = None
         if network.depth > 1:
             self._tail = Network(network.affines[1:], network.activations[1:])
-        self._tally = tf.function(self._count, reduce_retracing=True)
+        self._tally = tf.function(self._count, reduce_retracing=True, autograph=False)
 
     def preferences(
         self, x: np.ndarray, *, first_index: int, seed: int, samples: int, shared: bool

@@ -143,7 +143,7 @@ def _certified(rivals: str, subject: Subject) -> float:
 def _empirical(subject: Subject) -> float:
     count, network = min(ATTACKED, len(subject.x)), subject.network
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def attack(x: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return pgd_attack(network, x, label, radius=subject.radius, steps=100, restarts=3)
 
