@@ -171,6 +171,31 @@ def test_a_run_starts_from_a_finished_model():
     x = np.random.default_rng(0).uniform(0.0, 1.0, (5, 64)).astype(np.float32)
     behind = LiveNetwork(base).now()
     np.testing.assert_allclose(behind.logits(x), finished.logits(x), rtol=1e-4, atol=1e-5)
-    other = Recipe(width=finished.sizes[1] + 1).build((8, 8, 1), 10)
-    with pytest.raises(InputError, match="cannot be started from"):
-        start_from(other, "saved_models/digits")
+    for other in (
+        Recipe(width=finished.sizes[1] + 1),
+        Recipe(width=finished.sizes[1], activation="tanh"),
+        Recipe(layers=1, filters=[4], pool=2, kernel_size=3, strides=1),
+    ):
+        with pytest.raises(InputError, match="saved_models/digits cannot be started from"):
+            start_from(other.build((8, 8, 1), 10), "saved_models/digits")
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"layers": 1, "filters": [5], "kernel_size": 3, "strides": 1, "pool": 2}, 8),
+        ({"layers": 1, "filters": [5], "kernel_size": 3, "strides": 1, "pool": 2}, 9),
+        ({"layers": 2, "width": 7, "filters": [4, 3], "kernel_size": 4, "strides": 2}, 8),
+    ],
+)
+def test_convolutions_start_from_a_finished_model(options, size, tmp_path):
+    recipe, x = Recipe(**options), np.random.default_rng(0).uniform(size=(5, size, size, 2))
+    finished, base = (recipe.build((size, size, 2), 3) for _ in range(2))
+    for variable in finished.weights:
+        variable.assign(np.random.default_rng(1).standard_normal(variable.shape))
+    finished.export(tmp_path, verbose=False)
+    start_from(base, str(tmp_path))
+    np.testing.assert_allclose(base(x), finished(x), rtol=1e-4, atol=1e-4)
+    if options["layers"] > 1:  # each weight is the one that was trained
+        for ours, theirs in zip(base.weights, finished.weights, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
