@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import scipy.sparse
@@ -90,5 +92,5 @@ def _dense(
     return kernel, affine.bias
 
 
-def _array(kernel: np.ndarray | scipy.sparse.sparray) -> np.ndarray:
+def _array(kernel: Any) -> np.ndarray:
     return kernel.toarray() if scipy.sparse.issparse(kernel) else kernel
