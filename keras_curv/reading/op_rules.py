@@ -25,6 +25,7 @@ from keras_curv.reading import (
     joins,
     patterns,
     pool_rules,
+    resizing,
     shape_rules,
 )
 from keras_curv.reading.ball import Ball
@@ -311,7 +312,7 @@ def _prelu(node, value, factor):
     return clip_rules.slopes_by_unit(node, value, _per_example(factor, _grown(value, factor)))
 
 
-_RULES.update(image_rules.RULES | shape_rules.RULES)
+_RULES.update(image_rules.RULES | resizing.RULES | shape_rules.RULES)
 
 
 @_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")

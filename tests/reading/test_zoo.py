@@ -98,6 +98,13 @@ KERAS = {
     "upsampled 1d": _image(
         lambda: L.UpSampling1D(2), lambda: L.Conv1D(3, 3, activation="relu"), shape=SEQUENCE
     ),
+    "resized": _image(
+        lambda: L.Resizing(5, 9),
+        _conv("softplus"),
+        lambda: L.UpSampling2D(2, interpolation="bilinear"),
+        _conv(strides=2),
+        lambda: L.Resizing(4, 3, interpolation="nearest"),
+    ),
     "repeated": _image(lambda: L.RepeatVector(3), lambda: L.Dense(4, "selu"), shape=(5,)),
     "space to depth": _image(
         lambda: FunctionLayer(lambda x: tf.nn.space_to_depth(x, 2)),
