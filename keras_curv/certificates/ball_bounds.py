@@ -43,7 +43,14 @@ class BallBoundCertificate(Method):
         self._steepest, self._cost, self._height = steepest, cost, height
 
     @abc.abstractmethod
-    def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
+    def _margin_bounds(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        radius: np.ndarray,
+        asked: np.ndarray,
+    ) -> np.ndarray:
         """See `margin_bounds`; where a pair is not `asked`, anything but a small number."""
 
     def margin_bounds(
@@ -68,7 +75,9 @@ class BallBoundCertificate(Method):
                 bounds[rows] = self._margin_bounds(*args, asked)
         return bounds
 
-    def radii(self, x, label, rivals, known) -> PairCertificates:
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
         """See `Method`."""
         x = np.asarray(x, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
@@ -85,7 +94,9 @@ class BallBoundCertificate(Method):
         widest = max(self.network.sizes) * max(self._height, rivals.shape[1])
         return batches(len(rivals), widest)
 
-    def _search(self, x, label, rivals, known) -> tuple[np.ndarray, np.ndarray]:
+    def _search(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()

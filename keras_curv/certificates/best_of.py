@@ -73,7 +73,9 @@ class BestOf(Method):
         curved = (one for one in self.methods if isinstance(one, CurvatureCertificate))
         self._search = next(curved, None)
 
-    def radii(self, x, label, rivals, known) -> PairCertificates:
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
         """See `Method`."""
         so_far = _SoFar(x, label, rivals, known)
         for one in self.methods:
@@ -84,7 +86,7 @@ class BestOf(Method):
                 found = so_far.ask(one, rows, below if self.decide else None)
                 if found.sighting is not None and (self.tolerance or self.decide):
                     so_far.sighting = found.sighting.spread(rows, len(x))
-                    self._look_beyond(so_far)
+                    self._look_beyond(so_far, so_far.sighting)
                 continue
             if one.dear_rivals and self._search is not None:
                 least = so_far.radius[rows].min(axis=1)
@@ -102,7 +104,8 @@ class BestOf(Method):
         if so_far.sighting is None or not len(rows):
             return rows, nearest[rows]
         sighting, least, worth = so_far.sighting.take(rows), least[rows], aim[rows]
-        args = so_far.x[rows], so_far.label[rows], so_far.rival[rows], worth
+        rival = so_far.rival(so_far.sighting)[rows]
+        args = so_far.x[rows], so_far.label[rows], rival, worth
         ceiling = np.where(least > 0.0, one.ceiling(*args, sighting), np.inf)
         asked = ~(ceiling <= worth)
         return rows[asked], np.fmin(ceiling, nearest[rows])[asked]
@@ -114,42 +117,43 @@ class BestOf(Method):
         asked = np.array(self.decide)
         return np.where(asked >= least[:, None], asked, np.inf).min(axis=1)
 
-    def _look_beyond(self, so_far: _SoFar) -> None:
+    def _look_beyond(self, so_far: _SoFar, sighting: Sighting) -> None:
         """Notes where the point in the sighting's direction is adversarial that lies just within
         the radius worth asking for."""
         x, rows = so_far.x, np.arange(len(so_far.x))
-        toward = so_far.sighting.point - x
+        toward = sighting.point - x
         with np.errstate(all="ignore"):
             reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
             point = x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
             logits, distance = self.logits(point), np.linalg.norm(point - x, axis=1)
-            crossed = logits[rows, so_far.label] <= logits[rows, so_far.rival]
+            crossed = logits[rows, so_far.label] <= logits[rows, so_far.rival(sighting)]
             if self.network.limits is not None:
                 low, high = self.network.limits
                 crossed &= ((point >= low) & (point <= high)).all(axis=1)
         rows = rows[crossed & np.isfinite(distance)]
-        cells = rows, so_far.sighting.column[rows]
+        cells = rows, sighting.column[rows]
         so_far.distance[cells] = np.minimum(so_far.distance[cells], distance[rows])
 
 
 class _SoFar:
     """What several methods have come to, one after the other; see `PairCertificates`."""
 
-    def __init__(self, x, label, rivals, known):
+    def __init__(self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray):
         self.x, self.label, self.rivals = x, label, rivals
         self.radius, self.method = known.copy(), np.full(known.shape, "", "U16")
         self.distance = np.full(known.shape, np.inf)
         self.gradients = np.zeros(len(x), np.int64)
         self.sighting: Sighting | None = None
 
-    @property
-    def rival(self) -> np.ndarray:
-        """The rival of the sighting, `(n,)`."""
-        return np.take_along_axis(self.rivals, self.sighting.column[:, None], axis=1)[:, 0]
+    def rival(self, sighting: Sighting) -> np.ndarray:
+        """The rival of a sighting, `(n,)`."""
+        return np.take_along_axis(self.rivals, sighting.column[:, None], axis=1)[:, 0]
 
-    def ask(self, one: Method, rows: np.ndarray, below: np.ndarray | None = None):
+    def ask(
+        self, one: Method, rows: np.ndarray, below: np.ndarray | None = None
+    ) -> PairCertificates:
         """Asks a method about these rows; `below` is its ceiling, if one is known."""
-        args = [part[rows] for part in (self.x, self.label, self.rivals, self.radius)]
+        args = self.x[rows], self.label[rows], self.rivals[rows], self.radius[rows]
         found = one.radii(*args) if below is None else one.radii_below(*args, below)
         self.gradients[rows] += found.gradient_evaluations
         larger = found.radius > self.radius[rows]
@@ -190,7 +194,9 @@ def choose_method(
     require_one_of(name, METHODS, "method")
     require_fraction(tolerance, "tolerance")
     kinds: dict[str, Callable[[Network, ServedError], Method]] = dict(_CLASSES)
-    curvature = CurvatureCertificate if split_clip(network) is None else ClippedCurvatureCertificate
+    curvature: type[CurvatureCertificate] = (
+        CurvatureCertificate if split_clip(network) is None else ClippedCurvatureCertificate
+    )
     if network.limits is not None:
         curvature = ConfinedCurvatureCertificate
     kinds[CurvatureCertificate.name] = functools.partial(curvature, decide=decide)

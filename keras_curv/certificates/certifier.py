@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -61,7 +62,7 @@ class Certifier:
 
     def __init__(
         self,
-        model,
+        model: Any,
         *,
         signature: str = saved_model.DEFAULT_SIGNATURE,
         output_name: str | None = None,
@@ -189,7 +190,7 @@ class Certifier:
 
 
 def certify(
-    model,
+    model: Any,
     x: np.ndarray,
     y: np.ndarray | None = None,
     *,

@@ -7,7 +7,8 @@ linear model of f is 0 at the best move: where there are no limits, `x − x0 + 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -38,11 +39,12 @@ class ClippedSearch(RivalSearch):
         tolerance, max_steps, decide: as there.
     """
 
-    def __init__(self, network: Network, *, tolerance: float, max_steps: int, decide=()):
-        super().__init__(
-            network, crc.proved_radius, tolerance=tolerance, max_steps=max_steps, decide=decide
-        )
+    def __init__(
+        self, network: Network, *, tolerance: float, max_steps: int, decide: Sequence[float] = ()
+    ):
         self._layers = network.layer_norms
+        prove = functools.partial(crc.proved_radius, self._layers)
+        super().__init__(network, prove, tolerance=tolerance, max_steps=max_steps, decide=decide)
 
     def compiled(self, dim: int) -> Callable[..., Found]:
         """Returns the search as one graph for batches of any size, of inputs with `dim` entries."""
@@ -58,7 +60,7 @@ class ClippedSearch(RivalSearch):
         bound, slope_error = crc.charged_minorant(
             self._layers, batch.at_start, still, batch.curvature, batch.taken_off
         )
-        shape, limits = tf.shape(batch.curvature), batch.limits
+        shape, limits = tf.shape(batch.curvature), batch.room
         wide = limits.each(lambda part: part[:, None])
         simple = plain_minorant(
             tf.reshape(bound.intercept, shape),
@@ -75,7 +77,7 @@ class ClippedSearch(RivalSearch):
         self, batch: Batch, state: SearchState, rows: tf.Tensor, cells: tf.Tensor
     ) -> SearchStep:
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
-        origin, limits = tf.gather(batch.x0, rows), batch.limits.rows(rows)
+        origin, limits = tf.gather(batch.x0, rows), batch.room.rows(rows)
         kappa, taken_off = (
             tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
         )
@@ -98,14 +100,21 @@ class ClippedSearch(RivalSearch):
 
     def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         cells = tf.stack([rows, current], axis=1)
-        origin, limits = tf.gather(batch.x0, rows), batch.limits.rows(rows)
+        origin, limits = tf.gather(batch.x0, rows), batch.room.rows(rows)
         tables = batch.curvature, batch.at_start.margin - batch.taken_off, batch.at_start.gradient
         kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
         _, move = _best(margin, gradient, tf.zeros_like(origin), kappa, limits)
         return _inside(dual.along(dual.start(origin), -move), origin, limits)
 
-    def _crossing(self, batch, cells, point, gradient, radius) -> tf.Tensor:
-        origin, limits = tf.gather(batch.x0, cells[:, 0]), batch.limits.rows(cells[:, 0])
+    def _crossing(
+        self,
+        batch: Batch,
+        cells: tf.Tensor,
+        point: tf.Tensor,
+        gradient: tf.Tensor,
+        radius: tf.Tensor,
+    ) -> tf.Tensor:
+        origin, limits = tf.gather(batch.x0, cells[:, 0]), batch.room.rows(cells[:, 0])
         farther = (point - origin) * (1.0 + _BEYOND)
         displacement = tf.clip_by_value(farther, -limits.down, limits.up)
         label, rival = tf.gather(batch.label, cells[:, 0]), tf.gather_nd(batch.rivals, cells)
@@ -125,7 +134,7 @@ def _best(
 
     In float32: where to look, no proof.
     """
-    single = [tf.cast(part, tf.float32) for part in (gradient, curvature)]
+    single = tf.cast(gradient, tf.float32), tf.cast(curvature, tf.float32)
     reach = Reach(*(tf.cast(part, tf.float32) for part in limits))
     # The linear model of f at a move e is `model + g·e`; where curvature takes its share, less.
     model = tf.cast(margin - tf.reduce_sum(gradient * displacement, axis=-1), tf.float32)

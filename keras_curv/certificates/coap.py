@@ -6,6 +6,9 @@ adversarial polytope" (2018).
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.relaxation import Relaxation, relaxation
@@ -48,7 +51,9 @@ class PolytopeCertificate(LinearBoundCertificate):
         super().__init__(network, served_error)
 
     @staticmethod
-    def relaxation(activation: Activation, low, high, at=None) -> Relaxation:
+    def relaxation(
+        activation: Activation, low: ArrayLike, high: ArrayLike, at: np.ndarray | None = None
+    ) -> Relaxation:
         """The chord above relu and its parallel through 0, whatever `at`.
 
         `k z ≤ relu(z)` for every k from 0 to 1, so a rounded slope is as sound.

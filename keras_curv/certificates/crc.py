@@ -98,12 +98,21 @@ class CurvatureCertificate(Method):
             autograph=False,
         )
 
-    def radii(self, x, label, rivals, known) -> PairCertificates:
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
         """See `Method`."""
         found = self.certify_pairs(x, label, rivals)
         return found._replace(radius=np.maximum(found.radius, known))
 
-    def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
+    def radii_below(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+    ) -> PairCertificates:
         """See `Method`: every rival is searched up to the ceiling, where there is one."""
         search_up_to = np.where(np.isfinite(ceiling), ceiling, 0.0)
         found = self.certify_pairs(x, label, rivals, search_up_to)
@@ -173,7 +182,9 @@ class CurvatureCertificate(Method):
             sighting=Sighting(*(part.numpy() for part in found.sighting)),
         )
 
-    def _reach(self, x, label, rivals, kappa) -> tuple[np.ndarray, int]:
+    def _reach(
+        self, x: tf.Tensor, label: np.ndarray, rivals: np.ndarray, kappa: np.ndarray
+    ) -> tuple[np.ndarray, int]:
         """Radii within which a served error is worth knowing: more is hardly ever proved."""
         start = self.network.evaluate(x, label, rivals)
         zeros = tf.zeros_like(start.gradient[:, 0])

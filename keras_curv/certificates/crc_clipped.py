@@ -73,6 +73,7 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         found = self._searched(
             self._search, reach_of, start.value, x, label, rivals, search_up_to, start.reach
         )
+        assert found.sighting is not None
         # What is proved of x0′ is proved of x0 by so much less.
         displaced = start.displaced.numpy()[:, None]
         radius = np.where(displaced > 0.0, (found.radius - displaced) * _INWARD, found.radius)

@@ -16,17 +16,19 @@ Reference: Singla & Feizi (2020), section "Results using local curvature bounds"
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.crc import charged_minorant, proved_radius
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import Method, PairCertificates, ServedError, Sighting, no_error
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
 from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
-from keras_curv.network.network import Network, require_dense
+from keras_curv.network.network import Evaluation, Network, require_dense
 from keras_curv.numerics.bracket import grid_below, on_grid
 from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma, up
 from keras_curv.threats.box import box_reach
@@ -80,17 +82,34 @@ class LocalCurvatureCertificate(Method):
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
             self._curvature = LocalCurvature(network)
         self._floor = CurvatureFloor(network) if network.depth == 2 else None
-        self._step = tf.function(self._step, reduce_retracing=True, autograph=False)
+        self._compiled_step = tf.function(self._step, reduce_retracing=True, autograph=False)
 
-    def radii(self, x, label, rivals, known) -> PairCertificates:
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
         """See `Method`."""
         return self._radii(x, label, rivals, known, np.full(len(x), np.inf), 1.0)
 
-    def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
+    def radii_below(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+    ) -> PairCertificates:
         """See `Method`."""
         return self._radii(x, label, rivals, known, ceiling, _COARSE)
 
-    def _radii(self, x, label, rivals, known, ceiling, gap) -> PairCertificates:
+    def _radii(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+        gap: float,
+    ) -> PairCertificates:
         x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
         radius = np.where(np.asarray(known) > 0.0, known, 0.0)
         gradients = np.zeros(len(x), np.int64)
@@ -103,13 +122,20 @@ class LocalCurvatureCertificate(Method):
                 rows = rows[usable]
                 if not len(rows):
                     continue
-                args = (part[rows] for part in (x, label, rivals, radius, ceiling))
+                args = x[rows], label[rows], rivals[rows], radius[rows], ceiling[rows]
                 found, used = self._batch(*args, gap, start_radius[usable])
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] = used
         return PairCertificates(radius, gradients)
 
-    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
+    def ceiling(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+        sighting: Sighting,
+    ) -> np.ndarray:
         """See `Method`: for two layers, from the least curvature that there is on the ball.
 
         A radius R needs a curvature κ that holds in `B(x, R)`, and no more than
@@ -129,14 +155,25 @@ class LocalCurvatureCertificate(Method):
                 found[some] = np.fmin(found[some], highest)
         return found
 
-    def _scale(self, x, label, rivals) -> tuple[np.ndarray, np.ndarray]:
+    def _scale(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The smallest f/‖∇f‖ of each input, and whether there is anything to prove."""
         evaluation = self.network.evaluate(tf.constant(x), label, rivals)
         margin, slope = evaluation.margin.numpy(), np.linalg.norm(evaluation.gradient, axis=-1)
         scale = np.min(margin / np.maximum(slope, 1e-300), axis=1)
         return scale, np.isfinite(scale) & (margin > 0.0).all(axis=1)
 
-    def _batch(self, x, label, rivals, known, ceiling, gap, scale) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+        gap: float,
+        scale: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         anchor = self._curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)
@@ -181,7 +218,16 @@ class LocalCurvatureCertificate(Method):
                 break
         return result, gradients
 
-    def _at(self, anchor: Anchor, x, label, rivals, known, radius, curvature):
+    def _at(
+        self,
+        anchor: Anchor,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        radius: np.ndarray,
+        curvature: Callable[..., np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n, k)` that the balls of these radii prove, if the curvature holds; gradients.
 
         Args:
@@ -195,7 +241,7 @@ class LocalCurvatureCertificate(Method):
         rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
         for _ in range(_STEPS):
             args = x[of[rows]], y[rows], t[rows], kappa[rows], radius[of[rows]], error[rows]
-            found, following = self._step(*map(tf.constant, args), iterate)
+            found, following = self._compiled_step(*map(tf.constant, args), iterate)
             best[rows] = np.fmax(best[rows], found.numpy())
             used += np.bincount(of[rows], minlength=len(x))
             going = best[rows] < radius[of[rows]]
@@ -208,7 +254,14 @@ class LocalCurvatureCertificate(Method):
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
         return proved, used
 
-    def _confined(self, x0, evaluation, displacement, kappa, error) -> tf.Tensor:
+    def _confined(
+        self,
+        x0: tf.Tensor,
+        evaluation: Evaluation,
+        displacement: tf.Tensor,
+        kappa: tf.Tensor,
+        error: tf.Tensor,
+    ) -> tf.Tensor:
         """The same where entries have limits: those that −h pushes against theirs do not count."""
         bound, slope_error = charged_minorant(
             self.network.layer_norms, evaluation, displacement, kappa, error
@@ -218,11 +271,22 @@ class LocalCurvatureCertificate(Method):
         simple = plain_minorant(bound.intercept, steepness, bound.curvature, reach, slope_error)
         return dual.certified_radius(simple) * (1.0 - gamma(32))
 
-    def _error(self, x, label, rivals, radius) -> np.ndarray:
+    def _error(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
         each = np.broadcast_to(radius[:, None], rivals.shape)
         return up(self._served_error(x, label, rivals, each))
 
-    def _step(self, x0, label, rival, kappa, radius, error, iterate: dual.Iterate):
+    def _step(
+        self,
+        x0: tf.Tensor,
+        label: tf.Tensor,
+        rival: tf.Tensor,
+        kappa: tf.Tensor,
+        radius: tf.Tensor,
+        error: tf.Tensor,
+        iterate: dual.Iterate,
+    ) -> tuple[tf.Tensor, dual.Iterate]:
         """The radii that one gradient at each iterate proves, `(P,)`, and the iterates after."""
         displacement = iterate.point - x0
         evaluation = self.network.evaluate(iterate.point, label, rival[:, None])

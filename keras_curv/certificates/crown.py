@@ -46,7 +46,7 @@ import tensorflow as tf
 from keras_curv.certificates.ball_bounds import BallBoundCertificate, batches
 from keras_curv.certificates.box import require_value_range
 from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
-from keras_curv.certificates.method import ServedError, no_error
+from keras_curv.certificates.method import ServedError, Sighting, no_error
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
@@ -136,11 +136,18 @@ class LinearBoundCertificate(BallBoundCertificate):
         cost = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
         slopes = [activation.steepest for activation in network.activations]
         with np.errstate(over="ignore"):
-            steepest = np.prod([*(affine.frobenius for affine in network.affines), *slopes])
+            steepest = float(np.prod([*(affine.frobenius for affine in network.affines), *slopes]))
         height = _height(network, self._plan)
         super().__init__(network, served_error, steepest=steepest, cost=cost, height=height)
 
-    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
+    def ceiling(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+        sighting: Sighting,
+    ) -> np.ndarray:
         """See `Method`: for two layers, by the best lines that there can be, at one point.
 
         A line below σ on an interval lies below its chord too, one above σ above it. So on
@@ -167,7 +174,14 @@ class LinearBoundCertificate(BallBoundCertificate):
             most = terms.sum(axis=1) + constant
             return np.where(most <= -1e-9 * np.abs(terms).sum(axis=1), radius, np.inf)
 
-    def _margin_bounds(self, x, label, rivals, radius, asked) -> np.ndarray:
+    def _margin_bounds(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        radius: np.ndarray,
+        asked: np.ndarray,
+    ) -> np.ndarray:
         balls = Balls(self.network, self._plan, x, radius, self.relaxation)
         balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]

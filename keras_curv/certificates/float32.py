@@ -98,8 +98,8 @@ class Float32Error(ServedError):
     """
 
     def __init__(self, network: Network, head: str = "logits"):
-        self._head = _head_error(head, network.classes)
-        if self._head is None:
+        lost = _head_error(head, network.classes)
+        if lost is None:
             raise InputError(
                 f"in float32 a served {head} may tie where the logits do not, so it cannot be "
                 "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
@@ -114,7 +114,7 @@ class Float32Error(ServedError):
                 "a constant of the model may overflow in float32, and then the guarantee float32 "
                 "does not hold; use the guarantee real"
             )
-        self.network = network
+        self.network, self._head = network, lost
         plain = not any(np.any(sigma.served_floor) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
         self._kernels = [affine.magnitude for affine in network.affines]
@@ -129,7 +129,9 @@ class Float32Error(ServedError):
         signature = [tf.TensorSpec((None, network.dim), tf.float64)]
         self._hidden = tf.function(network.hidden, input_signature=signature, autograph=False)
 
-    def __call__(self, x, label, rivals, radius) -> np.ndarray:
+    def __call__(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
         """See `ServedError`."""
         label, rivals = np.asarray(label), np.asarray(rivals)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -138,7 +140,7 @@ class Float32Error(ServedError):
             fits = radius < linear.reach[:, None]
         return np.where(fits & np.isfinite(error), error, np.inf)
 
-    def linear(self, x, label, rivals) -> LinearError:
+    def linear(self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray) -> LinearError:
         """The bounds themselves, for callers that do not know the radius yet; see `__call__`."""
         x = np.asarray(x, np.float64)
         # Every quantity is a pair: its part at x0, (n, width), and its part per unit of R.
@@ -147,9 +149,8 @@ class Float32Error(ServedError):
         largest, largest_rate = sizes[0].max(axis=1, initial=0.0), 1.0
         pre_activations = []
         for index, affine in enumerate(self.network.affines):
-            kernel, columns, steepest, lipschitz = (
-                part[index] for part in (self._kernels, self._columns, self._away, self._lipschitz)
-            )
+            kernel, columns = self._kernels[index], self._columns[index]
+            steepest, lipschitz = self._away[index], self._lipschitz[index]
             size, last = sizes[index], index == len(self.network.affines) - 1
             passed = _through(kernel, columns, error)
             passed_rate = _through(kernel, columns, error_rate)

@@ -6,6 +6,7 @@ The mathematics is in `crown.py`; here are the intervals, the steps back, and th
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +101,12 @@ class Balls:
     """
 
     def __init__(
-        self, network: Network, plan: Plan, x: np.ndarray, radius: np.ndarray, relax=relaxation
+        self,
+        network: Network,
+        plan: Plan,
+        x: np.ndarray,
+        radius: np.ndarray,
+        relax: Callable[..., Relaxation] = relaxation,
     ):
         self.network, self.plan = network, plan
         self.x = x
@@ -119,7 +125,7 @@ class Balls:
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             back = len(self.layers) < self.plan.back
             low, high = self._back(affine) if back else self._forward(len(self.layers))
-            if boxes and self.layers:
+            if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
             if boxes:

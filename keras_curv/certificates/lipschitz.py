@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import Method, PairCertificates, ServedError, Sighting, no_error
 from keras_curv.curvature.liplt import (
     UnitNorms,
     centre_and_spread,
@@ -124,7 +124,14 @@ class LipschitzCertificate(Method):
         found = self.radii_below(x, label, rivals, known, np.full(len(x), np.inf))
         return found._replace(gradient_evaluations=np.full(len(x), np.shape(rivals)[1], np.int64))
 
-    def radii_below(self, x, label, rivals, known, ceiling) -> PairCertificates:
+    def radii_below(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+    ) -> PairCertificates:
         """See `Method`; a forward pass is all that it takes."""
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
@@ -144,7 +151,14 @@ class LipschitzCertificate(Method):
         gradients = np.zeros(len(x), np.int64)
         return PairCertificates(np.maximum(known, np.where(proved, radius, 0.0)), gradients)
 
-    def ceiling(self, x, label, rival, radius, sighting) -> np.ndarray:
+    def ceiling(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+        sighting: Sighting,
+    ) -> np.ndarray:
         """See `Method`: f/L, of which charges only take off."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return sighting.start / self._lipschitz[label, rival] * (1.0 + 1e-9)

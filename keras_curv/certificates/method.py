@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,9 @@ from keras_curv.threats.property import ARGMAX, Property
 class ServedError:
     """What serving may take off a margin; this one says nothing, as in real arithmetic."""
 
-    def __call__(self, x, label, rivals, radius) -> np.ndarray:
+    def __call__(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
         """A bound, wherever in the ball the server is asked; it does not fall as radii grow.
 
         Args:
@@ -160,7 +163,7 @@ class Method(abc.ABC):
         return self._compiled_logits(tf.convert_to_tensor(x, tf.float64)).numpy()
 
     @functools.cached_property
-    def _compiled_logits(self):
+    def _compiled_logits(self) -> Callable[[tf.Tensor], tf.Tensor]:
         signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
         return tf.function(self.network.logits, input_signature=signature, autograph=False)
 

@@ -139,7 +139,14 @@ class OneGradient:
         rounded = tf.cast(radius, tf.float32) * _DOWN
         return label, tf.where(proved, rounded, 0.0)
 
-    def _slope(self, size, label, rivals, pre_activations, kernels) -> tf.Tensor:
+    def _slope(
+        self,
+        size: tf.Tensor,
+        label: tf.Tensor,
+        rivals: tf.Tensor,
+        pre_activations: list[tf.Tensor],
+        kernels: list[tf.Tensor],
+    ) -> tf.Tensor:
         """‖∇f(x)‖ from above, `(n, rivals)`, float64."""
         rows = tf.constant(self.affines[-1].kernel.T, tf.float32)
         v = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)

@@ -26,7 +26,8 @@ spaces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from keras_curv import dual
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network, require_dense
+from keras_curv.numerics import krylov
 from keras_curv.numerics.rounding import (
     CURVATURE_FLOOR,
     ROUNDING_SLACK,
@@ -49,7 +51,6 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.spectral import smallest_eigenvalue_bound
 from keras_curv.threats.box import box_reach
 
-_KRYLOV = 20  # dimension of the spaces
 _SEARCH = 8  # radii ρ that are tried, with estimates
 _ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof
 _BISECTIONS = 60
@@ -137,7 +138,9 @@ class QuadraticCertificate(Method):
         self._first = network.differentials[0]
         self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
 
-    def radii(self, x, label, rivals, known) -> PairCertificates:
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
         """See `Method`. One ρ is chosen for each example, whatever is known already.
 
         r need not fall as ρ grows: told of a radius, the search might end at another, worse ρ.
@@ -210,7 +213,9 @@ class QuadraticCertificate(Method):
         kernel = self._first.kernel
         return ((vectors @ kernel) * quadratic.diagonal) @ kernel.T
 
-    def _search(self, x, label, rivals, gradients) -> np.ndarray:
+    def _search(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, gradients: np.ndarray
+    ) -> np.ndarray:
         """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, `(n,)`.
 
         Any ρ and its r(ρ) bracket a crossing of the two, if r falls; at ρ = 0, Q is the tangent
@@ -222,12 +227,12 @@ class QuadraticCertificate(Method):
         # By here every unit has met its kink; not to be overstepped in one go.
         limit = np.max(np.abs(z) / self._rows, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)
-        rows, before = np.repeat(np.arange(count), rivals.shape[1]), None
+        rows, before = np.repeat(np.arange(count), rivals.shape[1]), (rho, rho)
         for step in range(_SEARCH):
             quadratic = self.quadratics(x[rows], label[rows], rivals.reshape(-1), rho[rows])
-            krylov = _krylov(lambda v, q=quadratic: self._product(q, v), quadratic.linear)
-            radius = _best_multiplier(quadratic, *_tridiagonal(krylov)).radius
-            gradients += rivals.shape[1] * _dimension(quadratic.linear)
+            space = krylov.basis(functools.partial(self._product, quadratic), quadratic.linear)
+            radius = _best_multiplier(quadratic, *krylov.tridiagonal(space)).radius
+            gradients += rivals.shape[1] * krylov.dimension(quadratic.linear)
 
             least = radius.reshape(rivals.shape).min(axis=1)
             best = np.maximum(best, np.minimum(least, rho))
@@ -242,7 +247,16 @@ class QuadraticCertificate(Method):
             rho = np.minimum(following, np.maximum(limit, 4.0 * rho))
         return best
 
-    def _prove(self, x, label, rivals, best, rho, shared, gradients) -> np.ndarray:
+    def _prove(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        best: np.ndarray,
+        rho: np.ndarray,
+        shared: bool,
+        gradients: np.ndarray,
+    ) -> np.ndarray:
         """Proved radii, at most ρ, of the rivals whose best radius is below it; 0 for others.
 
         With `shared` an example has one κ for all its rivals, from the smallest diagonals: as
@@ -261,7 +275,7 @@ class QuadraticCertificate(Method):
         displacement = self._best_displacement(quadratic, kappa)
         radius = self._radius_at(quadratic, kappa, displacement, x[rows])
         proved[rows, columns] = np.minimum(radius, rho[rows])
-        np.add.at(gradients, rows, 2 * _dimension(quadratic.linear) + 1)
+        np.add.at(gradients, rows, 2 * krylov.dimension(quadratic.linear) + 1)
         return proved
 
     def _curvature_bound(self, diagonal: np.ndarray) -> float:
@@ -273,12 +287,12 @@ class QuadraticCertificate(Method):
     def _best_displacement(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
         """`δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ, in the Krylov space, `(rows, dim)`."""
 
-        def krylov():
-            return _krylov(lambda v: self._product(quadratic, v), quadratic.linear)
+        def space() -> Iterator[tuple]:
+            return krylov.basis(lambda v: self._product(quadratic, v), quadratic.linear)
 
-        coordinates = _best_multiplier(quadratic, *_tridiagonal(krylov()), kappa).coordinates
+        coordinates = _best_multiplier(quadratic, *krylov.tridiagonal(space()), kappa).coordinates
         displacement = np.zeros_like(quadratic.linear)
-        for (vector, _, _), coordinate in zip(krylov(), coordinates.T, strict=True):
+        for (vector, _, _), coordinate in zip(space(), coordinates.T, strict=True):
             displacement += coordinate[:, None] * vector
         return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)
 
@@ -329,41 +343,6 @@ class QuadraticCertificate(Method):
             tf.constant(kappa),
         )
         return dual.certified_radius(minorant).numpy() * (1.0 - gamma(32))
-
-
-def _dimension(start: np.ndarray) -> int:
-    return min(_KRYLOV, start.shape[1])
-
-
-def _krylov(product: Callable, start: np.ndarray) -> Iterator[tuple]:
-    """Lanczos: orthonormal vectors v_j, row by row, with the entries α_j and β_j of T = VᵀPV.
-
-    Without reorthogonalisation: the functions of P that are taken at b do not need it.
-    """
-    vector, previous, beta = start, np.zeros_like(start), np.zeros((len(start), 1))
-    vector = _normalised(start)[0]
-    for _ in range(_dimension(start)):
-        image = product(vector) - beta * previous
-        alpha = np.sum(image * vector, axis=1)
-        previous, (following, beta) = vector, _normalised(image - alpha[:, None] * vector)
-        yield vector, alpha, beta[:, 0]
-        vector = following
-
-
-def _normalised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors, or zeros, and the norms."""
-    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, norm, out=np.zeros_like(vectors), where=norm > 0.0), norm
-
-
-def _tridiagonal(krylov: Iterator[tuple]) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues `(rows, j)` and eigenvectors `(rows, j, j)` of T."""
-    _, alpha, beta = zip(*krylov, strict=True)
-    steps = range(len(alpha))
-    matrix = np.zeros((len(alpha[0]), len(alpha), len(alpha)))
-    matrix[:, steps, steps] = np.transpose(alpha)
-    matrix[:, steps[1:], steps[:-1]] = np.transpose(beta[:-1])  # the lower triangle is read
-    return np.linalg.eigh(np.nan_to_num(matrix))
 
 
 class _Multiplier(NamedTuple):

@@ -38,6 +38,12 @@ class Batch(NamedTuple):
     at_start: Evaluation  # at x0, against all rivals
     limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
 
+    @property
+    def room(self) -> Reach:
+        """The limits, of a batch that has them."""
+        assert self.limits is not None
+        return self.limits
+
 
 class SearchStep(NamedTuple):
     """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Smoothing:
     failure_probability: float = 1e-3
     noise: str = "own"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_positive(self.deviation, "deviation")
         require_at_least(self.samples, 1, "samples")
         require_failure_probability(self.failure_probability)
@@ -97,7 +98,7 @@ class SmoothedClassifier:
 
     def __init__(
         self,
-        model,
+        model: Any,
         deviation: float,
         *,
         signature: str = saved_model.DEFAULT_SIGNATURE,
@@ -171,7 +172,7 @@ class SmoothedClassifier:
         first_index = require_at_least(first_index, 0, "first_index")
         flat, y, moved = self._inputs.checked(x, y, first_index)
         flat = flat.astype(np.float64)
-        draw = {"first_index": first_index, "seed": seed, "shared": noise == "shared"}
+        draw: dict = {"first_index": first_index, "seed": seed, "shared": noise == "shared"}
         votes = self.votes.preferences(flat, samples=selection_samples, **draw)
         classes = np.arange(votes.shape[1])
         label = votes.argmax(axis=1)
@@ -186,7 +187,9 @@ class SmoothedClassifier:
         return around(_certificates(label, rival, radius, y), moved)
 
 
-def _certificates(label, rival, radius, y) -> Certificates:
+def _certificates(
+    label: np.ndarray, rival: np.ndarray, radius: np.ndarray, y: np.ndarray | None
+) -> Certificates:
     """Of the classes voted on; `y` may be None."""
     won = radius > 0.0
     status = np.where(won, Status.CERTIFIED, Status.ABSTAINED)

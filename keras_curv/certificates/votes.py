@@ -20,6 +20,8 @@ counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -109,14 +111,33 @@ class NoiseVotes:
         wins = self._run(_win, x, choice, first_index, seed, _ESTIMATION, samples, shared)
         return wins[:, 0].astype(np.int64)
 
-    def _run(self, ballot, x, choice, first_index, seed, stream, samples, shared) -> np.ndarray:
+    def _run(
+        self,
+        ballot: Callable[..., tf.Tensor],
+        x: np.ndarray,
+        choice: tuple[tf.Tensor, ...],
+        first_index: int,
+        seed: int,
+        stream: int,
+        samples: int,
+        shared: bool,
+    ) -> np.ndarray:
         index = tf.range(first_index, first_index + len(x), dtype=tf.int64)
         key = np.random.SeedSequence((seed, stream)).generate_state(2).view(np.int32)
         return self._tally(
             ballot, tf.constant(x), index, choice, tf.constant(key), samples, shared
         ).numpy()
 
-    def _count(self, ballot, x, index, choice, key, samples: int, shared: bool) -> tf.Tensor:
+    def _count(
+        self,
+        ballot: Callable[..., tf.Tensor],
+        x: tf.Tensor,
+        index: tf.Tensor,
+        choice: tuple[tf.Tensor, ...],
+        key: tf.Tensor,
+        samples: int,
+        shared: bool,
+    ) -> tf.Tensor:
         """The sum of each example's ballots over the draws, `(n, ·)`, float64.
 
         Args:
@@ -127,7 +148,9 @@ class NoiseVotes:
         kernel, bias = (part[0] for part in self.network.weights(tf.float64))
         size = min(samples, _BLOCK)
 
-        def in_block(x, choice, key, number):
+        def in_block(
+            x: tf.Tensor, choice: Sequence[tf.Tensor], key: tf.Tensor, number: tf.Tensor
+        ) -> tf.Tensor:
             counted = number * size + tf.range(size, dtype=tf.int64) < samples
             normal = tf.random.stateless_normal(
                 (size, self.network.dim), _fold_in(key, number), alg="philox"
@@ -135,7 +158,7 @@ class NoiseVotes:
             noise = self.deviation * tf.cast(normal, tf.float64)
             moved, length = tf.matmul(noise, kernel) + bias, tf.norm(noise, axis=1, keepdims=True)
 
-            def of_one(row, *choice):
+            def of_one(row: tf.Tensor, *choice: tf.Tensor) -> tf.Tensor:
                 # Row by row: rounding depends on the shape of a product, so on the batch.
                 first = moved + tf.linalg.matvec(kernel, row, transpose_a=True)
                 logits, error = self._logits(first, tf.norm(row) + length)
@@ -145,7 +168,7 @@ class NoiseVotes:
 
             return _map(of_one, x, *choice)
 
-        def over_blocks(x, choice, key):
+        def over_blocks(x: tf.Tensor, choice: Sequence[tf.Tensor], key: tf.Tensor) -> tf.Tensor:
             return tf.while_loop(
                 lambda *_: True,
                 lambda number, total: (number + 1, total + in_block(x, choice, key, number)),
@@ -154,7 +177,7 @@ class NoiseVotes:
                 parallel_iterations=1,
             )[1]
 
-        def on_its_own(row, index, *choice):
+        def on_its_own(row: tf.Tensor, index: tf.Tensor, *choice: tf.Tensor) -> tf.Tensor:
             alone = [part[None] for part in choice]
             return over_blocks(row[None], alone, _fold_in(key, index))[0]
 
@@ -188,7 +211,7 @@ def _win(logits: tf.Tensor, error: tf.Tensor, label: tf.Tensor, others: tf.Tenso
     return tf.cast(margin > error, tf.float64)
 
 
-def _map(function, *columns) -> tf.Tensor:
+def _map(function: Callable[..., tf.Tensor], *columns: tf.Tensor) -> tf.Tensor:
     """`function` of each row, one after the other; its float64 results are stacked."""
     return tf.map_fn(
         lambda row: function(*row), columns, fn_output_signature=tf.float64, parallel_iterations=1

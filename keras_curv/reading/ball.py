@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -58,16 +60,16 @@ class Ball:
 
     value: np.ndarray
     error: np.ndarray
-    served: np.ndarray | None = None
+    served: Any = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.served is None:
             sparse = scipy.sparse.issparse(self.value)
             zeros = scipy.sparse.csr_array(self.shape) if sparse else np.zeros(self.shape)
             object.__setattr__(self, "served", zeros)
 
     @classmethod
-    def exact(cls, value) -> Ball:
+    def exact(cls, value: Any) -> Ball:
         """Numbers that are what they are."""
         if scipy.sparse.issparse(value):
             return cls(value, scipy.sparse.csr_array(value.shape))
@@ -80,7 +82,7 @@ class Ball:
             return self
         return self.each(lambda array: array.toarray())
 
-    def each(self, change) -> Ball:
+    def each(self, change: Callable[[Any], Any]) -> Ball:
         """With a change of place, of shape or of storage made to all three arrays."""
         return Ball(change(self.value), change(self.error), change(self.served))
 
@@ -94,19 +96,19 @@ class Ball:
         exact = not np.any(self.error) and not np.any(self.served)
         return bool(exact and np.all(self.value == number))
 
-    def reshape(self, shape) -> Ball:
+    def reshape(self, shape: tuple[int, ...]) -> Ball:
         """The same entries in another shape."""
         return self.each(lambda array: array.reshape(shape))
 
-    def broadcast_to(self, shape) -> Ball:
+    def broadcast_to(self, shape: tuple[int, ...]) -> Ball:
         """As NumPy does; ValueError where the shapes do not fit."""
         return self.each(lambda array: np.broadcast_to(array, shape))
 
-    def transpose(self, axes=None) -> Ball:
+    def transpose(self, axes: Sequence[int] | None = None) -> Ball:
         """Axes permuted; reversed without `axes`."""
         return self.each(lambda array: array.transpose(axes))
 
-    def __getitem__(self, key) -> Ball:
+    def __getitem__(self, key: Any) -> Ball:
         return self.each(lambda array: array[key])
 
     def __neg__(self) -> Ball:
@@ -237,7 +239,7 @@ class Ball:
         """Whether a server could not hold it."""
         return bool(np.any(self.served_size() > _FLOAT32_MOST))
 
-    def away(self, distance: np.ndarray) -> Ball:
+    def away(self, distance: np.ndarray | float) -> Ball:
         """The same, served off by so much more."""
         return dataclasses.replace(self, served=(self.served + distance) * ROUNDING_SLACK)
 
@@ -252,7 +254,7 @@ class Ball:
     def with_rows(self, places: np.ndarray, count: int) -> Ball:
         """Row j becomes row `places[j]` of so many; the others are 0, and exactly that."""
 
-        def moved(rows):
+        def moved(rows: np.ndarray) -> np.ndarray:
             array = np.zeros((count, *rows.shape[1:]))
             array[places] = rows
             return array
@@ -275,7 +277,8 @@ class Ball:
 
 def _density(ball: Ball) -> int:
     """How many times more entries a matrix has than are stored."""
-    stored = ball.value.nnz if scipy.sparse.issparse(ball.value) else ball.value.size
+    value: Any = ball.value
+    stored = value.nnz if scipy.sparse.issparse(value) else value.size
     return max(math.prod(ball.shape) // max(stored, 1), 1)
 
 

@@ -53,7 +53,7 @@ class _Layer:
 
     def activation(self) -> Activation:
         """The activation of its units."""
-        parts = [(source.sigma, source.size) for source in self.own]
+        parts = [(source.sigma, source.size) for source in self.own if source.sigma is not None]
         count = self.size - sum(size for _, size in parts)
         return unit_wise([*parts, (IDENTITY, count)])
 
@@ -88,6 +88,8 @@ def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
     """The depth of the last source that reads each entry of a source; 0: none does."""
     found = {source: np.zeros(source.size, np.int64) for source in sources}
     for reader in sources:
+        if reader.reads is None:
+            continue
         start = 0
         for source in reader.sources:
             reads = reader.reads[start : start + source.size]
@@ -100,13 +102,15 @@ def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
 def _map(before: _Layer, layer: _Layer) -> Affine:
     """The affine map from one layer to the next."""
     if len(layer.own) == 1 and not layer.carried and not before.carried:
-        if list(layer.own[0].sources) == before.own:
-            return layer.own[0].affine
+        affine = layer.own[0].affine
+        if affine is not None and list(layer.own[0].sources) == before.own:
+            return affine
     places = before.places()
     units = [places[source][entries] for source, entries in layer.carried.items()]
     blocks = [
         (np.concatenate([places[each] for each in source.sources]), source.affine)
         for source in layer.own
+        if source.affine is not None
     ]
     maps = [affine for _, affine in blocks]
     carried = np.concatenate([np.zeros(0, int), *units])

@@ -173,8 +173,8 @@ def _is_axis(node: NodeDef | None) -> bool:
 
 
 def _same_constant(one: NodeDef | None, other: NodeDef | None) -> bool:
-    arrays = _constant(one), _constant(other)
-    return all(array is not None for array in arrays) and np.array_equal(*arrays)
+    first, second = _constant(one), _constant(other)
+    return first is not None and second is not None and np.array_equal(first, second)
 
 
 def _constant(node: NodeDef | None) -> np.ndarray | None:

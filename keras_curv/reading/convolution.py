@@ -10,9 +10,11 @@ Images are `(height, width, channels)`, flattened in that order.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import scipy.sparse
+from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network.sparse_affine import schur_bound
@@ -27,7 +29,7 @@ _PADDINGS = ("SAME", "VALID")
 
 def matrix(
     kernel: Ball,
-    image: tuple[int, int, int],
+    image: tuple[int, ...],
     *,
     strides: tuple[int, int] = (1, 1),
     padding: str = "VALID",
@@ -74,7 +76,7 @@ def matrix(
     target = position * filters + filter_[:, None, None]
     inside = down_inside[ky][:, :, None] & across_inside[kx][:, None]
 
-    def placed(weights):
+    def placed(weights: np.ndarray) -> scipy.sparse.csr_array:
         if not np.any(weights):
             return scipy.sparse.csr_array((np.prod(image), height * width * filters))
         weights = np.broadcast_to(weights[ky, kx, channel, filter_][:, None, None], inside.shape)
@@ -114,7 +116,7 @@ def _refuse_large(weights: int, positions: int) -> None:
 
 def stencil(
     kernel: Ball,
-    image: tuple[int, int, int],
+    image: tuple[int, ...],
     *,
     strides: tuple[int, int] = (1, 1),
     padding: str = "VALID",
@@ -135,7 +137,7 @@ def stencil(
     return Stencil(taps, strides, complete)
 
 
-def convolved(node, flow: Flow, kernel: Ball) -> Flow:
+def convolved(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
     """`Conv2D` and `DepthwiseConv2dNative`."""
     image = image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
@@ -144,7 +146,7 @@ def convolved(node, flow: Flow, kernel: Ball) -> Flow:
         kernel = _depthwise(kernel)
     elif kernel.shape[2] and image[2] > kernel.shape[2] and image[2] % kernel.shape[2] == 0:
         kernel = _of_groups(kernel, image[2] // kernel.shape[2])
-    how = {
+    how: dict[str, Any] = {
         "strides": two_axes(node, "strides"),
         "dilations": two_axes(node, "dilations"),
         "padding": node.attr["padding"].s.decode(),
@@ -153,30 +155,33 @@ def convolved(node, flow: Flow, kernel: Ball) -> Flow:
     return _times(flow, lowered, stencil(kernel, image, **how), shape)
 
 
-def average_pooled(node, flow: Flow) -> Flow:
+def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
     image = image_shape(node, flow)
     size = two_axes(node, "ksize")
     require_shape((*size, image[2], image[2]), STORED_ENTRIES)
     window = Ball.exact(np.ones((*size, 1, 1)) * np.eye(image[2]))
-    how = {"strides": two_axes(node, "strides"), "padding": node.attr["padding"].s.decode()}
+    how: dict[str, Any] = {
+        "strides": two_axes(node, "strides"),
+        "padding": node.attr["padding"].s.decode(),
+    }
     sums, shape = matrix(window, image, **how)
     return _averaged(flow, sums, stencil(window, image, **how), shape)
 
 
-def mean(node, flow: Flow, axes: np.ndarray) -> Flow:
+def mean(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`Mean` over axes of each example."""
     rank = len(flow.shape) + 1 if isinstance(flow, Flow) else 0
-    axes = [int(axis) for axis in np.ravel(axes)]
-    if not axes or not all(-rank < axis < rank and axis for axis in axes):
-        raise InputError(f"a mean over the axes {axes} is not one over each example's own")
-    axes = {axis % rank - 1 for axis in axes}
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(flow.shape))
+    places = [int(axis) for axis in np.ravel(axes)]
+    if not places or not all(-rank < axis < rank and axis for axis in places):
+        raise InputError(f"a mean over the axes {places} is not one over each example's own")
+    over = {axis % rank - 1 for axis in places}
+    kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))
     target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
     entries = np.ones(len(target)), (np.arange(len(target)), target)
     sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
     if not node.attr["keep_dims"].b:
-        kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in axes)
+        kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in over)
     return _averaged(flow, sums, Bounded(schur_bound(sums.value)), kept)
 
 
@@ -187,7 +192,7 @@ def _averaged(flow: Flow, sums: Ball, windows: Stencil | Bounded, shape: tuple[i
         # At a border, few pixels may count much; in rows and columns of the matrix they do not.
         means = scipy.sparse.csr_array(sums.value * (parts.value + parts.error))
         alone = Bounded(up(schur_bound(means))).with_inputs_scaled(flow.scale)
-        nearest = min(alone, *averaged.stencils, key=lambda known: known.norm)
+        nearest = min(alone, *(averaged.stencils or ()), key=lambda known: known.norm)
         averaged = dataclasses.replace(averaged, stencils=(nearest,))
     return averaged
 
@@ -202,7 +207,7 @@ def _depthwise(kernel: Ball) -> Ball:
     require_shape((height, width, channels, channels, multiplier), STORED_ENTRIES)
     own = np.eye(channels)[:, :, None]
 
-    def spread(weights):
+    def spread(weights: np.ndarray) -> np.ndarray:
         weights = weights[:, :, :, None, :] * own
         return weights.reshape(height, width, channels, channels * multiplier)
 
@@ -216,7 +221,7 @@ def _of_groups(kernel: Ball, groups: int) -> Ball:
         raise InputError(f"{filters} filters cannot be shared out among {groups} groups")
     require_shape((height, width, groups * channels, filters))
 
-    def spread(weights):
+    def spread(weights: np.ndarray) -> np.ndarray:
         each = weights.reshape(height, width, 1, channels, groups, filters // groups)
         own = each * np.eye(groups)[:, None, :, None]
         return own.reshape(height, width, groups * channels, filters)
@@ -224,7 +229,7 @@ def _of_groups(kernel: Ball, groups: int) -> Ball:
     return kernel.each(spread)
 
 
-def image_shape(node, flow) -> tuple[int, int, int]:
+def image_shape(node: node_def_pb2.NodeDef, flow: Flow) -> tuple[int, int, int]:
     """The shape of an example, `(height, width, channels)`; InputError if it is no image."""
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
         raise InputError("only images (batch, height, width, channels) are supported")
@@ -233,7 +238,7 @@ def image_shape(node, flow) -> tuple[int, int, int]:
     return flow.shape
 
 
-def two_axes(node, name: str) -> tuple[int, int]:
+def two_axes(node: node_def_pb2.NodeDef, name: str) -> tuple[int, int]:
     """An attribute with a number for each axis, those of batch and channels being 1."""
     batch, down, across, channels = list(node.attr[name].list.i) or [1, 1, 1, 1]
     if (batch, channels) != (1, 1):

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -118,6 +119,12 @@ class Flow:
             and self.shift.equals(0.0)
         )
 
+    @property
+    def product(self) -> Ball | SparseBall:
+        """The kernel, of a flow that has one."""
+        assert self.kernel is not None
+        return self.kernel
+
     def over(self, sources: tuple[Source, ...]) -> Flow:
         """The same over a larger base, of these sources."""
         if sources == self.sources:
@@ -194,7 +201,7 @@ class Flow:
         """The same, after the server has rounded it."""
         return dataclasses.replace(self._rounded(), shift=self.shift.rounded())
 
-    def _become(self, *, mass: np.ndarray, largest: float, **parts) -> Flow:
+    def _become(self, *, mass: np.ndarray, largest: float, **parts: Any) -> Flow:
         """With other parts, after an op; how large a server's numbers may get is written down.
 
         Args:
@@ -221,8 +228,7 @@ class Flow:
         kernel, stencils = self.kernel, self.stencils
         moves = not np.array_equal(flat, np.arange(len(flat)))
         if kernel is not None and moves:
-            dense = isinstance(kernel, Ball)
-            kernel = kernel[:, flat] if dense else kernel.with_columns(flat)
+            kernel = kernel[:, flat] if isinstance(kernel, Ball) else kernel.with_columns(flat)
         if stencils and (moves or positions.shape != self.shape):
             # What follows has another image before it than the last convolution made.
             stencils = *stencils, Bounded(1.0)
@@ -251,6 +257,7 @@ class Flow:
         """
         _require_finite(kernel)
         entries, stencils = self.base * kernel.shape[1], self._stencils_with(stencil)
+        product: Ball | SparseBall
         if stencils is not None and entries > min(TENSOR_ENTRIES, sparse_affine.DENSE_UP_TO):
             product = self._sparse_product(kernel)
         elif self.kernel is not None and entries > TENSOR_ENTRIES:
@@ -281,7 +288,9 @@ class Flow:
             gross=shift.served_size(),
         )
 
-    def _stencils_with(self, stencil) -> tuple[Stencil | Bounded, ...] | None:
+    def _stencils_with(
+        self, stencil: Stencil | Bounded | None
+    ) -> tuple[Stencil | Bounded, ...] | None:
         if stencil is None or self.stencils is None:
             return None
         if not self.stencils:
@@ -289,7 +298,7 @@ class Flow:
         return *self.stencils[:-1], *self.stencils[-1].then(stencil)
 
     def _dense_product(self, kernel: Ball) -> Ball:
-        if self.kernel is not None:
+        if isinstance(self.kernel, Ball):
             return self.kernel @ kernel
         scale = self.scale.reshape((-1, 1))
         rows = kernel.dense().rounded(kernel.shape[0] + 1)  # the terms of a sum
@@ -300,8 +309,8 @@ class Flow:
     def _sparse_product(self, kernel: Ball) -> SparseBall:
         rows = SparseBall.of(kernel)
         if self.kernel is not None:
-            dense = isinstance(self.kernel, Ball)
-            return (SparseBall.of(self.kernel) if dense else self.kernel) @ rows
+            before = self.kernel
+            return (SparseBall.of(before) if isinstance(before, Ball) else before) @ rows
         rows = rows.rounded(rows.terms + 1)
         rows = rows.with_rows_scaled(self.scale) if not self.scale.equals(1.0) else rows
         in_order = np.array_equal(self.order, np.arange(self.base))
@@ -317,7 +326,7 @@ class Flow:
     def affine(self) -> Affine:
         """The map, with an identity for a kernel where there has been no product."""
         flow = self._as_product()
-        kernel, shift = flow.kernel, flow.shift
+        kernel, shift = flow.product, flow.shift
         known = (
             kernel.value,
             shift.value,
@@ -342,18 +351,23 @@ class Flow:
             depth=1 + max(source.depth for source in flow.sources),
             sources=flow.sources,
             affine=flow.affine(),
-            reads=flow.kernel.nonzero_rows(),
+            reads=flow.product.nonzero_rows(),
             sigma=sigma,
         )
 
     def activated(self, sigma: str | Activation) -> Flow:
         """The output of that activation, as a new base."""
-        known = [source for source in ancestors(self.sources) if source.affine is not None]
+        sources = ancestors(self.sources)
+        known = [source.affine for source in sources if source.affine is not None]
         require_at_most(len(known), LAYERS, "the number of layers")
-        entries = sum(source.affine.kernel.size for source in known)
+        entries = sum(affine.kernel.size for affine in known)
         require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
         sigma = activations.get(sigma) if isinstance(sigma, str) else sigma
         return Flow.input(self.shape, self.made(sigma))
+
+
+# What an op takes or makes: of the input, of floats, or of integers.
+Value = Flow | Ball | np.ndarray
 
 
 def _largest_in_columns(

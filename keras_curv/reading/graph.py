@@ -209,12 +209,12 @@ def _finish(flow: Flow) -> tuple[Network, str]:
             f"the model has {flow.shape[0]} classes, of which each is held against every other; at "
             f"most {CLASSES} are supported"
         )
-    last = flow.sources[-1]
-    if flow.head == "logits" and last.sigma is not None and flow.is_base:
+    source = flow.sources[-1]
+    if flow.head == "logits" and source.sigma is not None and flow.is_base:
         # Nothing follows the last activation: it is a head. A strictly increasing function of
         # every logit keeps their order; of one logit, only sigmoid says where its classes part.
-        affines, sigmas = chain(last)
-        name, classes = last.sigma.name, affines[-1].fan_out
+        affines, sigmas = chain(source)
+        name, classes = source.sigma.name, affines[-1].fan_out
         if name != "sigmoid":
             raise InputError(
                 f"the output is {name} of an affine map; end the model in logits, "

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -92,11 +94,9 @@ def sliced(
         elif masks["shrink_axis"] & bit:
             index.append(first)
         else:
-            first, last = (
-                None if masks[name] & bit else number
-                for name, number in (("begin", first), ("end", last))
-            )
-            index.append(slice(first, last, stride))
+            start = None if masks["begin"] & bit else first
+            stop = None if masks["end"] & bit else last
+            index.append(slice(start, stop, stride))
     _require_whole_batch(index, len(flow.shape))
     positions = _positions(flow)[None][tuple(index)]
     return picked(flow, np.asarray(positions[0]))
@@ -149,7 +149,7 @@ def reversed_along(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> 
     places = [int(axis) for axis in np.ravel(axes)]
     if any(not -rank < place < rank or place == 0 for place in places):
         raise InputError("it reverses the batch")
-    return picked(flow, np.flip(_positions(flow), [place % rank - 1 for place in places]))
+    return picked(flow, np.flip(_positions(flow), tuple(place % rank - 1 for place in places)))
 
 
 def blocks_to_channels(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
@@ -181,12 +181,12 @@ def transposed_convolved(
     image = convolution.image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
         raise InputError("the kernel must be a constant (height, width, filters, channels)")
-    batch, *shape = list(sizes)
+    batch, *rest = list(sizes)
     if isinstance(batch, (int, np.integer)):
         raise InputError("it is for one size of the batch only")
-    shape = tuple(int(size) for size in shape)
+    shape = tuple(int(size) for size in rest)
     require_shape(shape, EXAMPLE_ENTRIES)
-    how = {
+    how: dict[str, Any] = {
         "strides": convolution.two_axes(node, "strides"),
         "dilations": convolution.two_axes(node, "dilations"),
         "padding": node.attr["padding"].s.decode(),
@@ -276,7 +276,7 @@ def rows_times(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
     return dataclasses.replace(product, shape=shape)
 
 
-def _padded(positions: np.ndarray, paddings) -> np.ndarray:
+def _padded(positions: np.ndarray, paddings: Iterable[Any]) -> np.ndarray:
     pairs = [(int(before), int(behind)) for before, behind in paddings]
     require_shape(
         [size + sum(pair) for size, pair in zip(positions.shape, pairs, strict=True)],
@@ -304,7 +304,7 @@ def _require_flow(flow: Flow) -> Flow:
     return flow
 
 
-RULES = {
+RULES: dict[str, Callable] = {
     "Pad": padded,
     "PadV2": padded,
     "Tile": tiled,

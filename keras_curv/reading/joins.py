@@ -42,7 +42,7 @@ def plus(one: Flow, other: Flow) -> Flow:
     one, other = (flow.multiplied() for flow in _over_both([one, other]))
     terms, shifts = one.terms + other.terms, one.shifts + other.shifts + 1
     roundings = gamma(terms + shifts + 2, FLOAT32_UNIT)
-    kernel = _sum(one.kernel, other.kernel, roundings)
+    kernel = _sum(one.product, other.product, roundings)
     gross, flushed = one.gross + other.gross, 8.0 * (terms + shifts + 2) * FLOAT32_TINY
     known = None
     if one.stencils is not None and other.stencils is not None:
@@ -123,23 +123,28 @@ def _over_both(flows: list[Flow]) -> list[Flow]:
 
 def _norms(flows: list[Flow]) -> list[list[float]]:
     """‖|W|‖ and ‖W‖ of each."""
-    known = [flow.stencils for flow in flows]
+    known = [flow.stencils for flow in flows if flow.stencils is not None]
     return [[bound(each) for each in known] for bound in (magnitude_of_product, norm_of_product)]
 
 
 def _sum(one: Ball | SparseBall, other: Ball | SparseBall, roundings: float) -> Ball | SparseBall:
     if isinstance(one, Ball) and isinstance(other, Ball):
-        return (one + other).away(roundings * (one.served_size() + other.served_size()))
+        return _sum_of_entries(one, other, roundings)
     one, other = _sparse(one).aligned(_sparse(other))
-    return dataclasses.replace(one, entries=_sum(one.entries, other.entries, roundings))
+    entries = _sum_of_entries(one.entries, other.entries, roundings)
+    return dataclasses.replace(one, entries=entries)
+
+
+def _sum_of_entries(one: Ball, other: Ball, roundings: float) -> Ball:
+    return (one + other).away(roundings * (one.served_size() + other.served_size()))
 
 
 def _side_by_side(flows: list[Flow]) -> Ball | SparseBall:
-    kernels = [flow.kernel for flow in flows]
+    kernels = [flow.product for flow in flows]
     size = sum(kernel.shape[1] for kernel in kernels)
-    dense = all(isinstance(kernel, Ball) for kernel in kernels)
-    if dense and flows[0].base * size <= TENSOR_ENTRIES:
-        return _concatenated(kernels)
+    dense = [kernel for kernel in kernels if isinstance(kernel, Ball)]
+    if len(dense) == len(kernels) and flows[0].base * size <= TENSOR_ENTRIES:
+        return _concatenated(dense)
     return SparseBall.side_by_side([_sparse(kernel) for kernel in kernels])
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,23 +30,24 @@ from keras_curv.reading import (
     shape_rules,
 )
 from keras_curv.reading.ball import Ball
-from keras_curv.reading.flow import Flow
+from keras_curv.reading.flow import Flow, Value
 from keras_curv.reading.limits import EXAMPLE_ENTRIES, NODES, TENSOR_ENTRIES, require_shape
 from keras_curv.reading.shape_rules import BatchSize
 
 ACTIVATION_OPS = ("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", *patterns.NAMES)
-_RULES: dict[str, Callable] = {}
+Rule = Callable[..., Any]
+_RULES: dict[str, Rule] = {}
 
 
-def _rule(*ops: str):
-    def register(function):
+def _rule(*ops: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
         _RULES.update(dict.fromkeys(ops, function))
         return function
 
     return register
 
 
-def apply(node: node_def_pb2.NodeDef, arguments: list):
+def apply(node: node_def_pb2.NodeDef, arguments: list) -> Value | tuple[Flow, ...]:
     """Returns the value of the node, from those of its arguments.
 
     Raises:
@@ -100,7 +102,7 @@ def _refuse_large(op: str, constants: list) -> None:
         require_shape(np.broadcast_shapes(*shapes), limit)
 
 
-def _constant(array: np.ndarray):
+def _constant(array: np.ndarray) -> Ball | np.ndarray:
     """Floats become balls; integers, shapes among them, stay as they are."""
     if array.dtype in (np.float32, np.float64):
         return Ball.exact(array.astype(np.float64))
@@ -136,19 +138,19 @@ def _per_example(array: Ball, shape: tuple[int, ...]) -> Ball:
         ) from None
 
 
-def _need_constant(value) -> Ball:
+def _need_constant(value: Value) -> Ball:
     if not isinstance(value, Ball):
         raise InputError("both operands depend on the input, or one is not a float")
     return value
 
 
 @_rule(*patterns.HANDS_ON)
-def _identity(node, value, *others):
+def _identity(node: node_def_pb2.NodeDef, value: Value, *others: Value) -> Value:
     return value  # of several outputs, `graph.py` reads the first only
 
 
 @_rule("Cast")
-def _cast(node, value):
+def _cast(node: node_def_pb2.NodeDef, value: Value) -> Value:
     target = tf.dtypes.as_dtype(node.attr["DstT"].type)
     if node.attr["Truncate"].b:
         raise InputError("a cast that cuts digits off rounds by more than is charged")
@@ -172,7 +174,7 @@ def _float_of(integers: np.ndarray) -> Ball:
 
 
 @_rule("Add", "AddV2", "BiasAdd")
-def _add(node, a, b):
+def _add(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if node.op == "BiasAdd" and node.attr["data_format"].s not in (b"", b"NHWC"):
         raise InputError("only channels_last is supported")
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -188,7 +190,7 @@ def _add(node, a, b):
 
 
 @_rule("Sub")
-def _sub(node, a, b):
+def _sub(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a - b
     if isinstance(b, Flow):
@@ -199,7 +201,7 @@ def _sub(node, a, b):
 
 
 @_rule("Mul")
-def _mul(node, a, b):
+def _mul(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a * b
     if isinstance(b, Flow):
@@ -211,13 +213,13 @@ def _mul(node, a, b):
 
 
 @_rule("RealDiv", "Div")
-def _divide(node, a, b):
+def _divide(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow):
         return _mul(node, a, _need_constant(b).reciprocal())
     return _need_constant(a) / _need_constant(b)
 
 
-def _grown(flow: Flow, constant: Ball) -> tuple[int, ...]:
+def _grown(flow: Flow, constant: Value) -> tuple[int, ...]:
     """The example's shape; a constant must not broadcast it to a larger one."""
     if len(constant.shape) > len(flow.shape) + 1:
         raise InputError(f"a constant of shape {constant.shape} would add an axis")
@@ -225,7 +227,7 @@ def _grown(flow: Flow, constant: Ball) -> tuple[int, ...]:
 
 
 @_rule("Neg")
-def _neg(node, value):
+def _neg(node: node_def_pb2.NodeDef, value: Value) -> Value:
     _require_float(node)
     if isinstance(value, Flow):
         return value.scaled(Ball.exact(-np.ones(value.shift.shape)))
@@ -233,7 +235,7 @@ def _neg(node, value):
 
 
 @_rule("Sqrt", "Rsqrt", "Square", "Reciprocal", "Inv")
-def _of_constant(node, value):
+def _of_constant(node: node_def_pb2.NodeDef, value: Value) -> Ball:
     name = {"Inv": "reciprocal"}.get(node.op, node.op.lower())
     return getattr(_need_constant(value), name)()
 
@@ -251,14 +253,15 @@ def _alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
 
 
 @_rule("AddN")
-def _add_all(node, *values):
-    if not all(isinstance(value, Flow) for value in values):
+def _add_all(node: node_def_pb2.NodeDef, *values: Value) -> Flow:
+    flows = [value for value in values if isinstance(value, Flow)]
+    if len(flows) < len(values):
         raise InputError("only supported for what depends on the input")
-    return functools.reduce(lambda a, b: joins.plus(*_alike(a, b)), values)
+    return functools.reduce(lambda a, b: joins.plus(*_alike(a, b)), flows)
 
 
 @_rule("Maximum")
-def _maximum(node, a, b):
+def _maximum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow) and isinstance(b, Flow):
         return joins.larger(*_alike(a, b))
     if isinstance(b, Flow):
@@ -269,7 +272,7 @@ def _maximum(node, a, b):
 
 
 @_rule("Minimum")
-def _minimum(node, a, b):
+def _minimum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow) and isinstance(b, Flow):
         largest = joins.larger(*(_neg(node, flow) for flow in _alike(a, b)))
         return _neg(node, largest)
@@ -281,7 +284,7 @@ def _minimum(node, a, b):
 
 
 @_rule("MatMul", "BatchMatMulV2")
-def _matmul(node, a, b):
+def _matmul(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Flow:
     if not isinstance(a, Flow):
         raise InputError("the input must be on the left of a product")
     kernel = _need_constant(b)
@@ -307,7 +310,7 @@ _rule("Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
 
 
 @_rule("PRelu")
-def _prelu(node, value, factor):
+def _prelu(node: node_def_pb2.NodeDef, value: Flow, factor: Value) -> Flow:
     factor = _need_constant(factor)
     return clip_rules.slopes_by_unit(node, value, _per_example(factor, _grown(value, factor)))
 
@@ -316,7 +319,14 @@ _RULES.update(image_rules.RULES | resizing.RULES | shape_rules.RULES)
 
 
 @_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-def _batch_normalized(node, value, scale, offset, mean, variance):
+def _batch_normalized(
+    node: node_def_pb2.NodeDef,
+    value: Value,
+    scale: Value,
+    offset: Value,
+    mean: Value,
+    variance: Value,
+) -> Value:
     if node.attr["is_training"].b or node.attr["data_format"].s not in (b"", b"NHWC"):
         raise InputError("only supported at inference, with channels last")
     epsilon = Ball.exact(np.float64(node.attr["epsilon"].f))
@@ -327,7 +337,7 @@ def _batch_normalized(node, value, scale, offset, mean, variance):
 
 
 @_rule(*ACTIVATION_OPS)
-def _activation(node, value):
+def _activation(node: node_def_pb2.NodeDef, value: Value) -> Flow:
     if not isinstance(value, Flow):
         raise InputError("an activation of a constant")
     return value.activated(node.op.lower())
@@ -337,7 +347,7 @@ _rule("sparse_sigmoid")(clip_rules.sparse_sigmoid)
 
 
 @_rule("Softmax", "LogSoftmax")
-def _head(node, value):
+def _head(node: node_def_pb2.NodeDef, value: Value) -> Flow:
     if not isinstance(value, Flow) or len(value.shape) != 1:
         raise InputError("a softmax must be over the classes, at the end")
     name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op]

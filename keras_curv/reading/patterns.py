@@ -9,11 +9,15 @@ arithmetic. What differs in anything is not recognised, and is then read op by o
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.network.gated import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
 
+Pattern = Any  # `Z`, a number, or an op and the patterns of its operands
 Z = object()
 _CUBE = ("Mul", GELU_TANH_CUBE, ("Pow", Z, 3.0))
 _GATE = ("Tanh", ("Mul", GELU_TANH_SCALE, ("AddV2", Z, _CUBE)))
@@ -67,7 +71,9 @@ def _contracted(source: Source, node: NodeDef) -> NodeDef:
     return node
 
 
-def _matches(source, tensor: str, pattern, argument: str | None):
+def _matches(
+    source: Source, tensor: str, pattern: Pattern, argument: str | None
+) -> Iterator[str | None]:
     """All nodes that may be `Z` in a match of `tensor`, given that it is `argument` if known."""
     node = source(tensor)
     if pattern is Z:
@@ -85,7 +91,9 @@ def _matches(source, tensor: str, pattern, argument: str | None):
             yield from _all_match(source, order, pattern[1:], argument)
 
 
-def _all_match(source, tensors, patterns, argument):
+def _all_match(
+    source: Source, tensors: list[str], patterns: Sequence[Pattern], argument: str | None
+) -> Iterator[str | None]:
     if len(tensors) != len(patterns):
         return
     if not tensors:

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import scipy.sparse
+from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network import activations
@@ -23,7 +24,7 @@ from keras_curv.reading.limits import STORED_ENTRIES, require_shape
 from keras_curv.reading.stencil import Bounded
 
 
-def max_pooled(node, flow: Flow, *sizes) -> Flow:
+def max_pooled(node: node_def_pb2.NodeDef, flow: Flow, *sizes: np.ndarray) -> Flow:
     """`MaxPool` and `MaxPoolV2`: the largest entry of each window, padding left out."""
     height, width, channels = convolution.image_shape(node, flow)
     if sizes:
@@ -43,7 +44,7 @@ def max_pooled(node, flow: Flow, *sizes) -> Flow:
     return largest_of(flow, entries.reshape(*entries.shape[:3], -1))
 
 
-def largest_along(node, flow: Flow, axes: np.ndarray) -> Flow:
+def largest_along(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`Max` over axes of each example."""
     rank = len(flow.shape) + 1 if isinstance(flow, Flow) else 0
     places = [int(axis) for axis in np.ravel(axes)]
@@ -106,7 +107,9 @@ def _round(flow: Flow, items: np.ndarray) -> tuple[Flow, np.ndarray]:
     return _times(_times(flow, differences).activated(kinds), sums), following
 
 
-def _matrix(shape: tuple[int, int], *entries) -> scipy.sparse.csr_array:
+def _matrix(
+    shape: tuple[int, int], *entries: tuple[np.ndarray, np.ndarray, float]
+) -> scipy.sparse.csr_array:
     rows = np.concatenate([rows for rows, _, _ in entries])
     columns = np.concatenate([columns for _, columns, _ in entries])
     values = np.concatenate([np.full(len(rows), value) for rows, _, value in entries])

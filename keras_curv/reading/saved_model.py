@@ -98,7 +98,12 @@ class ServedModel:
             one = self.head == "binary_sigmoid"
             self._compare(parts, self.call_logits, lambda z: z[:, 1:] if one else z)
 
-    def _compare(self, parts: list[np.ndarray], call, head) -> None:
+    def _compare(
+        self,
+        parts: list[np.ndarray],
+        call: Callable[[tf.Tensor], tf.Tensor],
+        head: Callable[[tf.Tensor], tf.Tensor],
+    ) -> None:
         """What `call` returns of batches, beside `head` of the network's logits."""
         served = np.concatenate([np.asarray(call(tf.constant(part))) for part in parts])
         served, inputs = served.astype(np.float64), np.concatenate(parts)

@@ -49,7 +49,9 @@ class ServedInputs:
         self._label_count = served.network.classes if labels is None else labels
         self._checked = False
 
-    def checked(self, x, y=None, first_index: int = 0) -> CheckedInputs:
+    def checked(
+        self, x: np.ndarray, y: np.ndarray | None = None, first_index: int = 0
+    ) -> CheckedInputs:
         """One batch; the first is also run through the model's own signature.
 
         Args:

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
+from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.reading import image_rules, joins
 from keras_curv.reading.ball import Ball
-from keras_curv.reading.flow import Flow
+from keras_curv.reading.flow import Flow, Value
 
 
 class BatchSize:
     """How many examples there are."""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "batch"
 
-    def _refuse(self, *unused):
+    def _refuse(self, *unused: object) -> NoReturn:
         raise InputError("a number is computed from the batch size, so the model may depend on it")
 
     __int__ = __index__ = __float__ = __bool__ = __neg__ = _refuse
@@ -34,11 +36,11 @@ class BatchSize:
 BATCH = BatchSize()
 
 
-def _shape(node, value):
+def _shape(node: node_def_pb2.NodeDef, value: Value) -> np.ndarray:
     return np.array([BATCH, *value.shape] if isinstance(value, Flow) else value.shape, object)
 
 
-def _reshape(node, value, shape):
+def _reshape(node: node_def_pb2.NodeDef, value: Value, shape: np.ndarray) -> Value:
     if isinstance(value, Ball):
         return value.reshape(tuple(int(n) for n in shape))
     if isinstance(value, np.ndarray):
@@ -58,7 +60,7 @@ def _reshape(node, value, shape):
     return value.rearranged(np.arange(size).reshape(rest))
 
 
-def _unit_axes(node, value, axis=None):
+def _unit_axes(node: node_def_pb2.NodeDef, value: Value, axis: np.ndarray | None = None) -> Value:
     if isinstance(value, np.ndarray):
         raise InputError("only supported for floats")
     flow = isinstance(value, Flow)
@@ -77,7 +79,7 @@ def _unit_axes(node, value, axis=None):
     return _reshape(node, value, np.array(shape, object))
 
 
-def _transpose(node, value, order):
+def _transpose(node: node_def_pb2.NodeDef, value: Value, order: np.ndarray) -> Value:
     axes = [int(axis) for axis in order]
     if not isinstance(value, Flow):
         return value.transpose(axes)
@@ -87,18 +89,18 @@ def _transpose(node, value, order):
     return value.rearranged(positions.transpose([axis - 1 for axis in axes[1:]]))
 
 
-def _pack(node, *values):
+def _pack(node: node_def_pb2.NodeDef, *values: Value) -> np.ndarray:
     return np.stack([_need_integers(value) for value in values], axis=node.attr["axis"].i)
 
 
-def _concat(node, *values):
+def _concat(node: node_def_pb2.NodeDef, *values: Value) -> Value:
     if any(isinstance(value, Flow) for value in values):
         return _joined(*values)
     *parts, axis = [_need_integers(value) for value in values]
     return np.concatenate(parts, axis=int(axis))
 
 
-def _joined(*values):
+def _joined(*values: Any) -> Flow:
     *flows, axis = values
     if not all(isinstance(flow, Flow) for flow in flows):
         raise InputError("only supported where all parts depend on the input")
@@ -112,7 +114,7 @@ def _joined(*values):
     return joins.joined(flows, place % rank - 1)
 
 
-def _split(node, *arguments):
+def _split(node: node_def_pb2.NodeDef, *arguments: Any) -> tuple[Flow, ...]:
     """`Split` and `SplitV` along an axis of each example: a tuple of flows."""
     if node.op == "Split":
         axis, flow = arguments
@@ -134,12 +136,18 @@ def _split(node, *arguments):
     return tuple(image_rules.picked(flow, part) for part in parts)
 
 
-def _prod(node, value, axis):
+def _prod(node: node_def_pb2.NodeDef, value: Value, axis: np.ndarray) -> Any:
     keep = node.attr["keep_dims"].b
     return np.prod(_need_integers(value), axis=tuple(np.atleast_1d(axis)), keepdims=keep)
 
 
-def _strided_slice(node, value, begin, end, strides):
+def _strided_slice(
+    node: node_def_pb2.NodeDef,
+    value: Value,
+    begin: np.ndarray,
+    end: np.ndarray,
+    strides: np.ndarray,
+) -> Value:
     if isinstance(value, Flow):
         return image_rules.sliced(node, value, begin, end, strides)
     masked = node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i
@@ -152,7 +160,7 @@ def _strided_slice(node, value, begin, end, strides):
     return _need_integers(value)[first : last : int(strides[0])]
 
 
-def _need_integers(value) -> np.ndarray:
+def _need_integers(value: Value) -> np.ndarray:
     if not isinstance(value, (np.ndarray, np.integer, int, BatchSize)):
         raise InputError("only supported for shapes")
     return np.asarray(value)

@@ -6,6 +6,7 @@ An entry that is not stored is exactly 0, for the server too: nothing rounds the
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import scipy.sparse
@@ -40,7 +41,9 @@ class SparseBall:
         return cls._of(sum(abs(array) for array in arrays), arrays)
 
     @classmethod
-    def _of(cls, places, arrays) -> SparseBall:
+    def _of(
+        cls, places: scipy.sparse.csr_array, arrays: Iterable[scipy.sparse.csr_array]
+    ) -> SparseBall:
         """The arrays, whose entries are among the places."""
         places.sort_indices()
         return cls(places, Ball(*(_entries_at(places, array) for array in arrays)))
@@ -87,7 +90,7 @@ class SparseBall:
         """Row j becomes row `places[j]` of so many, or of as many as there are; others are 0."""
         count = self.shape[0] if count is None else count
 
-        def moved(matrix):
+        def moved(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
             entries = matrix.tocoo()
             at = places[entries.row], entries.col
             return scipy.sparse.csr_array((entries.data, at), shape=(count, matrix.shape[1]))
@@ -160,7 +163,9 @@ class SparseBall:
         parts = entries, self.places.indices, self.places.indptr
         return scipy.sparse.csr_array(parts, shape=self.shape)
 
-    def _moved(self, move) -> SparseBall:
+    def _moved(
+        self, move: Callable[[scipy.sparse.csr_array], scipy.sparse.csr_array]
+    ) -> SparseBall:
         # Numbered from 1, the entries say where each of them has gone.
         places = move(self._matrix(np.arange(1.0, self.places.nnz + 1.0)))
         places.sort_indices()

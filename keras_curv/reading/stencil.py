@@ -47,6 +47,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -117,11 +118,11 @@ class Stencil:
         if not self.complete or isinstance(other, Bounded):
             return self, other
         heights, widths = zip(self.taps.shape[:2], other.taps.shape[:2], strict=True)
-        shape = [
+        spans = [
             (second - 1) * stride + first
             for (first, second), stride in zip((heights, widths), self.strides, strict=True)
         ]
-        shape = *shape, self.taps.shape[2], other.taps.shape[3]
+        shape = *spans, self.taps.shape[2], other.taps.shape[3]
         if math.prod(shape) > STORED_ENTRIES:
             return self, other
         taps = Ball.exact(np.zeros(shape))
@@ -133,7 +134,7 @@ class Stencil:
         strides = self.strides[0] * other.strides[0], self.strides[1] * other.strides[1]
         return (Stencil(taps, strides, other.complete),)
 
-    def _bound(self, taps: np.ndarray, norm) -> float:
+    def _bound(self, taps: np.ndarray, norm: Callable[[np.ndarray], float]) -> float:
         """The norm of taps scaled to about 1, which rounds nothing, and scaled back."""
         largest = float(np.abs(taps).max(initial=0.0))
         if largest == 0.0 or not math.isfinite(largest):

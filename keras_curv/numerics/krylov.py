@@ -1,0 +1,45 @@
+"""Krylov spaces of symmetric matrices P, each from a vector b of its own, by Lanczos' iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+_DIMENSION = 20  # of the spaces
+
+
+def dimension(start: np.ndarray) -> int:
+    """Returns how many vectors a space has."""
+    return min(_DIMENSION, start.shape[1])
+
+
+def basis(product: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> Iterator[tuple]:
+    """Lanczos: orthonormal vectors v_j, row by row, with the entries α_j and β_j of T = VᵀPV.
+
+    Without reorthogonalisation: the functions of P that are taken at b do not need it.
+    """
+    vector, previous, beta = start, np.zeros_like(start), np.zeros((len(start), 1))
+    vector = _normalised(start)[0]
+    for _ in range(dimension(start)):
+        image = product(vector) - beta * previous
+        alpha = np.sum(image * vector, axis=1)
+        previous, (following, beta) = vector, _normalised(image - alpha[:, None] * vector)
+        yield vector, alpha, beta[:, 0]
+        vector = following
+
+
+def _normalised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors, or zeros, and the norms."""
+    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, norm, out=np.zeros_like(vectors), where=norm > 0.0), norm
+
+
+def tridiagonal(basis: Iterator[tuple]) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues `(rows, j)` and eigenvectors `(rows, j, j)` of T."""
+    _, alpha, beta = zip(*basis, strict=True)
+    steps = range(len(alpha))
+    matrix = np.zeros((len(alpha[0]), len(alpha), len(alpha)))
+    matrix[:, steps, steps] = np.transpose(alpha)
+    matrix[:, steps[1:], steps[:-1]] = np.transpose(beta[:-1])  # the lower triangle is read
+    return np.linalg.eigh(np.nan_to_num(matrix))
