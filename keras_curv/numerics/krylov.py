@@ -19,7 +19,7 @@ def basis(product: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> Ite
 
     Without reorthogonalisation: the functions of P that are taken at b do not need it.
     """
-    vector, previous, beta = start, np.zeros_like(start), np.zeros((len(start), 1))
+    previous, beta = np.zeros_like(start), np.zeros((len(start), 1))
     vector = _normalised(start)[0]
     for _ in range(dimension(start)):
         image = product(vector) - beta * previous

@@ -53,7 +53,10 @@ class _Layer:
 
     def activation(self) -> Activation:
         """The activation of its units."""
-        parts = [(source.sigma, source.size) for source in self.own if source.sigma is not None]
+        parts = []
+        for source in self.own:
+            assert source.sigma is not None  # as only the last one has none
+            parts.append((source.sigma, source.size))
         count = self.size - sum(size for _, size in parts)
         return unit_wise([*parts, (IDENTITY, count)])
 
@@ -107,11 +110,10 @@ def _map(before: _Layer, layer: _Layer) -> Affine:
             return affine
     places = before.places()
     units = [places[source][entries] for source, entries in layer.carried.items()]
-    blocks = [
-        (np.concatenate([places[each] for each in source.sources]), source.affine)
-        for source in layer.own
-        if source.affine is not None
-    ]
+    blocks = []
+    for source in layer.own:
+        assert source.affine is not None  # as only the input has none
+        blocks.append((np.concatenate([places[each] for each in source.sources]), source.affine))
     maps = [affine for _, affine in blocks]
     carried = np.concatenate([np.zeros(0, int), *units])
     one, none = np.ones(len(carried)), np.zeros(len(carried))

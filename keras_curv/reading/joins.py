@@ -34,7 +34,7 @@ from keras_curv.reading.limits import (
     require_shape,
 )
 from keras_curv.reading.sparse_ball import SparseBall
-from keras_curv.reading.stencil import Bounded, magnitude_of_product, norm_of_product
+from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 
 
 def plus(one: Flow, other: Flow) -> Flow:
@@ -46,7 +46,11 @@ def plus(one: Flow, other: Flow) -> Flow:
     gross, flushed = one.gross + other.gross, 8.0 * (terms + shifts + 2) * FLOAT32_TINY
     known = None
     if one.stencils is not None and other.stencils is not None:
-        known = (Bounded(*(sum(pair) * (1.0 + 1e-12) for pair in _norms([one, other]))),)
+        known = (
+            Bounded(
+                *(sum(pair) * (1.0 + 1e-12) for pair in _norms([one.stencils, other.stencils]))
+            ),
+        )
     return one._become(
         kernel=kernel,
         stencils=known,
@@ -78,8 +82,9 @@ def joined(flows: list[Flow], axis: int = 0) -> Flow:
     if any(flow.kernel is not None for flow in flows) or len(np.unique(order)) < len(order):
         flows = [flow.multiplied() for flow in flows]
         kernel, known = _side_by_side(flows), None
-        if all(flow.stencils is not None for flow in flows):
-            known = (Bounded(*(up(math.hypot(*norms)) for norms in _norms(flows))),)
+        stencils = [flow.stencils for flow in flows if flow.stencils is not None]
+        if len(stencils) == len(flows):
+            known = (Bounded(*(up(math.hypot(*norms)) for norms in _norms(stencils))),)
     ends = np.cumsum([0, *(flow.shift.shape[0] for flow in flows)])
     places = [
         np.arange(start, start + math.prod(flow.shape)).reshape(flow.shape)
@@ -121,9 +126,8 @@ def _over_both(flows: list[Flow]) -> list[Flow]:
     return [flow.over(sources) for flow in flows]
 
 
-def _norms(flows: list[Flow]) -> list[list[float]]:
+def _norms(known: list[tuple[Stencil | Bounded, ...]]) -> list[list[float]]:
     """‖|W|‖ and ‖W‖ of each."""
-    known = [flow.stencils for flow in flows if flow.stencils is not None]
     return [[bound(each) for each in known] for bound in (magnitude_of_product, norm_of_product)]
 
 
