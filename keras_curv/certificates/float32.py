@@ -40,13 +40,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 import tensorflow as tf
 
 from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
-from keras_curv.network.network import Network, require_dense
+from keras_curv.network.network import Network
 from keras_curv.network.unitwise import IDENTITY, UnitWise
 from keras_curv.numerics.rounding import (
     FLOAT32_TINY,
@@ -104,9 +105,8 @@ class Float32Error(ServedError):
                 f"in float32 a served {head} may tie where the logits do not, so it cannot be "
                 "guaranteed; serve logits or softmax, or ask for the guarantee 'real'"
             )
-        require_dense(network, "the guarantee float32", "use the guarantee real")
         if not all(
-            np.isfinite(error).all()
+            np.isfinite(_entries(error)).all()
             for affine in network.affines
             for error in (affine.served_kernel_error, affine.served_bias_error)
         ):
@@ -117,7 +117,7 @@ class Float32Error(ServedError):
         self.network, self._head = network, lost
         plain = not any(np.any(sigma.served_floor) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
-        self._kernels = [affine.magnitude for affine in network.affines]
+        self._kernels = [abs(affine.kernel) for affine in network.affines]
         self._columns = [
             up(norm_bound(affine.kernel, axis=0) + affine.kernel_error)
             for affine in network.differentials
@@ -152,18 +152,22 @@ class Float32Error(ServedError):
             kernel, columns = self._kernels[index], self._columns[index]
             steepest, lipschitz = self._away[index], self._lipschitz[index]
             size, last = sizes[index], index == len(self.network.affines) - 1
-            passed = _through(kernel, columns, error)
-            passed_rate = _through(kernel, columns, error_rate)
-            reach, reach_rate = size @ kernel + np.abs(affine.bias), columns * lipschitz
+            folded = affine.kernel_error
+            passed = _through(kernel, columns, error, folded)
+            passed_rate = _through(kernel, columns, error_rate, folded)
+            missing = folded * norm_bound(size, axis=1)[:, None]  # of Wᵀa, by folding
+            reach = size @ kernel + missing + np.abs(affine.bias)
+            reach_rate = columns * lipschitz
             away = affine.served_kernel_error
             rounded = size @ away + affine.served_bias_error + _through(away, steepest, error)
-            rounded += affine.kernel_error * norm_bound(size, axis=1)[:, None] + affine.bias_error
-            rounded_rate = (steepest + affine.kernel_error) * lipschitz
+            rounded += missing + affine.bias_error
+            rounded_rate = (steepest + folded) * lipschitz
             rounded_rate += _through(away, steepest, error_rate)
             terms = (size + error).sum(axis=1, keepdims=True)
-            underflow = FLOAT32_TINY * (4.0 * len(kernel) + 4.0 + kernel.sum(axis=0) + terms)
+            weights = kernel.sum(axis=0) + folded * affine.fan_in
+            underflow = FLOAT32_TINY * (4.0 * affine.fan_in + 4.0 + weights + terms)
             rounded += underflow
-            rounded_rate += FLOAT32_TINY * (len(kernel) * lipschitz + error_rate.sum())
+            rounded_rate += FLOAT32_TINY * (affine.fan_in * lipschitz + error_rate.sum())
             peak = 2.0 * affine.served_gain
             largest = np.maximum(largest, peak * (1.0 + (size + error).max(axis=1)))
             largest_rate = max(largest_rate, peak * (lipschitz + error_rate.max()))
@@ -239,9 +243,24 @@ def _head_error(head: str, classes: int) -> tuple[float, float] | None:
     }.get(head)
 
 
-def _through(kernel: np.ndarray, columns: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """An upper bound of `|Wᵀe|` for all |e| ≤ error, `(…, in)` → `(…, out)`."""
-    return np.minimum(error @ kernel, columns * norm_bound(error, axis=-1)[..., None])
+def _through(
+    kernel: Any, columns: np.ndarray, error: np.ndarray, folded: float = 0.0
+) -> np.ndarray:
+    """An upper bound of `|Wᵀe|` for all |e| ≤ error, `(…, in)` → `(…, out)`.
+
+    Args:
+        kernel: the absolute values of what is stored, dense or sparse.
+        columns: bounds of the norms of the columns of W.
+        error: not negative.
+        folded: bound of ‖W − stored W‖.
+    """
+    norm = norm_bound(error, axis=-1)[..., None]
+    return np.minimum(error @ kernel + folded * norm, columns * norm)
+
+
+def _entries(array: Any) -> np.ndarray:
+    """The entries that are stored."""
+    return array.data if scipy.sparse.issparse(array) else array
 
 
 def _both(values: np.ndarray, label: np.ndarray, rivals: np.ndarray) -> np.ndarray:

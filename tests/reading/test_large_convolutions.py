@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.best_of import METHODS, choose_method
 from keras_curv.certificates.certifier import Certifier
+from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
 from keras_curv.certificates.one_gradient import OneGradient
 from keras_curv.certificates.smoothing import SmoothedClassifier
@@ -117,12 +118,14 @@ def assert_not_broken(network, x, found, *, steps):
     assert np.all(margin.numpy() > 0.0)
 
 
-@pytest.mark.parametrize("method", ["lipschitz", "crc"])
-def test_radii_are_smaller_than_dense_ones_but_not_by_much(pair, method):
+@pytest.mark.parametrize(
+    ("method", "share"), [("lipschitz", 0.5), ("crc", 0.5), ("crown", 0.3), ("interval", 0.99)]
+)
+def test_radii_are_smaller_than_dense_ones_but_not_by_much(pair, method, share):
     _, x, dense, sparse = pair
     larger = choose_method(method, dense.network).certify(rows(x)).radius
     found = choose_method(method, sparse.network).certify(rows(x))
-    assert np.all(0.5 * larger < found.radius)
+    assert np.all(share * larger < found.radius)
     assert np.all(found.radius <= larger * (1.0 + 1e-4))  # CRC's search stops that close
     assert_not_broken(sparse.network, x, found, steps=30)
 
@@ -145,8 +148,8 @@ def test_bounds_hold_at_points_and_are_above_the_dense_ones(pair):
 
 def test_every_other_method_refuses_by_name(pair):
     _, x, _, sparse = pair
-    smooth = set(METHODS) - {"lipschitz", "crc", "auto", "quadratic", "coap"}
-    for method in sorted(smooth):
+    known = {"lipschitz", "crc", "crown", "interval", "auto"}
+    for method in sorted(set(METHODS) - known - {"quadratic", "coap"}):
         with pytest.raises(
             InputError, match=f"too large for {method}: map 1, (242|288) × .*use lips"
         ):
@@ -155,11 +158,43 @@ def test_every_other_method_refuses_by_name(pair):
         OneGradient(sparse.network)
 
 
-def test_the_guarantee_float32_and_smoothing_refuse(pair, monkeypatch):
+def test_the_guarantee_float32_is_that_of_the_dense_network(pair):
+    _, x, dense, sparse = pair
+    points = rows(x)
+    label, rivals = np.zeros(len(x), int), np.tile([1, 2], (len(x), 1))
+    for radius in (0.0, 0.1, 10.0):
+        args = points, label, rivals, np.full(rivals.shape, radius)
+        ours, theirs = (Float32Error(read.network)(*args) for read in (sparse, dense))
+        # Sums of sparse maps have fewer terms; Lipschitz constants of their products are larger.
+        assert np.all(0.2 * theirs <= ours) and np.all(ours <= 2.0 * theirs)
+
+
+def test_what_keras_serves_in_float32_is_within_the_charge(pair, rng):
+    model, x, _, sparse = pair
+    error, radius = Float32Error(sparse.network), 0.5
+    label, rivals = np.zeros(len(x), int), np.tile([1, 2], (len(x), 1))
+    charge = error(rows(x), label, rivals, np.full(rivals.shape, radius))
+    for _ in range(20):
+        direction = rng.standard_normal(x.shape)
+        length = np.linalg.norm(direction.reshape(len(x), -1), axis=1)[:, None, None, None]
+        inside = np.float32(x + 0.99 * radius * direction / length)
+        served = model(inside, training=False).numpy().astype(np.float64)
+        real = sparse.network.logits(tf.constant(rows(inside))).numpy()
+        off = [(z[:, :1] - z[:, 1:]) for z in (served, real)]
+        assert np.all(np.abs(off[0] - off[1]) <= charge)
+
+
+def test_radii_in_float32_are_close_to_the_real_ones_and_below(pair, monkeypatch):
+    model, x, *_ = pair
+    monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 1000)
+    real = Certifier(model, method="crc").certify(x).radius
+    found = Certifier(model, method="crc", guarantee="float32").certify(x).radius
+    assert np.all(found <= real) and np.all(found >= 0.9 * real)
+
+
+def test_smoothing_refuses(pair, monkeypatch):
     model, *_ = pair
     monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 1000)
-    with pytest.raises(InputError, match="too large for the guarantee float32"):
-        Certifier(model, guarantee="float32")
     with pytest.raises(InputError, match="too large for smoothing"):
         SmoothedClassifier(model, 0.5)
 
