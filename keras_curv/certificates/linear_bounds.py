@@ -235,23 +235,20 @@ class Balls:
         return np.fmax(best, value), rows
 
     def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:
-        """Lower bounds of `Ω z_{index+1} + c`, `(n, m)`, from where that layer is; some are NaN.
-
-        It is in its box, and in a ball around where it is at x.
-        """
+        """Lower bounds of `Ω z_{index+1} + c`, `(n, m)`: z is in its box, and in a ball."""
         layer, size = self.layers[index], row_norms(rows)
         centre, errors = (part[index] for part in self._centre)
         farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
         box = _dot(np.maximum(rows, 0.0), layer.low) + _dot(np.minimum(rows, 0.0), layer.high)
         movement = up(self.radius * self.plan.pre[index])[:, None] + errors
         ball = _dot(rows, centre) - up(size * movement)
-        rounding = gamma(rows.shape[-1] + 16)
-        reach = norm_bound(farthest, axis=1), norm_bound(centre, axis=1)
-        box, ball = (
-            value + constants - rounding * (size * up(far)[:, None] + np.abs(constants))
-            for value, far in zip((box, ball), reach, strict=True)
-        )
-        return np.fmax(box, ball) - 16.0 * TINY * rows.shape[-1]
+        best = np.full(ball.shape, -np.inf)
+        for value, where in ((box, farthest), (ball, centre)):
+            far = norm_bound(where, axis=1)[:, None]
+            rounding = gamma(rows.shape[-1] + 16) * (size * far + np.abs(constants))
+            underflow = 16.0 * TINY * rows.shape[-1] * (1.0 + far)
+            best = np.fmax(best, value + constants - up(rounding + underflow, 8))
+        return best
 
 
 def _magnitude(activation: Activation, layer: _Layer) -> np.ndarray:

@@ -313,7 +313,9 @@ class Scores(Network):
     _least_outputs = 1
 
 
-def require_dense(network: Network, what: str, instead: str = "use lipschitz, crown or crc") -> None:
+def require_dense(
+    network: Network, what: str, instead: str = "use lipschitz, crown or crc"
+) -> None:
     """InputError where a map is too large to be dense, naming `what` needs it."""
     for index, affine in enumerate(network.affines):
         if affine.is_sparse:
