@@ -34,6 +34,9 @@ NOT_QUICK_TESTS = (
     "test_no_hessian_leaves_the_bounds",
     "test_a_single_hidden_unit_is_certified_up_to_its_distance",
     "test_no_gradient_is_steeper",
+    "test_radii_hold_for_every_network_within_the_folding_error",
+    "test_no_attack_succeeds_within_the_radius",
+    "test_what_auto_proves_stands",
 )
 
 
