@@ -33,6 +33,12 @@ _INIT_SIGNATURE = "__saved_model_init_op"
 _GIVEN = ("Placeholder", "VarHandleOp")  # to the function that restores
 _RESTORING = ("Const", "Identity", "RestoreV2", "AssignVariableOp", "NoOp")
 _CHANGING = ("Assign", "Save", "Restore", "MergeV2Checkpoints")  # how names of ops begin
+# What is probably the matter with an exported model that assigns.
+_TRAINS = (
+    "; a batch normalization that was exported in training mode does, and a Resizing layer of Keras "
+    "puts those after it into that mode (keras-team/keras, pull request 23166): export a function "
+    "that calls the model with training=False"
+)
 # What is raised where a graph is not one that TensorFlow takes.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -152,7 +158,7 @@ class _Server:
                 if node.op.startswith(_CHANGING):
                     raise InputError(
                         f"the signature {name!r} changes or saves variables: op {node.op} is not "
-                        "on the list of ops that are safe"
+                        f"on the list of ops that are safe{_TRAINS if 'Assign' in node.op else ''}"
                     )
                 if node.op not in PURE_OPS:
                     raise InputError(

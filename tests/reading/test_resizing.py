@@ -78,3 +78,27 @@ def test_what_is_refused(layer, message):
     model = keras.Sequential([*layers, keras.layers.Dense(3)])
     with pytest.raises(InputError, match=message):
         saved_model.read(model)
+
+
+def test_a_model_in_training_mode_is_refused_with_a_way_out(tmp_path):
+    image = keras.Input((4, 4, 2))
+    normalized = keras.layers.BatchNormalization()(image, training=True)
+    logits = keras.layers.Dense(3)(keras.layers.Flatten()(normalized))
+    keras.Model(image, logits).export(tmp_path / "model", verbose=False)
+    with pytest.raises(InputError, match="changes or saves variables.*training=False"):
+        saved_model.read(tmp_path / "model")
+
+
+def test_what_follows_a_resizing_layer_is_read_if_called_without_training(tmp_path):
+    layers = [keras.layers.Resizing(3, 3), keras.layers.BatchNormalization()]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((4, 4, 2)), *layers])
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint(
+        "serve", lambda x: model(x, training=False), [tf.TensorSpec((None, 4, 4, 2))]
+    )
+    archive.write_out(tmp_path / "model", verbose=False)
+    x = np.random.default_rng(0).normal(size=(5, 4, 4, 2)).astype(np.float32)
+    logits = saved_model.read(tmp_path / "model").network.logits(x.reshape(5, -1))
+    np.testing.assert_allclose(logits, model(x, training=False), rtol=1e-4, atol=1e-5)
