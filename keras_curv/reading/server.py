@@ -35,9 +35,9 @@ _RESTORING = ("Const", "Identity", "RestoreV2", "AssignVariableOp", "NoOp")
 _CHANGING = ("Assign", "Save", "Restore", "MergeV2Checkpoints")  # how names of ops begin
 # What is probably the matter with an exported model that assigns.
 _TRAINS = (
-    "; a batch normalization that was exported in training mode does, and a Resizing layer of Keras "
-    "puts those after it into that mode (keras-team/keras, pull request 23166): export a function "
-    "that calls the model with training=False"
+    "; a batch normalization in training mode does, and a Resizing layer of Keras puts those after "
+    "it into that mode (keras-team/keras, pull request 23166): export a function that calls the "
+    "model with training=False"
 )
 # What is raised where a graph is not one that TensorFlow takes.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
