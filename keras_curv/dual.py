@@ -19,7 +19,7 @@ Everything here works on rows: `(n,)` scalars and `(n, dim)` vectors, any float 
 Numbers may be of any size that the dtype holds. Squares and products are taken in an order, or of
 vectors scaled to about 1, so that none overflows or underflows where the result does not: κ‖d‖² may
 be of the order of f while every d_i² is 0 in floating point. What is lost below the smallest normal
-number is left to `crc.proved_radius`, with all other rounding.
+number is left to `proved_radius.py`, with all other rounding.
 
 Reference: Singla & Feizi (2020), theorems 1 and 2; Barzilai & Borwein, IMA J. Numer. Anal. 8
 (1988).

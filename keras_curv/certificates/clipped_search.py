@@ -7,15 +7,11 @@ linear model of f is 0 at the best move: where there are no limits, `x − x0 + 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates import crc
-from keras_curv.certificates.rival_search import Batch, Found, RivalSearch, SearchState, SearchStep
-from keras_curv.network.network import Network
+from keras_curv.certificates.proved_radius import charged_minorant
+from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchState, SearchStep
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
     Reach,
@@ -35,29 +31,12 @@ class ClippedSearch(RivalSearch):
     """As `RivalSearch`, x0 being u0, with the limits of its entries; radii are those of x0.
 
     Args:
-        network: f, behind the clip.
-        tolerance, max_steps, decide: as there.
+        network: f, behind the clip; as all others there.
     """
-
-    def __init__(
-        self, network: Network, *, tolerance: float, max_steps: int, decide: Sequence[float] = ()
-    ):
-        self._layers = network.layer_norms
-        prove = functools.partial(crc.proved_radius, self._layers)
-        super().__init__(network, prove, tolerance=tolerance, max_steps=max_steps, decide=decide)
-
-    def compiled(self, dim: int) -> Callable[..., Found]:
-        """Returns the search as one graph for batches of any size, of inputs with `dim` entries."""
-        rows, pairs = (tf.TensorSpec((None, size), tf.float64) for size in (dim, None))
-        each, classes = tf.TensorSpec((None,), tf.float64), tf.TensorSpec((None,), tf.int32)
-        rivals, cost = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((dim,), tf.float64)
-        limits = Reach(rows, rows, rows, rows, cost)
-        signature = [rows, classes, rivals, pairs, pairs, each, limits]
-        return tf.function(self.__call__, input_signature=signature, autograph=False)
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         still = tf.zeros_like(batch.x0)
-        bound, slope_error = crc.charged_minorant(
+        bound, slope_error = charged_minorant(
             self._layers, batch.at_start, still, batch.curvature, batch.taken_off
         )
         shape, limits = tf.shape(batch.curvature), batch.room
@@ -84,7 +63,7 @@ class ClippedSearch(RivalSearch):
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
         displacement = iterate.point - origin
-        bound, slope_error = crc.charged_minorant(
+        bound, slope_error = charged_minorant(
             self._layers, evaluation, displacement, kappa[:, None], taken_off[:, None]
         )
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]

@@ -1,7 +1,7 @@
 """CRC, the curvature-based robustness certificate.
 
-`rival_search.py` searches, one gradient at a time, and `proved_radius` turns each gradient into a
-radius: float64 throughout, so that every gradient of the search is a proof as well. A search
+`rival_search.py` searches, one gradient at a time, and `proved_radius.py` turns each gradient into
+a radius: float64 throughout, so that every gradient of the search is a proof as well. A search
 in float32 needs one more gradient, in float64, to close each rival, and measured no faster for a
 quarter more gradients (2 × 1024, MNIST, all rivals).
 
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv import dual
 from keras_curv.certificates.method import (
     Method,
     PairCertificates,
@@ -25,11 +24,13 @@ from keras_curv.certificates.method import (
     Sighting,
     no_error,
 )
-from keras_curv.certificates.rival_search import Found, RivalSearch
+from keras_curv.certificates.proved_radius import proved_radius
+from keras_curv.certificates.rival_search import SEARCHED, Found, RivalSearch
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
 from keras_curv.network.activations import require_smooth
-from keras_curv.network.network import Evaluation, Network
+from keras_curv.network.network import Network
+from keras_curv.network.shared_graph import compiled
 from keras_curv.numerics import rounding
 
 _REACH = 8.0  # times the radius that one gradient proves
@@ -82,21 +83,8 @@ class CurvatureCertificate(Method):
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
         self._kappa = np.where(_constant_margins(network), 0.0, kappa)
         self._prove = functools.partial(proved_radius, network.layer_norms)
-        search = RivalSearch(
-            network, self._prove, tolerance=tolerance, max_steps=max_steps, decide=self.decide
-        )
-        self._search = tf.function(
-            search.__call__,
-            input_signature=[
-                tf.TensorSpec((None, self.network.dim), tf.float64),
-                tf.TensorSpec((None,), tf.int32),
-                tf.TensorSpec((None, None), tf.int32),
-                tf.TensorSpec((None, None), tf.float64),
-                tf.TensorSpec((None, None), tf.float64),
-                tf.TensorSpec((None,), tf.float64),
-            ],
-            autograph=False,
-        )
+        settings = tolerance, max_steps, self.decide
+        self._search = compiled(RivalSearch, network, *settings, signature=SEARCHED)
 
     def radii(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
@@ -232,70 +220,6 @@ def _margin_bracket(margin: tf.Tensor, kappa: np.ndarray) -> np.ndarray:
     """`√(2 f⁺/κ)`, `(n, rivals)`: no gradient proves more, where f is the margin at the start."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(2.0 * np.maximum(margin, 0.0) / kappa)
-
-
-def proved_radius(
-    layers: list[rounding.LayerNorms],
-    evaluation: Evaluation,
-    displacement: tf.Tensor,
-    curvature: tf.Tensor,
-    taken_off: tf.Tensor,
-) -> tf.Tensor:
-    """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
-
-    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²) − 8Dτ (1 + ‖g‖ + ‖d‖ + κ‖d‖),
-    h⁺ = h + e_g + γ (‖g‖ + κ‖d‖) + 8Dτ (1 + κ)
-
-    where A is that of f − E, and τ what an entry of d, a product or a sum may lose to underflow:
-    each of D products g_i d_i at most τ (1 + |g_i| + |d_i|), as operands may be flushed too, and
-    κ d_i at most 3τ (1 + κ). A curvature that holds in `B(x0, R)` only needs `‖displacement‖ ≤ R`,
-    and proves min(r, R).
-
-    Args:
-        layers: `network.layer_norms`.
-        evaluation: at `x0 + displacement`, n points against as many rivals.
-        displacement: `(n, dim)`.
-        curvature: κ, `(n, rivals)`.
-        taken_off: E, what serving may take off each margin, `(n, rivals)`.
-    """
-    bound, slope_error = charged_minorant(layers, evaluation, displacement, curvature, taken_off)
-    charged = bound._replace(slope=(bound.slope + slope_error) * (1.0 + rounding.gamma(8)))
-    radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
-    return tf.reshape(radius, tf.shape(curvature))
-
-
-def charged_minorant(
-    layers: list[rounding.LayerNorms],
-    evaluation: Evaluation,
-    displacement: tf.Tensor,
-    curvature: tf.Tensor,
-    taken_off: tf.Tensor,
-) -> tuple[dual.Minorant, tf.Tensor]:
-    """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`."""
-    charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
-    rivals = tf.shape(curvature)[1]
-    taken_off = tf.reshape(taken_off, [-1])
-    size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
-    margin = tf.reshape(evaluation.margin, [-1]) - taken_off
-    gradient = tf.reshape(evaluation.gradient, (-1, layers[0].fan_in))
-    kappa = tf.reshape(curvature, [-1])
-    margin_error = tf.reshape(charge.margin, [-1])
-    gradient_error = tf.reshape(charge.gradient, [-1])
-    displacement = tf.repeat(displacement, rivals, axis=0)
-
-    bound = dual.minorant(margin, gradient, displacement, kappa)
-    distance, steepness = dual.norm(displacement), dual.norm(gradient)
-    tiny = 8.0 * rounding.TINY * layers[0].fan_in
-    unit = rounding.gamma(layers[0].fan_in + 10)
-    intercept_error = (
-        margin_error
-        + gradient_error * distance
-        + unit * (size + steepness * distance + kappa * distance * distance)
-        + tiny * (1.0 + steepness + distance + kappa * distance)
-    ) * rounding.ROUNDING_SLACK
-    slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * (1.0 + kappa)
-    slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
-    return bound._replace(intercept=bound.intercept - intercept_error), slope_error
 
 
 def _constant_margins(network: Network) -> np.ndarray:

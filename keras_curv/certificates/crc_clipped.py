@@ -16,9 +16,11 @@ import tensorflow as tf
 from keras_curv.certificates.clipped_search import ClippedSearch
 from keras_curv.certificates.crc import CurvatureCertificate, reach_by_margin
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
+from keras_curv.certificates.rival_search import LIMITED
 from keras_curv.errors import InputError
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
+from keras_curv.network.shared_graph import compiled
 from keras_curv.threats.clipped import clipped
 
 _TOLERANCE = 1e-3  # relative gap of a search; the dual is flat at its solution
@@ -57,8 +59,8 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         self.clip, behind = split
         super().__init__(behind, served_error, decide=decide)
         self.behind, self.network = behind, network
-        search = ClippedSearch(behind, tolerance=_TOLERANCE, max_steps=_STEPS, decide=self.decide)
-        self._search = search.compiled(network.dim)
+        settings = _TOLERANCE, _STEPS, self.decide
+        self._limited = compiled(ClippedSearch, behind, *settings, signature=LIMITED)
 
     def certify_pairs(
         self,
@@ -71,7 +73,7 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         start = clipped(self.clip, tf.constant(x, tf.float64))
         reach_of = functools.partial(reach_by_margin, self.behind, self.clip.cost.max())
         found = self._searched(
-            self._search, reach_of, start.value, x, label, rivals, search_up_to, start.reach
+            self._limited, reach_of, start.value, x, label, rivals, search_up_to, start.reach
         )
         assert found.sighting is not None
         # What is proved of x0′ is proved of x0 by so much less.

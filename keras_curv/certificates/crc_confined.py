@@ -15,7 +15,9 @@ import tensorflow as tf
 from keras_curv.certificates.clipped_search import ClippedSearch
 from keras_curv.certificates.crc import CurvatureCertificate, reach_by_margin
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
+from keras_curv.certificates.rival_search import LIMITED
 from keras_curv.network.network import Network
+from keras_curv.network.shared_graph import compiled
 from keras_curv.threats.box import box_reach
 
 _TOLERANCE = 3e-3  # relative gap of a search; the dual is flat at its solution
@@ -49,8 +51,8 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         decide: Sequence[float] = (),
     ):
         super().__init__(network, served_error, decide=decide)
-        search = ClippedSearch(network, tolerance=_TOLERANCE, max_steps=_STEPS, decide=self.decide)
-        self._confined = search.compiled(network.dim)
+        settings = _TOLERANCE, _STEPS, self.decide
+        self._limited = compiled(ClippedSearch, network, *settings, signature=LIMITED)
 
     def certify_pairs(
         self,
@@ -65,7 +67,7 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         reach_of = functools.partial(reach_by_margin, self.network, 1.0)
         limits = box_reach(self.network, start)
         found = self._searched(
-            self._confined, reach_of, start, x, label, rivals, search_up_to, limits
+            self._limited, reach_of, start, x, label, rivals, search_up_to, limits
         )
         radius, gradients = found.radius, found.gradient_evaluations
         radius, gradients = self._not_below_plain(x, label, rivals, radius, gradients)

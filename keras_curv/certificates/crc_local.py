@@ -22,17 +22,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.crc import charged_minorant, proved_radius
+from keras_curv.certificates.ball_step import IN_BALL, IN_LIMITED_BALL, BallStep
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, Sighting, no_error
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
 from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
-from keras_curv.network.network import Evaluation, Network, require_dense
+from keras_curv.network.network import Network, require_dense
+from keras_curv.network.shared_graph import compiled
 from keras_curv.numerics.bracket import grid_below, on_grid
-from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma, up
+from keras_curv.numerics.rounding import up
 from keras_curv.threats.box import box_reach
-from keras_curv.threats.confined import plain_minorant
 
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _MAX_PROBES = 16
@@ -82,7 +82,8 @@ class LocalCurvatureCertificate(Method):
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
             self._curvature = LocalCurvature(network)
         self._floor = CurvatureFloor(network) if network.depth == 2 else None
-        self._compiled_step = tf.function(self._step, reduce_retracing=True, autograph=False)
+        signature = IN_BALL if network.limits is None else IN_LIMITED_BALL
+        self._step = compiled(BallStep, network, signature=signature)
 
     def radii(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
@@ -240,8 +241,11 @@ class LocalCurvatureCertificate(Method):
         best, used = np.zeros(len(of)), np.zeros(len(x), np.int64)
         rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
         for _ in range(_STEPS):
-            args = x[of[rows]], y[rows], t[rows], kappa[rows], radius[of[rows]], error[rows]
-            found, following = self._compiled_step(*map(tf.constant, args), iterate)
+            x0 = tf.constant(x[of[rows]])
+            limits = [] if self.network.limits is None else [box_reach(self.network, x0)]
+            pairs = (tf.constant(part[rows], tf.int32) for part in (y, t))
+            numbers = map(tf.constant, (kappa[rows], radius[of[rows]], error[rows]))
+            found, following = self._step(x0, *pairs, *numbers, iterate, *limits)
             best[rows] = np.fmax(best[rows], found.numpy())
             used += np.bincount(of[rows], minlength=len(x))
             going = best[rows] < radius[of[rows]]
@@ -254,52 +258,8 @@ class LocalCurvatureCertificate(Method):
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
         return proved, used
 
-    def _confined(
-        self,
-        x0: tf.Tensor,
-        evaluation: Evaluation,
-        displacement: tf.Tensor,
-        kappa: tf.Tensor,
-        error: tf.Tensor,
-    ) -> tf.Tensor:
-        """The same where entries have limits: those that −h pushes against theirs do not count."""
-        bound, slope_error = charged_minorant(
-            self.network.layer_norms, evaluation, displacement, kappa, error
-        )
-        steepness = evaluation.gradient[:, 0] + kappa * displacement
-        reach = box_reach(self.network, x0)
-        simple = plain_minorant(bound.intercept, steepness, bound.curvature, reach, slope_error)
-        return dual.certified_radius(simple) * (1.0 - gamma(32))
-
     def _error(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
         each = np.broadcast_to(radius[:, None], rivals.shape)
         return up(self._served_error(x, label, rivals, each))
-
-    def _step(
-        self,
-        x0: tf.Tensor,
-        label: tf.Tensor,
-        rival: tf.Tensor,
-        kappa: tf.Tensor,
-        radius: tf.Tensor,
-        error: tf.Tensor,
-        iterate: dual.Iterate,
-    ) -> tuple[tf.Tensor, dual.Iterate]:
-        """The radii that one gradient at each iterate proves, `(P,)`, and the iterates after."""
-        displacement = iterate.point - x0
-        evaluation = self.network.evaluate(iterate.point, label, rival[:, None])
-        kappa += CURVATURE_FLOOR
-        args = evaluation, displacement, kappa[:, None], error[:, None]
-        proved = proved_radius(self.network.layer_norms, *args)[:, 0]
-        if self.network.limits is not None:
-            proved = tf.maximum(proved, self._confined(x0, *args))
-        inside = tf.norm(displacement, axis=1) * (1.0 + gamma(self.network.dim + 8)) <= radius
-        multiplier = dual.attack_multiplier(radius)
-        gradient = evaluation.gradient[:, 0]
-        following = dual.advance(multiplier, x0, kappa, iterate, evaluation.margin[:, 0], gradient)
-        moved = following.point - x0
-        shrink = (1.0 - 1e-9) * radius / tf.maximum(tf.norm(moved, axis=1), radius)
-        following = following._replace(point=x0 + shrink[:, None] * moved)
-        return tf.where(inside, proved, 0.0), following

@@ -9,7 +9,7 @@ or searching badly, makes the result smaller and never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +17,12 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
+from keras_curv.certificates.proved_radius import proved_radius
 from keras_curv.network.network import Evaluation, Network
 from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
 _DECIDED_GAP = 1e-5
-
-Prove = Callable[[Evaluation, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Batch(NamedTuple):
@@ -94,12 +93,18 @@ class Found(NamedTuple):
     sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
+_ROWS, _EACH = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
+_CLASS, _RIVALS = (tf.TensorSpec(shape, tf.int32) for shape in ((None,), (None, None)))
+# What a search is called with: x0, label, rivals, curvature, taken_off, reach; and limits.
+SEARCHED = (_ROWS, _CLASS, _RIVALS, _ROWS, _ROWS, _EACH)
+LIMITED = (*SEARCHED, Reach(_ROWS, _ROWS, _ROWS, _ROWS, cost=_EACH))
+
+
 class RivalSearch:
     """The search, for one network.
 
     Args:
         network: whose margins are searched.
-        prove: `(evaluation, displacement, curvature, taken_off)` → proved radii `(n, rivals)`.
         tolerance: relative gap at which a search stops.
         max_steps: gradients after which a search stops in any case.
         decide: radii; an example is done once each of them is proved, or out of reach of its
@@ -109,15 +114,13 @@ class RivalSearch:
     def __init__(
         self,
         network: Network,
-        prove: Prove,
-        *,
         tolerance: float,
         max_steps: int,
         decide: Sequence[float] = (),
     ):
         self._network = network
+        self._layers = network.layer_norms
         self._decide = tuple(sorted(decide))
-        self._prove = prove
         self._tolerance = tolerance
         self._max_steps = max_steps
 
@@ -179,7 +182,9 @@ class RivalSearch:
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """What the gradients at x0 prove, and brackets from above, `(n, rivals)`."""
         still = tf.zeros_like(batch.x0)
-        radius = self._prove(batch.at_start, still, batch.curvature, batch.taken_off)
+        radius = proved_radius(
+            self._layers, batch.at_start, still, batch.curvature, batch.taken_off
+        )
         return radius, tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
 
     def _turn(self, batch: Batch, state: SearchState) -> SearchState:
@@ -261,7 +266,8 @@ class RivalSearch:
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
         displacement = iterate.point - origin
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
-        radius = self._prove(evaluation, displacement, kappa[:, None], taken_off[:, None])[:, 0]
+        args = evaluation, displacement, kappa[:, None], taken_off[:, None]
+        radius = proved_radius(self._layers, *args)[:, 0]
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
         bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
         return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket, step)

@@ -367,6 +367,6 @@ def _sparse_last_axis_product(
 
 def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
     """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
-    shape = tf.shape(array)
-    product = tf.matmul(tf.reshape(array, (-1, matrix.shape[0])), matrix)
-    return tf.reshape(product, tf.concat([shape[:-1], [matrix.shape[1]]], axis=0))
+    shape, (rows, columns) = tf.shape(array), tf.unstack(tf.shape(matrix))
+    product = tf.matmul(tf.reshape(array, (-1, rows)), matrix)
+    return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))

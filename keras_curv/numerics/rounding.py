@@ -18,7 +18,6 @@ section 3.1; the recursion is a running error analysis of the forward and the ba
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, overload
 
@@ -38,8 +37,8 @@ ACTIVATION_ULPS = 32.0
 ROUNDING_SLACK = 1.0 + 1e-6
 
 
-def gamma(operations: float, unit: float = UNIT) -> float:
-    """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row."""
+def gamma(operations: Any, unit: float = UNIT) -> Any:
+    """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row; a number or a tensor."""
     return operations * unit / (1.0 - operations * unit)
 
 
@@ -143,7 +142,7 @@ def pre_activation_errors(
         pre_errors.append(pre_error)
         if index < len(layers) - 1:
             out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
-            out += math.sqrt(layer.fan_out) * layer.floor
+            out += layer.fan_out**0.5 * layer.floor
             ulps = 2.0 * ACTIVATION_ULPS * UNIT
             error = layer.slope * pre_error + ulps * out + 1024.0 * layer.fan_out * TINY
     return pre_errors

@@ -125,7 +125,7 @@ def confined_minorant(
     # One that is not a number, ∞ · 0, proves nothing.
     gained = tf.where(at_limit, ends, inside) - entry
     total = tf.reduce_sum(tf.where(gained < 0.0, tf.zeros_like(gained), gained), axis=-1)
-    terms = steepness.shape[-1] + 8
+    terms = _entries(steepness) + 8.0
     total = total * (1.0 + 2.0 * terms * unit) + 16.0 * terms * _tiny(steepness.dtype)
     kept = intercept - total
     kept -= 2.0 * unit * (tf.abs(intercept) + total)
@@ -148,7 +148,7 @@ def plain_minorant(
     limit, _ = reach.along(-steepness)
     free = tf.where(limit > 0.0, steepness / reach.cost, 0.0)
     unit = _unit(steepness.dtype)
-    grown = 1.0 + (steepness.shape[-1] + 16.0) * unit
+    grown = 1.0 + (_entries(steepness) + 16.0) * unit
     slope = (dual.norm(free) + slope_error / reach.least_cost) * grown
     return dual.Minorant(intercept, slope, curvature / reach.least_cost**2 * grown)
 
@@ -229,3 +229,7 @@ def _unit(dtype: tf.DType) -> float:
 
 def _tiny(dtype: tf.DType) -> float:
     return TINY if dtype == tf.float64 else FLOAT32_TINY
+
+
+def _entries(rows: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.shape(rows)[-1], rows.dtype)

@@ -1,0 +1,78 @@
+"""The radius that one gradient proves, wherever it was taken: the certificate itself.
+
+Reference: Singla & Feizi (2020), theorem 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.network.network import Evaluation
+from keras_curv.numerics import rounding
+
+
+def proved_radius(
+    layers: Sequence[rounding.LayerNorms],
+    evaluation: Evaluation,
+    displacement: tf.Tensor,
+    curvature: tf.Tensor,
+    taken_off: tf.Tensor,
+) -> tf.Tensor:
+    """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
+
+    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²) − 8Dτ (1 + ‖g‖ + ‖d‖ + κ‖d‖),
+    h⁺ = h + e_g + γ (‖g‖ + κ‖d‖) + 8Dτ (1 + κ)
+
+    where A is that of f − E, and τ what an entry of d, a product or a sum may lose to underflow:
+    each of D products g_i d_i at most τ (1 + |g_i| + |d_i|), as operands may be flushed too, and
+    κ d_i at most 3τ (1 + κ). A curvature that holds in `B(x0, R)` only needs `‖displacement‖ ≤ R`,
+    and proves min(r, R).
+
+    Args:
+        layers: `network.layer_norms`.
+        evaluation: at `x0 + displacement`, n points against as many rivals.
+        displacement: `(n, dim)`.
+        curvature: κ, `(n, rivals)`.
+        taken_off: E, what serving may take off each margin, `(n, rivals)`.
+    """
+    bound, slope_error = charged_minorant(layers, evaluation, displacement, curvature, taken_off)
+    charged = bound._replace(slope=(bound.slope + slope_error) * (1.0 + rounding.gamma(8)))
+    radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
+    return tf.reshape(radius, tf.shape(curvature))
+
+
+def charged_minorant(
+    layers: Sequence[rounding.LayerNorms],
+    evaluation: Evaluation,
+    displacement: tf.Tensor,
+    curvature: tf.Tensor,
+    taken_off: tf.Tensor,
+) -> tuple[dual.Minorant, tf.Tensor]:
+    """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`."""
+    charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
+    rivals = tf.shape(curvature)[1]
+    taken_off = tf.reshape(taken_off, [-1])
+    size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
+    margin = tf.reshape(evaluation.margin, [-1]) - taken_off
+    gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(displacement)[1]))
+    kappa = tf.reshape(curvature, [-1])
+    margin_error = tf.reshape(charge.margin, [-1])
+    gradient_error = tf.reshape(charge.gradient, [-1])
+    displacement = tf.repeat(displacement, rivals, axis=0)
+
+    bound = dual.minorant(margin, gradient, displacement, kappa)
+    distance, steepness = dual.norm(displacement), dual.norm(gradient)
+    tiny = 8.0 * rounding.TINY * layers[0].fan_in
+    unit = rounding.gamma(layers[0].fan_in + 10)
+    intercept_error = (
+        margin_error
+        + gradient_error * distance
+        + unit * (size + steepness * distance + kappa * distance * distance)
+        + tiny * (1.0 + steepness + distance + kappa * distance)
+    ) * rounding.ROUNDING_SLACK
+    slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * (1.0 + kappa)
+    slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
+    return bound._replace(intercept=bound.intercept - intercept_error), slope_error

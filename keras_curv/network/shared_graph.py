@@ -1,0 +1,106 @@
+"""Graphs that are traced once for all networks of the same activations.
+
+Tracing a search takes a second and more, whatever the network, and what is traced depends on the
+activations alone once weights, their norms and all sizes are arguments. So a network of any size
+whose activations were met before is certified at once: the next one of a sweep, or the same one
+after another epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_curv.network.activations import Activation
+from keras_curv.network.network import FeedForward, Network
+from keras_curv.numerics.rounding import LayerNorms
+
+_KEPT = 32  # graphs; what is traced holds no weights, but some megabytes
+
+
+class Weights(NamedTuple):
+    """What networks of the same activations differ in; float64.
+
+    Attributes:
+        kernels, biases: as of `FeedForward.weights`.
+        norms: of each map, the entries of its `LayerNorms`.
+    """
+
+    kernels: list[tf.Tensor]
+    biases: list[tf.Tensor]
+    norms: list[tf.Tensor]
+
+
+class Argument(FeedForward):
+    """A network whose weights are arguments of the graph that is being traced.
+
+    Args:
+        activations: of the network.
+        weights: tensors of that graph.
+    """
+
+    def __init__(self, activations: tuple[Activation, ...], weights: Weights):
+        self.activations = activations
+        self.layer_norms = [LayerNorms(*tf.unstack(norms)) for norms in weights.norms]
+        self._weights = weights
+
+    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """See `FeedForward`; in float64 alone."""
+        assert dtype == tf.float64
+        return self._weights.kernels, self._weights.biases
+
+
+def compiled(
+    make: Callable[..., Callable[..., Any]],
+    network: Network,
+    *settings: Hashable,
+    signature: tuple[Any, ...],
+) -> Callable[..., Any]:
+    """Returns `make(network, *settings)` as a graph, traced once for as many networks as can be.
+
+    Args:
+        make: gives what is to be traced, for any network; what it asks the network for is its
+            activations, its norms, and what `FeedForward` computes from float64 tensors.
+        network: one that is sparse, or has pinned inputs, has a graph of its own. Limits of its
+            inputs are not seen by the graph.
+        settings: what else `make` takes.
+        signature: specs of the graph's arguments, without sizes.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.ones(2)], [])
+        >>> rows = tf.TensorSpec((None, None), tf.float64)
+        >>> logits = compiled(lambda network: network.logits, network, signature=(rows,))
+        >>> logits(tf.zeros((1, 2), tf.float64)).numpy()
+        array([[1., 1.]])
+    """
+    if network.pinned is not None or any(affine.is_sparse for affine in network.affines):
+        own = make(network, *settings)
+        return tf.function(lambda *args: own(*args), input_signature=signature, autograph=False)
+    norms = [tf.constant(layer, tf.float64) for layer in network.layer_norms]
+    weights = Weights(*network.weights(tf.float64), norms)
+    try:
+        graph = _graph(make, network.activations, settings, signature)
+    except TypeError:  # units that differ have activations of their own
+        graph = _graph.__wrapped__(make, network.activations, settings, signature)
+    return functools.partial(graph, weights)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _graph(
+    make: Callable[..., Callable[..., Any]],
+    activations: tuple[Activation, ...],
+    settings: tuple[Hashable, ...],
+    signature: tuple[Any, ...],
+) -> Callable[..., Any]:
+    depth = len(activations) + 1
+    matrix, vector = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
+    norms = tf.TensorSpec((len(LayerNorms._fields),), tf.float64)
+    weights = Weights([matrix] * depth, [vector] * depth, [norms] * depth)
+
+    def graph(weights: Weights, *args: Any) -> Any:
+        return make(Argument(activations, weights), *settings)(*args)
+
+    return tf.function(graph, input_signature=(weights, *signature), autograph=False)

@@ -1,0 +1,105 @@
+"""A graph is traced once for all networks of the same activations, and is each one's own."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_local import LocalCurvatureCertificate
+from keras_curv.network import shared_graph
+from keras_curv.network.network import Network
+from keras_curv.network.pinned import PinnedNetwork
+from keras_curv.network.shared_graph import compiled
+
+ROWS = tf.TensorSpec((None, None), tf.float64)
+
+
+def network(sizes, activation, seed=0):
+    rng = np.random.default_rng(seed)
+    kernels = [rng.normal(size=pair) for pair in zip(sizes[:-1], sizes[1:], strict=True)]
+    return Network.from_weights(kernels, [rng.normal(size=n) for n in sizes[1:]], activation)
+
+
+class Traced:
+    """Gives logits, and counts how often it was traced."""
+
+    count = 0
+
+    def __init__(self, network, factor=1.0):
+        self.network, self.factor = network, factor
+
+    def __call__(self, x):
+        type(self).count += 1
+        return self.factor * self.network.logits(x)
+
+
+@pytest.fixture
+def traced():
+    return type("Traced", (Traced,), {"count": 0})
+
+
+def logits(traced, network, *settings):
+    x = np.random.default_rng(1).normal(size=(4, network.dim))
+    return x, compiled(traced, network, *settings, signature=(ROWS,))(tf.constant(x)).numpy()
+
+
+def test_sizes_and_weights_are_arguments(traced):
+    for sizes, seed in (((3, 5, 2), 0), ((3, 5, 2), 1), ((7, 4, 3), 2), ((3, 5, 2), 0)):
+        mine = network(sizes, "tanh", seed)
+        x, found = logits(traced, mine)
+        np.testing.assert_array_equal(found, mine.logits(tf.constant(x)).numpy())
+    assert traced.count == 1
+
+
+def test_activations_depth_and_settings_are_not(traced):
+    for sizes, activation, settings in (
+        ((3, 5, 2), "tanh", ()),
+        ((3, 5, 2), "softplus", ()),
+        ((3, 5, 5, 2), ["tanh", "softplus"], ()),
+        ((3, 5, 5, 2), ["softplus", "tanh"], ()),
+        ((3, 5, 2), "tanh", (2.0,)),
+    ):
+        mine = network(sizes, activation)
+        x, found = logits(traced, mine, *settings)
+        expected = (settings or (1.0,))[0] * mine.logits(tf.constant(x)).numpy()
+        np.testing.assert_array_equal(found, expected)
+    assert traced.count == 5
+
+
+def test_pinned_inputs_stay_pinned(traced):
+    plain = network((3, 5, 2), "tanh")
+    logits(traced, plain)
+    pinned = PinnedNetwork(plain.affines, plain.activations, np.array([True, False, False]))
+    logits(traced, pinned)
+    assert traced.count == 2
+
+
+def test_norms_are_those_of_each_network():
+    seen = {}
+
+    class Norms:
+        def __init__(self, network):
+            self.norms = network.layer_norms
+
+        def __call__(self, x):
+            return [[tf.cast(number, tf.float64) for number in layer] for layer in self.norms]
+
+    for seed, sizes in ((0, (3, 5, 2)), (1, (4, 6, 3))):
+        mine = network(sizes, "tanh", seed)
+        found = compiled(Norms, mine, signature=(ROWS,))(tf.zeros((1, sizes[0]), tf.float64))
+        seen[seed] = np.array(found)
+        np.testing.assert_array_equal(seen[seed], np.array(mine.layer_norms, np.float64))
+    assert not np.array_equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("method", [CurvatureCertificate, LocalCurvatureCertificate])
+def test_radii_do_not_depend_on_which_network_was_first(method):
+    networks = [network((4, 6, 3), "sigmoid", 0), network((5, 9, 4), "sigmoid", 1)]
+    points = [np.random.default_rng(2).normal(size=(6, each.dim)) for each in networks]
+    together = [method(n).certify(x) for n, x in zip(networks, points, strict=True)]
+    assert all((found.radius > 0.0).any() for found in together)
+    for mine, x, found in zip(networks, points, together, strict=True):
+        shared_graph._graph.cache_clear()
+        alone = method(mine).certify(x)
+        np.testing.assert_array_equal(alone.radius, found.radius)
+        np.testing.assert_array_equal(alone.gradient_evaluations, found.gradient_evaluations)
