@@ -65,11 +65,34 @@ class LogitsModel(keras.Model):
         loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         _require_logits_loss(loss)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        self._has_state = False
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles a loaded model; Keras leaves those with a `compile` of their own uncompiled."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """See Keras."""
+        self._create_state()
+        return super().make_train_function(force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """See Keras."""
+        self._create_state()
+        return super().make_test_function(force)
+
+    def _create_state(self) -> None:
+        """Gives optimizer and metrics their variables, once: a step that does is traced twice."""
+        strategy = tf.distribute.get_strategy()
+        if self._has_state or self.distribute_strategy is not strategy:
+            return  # with another strategy Keras does the same by itself
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+        none = tf.zeros((2, self.live.sizes[-1]), self.compute_dtype)
+        keras.Model.compute_metrics(self, None, tf.zeros(2, tf.int32), none)
+        self.reset_metrics()
+        self._has_state = True
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Takes Keras' own step on what `prepared` makes of the data."""
