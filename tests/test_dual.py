@@ -181,7 +181,7 @@ def test_attack_bound_is_below_what_descent_finds(sizes, names, rng, random_netw
     label = np.argmax(network.logits(x), axis=1)
     kappa = -curvature_bounds(network).lower[label, 1 - label]
 
-    @tf.function
+    @tf.function(autograph=False)
     def attacks(radius):
         args = network, x, tf.constant(label)
         found = crt.curvature_attack(*args, tf.constant(1 - label), radius=radius, curvature=kappa)

@@ -35,7 +35,7 @@ def box_reach(network: FeedForward, x: tf.Tensor) -> Reach:
     if network.pinned is not None:
         room = tuple(tf.where(network.pinned, tf.zeros_like(part), part) for part in room)
     none = tf.zeros_like(x)
-    return Reach(*room, none, none, tf.ones_like(x[0]))
+    return Reach(*room, none, none, tf.ones(tf.shape(x)[1:], x.dtype))
 
 
 def farthest(network: FeedForward, x: np.ndarray) -> np.ndarray:

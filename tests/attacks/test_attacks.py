@@ -137,7 +137,7 @@ def test_compiled_by_xla(dtype, rng, random_network):
         return crt.curvature_attack(network, x, label, rival, radius=0.3, curvature=kappa, steps=6)
 
     plain = attack(x, label, rival, kappa)
-    compiled = tf.function(attack, jit_compile=True)(x, label, rival, kappa)
+    compiled = tf.function(attack, jit_compile=True, autograph=False)(x, label, rival, kappa)
     assert compiled.point.dtype == dtype
     # Rounding, and a few quotients of small differences in the step lengths.
     tolerance = 1e-4 if dtype == tf.float32 else 1e-9

@@ -53,7 +53,7 @@ def test_no_attack_reaches_inside_the_certificate(depth, random_network, rng):
     assert np.all(certificate.margin_bounds(x, label, rivals, radius) > 0.0)
     assert np.all(certificate.margin_bounds(x, label, rivals, 1.0011 * radius).min(axis=1) <= 0.0)
 
-    @tf.function
+    @tf.function(autograph=False)
     def attack(radius):
         args = tf.constant(x), tf.constant(label)
         return pgd_attack(network, *args, radius=radius, steps=40, restarts=4)

@@ -30,7 +30,7 @@ def _estimate_of(network, iterations):
 
 
 def _advance(estimate, network):
-    tf.function(estimate.advance)(network)
+    tf.function(estimate.advance, autograph=False)(network)
 
 
 def _state(estimate):
@@ -113,7 +113,7 @@ def test_it_is_never_above_the_bound(sizes, names, iterations, rng, random_netwo
 def test_single_steps_converge_too(rng, random_network):
     network = random_network(rng, SIZES[4], MIXED[:3])
     estimate = _estimate_of(network, 1)
-    advance = tf.function(estimate.advance)
+    advance = tf.function(estimate.advance, autograph=False)
     for _ in range(400):
         advance(network)
     bound = -signed_bound(network).lower
@@ -227,7 +227,7 @@ def _value_and_gradients(estimate, kernels, activations, weights, compiled=False
         return value, tape.gradient(value, kernels)
 
     if compiled:
-        evaluate = tf.function(evaluate, jit_compile=True)
+        evaluate = tf.function(evaluate, jit_compile=True, autograph=False)
     value, gradients = evaluate([tf.constant(kernel, tf.float32) for kernel in kernels])
     return value.numpy(), [np.asarray(g) for g in gradients]
 

@@ -39,7 +39,7 @@ def test_a_thousand_certificates_survive_pgd(mnist, certificate):
     rows = np.flatnonzero(result.status == Status.CERTIFIED)[:1000]
     assert len(rows) == 1000
 
-    @tf.function
+    @tf.function(autograph=False)
     def attack(images, labels, radius):
         return pgd_attack(certificate.network, images, labels, radius=radius, steps=200, restarts=4)
 
@@ -66,7 +66,7 @@ def test_tight_against_converged_algorithm_1(mnist, certificate):
     ours = certificate.certify_pairs(x, label, rivals).radius[:, 0]
     bounds, rival = certificate.curvature, rivals[:, 0]
     # Far more steps than the paper's 30 × 20, in float64: its dual value is then the optimum.
-    theirs = tf.function(algorithm1)(
+    theirs = tf.function(algorithm1, autograph=False)(
         certificate.network,
         tf.constant(x),
         tf.constant(label),

@@ -26,7 +26,7 @@ def problem(request, rng, random_network):
 def test_algorithm_1_converged_proves_the_same(problem):
     certificate, x, label, rival, lower, upper = problem
     ours = certificate.certify_pairs(x, label, rival[:, None])
-    theirs = tf.function(algorithm1)(
+    theirs = tf.function(algorithm1, autograph=False)(
         certificate.network,
         tf.constant(x),
         tf.constant(label),
@@ -48,7 +48,7 @@ def test_algorithm_2_converged_finds_the_same_point(problem):
     ours = curvature_attack(
         certificate.network, tf.constant(x), *pair, radius=0.3, curvature=-lower, steps=60
     )
-    theirs = tf.function(algorithm2)(
+    theirs = tf.function(algorithm2, autograph=False)(
         certificate.network,
         tf.constant(x),
         *pair,
@@ -68,7 +68,7 @@ def test_algorithm_2_converged_finds_the_same_point(problem):
 
 def test_the_papers_own_budget_is_600_gradients(problem):
     certificate, x, label, rival, lower, upper = problem
-    solution = tf.function(algorithm1)(
+    solution = tf.function(algorithm1, autograph=False)(
         certificate.network,
         tf.constant(x, tf.float32),
         tf.constant(label),

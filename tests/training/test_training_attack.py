@@ -63,7 +63,7 @@ def test_the_attack_is_that_of_algorithm_2():
     model.train_on_batch(x, y)
     points, attacked = model.seen
     rival = np.asarray(attacked.rival)[:, 0]
-    theirs = tf.function(algorithm2)(
+    theirs = tf.function(algorithm2, autograph=False)(
         network,
         tf.constant(x, tf.float64),
         tf.constant(y),
