@@ -18,7 +18,7 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import norm_bound, up
-from keras_curv.reading.limits import STORED_ENTRIES, TOTAL_ENTRIES, require_at_most
+from keras_curv.reading.limits import STORED_ENTRIES, TOTAL_ENTRIES, charge, require_at_most
 from keras_curv.reading.sources import Source, ancestors
 
 
@@ -132,6 +132,9 @@ def _map(before: _Layer, layer: _Layer) -> Affine:
     )
     if dense:
         return Affine(*known)
+    for each in maps:
+        if not each.is_sparse:  # whose norms are eigenvalues
+            charge(each.kernel.size * min(each.kernel.shape) // 2, "the norm of a layer")
     ones = [1.0] if len(carried) else []
     norms = ([each.norm for each in maps] + ones, [each.magnitude_norm for each in maps] + ones)
     return SparseAffine(*known, *(up(norm_bound(np.array(part))) for part in norms))

@@ -39,15 +39,22 @@ from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import (
     EXAMPLE_ENTRIES,
+    LAYER,
     LAYERS,
+    PASS,
     TENSOR_ENTRIES,
-    TOTAL_ENTRIES,
+    VECTOR_PASS,
+    charge,
+    keep,
     require_at_most,
     require_shape,
 )
-from keras_curv.reading.sources import Source, ancestors
+from keras_curv.reading.sources import Source
 from keras_curv.reading.sparse_ball import SparseBall
 from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
+
+_SPARSE_FROM = 2**22  # entries of a matrix that branches meet in, where few of them are stored
+_FEW = 8  # of so many entries one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +132,11 @@ class Flow:
         assert self.kernel is not None
         return self.kernel
 
+    @property
+    def stored(self) -> int:
+        """How many numbers its kernel holds."""
+        return 0 if self.kernel is None else getattr(self.kernel, "entries", self.kernel).value.size
+
     def over(self, sources: tuple[Source, ...]) -> Flow:
         """The same over a larger base, of these sources."""
         if sources == self.sources:
@@ -137,7 +149,7 @@ class Flow:
         kernel, shape = self.kernel, (base, self.shift.shape[0])
         if isinstance(kernel, Ball) and self.stencils is None:
             require_shape(shape)
-        elif isinstance(kernel, Ball) and math.prod(shape) > sparse_affine.DENSE_UP_TO:
+        elif isinstance(kernel, Ball) and _better_sparse(math.prod(shape), kernel):
             kernel = SparseBall.of(kernel)
         kernel = kernel.with_rows(places, base)
         return dataclasses.replace(self, sources=sources, base=base, kernel=kernel)
@@ -152,7 +164,7 @@ class Flow:
             scipy.sparse.csr_array((part, at), shape=(self.base, size))
             for part in (scale.value, scale.error, scale.served)
         )
-        kernel, large = Ball(*parts), self.base * size > sparse_affine.DENSE_UP_TO
+        kernel, large = Ball(*parts), self.base * size > _SPARSE_FROM
         return dataclasses.replace(
             self,
             kernel=SparseBall.of(kernel) if large else kernel.dense(),
@@ -327,6 +339,10 @@ class Flow:
         """The map, with an identity for a kernel where there has been no product."""
         flow = self._as_product()
         kernel, shift = flow.product, flow.shift
+        if isinstance(kernel, SparseBall) and math.prod(kernel.shape) <= TENSOR_ENTRIES:
+            kernel = kernel.dense()
+        charge(LAYER + flow.stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
+        keep(flow.stored)
         known = (
             kernel.value,
             shift.value,
@@ -357,11 +373,8 @@ class Flow:
 
     def activated(self, sigma: str | Activation) -> Flow:
         """The output of that activation, as a new base."""
-        sources = ancestors(self.sources)
-        known = [source.affine for source in sources if source.affine is not None]
-        require_at_most(len(known), LAYERS, "the number of layers")
-        entries = sum(affine.kernel.size for affine in known)
-        require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
+        layers = 1 + max(source.depth for source in self.sources)
+        require_at_most(layers, LAYERS, "the number of layers")
         sigma = activations.get(sigma) if isinstance(sigma, str) else sigma
         return Flow.input(self.shape, self.made(sigma))
 
@@ -377,6 +390,13 @@ def _largest_in_columns(
     if not scipy.sparse.issparse(size):
         return (factors[:, None] * size).max(axis=0, initial=0.0)
     return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)
+
+
+def _better_sparse(entries: int, kernel: Ball) -> bool:
+    """Whether a matrix with so many entries, those of `kernel` and zeros, should be sparse."""
+    if entries <= _SPARSE_FROM or entries > sparse_affine.DENSE_UP_TO:
+        return entries > _SPARSE_FROM
+    return bool(_FEW * np.count_nonzero(kernel.value) < entries)
 
 
 def _require_finite(constant: Ball) -> None:

@@ -27,6 +27,7 @@ from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import (
     CLASSES,
     NODES,
+    OP,
     PASS,
     TOTAL_ENTRIES,
     VECTOR_PASS,
@@ -96,8 +97,9 @@ def read_network(
         with _naming(node, source), np.errstate(all="ignore"):  # `Affine` refuses what overflows
             values[name] = apply(node, [_value_of(values, i) for i in data_inputs(node)])
             size = 0 if node.op in _SAME else _entries(values[name])
-            if size and node.op != "Const":
-                charge(size * PASS + _vector(values[name]) * VECTOR_PASS, "it")
+            if node.op != "Const":
+                vector = _vector(values[name]) if size else 0
+                charge(OP + size * PASS + vector * VECTOR_PASS, "it")
             readers.subtract(given)
             for i in {i for i in given if not readers[i]}:
                 held -= 0 if i in shared else _entries(values[i])
@@ -153,9 +155,7 @@ def _entries(value: Any) -> int:
     if isinstance(value, tuple):
         return sum(_entries(part) for part in value)
     if isinstance(value, Flow):
-        kernel = value.kernel
-        stored = 0 if kernel is None else getattr(kernel, "entries", kernel).value.size
-        return _vector(value) + stored
+        return _vector(value) + value.stored
     return math.prod(np.shape(value.value if isinstance(value, Ball) else value))
 
 

@@ -4,7 +4,8 @@ A few bytes can ask for any amount of memory or time. No model that certificatio
 comes near these limits.
 
 Sizes have a limit each. Work has one for all that reading a model takes: `charge` counts it before
-it is done, so that no refusal comes later than some seconds.
+it is done, so that no refusal comes later than some seconds. So have the matrices of all layers,
+side by side or one after the other: `keep` counts them.
 """
 
 from __future__ import annotations
@@ -35,16 +36,19 @@ FUNCTIONS = 2**12  # calls of functions that are written out
 AXES = 16  # of any shape that is written down
 WORK = 2**33  # multiplications, to read a model; some seconds
 PASS = 16  # multiplications take as long as what an op does to each weight
+OP = 2**19  # multiplications take as long as what there is to do for any op
+LAYER = 2**23  # the same for any layer
 VECTOR_PASS = 256  # the same for each entry of an example, of which more is known
 SPARSE = 128  # multiplications of dense matrices take as long as one of sparse ones
 
+# Multiplications and entries so far; None: nobody counts.
 _spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent", default=None)
 
 
 @contextlib.contextmanager
 def one_budget() -> Iterator[None]:
-    """Charges together whatever is charged within."""
-    token = _spent.set([0])
+    """Counts together whatever is charged and kept within."""
+    token = _spent.set([0, 0])
     try:
         yield
     finally:
@@ -73,6 +77,19 @@ def affords(multiplications: int) -> bool:
     if spent:
         spent[0] = total
     return True
+
+
+def keep(entries: int) -> None:
+    """Counts the matrix of one more layer.
+
+    Raises:
+        InputError: all together are too large.
+    """
+    spent = _spent.get()
+    if spent:
+        spent[1] += entries
+        what = "the network, in entries of all layers,"
+        require_at_most(spent[1], TOTAL_ENTRIES, what)
 
 
 def require_at_most(number: int, limit: int, what: str) -> None:

@@ -132,3 +132,32 @@ for times in (500, 5000):
         return x[:, :3]
 
     _model(f"{times} scalings of half a million entries", (2**19,), _scaled, (2**19,))
+
+
+def _negated(x):
+    for _ in range(20_000):
+        x = -x
+    return x
+
+
+def _one_by_one(x):
+    return tf.concat([tf.nn.relu(x[:, i : i + 1]) for i in range(4000)], axis=1)[:, :3]
+
+
+def _branches(x):
+    total = x
+    for i in range(400):
+        total = total + tf.nn.relu(x * float(i + 1))
+    return total[:, :3]
+
+
+def _carried(x):
+    for _ in range(250):
+        x = tf.concat([x, tf.nn.relu(x[:, -1:])], axis=1)
+    return x[:, -3:]
+
+
+_model("20,000 negations", (4,), _negated)
+_model("4,000 layers side by side", (4000,), _one_by_one)
+_model("400 branches in one sum", (1024,), _branches)
+_model("250 layers beside what they read", (1024,), _carried)

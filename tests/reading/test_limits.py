@@ -9,7 +9,7 @@ from hostile_models.work import CASES
 from refused import spec
 
 from keras_curv.errors import InputError
-from keras_curv.reading import graph, limits, op_rules, saved_model
+from keras_curv.reading import chain, flow, graph, limits, op_rules, saved_model
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.stencil import Stencil
 
@@ -35,11 +35,41 @@ def test_more_classes_than_can_be_compared_are_refused_by_number(count):
 
 def test_products_are_charged_together(monkeypatch):
     """Each alone is small enough."""
-    monkeypatch.setattr(limits, "WORK", 8000)
+    monkeypatch.setattr(graph, "OP", 0)
+    monkeypatch.setattr(flow, "LAYER", 0)
+    monkeypatch.setattr(limits, "WORK", 11_000)
     assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
     with pytest.raises(InputError, match="op .*takes [0-9]+ multiplications: with"):
         read(lambda x: x @ W @ W @ W @ W @ W @ W, 8)
     assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
+
+
+@pytest.mark.parametrize(("module", "name"), [(graph, "OP"), (flow, "LAYER")])
+def test_small_ops_and_layers_are_charged_too(module, name, monkeypatch):
+    def body(x, many):
+        for _ in range(many):
+            x = tf.tanh(x)
+        return x @ W
+
+    monkeypatch.setattr(limits, "WORK", 10 * getattr(module, name))
+    for other in {(graph, "OP"), (flow, "LAYER")} - {(module, name)}:
+        monkeypatch.setattr(*other, 0)
+    assert read(lambda x: body(x, 3), 8)[0].depth == 4
+    with pytest.raises(InputError, match="takes [0-9]+ multiplications: with what was read before"):
+        read(lambda x: body(x, 20), 8)
+
+
+def test_layers_side_by_side_are_counted_together(monkeypatch):
+    """None of them is before another."""
+
+    def body(x, many):
+        return tf.add_n([tf.nn.relu(x @ (W + i)) for i in range(many)])
+
+    monkeypatch.setattr(limits, "TOTAL_ENTRIES", 8 * W.size)
+    monkeypatch.setattr(chain, "TOTAL_ENTRIES", 10**6)
+    read(lambda x: body(x, 3), 8)
+    with pytest.raises(InputError, match="the network, in entries of all layers, is too large"):
+        read(lambda x: body(x, 9), 8)
 
 
 def test_an_op_without_a_rule_is_found_before_any_work(monkeypatch):
