@@ -275,6 +275,15 @@ class Ball:
         return norm_bound(self.error)
 
 
+def largest_in_columns(
+    size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray
+) -> np.ndarray:
+    """The largest of `factors[i] * size[i, j]` over i, for non-negative arrays, `(out,)`."""
+    if not scipy.sparse.issparse(size):
+        return (factors[:, None] * size).max(axis=0, initial=0.0)
+    return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)
+
+
 def _density(ball: Ball) -> int:
     """How many times more entries a matrix has than are stored."""
     value: Any = ball.value

@@ -36,7 +36,7 @@ from keras_curv.network import activations, sparse_affine
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma
-from keras_curv.reading.ball import Ball
+from keras_curv.reading.ball import Ball, largest_in_columns
 from keras_curv.reading.limits import (
     EXAMPLE_ENTRIES,
     LAYER,
@@ -164,7 +164,7 @@ class Flow:
             scipy.sparse.csr_array((part, at), shape=(self.base, size))
             for part in (scale.value, scale.error, scale.served)
         )
-        kernel, large = Ball(*parts), self.base * size > _SPARSE_FROM
+        kernel, large = Ball(*parts), self.base * size > min(_SPARSE_FROM, _dense_up_to())
         return dataclasses.replace(
             self,
             kernel=SparseBall.of(kernel) if large else kernel.dense(),
@@ -270,7 +270,7 @@ class Flow:
         _require_finite(kernel)
         entries, stencils = self.base * kernel.shape[1], self._stencils_with(stencil)
         product: Ball | SparseBall
-        if stencils is not None and entries > min(TENSOR_ENTRIES, sparse_affine.DENSE_UP_TO):
+        if stencils is not None and entries > _dense_up_to():
             product = self._sparse_product(kernel)
         elif self.kernel is not None and entries > TENSOR_ENTRIES:
             raise InputError(
@@ -285,7 +285,7 @@ class Flow:
         shift, size = self._read_shift() @ kernel, kernel.served_size()
         if not (np.any(self.shift.value) or np.any(self.shift.error)):
             shift = dataclasses.replace(shift, error=np.zeros(kernel.shape[1]))
-        weights = _largest_in_columns(size, np.maximum(self.runs[1], 1.0))
+        weights = largest_in_columns(size, np.maximum(self.runs[1], 1.0))
         return self._become(
             shape=(kernel.shape[1],),
             kernel=product,
@@ -339,19 +339,13 @@ class Flow:
         """The map, with an identity for a kernel where there has been no product."""
         flow = self._as_product()
         kernel, shift = flow.product, flow.shift
-        if isinstance(kernel, SparseBall) and math.prod(kernel.shape) <= TENSOR_ENTRIES:
+        if isinstance(kernel, SparseBall) and math.prod(kernel.shape) <= _dense_up_to():
             kernel = kernel.dense()
         charge(LAYER + flow.stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
         keep(flow.stored)
-        known = (
-            kernel.value,
-            shift.value,
-            kernel.norm_of_error(),
-            shift.norm_of_error(),
-            kernel.served,
-            shift.served,
-            flow.served_gain,
-        )
+        errors = kernel.norm_of_error(), shift.norm_of_error()
+        served = kernel.served, shift.served, flow.served_gain
+        known = kernel.value, shift.value, *errors, *served
         if isinstance(kernel, Ball):
             return Affine(*known)
         if flow.stencils is None:
@@ -383,20 +377,14 @@ class Flow:
 Value = Flow | Ball | np.ndarray
 
 
-def _largest_in_columns(
-    size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray
-) -> np.ndarray:
-    """The largest of `factors[i] * size[i, j]` over i, for non-negative arrays, `(out,)`."""
-    if not scipy.sparse.issparse(size):
-        return (factors[:, None] * size).max(axis=0, initial=0.0)
-    return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)
-
-
 def _better_sparse(entries: int, kernel: Ball) -> bool:
     """Whether a matrix with so many entries, those of `kernel` and zeros, should be sparse."""
-    if entries <= _SPARSE_FROM or entries > sparse_affine.DENSE_UP_TO:
-        return entries > _SPARSE_FROM
-    return bool(_FEW * np.count_nonzero(kernel.value) < entries)
+    few = entries > _SPARSE_FROM and _FEW * np.count_nonzero(kernel.value) < entries
+    return bool(few) or entries > sparse_affine.DENSE_UP_TO
+
+
+def _dense_up_to() -> int:
+    return min(TENSOR_ENTRIES, sparse_affine.DENSE_UP_TO)
 
 
 def _require_finite(constant: Ball) -> None:
