@@ -113,7 +113,9 @@ def _map(before: _Layer, layer: _Layer) -> Affine:
     blocks = []
     for source in layer.own:
         assert source.affine is not None  # as only the input has none
-        blocks.append((np.concatenate([places[each] for each in source.sources]), source.affine))
+        # A source of which nothing is read need not be here.
+        at = [places.get(each, np.full(each.size, -1)) for each in source.sources]
+        blocks.append((np.concatenate(at), source.affine))
     maps = [affine for _, affine in blocks]
     carried = np.concatenate([np.zeros(0, int), *units])
     one, none = np.ones(len(carried)), np.zeros(len(carried))

@@ -65,3 +65,17 @@ def test_too_much_to_carry_is_refused(monkeypatch):
 def test_there_is_no_certified_signature_where_branches_meet(tmp_path):
     with pytest.raises(InputError, match="branches meet"):
         certified_serving(BRANCHING["residual, tanh"](), tmp_path / "model")
+
+
+def test_what_is_not_read_any_more_is_not_carried():
+    x = keras.Input((6,))
+    hidden = x
+    for _ in range(4):
+        new = keras.layers.Dense(1, "tanh")(hidden[:, -2:])
+        hidden = keras.layers.Concatenate()([hidden, new])
+    model = keras.Model(x, keras.layers.Dense(3)(hidden[:, -2:]))
+    network = saved_model.read(model).network
+    assert max(network.sizes[1:]) < 6
+    points = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    np.testing.assert_allclose(network.logits(points), model(points), rtol=1e-5, atol=1e-6)
+    assert np.all(LipschitzCertificate(network).certify(points).radius > 0.0)
