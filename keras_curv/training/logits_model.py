@@ -84,9 +84,9 @@ class LogitsModel(keras.Model):
 
     def _create_state(self) -> None:
         """Gives optimizer and metrics their variables, once: a step that does is traced twice."""
-        strategy = tf.distribute.get_strategy()
-        if self._has_state or self.distribute_strategy is not strategy:
-            return  # with another strategy Keras does the same by itself
+        distributed = self.distribute_strategy is not tf.distribute.get_strategy()
+        if self._has_state or distributed or tf.distribute.has_strategy():
+            return  # where training is distributed Keras does the same by itself
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
         none = tf.zeros((2, self.live.sizes[-1]), self.compute_dtype)

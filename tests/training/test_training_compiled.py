@@ -53,6 +53,17 @@ def test_a_ragged_last_batch_is_traced_once(kind):
 
 
 @either_model
+def test_full_batches_are_traced_once(kind):
+    """A step that made variables would be traced twice."""
+    x, y = data(16)
+    model, traces = _model(kind), []
+    step = model.train_step
+    model.train_step = lambda data: traces.append("train") or step(data)
+    fit(model, x, y, epochs=2)
+    assert traces == ["train"]
+
+
+@either_model
 def test_several_steps_an_execution(kind):
     x, y = data(20)
     one, several = _model(kind), _model(kind, steps_per_execution=3)
