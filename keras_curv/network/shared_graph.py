@@ -70,7 +70,7 @@ def compiled(
         signature: specs of the graph's arguments, without sizes.
 
     Example:
-        >>> network = Network.from_weights([np.eye(2)], [np.ones(2)], [])
+        >>> network = Network.from_weights([[[1.0, 0.0], [0.0, 1.0]]], [[1.0, 1.0]], [])
         >>> rows = tf.TensorSpec((None, None), tf.float64)
         >>> logits = compiled(lambda network: network.logits, network, signature=(rows,))
         >>> logits(tf.zeros((1, 2), tf.float64)).numpy()
