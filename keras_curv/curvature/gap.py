@@ -61,7 +61,8 @@ def curvature_gap(
         >>> from keras_curv import data, read
         >>> x, y = data.load_all("digits")
         >>> network = read("saved_models/digits").network
-        >>> gap = curvature_gap(network, x.reshape(len(x), -1), y, minimum_examples=10)
+        >>> x, y = x[:200].reshape(200, -1), y[:200]
+        >>> gap = curvature_gap(network, x, y, minimum_examples=10)
         >>> gap.lower < gap.proved < gap.upper
         True
 

@@ -36,9 +36,9 @@ FUNCTIONS = 2**12  # calls of functions that are written out
 AXES = 16  # of any shape that is written down
 WORK = 2**33  # multiplications, to read a model; some seconds
 PASS = 16  # multiplications take as long as what an op does to each weight
-OP = 2**20  # multiplications take as long as what there is to do for any op
-LAYER = 2**23  # the same for any layer
-VECTOR_PASS = 256  # the same for each entry of an example, of which more is known
+OP = 2**21  # multiplications take as long as what there is to do for any op
+LAYER = 2**24  # the same for any layer
+VECTOR_PASS = 320  # the same for each entry of an example, of which more is known
 SPARSE = 128  # multiplications of dense matrices take as long as one of sparse ones
 
 # Multiplications and entries so far; None: nobody counts.
