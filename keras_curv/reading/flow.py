@@ -341,7 +341,7 @@ class Flow:
         kernel, shift = flow.product, flow.shift
         if isinstance(kernel, SparseBall) and math.prod(kernel.shape) <= _dense_up_to():
             kernel = kernel.dense()
-        charge(LAYER + flow.stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
+        charge(LAYER + 8 * flow.stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
         keep(flow.stored)
         errors = kernel.norm_of_error(), shift.norm_of_error()
         served = kernel.served, shift.served, flow.served_gain

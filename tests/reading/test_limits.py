@@ -37,7 +37,7 @@ def test_products_are_charged_together(monkeypatch):
     """Each alone is small enough."""
     monkeypatch.setattr(graph, "OP", 0)
     monkeypatch.setattr(flow, "LAYER", 0)
-    monkeypatch.setattr(limits, "WORK", 13_000)
+    monkeypatch.setattr(limits, "WORK", 20_000)
     assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
     with pytest.raises(InputError, match="op .*takes [0-9]+ multiplications: with"):
         read(lambda x: x @ W @ W @ W @ W @ W @ W, 8)
