@@ -339,10 +339,13 @@ class Flow:
         """The map, with an identity for a kernel where there has been no product."""
         flow = self._as_product()
         kernel, shift = flow.product, flow.shift
-        if isinstance(kernel, SparseBall) and math.prod(kernel.shape) <= _dense_up_to():
+        entries = math.prod(kernel.shape)
+        dense = entries <= _dense_up_to()
+        stored = entries if dense else flow.stored
+        charge(LAYER + 8 * stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
+        keep(stored)
+        if dense and isinstance(kernel, SparseBall):
             kernel = kernel.dense()
-        charge(LAYER + 8 * flow.stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
-        keep(flow.stored)
         errors = kernel.norm_of_error(), shift.norm_of_error()
         served = kernel.served, shift.served, flow.served_gain
         known = kernel.value, shift.value, *errors, *served
