@@ -7,15 +7,14 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.proved_radius import charged_minorant, proved_radius
 from keras_curv.network.network import Evaluation, Network
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS
 from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma
 from keras_curv.threats.confined import Reach, plain_minorant
 
-_ROWS, _EACH = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
-_CLASS = tf.TensorSpec((None,), tf.int32)
-_ITERATE = dual.Iterate(_ROWS, _ROWS, _ROWS, steps=_CLASS)
+_ITERATE = dual.Iterate(ROWS, ROWS, ROWS, steps=CLASS)
 # What a step is called with, see there; and limits.
-IN_BALL = (_ROWS, _CLASS, _CLASS, _EACH, _EACH, _EACH, _ITERATE)
-IN_LIMITED_BALL = (*IN_BALL, Reach(_ROWS, _ROWS, _ROWS, _ROWS, cost=_EACH))
+IN_BALL = (ROWS, CLASS, CLASS, EACH, EACH, EACH, _ITERATE)
+IN_LIMITED_BALL = (*IN_BALL, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
 
 
 class BallStep:

@@ -19,6 +19,7 @@ from keras_curv import dual
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.proved_radius import proved_radius
 from keras_curv.network.network import Evaluation, Network
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS
 from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
@@ -93,11 +94,10 @@ class Found(NamedTuple):
     sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
-_ROWS, _EACH = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
-_CLASS, _RIVALS = (tf.TensorSpec(shape, tf.int32) for shape in ((None,), (None, None)))
+_RIVALS = tf.TensorSpec((None, None), tf.int32)
 # What a search is called with: x0, label, rivals, curvature, taken_off, reach; and limits.
-SEARCHED = (_ROWS, _CLASS, _RIVALS, _ROWS, _ROWS, _EACH)
-LIMITED = (*SEARCHED, Reach(_ROWS, _ROWS, _ROWS, _ROWS, cost=_EACH))
+SEARCHED = (ROWS, CLASS, _RIVALS, ROWS, ROWS, EACH)
+LIMITED = (*SEARCHED, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
 
 
 class RivalSearch:

@@ -18,6 +18,9 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.numerics.rounding import LayerNorms
 
+# Arguments of graphs, of any size: an array with rows, a number for each, a class for each.
+ROWS, EACH = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
+CLASS = tf.TensorSpec((None,), tf.int32)
 _KEPT = 32  # graphs; what is traced holds no weights, but some megabytes
 
 
@@ -71,8 +74,7 @@ def compiled(
 
     Example:
         >>> network = Network.from_weights([[[1.0, 0.0], [0.0, 1.0]]], [[1.0, 1.0]], [])
-        >>> rows = tf.TensorSpec((None, None), tf.float64)
-        >>> logits = compiled(lambda network: network.logits, network, signature=(rows,))
+        >>> logits = compiled(lambda network: network.logits, network, signature=(ROWS,))
         >>> logits(tf.zeros((1, 2), tf.float64)).numpy()
         array([[1., 1.]])
     """
@@ -96,9 +98,8 @@ def _graph(
     signature: tuple[Any, ...],
 ) -> Callable[..., Any]:
     depth = len(activations) + 1
-    matrix, vector = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
     norms = tf.TensorSpec((len(LayerNorms._fields),), tf.float64)
-    weights = Weights([matrix] * depth, [vector] * depth, [norms] * depth)
+    weights = Weights([ROWS] * depth, [EACH] * depth, [norms] * depth)
 
     def graph(weights: Weights, *args: Any) -> Any:
         return make(Argument(activations, weights), *settings)(*args)
