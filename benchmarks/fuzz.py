@@ -140,8 +140,7 @@ class Model:
                 return
             graph.read_network(
                 definition,
-                input_node="x",
-                input_shape=SHAPE,
+                inputs={"x": SHAPE},
                 output=definition.node[-1].name if definition.node else "",
                 source="fuzz",
             )

@@ -110,7 +110,7 @@ EXAMPLES.define(
     "string",
     "inputs",
     None,
-    "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set.",
+    "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: arrays named as they are, in place of x.",
 )
 EXAMPLES.define(
     "float",

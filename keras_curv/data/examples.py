@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from keras_curv.data.joined import Shaped, joined
 from keras_curv.errors import InputError
 
 _READ_AT_ONCE = 256  # examples, to find a few again
@@ -30,6 +30,8 @@ class Examples:
         fingerprint: tells these examples from others of the same name, so that no run goes on
             with others than it began with.
         path: file that they come from; None where there is none.
+        inputs: name → shape, where each example is joined of several arrays, in order of names;
+            None where it is one array.
         origin: loads them again, in whatever process it is called; None where they are in memory
             only.
     """
@@ -41,17 +43,23 @@ class Examples:
     fingerprint: str
     reshapable: bool = False
     path: str | None = None
+    inputs: Mapping[str, tuple[int, ...]] | None = None
     origin: Callable[[], Examples] | None = None
 
     @classmethod
     def from_arrays(
-        cls, name: str, x: np.ndarray, y: np.ndarray | None = None, *, reshapable: bool = False
+        cls,
+        name: str,
+        x: np.ndarray | Mapping[str, np.ndarray],
+        y: np.ndarray | None = None,
+        *,
+        reshapable: bool = False,
     ) -> Examples:
         """Makes a stream of arrays that are in memory.
 
         Args:
             name: what reports and messages call them.
-            x: numbers, `(n, …)`, n at least 1.
+            x: numbers, `(n, …)`, n at least 1; or name → such an array, for each of several inputs.
             y: integers, `(n,)`; None: no labels.
             reshapable: see above.
 
@@ -63,6 +71,11 @@ class Examples:
             >>> examples.count, examples.shape
             (3, (2,))
         """
+        inputs = None
+        if isinstance(x, Mapping):
+            arrays = {key: np.asarray(array) for key, array in x.items()}
+            inputs = {key: array.shape[1:] for key, array in arrays.items()}
+            x = joined(arrays)
         x, y = np.asarray(x), None if y is None else np.asarray(y)
         require_fitting(name, x, y)
         y = None if y is None else as_labels(y)
@@ -72,7 +85,8 @@ class Examples:
                 stop = begin + size
                 yield x[begin:stop], None if y is None else y[begin:stop]
 
-        return cls(name, len(x), x.shape[1:], batches, fingerprint_of(x, y), reshapable)
+        known = name, len(x), x.shape[1:], batches, fingerprint_of(x, y), reshapable
+        return cls(*known, inputs=inputs)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Reads all examples into memory, `(x, y)`; they must have labels."""
@@ -115,19 +129,7 @@ class Examples:
         return dataclasses.replace(self, count=limit, batches=batches, origin=origin)
 
 
-class _Shaped(Protocol):
-    """An array, or what describes one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of its numbers."""
-
-
-def require_fitting(name: str, x: _Shaped, y: _Shaped | None) -> None:
+def require_fitting(name: str, x: Shaped, y: Shaped | None) -> None:
     """Refuses arrays that are no examples, or labels of others.
 
     Args:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import math
 import os
 import pathlib
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from keras_curv.data.examples import Examples, as_labels, require_fitting
+from keras_curv.data.joined import joined, require_joinable
 from keras_curv.data.npz_file import NpzFile, StoredArray
 from keras_curv.errors import InputError, visible
 
@@ -21,10 +23,13 @@ _WHOLE = 2**30  # bytes: what is larger is known by the examples that are asked 
 _IN_MEMORY = 2**29  # bytes: smaller files are read at once
 _DENSEST = 200  # times its packed size: no larger array beyond _WHOLE is unpacked
 _PIECE = 2**22  # bytes
+_INPUTS = 2**8  # arrays; no model that is read has more
 
 
 def load_npz(path: str, limit: int | None = None) -> Examples:
     """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file.
+
+    Where there is no `x`, each array but `y` is one of several inputs, by its name.
 
     Args:
         path: of the file. Of half a GiB or more it is read a batch at a time, and must stay as it
@@ -32,8 +37,9 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
         limit: only the first so many; of a large file, no more is read.
 
     Raises:
-        InputError: there is no such file, it is no npz file, it has no array `x`, an array does not
-            hold numbers, or stands for far more than is stored, or `y` has another length.
+        InputError: there is no such file, it is no npz file, it has neither an array `x` nor
+            several, an array does not hold numbers, or stands for far more than is stored, or two
+            differ in length.
 
     Example:
         >>> import tempfile
@@ -46,17 +52,18 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
     with _readable(path):
         state = _state(path)
         with NpzFile(path) as file:
-            x, y = file.described("x"), file.described("y")
-            if x is None:
-                names = ", ".join(file.names[:99]) or "none"
-                raise InputError(f"{path} has no array 'x'; it has: {names}")
-            require_fitting(path, x, y)
-            arrays = [array for array in (x, y) if array is not None]
-            count = x.shape[0]
+            x, y = _inputs(path, file), file.described("y")
+            inputs = None if "x" in x else {name: array.shape[1:] for name, array in x.items()}
+            known = x["x"] if inputs is None else _as_one(path, x)
+            require_fitting(path, known, y)
+            arrays = [*x.values(), *([] if y is None else [y])]
+            count = known.shape[0]
             if limit is not None and sum(array.size for array in arrays) > _WHOLE:
                 count = min(count, max(limit, 1))
             if sum(array.size for array in arrays) <= _IN_MEMORY:
-                held = Examples.from_arrays(path, *(file.whole(array) for array in arrays))
+                whole = {name: file.whole(array) for name, array in x.items()}
+                labels = None if y is None else file.whole(y)
+                held = Examples.from_arrays(path, whole.get("x", whole), labels)
                 return _named(held, path, limit)
             for array in arrays:
                 _require_stored(array, count)
@@ -67,10 +74,35 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
             if _state(path) != state:
                 raise InputError(f"{path} changed since its examples were first read; try again")
             labels = file.rows(y, size, start, count) if y else itertools.repeat(None)
-            for part, label in zip(file.rows(x, size, start, count), labels, strict=False):
-                yield part, None if label is None else as_labels(label)
+            parts = zip(
+                *(file.rows(array, size, start, count) for array in x.values()), strict=True
+            )
+            for part, label in zip(parts, labels, strict=False):
+                held = part[0] if inputs is None else joined(dict(zip(inputs, part, strict=True)))
+                yield held, None if label is None else as_labels(label)
 
-    return _named(Examples(path, count, x.shape[1:], batches, fingerprint), path, limit)
+    examples = Examples(path, count, known.shape[1:], batches, fingerprint, inputs=inputs)
+    return _named(examples, path, limit)
+
+
+def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
+    """The array `x`; where there is none, the others of which each may be an input, by name."""
+    names = ["x"] if "x" in file.names else sorted({*file.names} - {"y"})
+    if names != ["x"] and not 2 <= len(names) <= _INPUTS:
+        known = ", ".join(file.names[:99]) or "none"
+        raise InputError(f"{path} has no array 'x'; it has: {known}")
+    described = {name: file.described(name) for name in names}
+    return {name: array for name, array in described.items() if array is not None}
+
+
+def _as_one(path: str, arrays: dict[str, StoredArray]) -> StoredArray:
+    """What several arrays are when they are joined."""
+    require_joinable(
+        f"{path} has no array 'x', and as several inputs its arrays do not fit", arrays
+    )
+    first, *_ = arrays.values()
+    total = sum(math.prod(array.shape[1:]) for array in arrays.values())
+    return first._replace(shape=(first.shape[0], total))
 
 
 def _named(examples: Examples, path: str, limit: int | None) -> Examples:

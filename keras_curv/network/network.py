@@ -367,6 +367,8 @@ def _sparse_last_axis_product(
 
 def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
     """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
+    if len(array.shape) == 2:
+        return tf.matmul(array, matrix)
     shape, (rows, columns) = tf.shape(array), tf.unstack(tf.shape(matrix))
     product = tf.matmul(tf.reshape(array, (-1, rows)), matrix)
     return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))

@@ -38,7 +38,7 @@ from keras_curv.numerics.rounding import (
     gamma,
     norm_bound,
 )
-from keras_curv.reading.limits import charge
+from keras_curv.reading.limits import charge, charge_entries
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
@@ -109,12 +109,15 @@ class Ball:
         return self.each(lambda array: array.transpose(axes))
 
     def __getitem__(self, key: Any) -> Ball:
-        return self.each(lambda array: array[key])
+        value = self.value[key]
+        charge_entries(2, value.size, "picking entries")
+        return Ball(value, self.error[key], self.served[key])
 
     def __neg__(self) -> Ball:
         return Ball(-self.value, self.error, self.served)
 
     def __add__(self, other: Ball) -> Ball:
+        charge_entries(6, max(self.value.size, other.value.size), "a sum")
         total = self.value + other.value
         virtual = total - self.value  # Knuth's TwoSum: what the sum rounded away, exactly
         lost = np.abs((self.value - (total - virtual)) + (other.value - virtual))
@@ -127,6 +130,7 @@ class Ball:
     def __mul__(self, other: Ball) -> Ball:
         if other.equals(1.0):
             return self.broadcast_to(np.broadcast_shapes(self.shape, other.shape))
+        charge_entries(8, max(self.value.size, other.value.size), "scaling")
         product = self.value * other.value
         spread = (
             np.abs(self.value) * other.error
@@ -149,12 +153,15 @@ class Ball:
         terms = self.shape[-1]
         rows = math.prod(self.shape[:-1])
         charge(rows * terms * other.shape[-1] // _density(other), "a product of two matrices")
+        charge_entries(14, self.value.size + rows * other.shape[-1], "a product of two matrices")
         size, other_size = np.abs(self.value), abs(other.value)
         error = gamma(terms + 2) * (size @ other_size) + 8.0 * terms * TINY
         if other.error.max() != 0.0:
             error = error + size @ other.error
+        most = size
         if np.any(self.error):
             error = error + self.error @ (other_size + other.error)
+            most = size + self.error
         product, error = self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4))
         # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_{n+1}: an
         # offset that is added to the sum may have been its first term.
@@ -163,7 +170,7 @@ class Ball:
         step *= gamma(terms + 1, FLOAT32_UNIT)
         away += step
         weights += away
-        served = self._size() @ away + self.served @ weights
+        served = most @ away + self.served @ weights
         served = served * ROUNDING_SLACK + 8.0 * terms * FLOAT32_TINY
         return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
 
@@ -211,29 +218,34 @@ class Ball:
 
     def rounded(self, times: int = 1) -> Ball:
         """The same, after the server has rounded it."""
+        charge_entries(3, self.value.size, "rounding")
         size = self._size()
-        served = size + self.served  # in place from here on, as weights may be many
+        # In place from here on, as weights may be many; of one number numpy makes no array.
+        served = np.asarray(size + self.served)
         nothing = served == 0.0
         served *= gamma(times, FLOAT32_UNIT)
         served += self.served
         served *= ROUNDING_SLACK
         served += 4.0 * times * FLOAT32_TINY
-        served = np.where(nothing, 0.0, served)  # what is 0 stays 0
+        served[nothing] = 0.0  # what is 0 stays 0
         size += served
         return dataclasses.replace(self, served=_infinite_beyond(served, size))
 
     def read(self) -> np.ndarray:
         """Bounds how far a number is off as an op reads it: below τ it may be taken for 0."""
-        size = self._size() + self.served
-        if scipy.sparse.issparse(size):
-            flushed = size.copy()
+        if scipy.sparse.issparse(self.value):
+            flushed = self._size() + self.served
             flushed.data = np.minimum(flushed.data, FLOAT32_TINY)
             return self.served + flushed
         least = np.abs(self.value)
         least -= self.error
         least -= self.served
+        off = np.array(self.served)
         subnormal = least < FLOAT32_TINY
-        return self.served + np.where(subnormal, np.minimum(size, FLOAT32_TINY), 0.0)
+        if subnormal.any():
+            size = (self._size() + self.served)[subnormal]
+            off[subnormal] += np.minimum(size, FLOAT32_TINY)
+        return off
 
     def overflows_float32(self) -> bool:
         """Whether a server could not hold it."""
@@ -254,12 +266,18 @@ class Ball:
     def with_rows(self, places: np.ndarray, count: int) -> Ball:
         """Row j becomes row `places[j]` of so many; the others are 0, and exactly that."""
 
+        charge_entries(4, count * math.prod(self.shape[1:]), "a larger base")
+
         def moved(rows: np.ndarray) -> np.ndarray:
             array = np.zeros((count, *rows.shape[1:]))
             array[places] = rows
             return array
 
         return self.each(moved)
+
+    def with_rows_scaled(self, factor: Ball) -> Ball:
+        """Each row of a matrix times its factor, `(rows,)`."""
+        return self * factor.reshape((-1, 1))
 
     def nonzero_rows(self) -> np.ndarray:
         """Whether anything in each row of a matrix may differ from 0, `(rows,)`."""
@@ -292,5 +310,6 @@ def _density(ball: Ball) -> int:
 
 
 def _infinite_beyond(served: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Where a server's numbers may overflow, they may be anything; NaN is among them."""
-    return np.where(size <= _FLOAT32_MOST, served, np.inf)
+    """The same array: infinite where a server's numbers may overflow, NaN among them."""
+    served[~(size <= _FLOAT32_MOST)] = np.inf
+    return served

@@ -14,6 +14,8 @@ from tensorflow.core.protobuf import config_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.reading import server
+from keras_curv.reading.inputs import Inputs
+from keras_curv.reading.nodes import node_name
 
 _ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
 _AS_WRITTEN = config_pb2.ConfigProto()
@@ -22,15 +24,14 @@ _AS_WRITTEN.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOpti
 
 
 def calls_of(
-    answer: server.Answer, tensors: list[str], spec: tf.TensorSpec, source: str
+    answer: server.Answer, tensors: list[str], inputs: Inputs
 ) -> list[Callable[[tf.Tensor], tf.Tensor]]:
     """Returns functions that run the flat graph on a batch, each up to one tensor.
 
     Args:
         answer: the flat graph, which has been read. Attributes without a value are taken off.
         tensors: their names.
-        spec: of what a client sends.
-        source: for messages.
+        inputs: what a client sends.
 
     Raises:
         InputError: TensorFlow does not take the graph; of the functions, that it fails on a batch.
@@ -38,6 +39,7 @@ def calls_of(
     for node in answer.definition.node:
         for name in [name for name in node.attr if node.attr[name].WhichOneof("value") is None]:
             del node.attr[name]  # a rule has asked for it
+    source, places = inputs.source, [*answer.given.values()]
     outputs = [name if ":" in name else f"{name}:0" for name in tensors]
     flat = tf.Graph()
     try:
@@ -49,24 +51,28 @@ def calls_of(
         raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
     session = tf.compat.v1.Session(graph=flat, config=_AS_WRITTEN)
 
-    def alone(x: tf.Tensor) -> list[tf.Tensor]:
-        """Without the placeholder, which XLA does not know."""
+    def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Without the placeholders, which XLA does not know."""
         definition = type(answer.definition)(versions=answer.definition.versions)
-        definition.node.extend(n for n in answer.definition.node if n.name != answer.given)
-        return tf.graph_util.import_graph_def(definition, {answer.given: x}, outputs, name="served")
+        definition.node.extend(n for n in answer.definition.node if n.name not in places)
+        read = {node_name(tensor) for node in definition.node for tensor in node.input}
+        given = {p: part for p, part in zip(places, parts, strict=True) if p in read}
+        return tf.graph_util.import_graph_def(definition, given, outputs, name="served")
 
-    compiled = tf.function(alone, input_signature=[spec], autograph=False, jit_compile=True)
+    specs = [[*inputs.specs.values()]]
+    compiled = tf.function(alone, input_signature=specs, autograph=False, jit_compile=True)
 
     def up_to(place: int) -> Callable[[tf.Tensor], tf.Tensor]:
         def call(x: tf.Tensor) -> tf.Tensor:
             try:
+                parts = inputs.split(np.asarray(x))
                 try:
-                    given = {f"{answer.given}:0": np.asarray(x)}
+                    given = {f"{place}:0": part for place, part in zip(places, parts, strict=True)}
                     return tf.constant(session.run(fetched[place], given))
                 except tf.errors.OpError as error:
                     if _ONLY_COMPILED not in str(error):
                         raise
-                    return compiled(x)[place]
+                    return compiled([tf.constant(part) for part in parts])[place]
             except (tf.errors.OpError, TypeError, ValueError) as error:
                 raise InputError(f"{source}: its signature fails: {_line(error)}") from error
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -55,6 +55,7 @@ from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, n
 
 _SPARSE_FROM = 2**22  # entries of a matrix that branches meet in, where few of them are stored
 _FEW = 8  # of so many entries one
+_Matrix = TypeVar("_Matrix", Ball, SparseBall)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +120,8 @@ class Flow:
     def is_base(self) -> bool:
         """Whether nothing has been done to the base."""
         in_order = self.kernel is None and np.array_equal(self.order, np.arange(self.base))
-        return (
-            len(self.sources) == 1
-            and in_order
-            and self.scale.equals(1.0)
-            and self.shift.equals(0.0)
-        )
+        untouched = self.scale.equals(1.0) and self.shift.equals(0.0)
+        return len(self.sources) == 1 and in_order and untouched
 
     @property
     def product(self) -> Ball | SparseBall:
@@ -312,19 +309,21 @@ class Flow:
     def _dense_product(self, kernel: Ball) -> Ball:
         if isinstance(self.kernel, Ball):
             return self.kernel @ kernel
-        scale = self.scale.reshape((-1, 1))
-        rows = kernel.dense().rounded(kernel.shape[0] + 1)  # the terms of a sum
-        rows = rows * scale if not self.scale.equals(1.0) else rows
-        in_order = np.array_equal(self.order, np.arange(self.base))
-        return rows if in_order else rows.with_rows(self.order, self.base)
+        terms = kernel.shape[0] + 1  # of a sum
+        if scipy.sparse.issparse(kernel.value):
+            return self._of_base(SparseBall.of(kernel).rounded(terms)).dense()
+        return self._of_base(kernel.rounded(terms))
 
     def _sparse_product(self, kernel: Ball) -> SparseBall:
         rows = SparseBall.of(kernel)
-        if self.kernel is not None:
-            before = self.kernel
-            return (SparseBall.of(before) if isinstance(before, Ball) else before) @ rows
-        rows = rows.rounded(rows.terms + 1)
-        rows = rows.with_rows_scaled(self.scale) if not self.scale.equals(1.0) else rows
+        if self.kernel is None:
+            return self._of_base(rows.rounded(rows.terms + 1))
+        before = self.kernel
+        return (SparseBall.of(before) if isinstance(before, Ball) else before) @ rows
+
+    def _of_base(self, rows: _Matrix) -> _Matrix:
+        """A matrix for the base in place of one for its entries as they are picked and scaled."""
+        rows = rows.with_rows_scaled(self.scale)
         in_order = np.array_equal(self.order, np.arange(self.base))
         return rows if in_order else rows.with_rows(self.order, self.base)
 

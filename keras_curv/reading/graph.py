@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from keras_curv.reading.chain import chain
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import (
     CLASSES,
+    NODE,
     NODES,
     OP,
     PASS,
@@ -54,17 +55,15 @@ _HEAD_OPS = ("Sigmoid", "Softmax", "LogSoftmax")
 def read_network(
     definition: graph_pb2.GraphDef,
     *,
-    input_node: str,
-    input_shape: tuple[int, ...],
+    inputs: Mapping[str, tuple[int, ...]],
     output: str,
     source: str,
 ) -> tuple[Network, str]:
-    """Reads a flat graph of constants and one placeholder.
+    """Reads a flat graph of constants and placeholders.
 
     Args:
         definition: without functions or variables.
-        input_node: the placeholder.
-        input_shape: of one example.
+        inputs: placeholder → shape of one example, in the order in which they are one vector.
         output: the tensor with logits, or with what a head of `HEADS` makes of them.
         source: for messages.
 
@@ -76,7 +75,8 @@ def read_network(
     """
     try:
         require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
-        values: dict[str, object] = {input_node: Flow.input(input_shape)}
+        charge(NODE * len(definition.node), "it")
+        values: dict[str, Any] = _slices(inputs)
         nodes = {node.name: node for node in definition.node}
         needed = _in_order(nodes, output.split(":")[0])
         nodes = patterns.contracted({name: nodes[name] for name in needed})
@@ -88,7 +88,11 @@ def read_network(
     for name in unread:  # before any work
         with _naming(nodes[name], source):
             require_rule(nodes[name])
-    held = _entries(values[input_node])
+    try:
+        charge(OP * sum(nodes[name].op != "Const" for name in unread), "its graph")
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    held = sum(_entries(values[name]) for name in inputs)
     readers = collections.Counter(i for name in unread for i in _arguments(nodes[name]))
     shared: set[str] = set()  # whose numbers another value holds too
     for name in unread:
@@ -99,7 +103,7 @@ def read_network(
             size = 0 if node.op in _SAME else _entries(values[name])
             if node.op != "Const":
                 vector = _vector(values[name]) if size else 0
-                charge(OP + size * PASS + vector * VECTOR_PASS, "it")
+                charge(size * PASS + vector * VECTOR_PASS, "it")
             readers.subtract(given)
             for i in {i for i in given if not readers[i]}:
                 held -= 0 if i in shared else _entries(values[i])
@@ -119,6 +123,16 @@ def read_network(
             return _finish(flow)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
+
+
+def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Each of several inputs as its part of the one vector that all of them are."""
+    ends = np.cumsum([0, *(math.prod(shape) for shape in inputs.values())])
+    whole = Flow.input((int(ends[-1]),))
+    return {
+        name: whole.rearranged(np.arange(start, start + math.prod(shape)).reshape(shape))
+        for start, (name, shape) in zip(ends[:-1], inputs.items(), strict=True)
+    }
 
 
 @contextlib.contextmanager

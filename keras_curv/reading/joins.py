@@ -29,10 +29,9 @@ from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import (
     EXAMPLE_ENTRIES,
-    PASS,
     STORED_ENTRIES,
     TENSOR_ENTRIES,
-    charge,
+    charge_entries,
     require_shape,
 )
 from keras_curv.reading.sparse_ball import SparseBall
@@ -42,7 +41,6 @@ from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, n
 def plus(one: Flow, other: Flow) -> Flow:
     """The sum of two flows of one shape."""
     one, other = (flow.multiplied() for flow in _over_both([one, other]))
-    charge(2 * PASS * (one.stored + other.stored), "a sum")
     terms, shifts = one.terms + other.terms, one.shifts + other.shifts + 1
     roundings = gamma(terms + shifts + 2, FLOAT32_UNIT)
     kernel = _sum(one.product, other.product, roundings)
@@ -163,5 +161,6 @@ def _sparse(kernel: Ball | SparseBall) -> SparseBall:
 
 
 def _concatenated(balls: list[Ball]) -> Ball:
+    charge_entries(4, sum(ball.value.size for ball in balls), "what is put together")
     parts = ([getattr(ball, name) for ball in balls] for name in ("value", "error", "served"))
     return Ball(*(np.concatenate(part, axis=-1) for part in parts))

@@ -33,13 +33,15 @@ CLASSES = 1024  # each is held against every other
 INDEX_BLOCKS = 2**12  # of variables.index; TensorFlow makes one for each 256 KiB
 KEY_BYTES = 2**12  # of the name of one variable in it; INDEX_BYTES of all, written out
 FUNCTIONS = 2**12  # calls of functions that are written out
+INPUTS = 2**8  # of a signature
 AXES = 16  # of any shape that is written down
-WORK = 2**33  # multiplications, to read a model; some seconds
+WORK = 3 * 2**32  # multiplications, to read a model; some seconds
 PASS = 16  # multiplications take as long as what an op does to each weight
-OP = 2**21  # multiplications take as long as what there is to do for any op
-LAYER = 2**24  # the same for any layer
+NODE = 3 * 2**17  # multiplications take as long as finding out what a node of the graph is
+OP = 3 * 2**20  # multiplications take as long as what there is to do for any op
+LAYER = 2**25  # the same for any layer
 VECTOR_PASS = 320  # the same for each entry of an example, of which more is known
-SPARSE = 128  # multiplications of dense matrices take as long as one of sparse ones
+SPARSE = 768  # multiplications of dense matrices take as long as one of sparse ones
 
 # Multiplications and entries so far; None: nobody counts.
 _spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent", default=None)
@@ -66,6 +68,20 @@ def charge(multiplications: int, what: str) -> None:
             f"{what} takes {multiplications} multiplications: with what was read before, more than "
             f"{WORK}; use smaller layers, or put an activation between two large ones"
         )
+
+
+def charge_entries(passes: int, entries: int, what: str) -> None:
+    """Counts work that is done to each entry before it is done.
+
+    Args:
+        passes: how often as much is done as an op does to each weight.
+        entries: how many there are.
+        what: for the message.
+
+    Raises:
+        InputError: it is more than reading a model may take.
+    """
+    charge(passes * PASS * entries, what)
 
 
 def affords(multiplications: int) -> bool:

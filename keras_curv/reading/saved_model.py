@@ -10,7 +10,7 @@ Instead:
 4. only then let TensorFlow have it, to run examples through it and through the network that was
    read, and refuse on disagreement beyond rounding. The op rules are the proof; this is its test.
 
-A live Keras model is traced here, and goes through the last three steps the same way.
+A live Keras model is traced (`live_model.py`), and goes through the last three steps the same way.
 """
 
 from __future__ import annotations
@@ -19,32 +19,27 @@ import copy
 import dataclasses
 import functools
 import hashlib
-import itertools
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.network.activation import Activation
 from keras_curv.network.network import Network
-from keras_curv.reading import graph, meta_graph, server
+from keras_curv.reading import graph, live_model, meta_graph, server
 from keras_curv.reading.execution import calls_of
 from keras_curv.reading.files import GRAPH, ModelFiles
-from keras_curv.reading.inlining import Inliner
-from keras_curv.reading.nodes import attribute
-from keras_curv.reading.outputs import Output, logits_of
+from keras_curv.reading.inputs import Inputs
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
 _ALONE = 8  # inputs that are also served in a batch of their own, of all kinds that are tried
 _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
-_CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
 _ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
@@ -56,8 +51,8 @@ class ServedModel:
     Attributes:
         network: the mathematics.
         head: what the served output applies to the logits, a name in `graph.HEADS`.
-        input_shape: of one example, without the batch.
-        input_dtype: what the signature takes.
+        inputs: names, shapes and type of what the signature takes. Of several inputs the network
+            takes one vector: each flattened, one after the other, in the order of sorted names.
         call: the signature: `(n, *input_shape)` of `input_dtype` → `(n, outputs)`.
         call_logits: the same up to the head; None where there is none.
         source: the directory, or the Keras model's name.
@@ -67,13 +62,22 @@ class ServedModel:
 
     network: Network
     head: str
-    input_shape: tuple[int, ...]
-    input_dtype: tf.DType
+    inputs: Inputs
     call: Callable[[tf.Tensor], tf.Tensor]
     source: str
     signature: str = ""
     fingerprint: str = ""
     call_logits: Callable[[tf.Tensor], tf.Tensor] | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example, without the batch; of several inputs, `(total,)`."""
+        return self.inputs.shape
+
+    @property
+    def input_dtype(self) -> tf.DType:
+        """What the signature takes."""
+        return self.inputs.dtype
 
     def check(self, x: np.ndarray) -> None:
         """Holds the network against the signature, on these inputs and on others near them.
@@ -207,21 +211,11 @@ def read(
 
 
 def _read_live(model: Any, output_name: str | None) -> ServedModel:
-    inputs = getattr(model, "inputs", None)
-    if not inputs:
-        raise InputError(
-            f"{model!r} is not a built Keras model: give it an Input, call it once on data, "
-            "or pass a SavedModel directory"
-        )
-    if len(inputs) != 1:
-        raise InputError(
-            f"the model {model.name!r} has {len(inputs)} inputs; certificates need exactly one"
-        )
-    spec = tf.TensorSpec((None, *inputs[0].shape[1:]), tf.as_dtype(inputs[0].dtype))
-    function = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
-    served = _read_answer(_live_answer(function, str(model.name), output_name), str(model.name))
+    answer = live_model.answer(model, output_name)
+    served = _read_answer(answer, str(model.name))
     network = served.network
     around = [served.head, served.input_shape, served.input_dtype.name, network.sizes]
+    around += [served.inputs.shapes] if len(served.inputs.specs) > 1 else []
     digest = hashlib.sha256(repr([*around, *(a.name for a in network.activations)]).encode())
     for affine in network.affines:
         stored = affine.stored_bytes()
@@ -311,77 +305,29 @@ def version_number(name: str) -> int | None:
     return number if number < 2**63 else None
 
 
-def _live_answer(function: Any, source: str, output_name: str | None) -> server.Answer:
-    """The flat graph of a function that was traced here, its variables as they are now."""
-    definition = function.graph.as_graph_def()
-    captured = {inner.op.name: outer for outer, inner in function.graph.captures}
-    bodies = [definition.node, *(each.node_def for each in definition.library.function)]
-    for node in itertools.chain(*bodies):
-        if node.op.startswith(_CHANGING):
-            raise InputError(f"{source}: it changes variables (node {node.name!r})")
-    for node in definition.node:
-        if node.name in captured and captured[node.name].dtype != tf.resource:
-            constant = tf.make_tensor_proto(captured[node.name].numpy())
-            attributes = {
-                "value": attr_value_pb2.AttrValue(tensor=constant),
-                "dtype": node.attr["dtype"],
-            }
-            node.CopyFrom(node_def_pb2.NodeDef(name=node.name, op="Const", attr=attributes))
-
-    def value(handle: node_def_pb2.NodeDef, dtype: int) -> np.ndarray:
-        resource = captured[handle.name]
-        return tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.as_dtype(dtype)).numpy()
-
-    try:
-        inliner = Inliner(definition, value)
-        given = inliner.write(function.inputs[0].op.name)
-        returned = logits_of(_live_outputs(function), output_name)
-        return server.Answer(inliner.flat, given, inliner.write(returned))
-    except (InputError, *server.MALFORMED) as error:
-        raise InputError(f"{source}: {error}") from error
-
-
-def _live_outputs(function: Any) -> Iterator[Output]:
-    structured = function.structured_outputs
-    names = [f"output_{place}" for place in range(len(function.outputs))]
-    if isinstance(structured, dict):
-        parts = sorted(structured.items())  # in which order they are flattened
-        names = [
-            name if leaf is part else "" for name, part in parts for leaf in tf.nest.flatten(part)
-        ]
-    for name, tensor in zip(names, function.outputs, strict=True):
-        yield Output(name, tensor.dtype, tensor.shape, tensor.name)
-
-
 def _read_answer(answer: server.Answer, source: str) -> ServedModel:
     """Reads a flat graph, then gives it to TensorFlow."""
     definition = answer.definition
-    (placeholder,) = (node for node in definition.node if node.name == answer.given)
-    dtype = tf.as_dtype(attribute(placeholder, "dtype").type)
-    shape = tf.TensorShape(attribute(placeholder, "shape").shape)
-    if shape.rank is None or None in shape[1:]:
-        raise InputError(f"{source}: the input shape {shape} must be known, all but the batch")
+    inputs = Inputs.of(definition, answer.given, source)
     network, head = graph.read_network(
         definition,
-        input_node=answer.given,
-        input_shape=tuple(shape[1:]),
+        inputs=dict(zip(answer.given.values(), inputs.shapes.values(), strict=True)),
         output=answer.returned,
         source=source,
     )
-    if dtype not in _INPUT_DTYPES:
+    if inputs.dtype not in _INPUT_DTYPES:
         raise InputError(
-            f"{source}: inputs of type {dtype.name} are not supported; use one of "
+            f"{source}: inputs of type {inputs.dtype.name} are not supported; use one of "
             f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
         )
     tensors = [answer.returned]
     if head != "logits":
         tensors.append(graph.before_head(definition, answer.returned))
-    calls = calls_of(answer, tensors, tf.TensorSpec(shape, dtype), source)
+    calls = calls_of(answer, tensors, inputs)
     return ServedModel(
         network=network,
         head=head,
-        input_shape=tuple(shape[1:]),
-        input_dtype=dtype,
+        inputs=inputs,
         call=calls[0],
         call_logits=None if head == "logits" else calls[1],
         source=source,

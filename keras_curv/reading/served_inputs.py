@@ -55,7 +55,8 @@ class ServedInputs:
         """One batch; the first is also run through the model's own signature.
 
         Args:
-            x: `(n, *input shape)`, in the model's own units.
+            x: `(n, *input shape)`, in the model's own units; of several inputs `(n, total)`, joined
+                in the order of `ServedModel.inputs`, or name → array.
             y: `(n,)` integers, or None.
             first_index: of the first example, for messages.
 
@@ -63,7 +64,7 @@ class ServedInputs:
             InputError: wrong shape, NaN or infinite entries, what the model's dtype cannot hold,
                 labels out of range, or a model whose signature disagrees with what was read.
         """
-        converted, moved = self._as_served(np.asarray(x), first_index)
+        converted, moved = self._as_served(self._served.inputs.joined(x), first_index)
         label = None if y is None else self._labels(np.asarray(y), len(converted), first_index)
         self._check_signature(converted)
         return CheckedInputs(self._flat(converted), label, moved)
@@ -87,7 +88,7 @@ class ServedInputs:
         if x.ndim == 0 or x.shape[1:] != served.input_shape:
             raise InputError(
                 f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
-                f"{served.input_shape}; reshape x to (n, {plain_shape(served.input_shape)})"
+                f"{served.inputs}; reshape x to (n, {plain_shape(served.input_shape)})"
             )
         if x.dtype.kind not in "fiu":
             raise InputError(f"x must hold numbers. Received: {x.dtype}")

@@ -8,7 +8,7 @@ files, or the model is refused:
   once and as it is, and does no more; the init op does nothing;
 - every variable is its own; what it is restored to has the type and shape that it says;
 - no signature has an op that could change a variable, or reach outside (`pure_ops.py`);
-- what a client sends is one tensor, and what it gets is written out by `inlining.py`.
+- what a client sends goes to places of its own, and what it gets is written out by `inlining.py`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Answer(NamedTuple):
     """The flat graph by which a signature is answered.
 
     Attributes:
-        definition: of ops, constants and one placeholder.
-        given: the placeholder's node.
+        definition: of ops, constants and placeholders.
+        given: name of each input → its placeholder; names sorted.
         returned: the tensor with the logits, or with what a head makes of them.
     """
 
     definition: graph_pb2.GraphDef
-    given: str
+    given: dict[str, str]
     returned: str
 
 
@@ -115,21 +115,28 @@ class _Server:
             raise InputError("it refers to asset files; they are not allowed")
         self._require_nothing_changed()
         definition = self._meta.signature_def[signature]
-        inputs = sorted(info.name for info in definition.inputs.values())
-        if len(inputs) != 1:
-            raise InputError(
-                f"the signature has {len(inputs)} inputs ({', '.join(inputs)}); "
-                "certificates need exactly one"
-            )
-        given, (info,) = self._nodes[node_name(inputs[0])], definition.inputs.values()
-        if inputs[0] != f"{given.name}:0" or given.op != "Placeholder" or given.input:
-            raise InputError(f"{inputs[0]!r} is not a place for what a client sends")
-        if info.dtype != given.attr["dtype"].type or definition.defaults:
-            raise InputError("what a client sends would be replaced, or be of another type")
+        places = self._places(definition)
         inliner = Inliner(self._meta.graph_def, self._restored)
-        placeholder = inliner.write(given.name)
+        given = {name: inliner.write(place) for name, place in places.items()}
         returned = inliner.write(logits_of(self._outputs(definition), output_name))
-        return Answer(inliner.flat, placeholder, returned)
+        return Answer(inliner.flat, given, returned)
+
+    def _places(self, definition: meta_graph_pb2.SignatureDef) -> dict[str, str]:
+        """Name of each input → the node that it goes to; names sorted."""
+        inputs = dict(sorted(definition.inputs.items()))
+        limits.require_at_most(len(inputs), limits.INPUTS, "the number of inputs")
+        if not inputs:
+            raise InputError("the signature has no input; certificates need one, or several")
+        for info in inputs.values():
+            place = self._nodes[node_name(info.name)]
+            if info.name != f"{place.name}:0" or place.op != "Placeholder" or place.input:
+                raise InputError(f"{info.name!r} is not a place for what a client sends")
+            if info.dtype != place.attr["dtype"].type or definition.defaults:
+                raise InputError("what a client sends would be replaced, or be of another type")
+        places = {name: node_name(info.name) for name, info in inputs.items()}
+        if len(set(places.values())) < len(places):
+            raise InputError(f"inputs {', '.join(places)} are not each of one place of their own")
+        return places
 
     def _outputs(self, definition: meta_graph_pb2.SignatureDef) -> Iterator[Output]:
         for name, info in sorted(definition.outputs.items()):

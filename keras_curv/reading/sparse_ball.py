@@ -13,7 +13,7 @@ import scipy.sparse
 
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, ROUNDING_SLACK, TINY, gamma
 from keras_curv.reading.ball import Ball
-from keras_curv.reading.limits import PRODUCTS, SPARSE, charge, require_at_most
+from keras_curv.reading.limits import PRODUCTS, SPARSE, charge, charge_entries, require_at_most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,6 +45,7 @@ class SparseBall:
         cls, places: scipy.sparse.csr_array, arrays: Iterable[scipy.sparse.csr_array]
     ) -> SparseBall:
         """The arrays, whose entries are among the places."""
+        charge_entries(8, places.nnz, "a sparse matrix")
         places.sort_indices()
         return cls(places, Ball(*(_entries_at(places, array) for array in arrays)))
 
@@ -65,6 +66,7 @@ class SparseBall:
 
     def dense(self) -> Ball:
         """The same, entry by entry."""
+        charge_entries(8, self.shape[0] * self.shape[1], "a dense matrix")
         parts = self.entries.value, self.entries.error, self.entries.served
         return Ball(*(self._matrix(part).toarray() for part in parts))
 
@@ -122,31 +124,47 @@ class SparseBall:
         require_at_most(products, PRODUCTS, what)
         charge(products * SPARSE, what.rstrip(","))
         terms = other.terms
-        size, other_size = abs(self.value), abs(other.value)
-        error, other_error = self._matrix(self.entries.error), other._matrix(other.entries.error)
-        real, weights = size + error, other_size + other_error
-        off = gamma(terms + 2) * (size @ other_size) + size @ other_error + error @ weights
-        away = other._matrix(other.entries.read())
-        away = away + gamma(terms + 1, FLOAT32_UNIT) * (weights + away)
-        served = (real @ away + self.served @ (weights + away)) * ROUNDING_SLACK
         places = _ones(self.places) @ _ones(other.places)
-        arrays = self.value @ other.value, off * (1.0 + 2.0 * gamma(terms + 8)), served
-        product = self._of(places, arrays)
+        places.sort_indices()
+
+        def product(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+            if not (one.any() and two.any()):
+                return np.zeros(places.nnz)
+            return _entries_at(places, self._matrix(one) @ other._matrix(two))
+
+        value, other_value = self.entries.value, other.entries.value
+        error, other_error = self.entries.error, other.entries.error
+        size, other_size = np.abs(value), np.abs(other_value)
+        real, weights = size + error, other_size + other_error
+        off = gamma(terms + 2) * product(size, other_size) + product(size, other_error)
+        off = (off + product(error, weights)) * (1.0 + 2.0 * gamma(terms + 8))
+        away = other.entries.read()
+        away = away + gamma(terms + 1, FLOAT32_UNIT) * (weights + away)
+        served = product(real, away) + product(self.entries.served, weights + away)
         entries = Ball(
-            product.entries.value,
-            product.entries.error + 8.0 * terms * TINY,
-            product.entries.served + 8.0 * terms * FLOAT32_TINY,
+            product(value, other_value),
+            off + 8.0 * terms * TINY,
+            served * ROUNDING_SLACK + 8.0 * terms * FLOAT32_TINY,
         )
-        return dataclasses.replace(product, entries=entries.rounded())
+        return SparseBall(places, entries.rounded())
 
     def aligned(self, other: SparseBall) -> tuple[SparseBall, SparseBall]:
         """Both with the places of both."""
+        charge_entries(10, self.places.nnz + other.places.nnz, "a sum")
         places = _ones(self.places) + _ones(other.places)
-        parts = [
-            [each._matrix(e) for e in (each.entries.value, each.entries.error, each.entries.served)]
-            for each in (self, other)
-        ]
-        return self._of(places, parts[0]), self._of(places, parts[1])
+        places.sort_indices()
+        return self._spread(places), other._spread(places)
+
+    def _spread(self, places: scipy.sparse.csr_array) -> SparseBall:
+        """The same with more places."""
+        at = np.searchsorted(_keys(places), _keys(self.places))
+
+        def spread(entries: np.ndarray) -> np.ndarray:
+            found = np.zeros(places.nnz)
+            found[at] = entries
+            return found
+
+        return SparseBall(places, self.entries.each(spread))
 
     @classmethod
     def side_by_side(cls, balls: list[SparseBall]) -> SparseBall:
@@ -166,6 +184,7 @@ class SparseBall:
     def _moved(
         self, move: Callable[[scipy.sparse.csr_array], scipy.sparse.csr_array]
     ) -> SparseBall:
+        charge_entries(9, self.places.nnz, "a rearrangement")
         # Numbered from 1, the entries say where each of them has gone.
         places = move(self._matrix(np.arange(1.0, self.places.nnz + 1.0)))
         places.sort_indices()
@@ -179,6 +198,10 @@ def _ones(places: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
 
 def _entries_at(places: scipy.sparse.csr_array, array: scipy.sparse.csr_array) -> np.ndarray:
     """The entries of the array at each of the places; it has none elsewhere."""
+    array.sort_indices()
+    if np.array_equal(array.indptr, places.indptr):
+        if np.array_equal(array.indices, places.indices):
+            return array.data
     found, stored = np.zeros(places.nnz), array.data != 0.0
     found[np.searchsorted(_keys(places), _keys(array)[stored])] = array.data[stored]
     return found

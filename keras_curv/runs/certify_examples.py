@@ -37,8 +37,8 @@ def certify_examples(
 
     Args:
         model: as for `certify`.
-        examples: arrays `(x, y)`, or `(x, None)` without labels; or a stream of batches, see
-            `data.load` and `data.load_npz`.
+        examples: arrays `(x, y)`, or `(x, None)` without labels, x as for `certify`; or a stream
+            of batches, see `data.load` and `data.load_npz`.
         options: how, at which radii, and which files to write.
         **changes: fields of `ExampleOptions`, by name.
 
@@ -225,12 +225,18 @@ def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndar
         return tuple(n for n in shape if n != 1)
 
     wanted, have = served.input_shape, tuple(examples.shape)
+    if examples.inputs is not None:
+        if len(served.inputs.specs) == 1:
+            names = ", ".join(examples.inputs)
+            raise InputError(f"{examples.name} has no array 'x'; it has: {names}")
+        served.inputs.require(examples.inputs, examples.name)
+        return lambda x: x.reshape((len(x), *wanted))
     flattened = wanted == (int(np.prod(have)),)
     if have == wanted:
         return lambda x: x
     if examples.reshapable and (plain(have) == plain(wanted) or flattened):
         return lambda x: x.reshape((len(x), *wanted))
     raise InputError(
-        f"examples of {examples.name} have shape {have}, but {served.source} takes {wanted}; "
-        f"reshape x to (n, {plain_shape(wanted)})"
+        f"examples of {examples.name} have shape {have}, but {served.source} takes "
+        f"{served.inputs}; reshape x to (n, {plain_shape(wanted)})"
     )

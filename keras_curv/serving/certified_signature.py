@@ -72,6 +72,10 @@ def certified_serving(
             f"a SavedModel cannot be exported again; give the built Keras model. Received: {base}"
         )
     served = saved_model.read(base)
+    if len(served.inputs.specs) > 1:
+        raise InputError(
+            f"{served.source} takes {served.inputs}; certified serving is of models of one input"
+        )
     if served.head != "logits":
         raise InputError(
             f"{served.source} ends in {served.head}; give the model that ends in logits"

@@ -149,6 +149,12 @@ class Versions:
         return known
 
     def _read(self, version: str, signature: str, inputs: list[str]) -> Model | Refusal:
+        if len(inputs) > 1:
+            what = (
+                f"{self._directories[version]}: {signature!r} takes {len(inputs)} inputs; logged "
+                "requests to models of one are certified"
+            )
+            return Refusal(Reason.MODEL_REFUSED, what, version)
         try:
             certifier = Certifier(
                 str(self._directories[version]), signature=signature, **self._options

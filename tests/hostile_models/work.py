@@ -157,6 +157,29 @@ def _carried(x):
     return x[:, -3:]
 
 
+def _rolled(x, w):
+    x = x @ w
+    for _ in range(200):
+        x = tf.concat([x[:, 1:], x[:, :1]], axis=1)
+    return x[:, :3]
+
+
+def _pooled(x):
+    for _ in range(60):
+        x = tf.nn.max_pool2d(x, 3, 1, "SAME")
+    return _flat(x)[:, :3]
+
+
+def _flipped(x, w):
+    x = tf.nn.conv2d(x, w, 1, "SAME")
+    for _ in range(300):
+        x = tf.reverse(x, [1])
+    return _flat(x)[:, :3]
+
+
+_model("200 rotations of a dense map", (3400,), _rolled, (3400, 3400))
+_model("60 max poolings of 64 × 64 × 3", (64, 64, 3), _pooled)
+_model("300 reversals of a convolution", (64, 64, 3), _flipped, (3, 3, 3, 16))
 _model("20,000 negations", (4,), _negated)
 _model("4,000 layers side by side", (4000,), _one_by_one)
 _model("400 branches in one sum", (1024,), _branches)

@@ -9,13 +9,16 @@ from keras_curv.reading import saved_model
 
 
 def answered(path, x, signature="serving_default"):
-    """What a client gets, by name, for the one input that it sends."""
+    """What a client gets, by name, for the one input that it sends, or for a mapping of several."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         meta = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
         definition = meta.signature_def[signature]
-        (given,) = definition.inputs.values()
+        places = {name: info.name for name, info in definition.inputs.items()}
+        sent = x if isinstance(x, dict) else {name: x for (name,) in [places]}
+        given = {places[name]: array for name, array in sent.items()}
+        assert len(given) == len(sent) == len(places)
         tensors = {name: info.name for name, info in definition.outputs.items()}
-        return session.run(tensors, {given.name: x})
+        return session.run(tensors, given)
 
 
 def assert_read_as_answered(path, x=None, output=None, rtol=1e-5):

@@ -118,8 +118,9 @@ def assert_not_broken(network, x, found, *, steps):
     assert np.all(margin.numpy() > 0.0)
 
 
+# crown: the dense map's bounds also ask the first layer's curvature
 @pytest.mark.parametrize(
-    ("method", "share"), [("lipschitz", 0.5), ("crc", 0.5), ("crown", 0.3), ("interval", 0.99)]
+    ("method", "share"), [("lipschitz", 0.5), ("crc", 0.5), ("crown", 0.15), ("interval", 0.99)]
 )
 def test_radii_are_smaller_than_dense_ones_but_not_by_much(pair, method, share):
     _, x, dense, sparse = pair

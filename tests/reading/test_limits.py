@@ -9,6 +9,7 @@ from hostile_models.work import CASES
 from refused import spec
 
 from keras_curv.errors import InputError
+from keras_curv.network import sparse_affine
 from keras_curv.reading import chain, flow, graph, limits, op_rules, saved_model
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.stencil import Stencil
@@ -18,9 +19,7 @@ def read(body, *shape):
     """Reads a function of `x`, without TensorFlow's part."""
     function = tf.function(body).get_concrete_function(spec(None, *shape, name="x"))
     definition, output = function.graph.as_graph_def(), function.outputs[0].name
-    return graph.read_network(
-        definition, input_node="x", input_shape=shape, output=output, source="the model"
-    )
+    return graph.read_network(definition, inputs={"x": shape}, output=output, source="the model")
 
 
 W = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
@@ -35,16 +34,20 @@ def test_more_classes_than_can_be_compared_are_refused_by_number(count):
 
 def test_products_are_charged_together(monkeypatch):
     """Each alone is small enough."""
+    monkeypatch.setattr(graph, "NODE", 0)
     monkeypatch.setattr(graph, "OP", 0)
     monkeypatch.setattr(flow, "LAYER", 0)
-    monkeypatch.setattr(limits, "WORK", 20_000)
+    monkeypatch.setattr(limits, "WORK", 60_000)
     assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
     with pytest.raises(InputError, match="op .*takes [0-9]+ multiplications: with"):
         read(lambda x: x @ W @ W @ W @ W @ W @ W, 8)
     assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
 
 
-@pytest.mark.parametrize(("module", "name"), [(graph, "OP"), (flow, "LAYER")])
+SMALL = ((graph, "NODE"), (graph, "OP"), (flow, "LAYER"))
+
+
+@pytest.mark.parametrize(("module", "name"), SMALL)
 def test_small_ops_and_layers_are_charged_too(module, name, monkeypatch):
     def body(x, many):
         for _ in range(many):
@@ -52,11 +55,45 @@ def test_small_ops_and_layers_are_charged_too(module, name, monkeypatch):
         return x @ W
 
     monkeypatch.setattr(limits, "WORK", 10 * getattr(module, name))
-    for other in {(graph, "OP"), (flow, "LAYER")} - {(module, name)}:
+    for other in set(SMALL) - {(module, name)}:
         monkeypatch.setattr(*other, 0)
     assert read(lambda x: body(x, 3), 8)[0].depth == 4
     with pytest.raises(InputError, match="takes [0-9]+ multiplications: with what was read before"):
         read(lambda x: body(x, 20), 8)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda y, x: y + tf.reverse(x, [1]),
+        lambda y, x: tf.concat([y[:, 1:], y[:, :1]], axis=1),
+        lambda y, x: y * np.float32(1.5),
+        lambda y, x: y + np.ones(8, np.float32),
+        lambda y, x: tf.reverse(y, [1]),
+    ],
+    ids=["sum", "concatenation", "scaling", "shift", "reversal"],
+)
+def test_what_an_op_does_to_each_weight_is_charged(op, sparse, monkeypatch):
+    """Where nothing is charged for the op itself."""
+    for name in ("NODE", "OP", "PASS", "VECTOR_PASS"):
+        monkeypatch.setattr(graph, name, 0)
+    monkeypatch.setattr(flow, "LAYER", 0)
+    monkeypatch.setattr(limits, "WORK", 300_000)
+    if sparse:
+        monkeypatch.setattr(flow, "_SPARSE_FROM", 0)
+        monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 0)
+
+    def body(x, many):
+        start = x if sparse else x @ W
+        y = start + tf.nn.relu(x)
+        for _ in range(many):
+            y = op(y, start)
+        return tf.nn.relu(y) @ W
+
+    read(lambda x: body(x, 2), 8)
+    with pytest.raises(InputError, match="takes [0-9]+ multiplications: with what was read before"):
+        read(lambda x: body(x, 400), 8)
 
 
 def test_layers_side_by_side_are_counted_together(monkeypatch):

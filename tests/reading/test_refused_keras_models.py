@@ -31,8 +31,8 @@ def _attending(x):
     return L.Flatten()(L.MultiHeadAttention(2, 2)(x, x))
 
 
-def _two_inputs():
-    inputs = [keras.Input((4,)), keras.Input((4,))]
+def _integers_beside():
+    inputs = [keras.Input((4,)), keras.Input((4,), dtype="int32")]
     return keras.Model(inputs, L.Dense(3)(L.Concatenate()(inputs)))
 
 
@@ -81,7 +81,7 @@ KERAS = {
         ),
         "",
     ),
-    "two inputs": (_two_inputs, "2 inputs"),
+    "integers beside": (_integers_beside, "several inputs must be of one float type"),
 }
 
 

@@ -32,15 +32,40 @@ def test_no_signature_at_all_is_said(tmp_path):
 
 
 INPUTS = {
-    "two": (
-        [spec(None, 4, name="a"), spec(None, 4, name="b")],
-        lambda a, b, n: n(a + b),
-        "2 inputs",
+    "two types": (
+        [spec(None, 4, name="b"), spec(None, 4, dtype=tf.float64, name="a")],
+        lambda b, a, n: n(b + tf.cast(a, tf.float32)),
+        "several inputs must be of one float type. They are: 'a' float64, 'b' float32",
     ),
-    "unused second": (
-        [spec(None, 4, name="a"), spec(None, 4, name="b")],
-        lambda a, b, n: n(a),
-        "2 inputs",
+    "integers beside": (
+        [spec(None, 4, name="a"), spec(None, 4, dtype=tf.int32, name="b")],
+        lambda a, b, n: n(a + tf.cast(b, tf.float32)),
+        "one float type",
+    ),
+    "two of integers": (
+        [spec(None, 4, dtype=tf.uint8, name="a"), spec(None, 4, dtype=tf.uint8, name="b")],
+        lambda a, b, n: n(tf.cast(a, tf.float32) + tf.cast(b, tf.float32)),
+        "one float type",
+    ),
+    "too large together": (
+        [spec(None, 2**18 + 4, name="a"), spec(None, 2**18, name="b")],
+        lambda a, b, n: n(a[:, :4] + b[:, :4]),
+        "524292 entries is too large",
+    ),
+    "too many": (
+        [spec(None, 4, name=f"x{place}") for place in range(257)],
+        lambda *given: given[-1](given[0]),
+        "number of inputs is too large: 257, at most 256",
+    ),
+    "one for all examples": (
+        [spec(None, 4, name="a"), spec(name="b")],
+        lambda a, b, n: n(a + b),
+        "",
+    ),
+    "unknown width beside": (
+        [spec(None, 4, name="a"), spec(None, None, name="b")],
+        lambda a, b, n: n(a + tf.reshape(b, (-1, 4))),
+        "known",
     ),
     "unknown width": ([spec(None, None)], lambda x, n: n(tf.ensure_shape(x, (None, 4))), ""),
     "unknown width, reshaped": (
@@ -64,7 +89,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("case", INPUTS)
-def test_inputs_that_are_not_one_known_tensor_are_refused(case, tmp_path):
+def test_inputs_that_are_not_of_one_known_size_and_type_are_refused(case, tmp_path):
     specs, body, word = INPUTS[case]
     assert_refused(export(tmp_path / "model", body, specs), word)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 from branching_models import BRANCHING
 from function_layer import FunctionLayer
-from keras_oracle import HEADS, SERVED_TOLERANCE, randomize
+from keras_oracle import HEADS, SERVED_TOLERANCE, eagerly, randomize
 
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
@@ -238,15 +238,12 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
     if all(activation.smooth for activation in network.activations):
         methods.append(CurvatureCertificate)
     best = np.zeros(3)
-    tf.config.run_functions_eagerly(True)
-    try:
+    with eagerly():
         for method in methods:
             options = {"max_steps": 4} if method is CurvatureCertificate else {}
             found = method(network, **options).certify(flat)
             assert np.all(found.radius > 0.0), method.name
             best = np.maximum(best, found.radius)
-    finally:
-        tf.config.run_functions_eagerly(False)
     label = network.logits(flat).numpy().argmax(axis=1)
     assert np.all(_lowest_margins(network, flat, label, 0.9999 * best, rng) > 0.0)
 

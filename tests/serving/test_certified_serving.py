@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import several_inputs
 import tensorflow as tf
 
 import keras_curv
@@ -338,6 +339,7 @@ def dense_model(last=None, hidden="tanh", dtype="float32"):
         (lambda: dense_model(last="softmax"), "ends in softmax"),
         (lambda: dense_model(last="sigmoid"), "ends in sigmoid"),
         (lambda: dense_model(dtype="float64"), "takes float64"),
+        (several_inputs.MODELS["joined"], "certified serving is of models of one input"),
         (lambda: keras.Sequential([DENSE(3)]), "not a built Keras model"),
         (lambda: "saved_models/digits", "give the built Keras model"),
     ],

@@ -3,8 +3,9 @@
 import logged
 import numpy as np
 import pytest
+import several_inputs
 from certified_requests import BAD, RADII, assert_rows_are, rows_of, run
-from logged import predict, write
+from logged import content, field, predict, write
 
 import keras_curv
 from keras_curv.errors import InputError
@@ -59,6 +60,16 @@ def test_a_model_that_cannot_be_certified_at_all(base, batches, tmp_path):
             run(path, [file])
     with pytest.raises(InputError, match="does not exist"):
         run(base / "12", [file])
+
+
+def test_a_model_of_several_inputs_is_refused(tmp_path):
+    model = several_inputs.MODELS["joined"]()
+    model.export(str(tmp_path / "model"), verbose=False)
+    x = several_inputs.examples_of(model, count=2)
+    alpha = field(2, field(1, b"alpha") + field(2, content(x["alpha"])))
+    record = predict(x["zeta"], "zeta", more=alpha)
+    with pytest.raises(InputError, match="'serving_default' takes 2 inputs; logged requests to"):
+        run(tmp_path / "model", [write(tmp_path / "log", [record])])
 
 
 def test_a_model_of_another_input_loses_everything(base, batches, tmp_path):

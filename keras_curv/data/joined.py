@@ -1,0 +1,69 @@
+"""Examples of several arrays as one vector each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from keras_curv.errors import InputError
+
+
+class Shaped(Protocol):
+    """An array, or what describes one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of its numbers."""
+
+
+def joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns each example as one vector: its arrays, flattened, in the order of names, sorted.
+
+    Args:
+        arrays: `(n, …)` of numbers, of one dtype.
+
+    Raises:
+        InputError: they do not fit together.
+
+    Example:
+        >>> joined({"b": np.zeros((2, 3)), "a": np.ones((2, 1, 2))})
+        array([[1., 1., 0., 0., 0.],
+               [1., 1., 0., 0., 0.]])
+    """
+    require_joinable("x", arrays)
+    parts = [arrays[name].reshape(len(arrays[name]), -1) for name in sorted(arrays)]
+    return np.concatenate(parts, axis=1)
+
+
+def require_joinable(source: str, arrays: Mapping[str, Shaped]) -> None:
+    """Refuses arrays that are not of the same examples, or whose numbers differ in kind.
+
+    Raises:
+        InputError: two differ in the number of examples or in dtype, or one holds no numbers.
+    """
+    if not arrays:
+        raise InputError(f"{source}: there is no array")
+    first = min(arrays)
+    for name in sorted(arrays):
+        one, other = arrays[first], arrays[name]
+        if len(other.shape) == 0 or 0 in other.shape or other.dtype.kind not in "fiu":
+            raise InputError(
+                f"{source}: {name!r} must hold numbers, (examples, …), not empty. "
+                f"Received: {other.dtype} {other.shape}"
+            )
+        if one.shape[0] != other.shape[0]:
+            raise InputError(
+                f"{source}: {first!r} has {one.shape[0]} examples, but {name!r} has "
+                f"{other.shape[0]}"
+            )
+        if one.dtype.newbyteorder("=") != other.dtype.newbyteorder("="):
+            raise InputError(
+                f"{source}: {first!r} is {one.dtype.name}, but {name!r} is {other.dtype.name}; "
+                "give all inputs in one dtype"
+            )

@@ -1,0 +1,104 @@
+"""A live Keras model → what its export would answer, its variables as they are now."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+
+from keras_curv.errors import InputError
+from keras_curv.reading import limits, server
+from keras_curv.reading.inlining import Inliner
+from keras_curv.reading.outputs import Output, logits_of
+
+_CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
+
+
+def answer(model: Any, output_name: str | None = None) -> server.Answer:
+    """Returns what a model computes, traced here.
+
+    Args:
+        model: a built Keras model, or a callable with `name` and `inputs`.
+        output_name: of the logits; None where there is no doubt.
+
+    Raises:
+        InputError: it is not built, changes variables, or has an op that cannot be written out.
+    """
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        raise InputError(
+            f"{model!r} is not a built Keras model: give it an Input, call it once on data, "
+            "or pass a SavedModel directory"
+        )
+    limits.require_at_most(len(inputs), limits.INPUTS, f"{model.name}: the number of inputs")
+    given = {_name(each): each for each in inputs}
+    if len(given) < len(inputs):
+        raise InputError(f"{model.name}: each of its inputs must have a name of its own")
+    names = sorted(given)
+    structure = inputs[0] if len(inputs) == 1 else getattr(model, "input", list(inputs))
+
+    def call(parts: list[tf.Tensor]) -> Any:
+        named = dict(zip(names, parts, strict=True))
+        x = tf.nest.map_structure(lambda each: named[_name(each)], structure)
+        return model(x, training=False)
+
+    specs = [
+        tf.TensorSpec((None, *given[name].shape[1:]), tf.as_dtype(given[name].dtype))
+        for name in names
+    ]
+    function = tf.function(call).get_concrete_function(specs)
+    return _written(function, names, str(model.name), output_name)
+
+
+def _name(given: Any) -> str:
+    """The name of an input, of which a model that has only one needs none."""
+    return str(getattr(given, "name", None) or "input")
+
+
+def _written(
+    function: Any, names: Sequence[str], source: str, output_name: str | None
+) -> server.Answer:
+    """The flat graph of a function that was traced with inputs of these names."""
+    definition = function.graph.as_graph_def()
+    captured = {inner.op.name: outer for outer, inner in function.graph.captures}
+    bodies = [definition.node, *(each.node_def for each in definition.library.function)]
+    for node in itertools.chain(*bodies):
+        if node.op.startswith(_CHANGING):
+            raise InputError(f"{source}: it changes variables (node {node.name!r})")
+    for node in definition.node:
+        if node.name in captured and captured[node.name].dtype != tf.resource:
+            constant = tf.make_tensor_proto(captured[node.name].numpy())
+            attributes = {
+                "value": attr_value_pb2.AttrValue(tensor=constant),
+                "dtype": node.attr["dtype"],
+            }
+            node.CopyFrom(node_def_pb2.NodeDef(name=node.name, op="Const", attr=attributes))
+
+    def value(handle: node_def_pb2.NodeDef, dtype: int) -> np.ndarray:
+        resource = captured[handle.name]
+        return tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.as_dtype(dtype)).numpy()
+
+    try:
+        inliner = Inliner(definition, value)
+        places = zip(names, function.inputs, strict=False)  # what it captured follows them
+        given = {name: inliner.write(place.op.name) for name, place in places}
+        returned = logits_of(_outputs(function), output_name)
+        return server.Answer(inliner.flat, given, inliner.write(returned))
+    except (InputError, *server.MALFORMED) as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def _outputs(function: Any) -> Iterator[Output]:
+    structured = function.structured_outputs
+    names = [f"output_{place}" for place in range(len(function.outputs))]
+    if isinstance(structured, dict):
+        parts = sorted(structured.items())  # in which order they are flattened
+        names = [
+            name if leaf is part else "" for name, part in parts for leaf in tf.nest.flatten(part)
+        ]
+    for name, tensor in zip(names, function.outputs, strict=True):
+        yield Output(name, tensor.dtype, tensor.shape, tensor.name)
