@@ -25,6 +25,7 @@ from .serving.options import RequestOptions as RequestOptions
 from .threats.property import Property as Property
 from .threats.threat import Threat as Threat
 from .training.callbacks import CertifiedAccuracy as CertifiedAccuracy
+from .training.carry import Carry as Carry
 from .training.clip_input import ClipInput as ClipInput
 from .training.crt_model import CRTModel as CRTModel
 from .training.recipe import Recipe as Recipe

@@ -16,13 +16,16 @@ def wrap(kind, base, ramp_steps=0):
     return CRTModel(base, 0.3, 0.1, loss=kind, ramp_steps=ramp_steps)
 
 
-def build(kind, optimizer="adam", *, hidden=((7, "tanh"),), ramp_steps=0, **options):
+def build(
+    kind, optimizer="adam", *, hidden=((7, "tanh"),), ramp_steps=0, run_eagerly=True, **options
+):
     """A compiled model; seeded, so that two calls give equal ones."""
     keras.utils.set_random_seed(5)
     layers = [L.Flatten(), *(L.Dense(*layer) for layer in hidden), L.Dense(4)]
     base = keras.Sequential([keras.Input((2, 2)), *layers])
     model = wrap(kind, base, ramp_steps)
-    model.compile(optimizer, metrics=["accuracy"], **options)
+    model.curvature.start_iterations = 3
+    model.compile(optimizer, metrics=["accuracy"], run_eagerly=run_eagerly, **options)
     return model
 
 

@@ -49,8 +49,11 @@ def pgd_attack(
         >>> from keras_curv import Network
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
         >>> x, label = tf.constant([[1.0, 0.0]]), tf.constant([0])  # √½ from the boundary
-        >>> [bool(pgd_attack(network, x, label, radius=r)[0] < 0.0) for r in (0.7, 0.72)]
-        [False, True]
+        >>> for radius in (0.7, 0.72):
+        ...     margin, _ = pgd_attack(network, x, label, radius=radius, steps=20, restarts=1)
+        ...     print(bool(margin[0] < 0.0))
+        False
+        True
 
     Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
     (2018), with l2 steps; Gowal et al., "An alternative surrogate loss for PGD-based adversarial

@@ -41,6 +41,12 @@ NETWORK.define(
     "integer", "width", None, "Number of units of each hidden dense layer; default: 256."
 )
 NETWORK.define(
+    "integer",
+    "carry",
+    None,
+    "Number of units of each hidden dense layer before the last one, which then carries its input along; default: none does.",
+)
+NETWORK.define(
     "list",
     "filters",
     None,
@@ -145,7 +151,10 @@ OPTIMISATION.define(
     "float", "halvings", 5.0, "Number of times that the learning rate is halved in the rest."
 )
 OPTIMISATION.define(
-    "string", "start_from", None, "Directory of a trained model of the same layers to start from."
+    "string",
+    "start_from",
+    None,
+    "Directory of a trained model to start from. Units that it lacks, and layers of --carry in front of its own, are added without effect at first.",
 )
 OPTIMISATION.define("float", "initial_scale", 1.0, "Factor on the first layer's initial kernel.")
 OPTIMISATION.define(

@@ -37,7 +37,7 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     require_smooth(network.activations)
     _require_room(network)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
-        lower, upper = signed_bound(network, telescope=True)
+        lower, upper = signed_bound(network)
     return CurvatureBounds(
         np.nan_to_num(lower, nan=-np.inf, neginf=-np.inf),
         np.nan_to_num(upper, nan=np.inf, posinf=np.inf),

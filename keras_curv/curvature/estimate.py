@@ -1,26 +1,32 @@
 """The curvature of a network in training: estimated, differentiable, in graph.
 
-The formulas are those of `signed.py` (theorem 3 for two layers); the norms and
+The formulas are those of `signed.py` and `liplt.py` (theorem 3 for two layers); the norms and
 eigenvalues in them are Rayleigh quotients, from below, at vectors that power iteration carries
 on from one training step to the next. An estimate trains; only a bound certifies.
+
+Every norm is of a product `s_i W_{i+1} c_{i+1} W_{i+2} ⋯ W_{j+1}`, or of one and `√D` behind it:
+s and c, the centre and half the width of the range of each σ′, are inside, as those of units that
+carry differ from the others'. Where all of a layer are alike, no product of norms is less than what
+is telescoped with these; where they are not, a certificate takes the less of both, and this does
+not.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from keras_curv.curvature.liplt import telescoped
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward, Product
 from keras_curv.numerics import intervals
 
-_TINY = 1e-30
-_Norms = dict[tuple[int, int], tf.Tensor]  # ‖W_{i+1} ⋯ W_j‖ for each span (i, j)
+_Map = Callable[[tf.Tensor], tf.Tensor]
+_Span = tuple[int, int]  # from one hidden layer to another, both included, counted from 0
 
 
 class CurvatureEstimate(keras.layers.Layer):
@@ -48,19 +54,27 @@ class CurvatureEstimate(keras.layers.Layer):
     ):
         super().__init__(name=name, dtype="float32", trainable=False)
         self.activations = tuple(activations)
+        self._centres = _as_float32(a.centre for a in activations)
+        self._spreads = _as_float32(a.spread for a in activations)
         self.classes = sizes[-1]
         self.start_iterations = start_iterations
         hidden = range(len(activations))
-        # One vector for each class pair and hidden layer: of W_I diag(d) W_Iᵀ.
+        # A vector for each class pair and term of ‖J W_I √D‖, by the layers from which on its
+        # Jacobian is a product of kernels.
+        self.pair_spans = [(i, j) for j in hidden for i in range(j + 1)]
+        # One for each such product behind Lip(z_1), …, Lip(z_{L−2}); and for each ‖W_I‖ behind the
+        # intervals of F.
+        self.spans = [(i, j) for i, j in self.pair_spans if j < len(activations) - 1]
+        self.kernels = list(hidden[2:])
         self.pair_vectors = [
-            self._state((self.classes**2, sizes[i]), f"pairs_{i}", i) for i in hidden
+            self._state((self.classes**2, sizes[i]), f"pairs_{i}_{j}", 1000 * (j - i) + j)
+            for i, j in self.pair_spans
         ]
-        # One for each product of consecutive kernels, kernels[i:j], whose norm is asked for:
-        # those behind Lip(a_1) … Lip(a_{L−2}), and ‖W_{L−1}‖ for the intervals of F.
-        self.spans = [(i, j) for j in hidden[1:] for i in range(j)]
-        self.spans += [(i, i + 1) for i in hidden[-1:] if i >= 2]
         self.product_vectors = [
-            self._state((1, sizes[i]), f"product_{i}_{j}", 1000 + 50 * i + j) for i, j in self.spans
+            self._state((1, sizes[i]), f"product_{i}_{j}", 500 + 20 * i + j) for i, j in self.spans
+        ]
+        self.kernel_vectors = [
+            self._state((1, sizes[i]), f"kernel_{i}", 400 + i) for i in self.kernels
         ]
         self.steps = self.add_weight(
             shape=(),
@@ -89,121 +103,172 @@ class CurvatureEstimate(keras.layers.Layer):
     def advance(self, network: FeedForward) -> None:
         """Moves the vectors on: the one place where the state of training changes."""
         first = tf.equal(self.steps, 0)
-        vectors = self._iterated(network, tf.where(first, self.start_iterations, 1))
-        for variable, vector in zip(
-            (*self.pair_vectors, *self.product_vectors),
-            vectors.pairs + vectors.products,
-            strict=True,
+        vectors = self._iterated(network, tf.where(first, self.start_iterations - 1, 0), written=1)
+        for variables, moved in zip(
+            (self.pair_vectors, self.product_vectors, self.kernel_vectors), vectors, strict=True
         ):
-            variable.assign(vector)
+            for variable, vector in zip(variables, moved, strict=True):
+                variable.assign(vector)
         self.steps.assign_add(1)
 
     def estimate(self, network: FeedForward) -> tf.Tensor:
         """Returns κ for every (label, rival), `(classes, classes)`; moves nothing."""
-        kernels, _ = network.weights(tf.float32)
         # Random vectors say nothing: before the first step, iterate for this one answer.
         vectors = self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
         products = network.products(tf.float32)
-        norms = self._norms(products, vectors.products)
-        outer = [1.0, *self._lipschitz(norms)]
+        diagonals = self._diagonals(network, self._kernel_norms(products, vectors.kernels))
+        lipschitz = self._lipschitz(products, vectors.products)
+        squares: list[list[tf.Tensor]] = [[] for _ in self.activations]
+        for span, pairs in zip(self.pair_spans, vectors.pairs, strict=True):
+            reach = self._forward(products, span, pairs)
+            squares[span[1]].append(tf.reduce_sum(diagonals[span[1]] * reach * reach, axis=1))
         total = tf.zeros((self.classes**2,))
-        for product, diagonal, pairs, before in zip(
-            products, self._diagonals(kernels, norms), vectors.pairs, outer, strict=False
-        ):
-            reach = product.forward(pairs)
-            total += tf.reduce_sum(diagonal * reach * reach, axis=1) * before**2
+        for terms in squares:
+            whole, *others = terms
+            if others:
+                whole = _telescoped([_root(term) for term in terms], lipschitz) ** 2
+            total += whole
         return tf.reshape(total, (self.classes, self.classes))
 
-    def _iterated(self, network: FeedForward, iterations: tf.Tensor) -> _Vectors:
-        """Returns the vectors after so many more steps; to the gradient they are constants."""
-        kernels, maps = network.weights(tf.float32)[0], network.products(tf.float32)
+    def _iterated(self, network: FeedForward, iterations: tf.Tensor, written: int = 0) -> _Vectors:
+        """Returns the vectors after so many more steps; to the gradient they are constants.
 
-        def of_product(vector: tf.Tensor, span: tuple[int, int]) -> tf.Tensor:
-            for product in maps[slice(*span)]:
-                vector = product.forward(vector)
-            for product in reversed(maps[slice(*span)]):
-                vector = product.backward(vector)
-            return vector
+        Args:
+            iterations: in a loop.
+            written: before these, written out: XLA is slow at transposed convolutions in loops.
+        """
+        maps = network.products(tf.float32)
+        powered = functools.partial(_power_iteration, iterations=iterations, written=written)
 
-        def of_pairs(vectors: tf.Tensor, product: Product, diagonal: tf.Tensor) -> tf.Tensor:
-            return product.backward(diagonal * product.forward(vectors))
-
-        products = [
-            _power_iteration(functools.partial(of_product, span=span), variable, iterations)
-            for span, variable in zip(self.spans, self.product_vectors, strict=True)
-        ]
-        diagonals = self._diagonals(kernels, self._norms(maps, products))
-        pairs = [
-            _power_iteration(
-                functools.partial(of_pairs, product=product, diagonal=diagonal),
-                variable,
-                iterations,
+        def moved(span: _Span, diagonal: Any = 1.0) -> _Map:
+            return lambda rows: self._backward(
+                maps, span, diagonal * self._forward(maps, span, rows)
             )
-            for product, diagonal, variable in zip(maps, diagonals, self.pair_vectors, strict=True)
-        ]
-        return _Vectors(pairs, products)
 
-    def _norms(self, products: list[Product], vectors: list[tf.Tensor]) -> _Norms:
-        """Estimates of the norms of all products in `spans`."""
-        norms = {}
+        def of_kernel(index: int) -> _Map:
+            return lambda rows: maps[index].backward(maps[index].forward(rows))
+
+        count = len(self.kernels)
+        norms = powered(
+            [*map(of_kernel, self.kernels), *map(moved, self.spans)],
+            [*self.kernel_vectors, *self.product_vectors],
+        )
+        kernels, products = norms[:count], norms[count:]
+        diagonals = self._diagonals(network, self._kernel_norms(maps, kernels))
+        grams = [moved(span, diagonals[span[1]]) for span in self.pair_spans]
+        pairs = powered(grams, self.pair_vectors)
+        return _Vectors(pairs, products, kernels)
+
+    def _forward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
+        """Rows times `s_i W_{i+1} c_{i+1} ⋯ W_{j+1}`."""
+        first, last = span
+        rows = rows * self._spreads[first - 1] if first else rows
+        for index in range(first, last + 1):
+            rows = products[index].forward(rows)
+            rows = rows * self._centres[index] if index < last else rows
+        return rows
+
+    def _backward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
+        """Rows times the transposed product of `_forward`."""
+        first, last = span
+        for index in reversed(range(first, last + 1)):
+            rows = rows * self._centres[index] if index < last else rows
+            rows = products[index].backward(rows)
+        return rows * self._spreads[first - 1] if first else rows
+
+    def _kernel_norms(
+        self, products: list[Product], vectors: list[tf.Tensor]
+    ) -> dict[int, tf.Tensor]:
+        """Estimates of ‖W‖, by the number of the layer, of those in `kernels`."""
+        return {
+            index: _norm(products[index].forward(vector))[0]
+            for index, vector in zip(self.kernels, vectors, strict=True)
+        }
+
+    def _lipschitz(self, products: list[Product], vectors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Lip(z_1), …, Lip(z_{L−2})."""
+        norms: list[list[tf.Tensor]] = [[] for _ in self.activations[:-1]]
         for span, vector in zip(self.spans, vectors, strict=True):
-            for product in products[slice(*span)]:
-                vector = product.forward(vector)
-            norms[span] = _norm(vector)[0]
-        return norms
+            norms[span[1]].append(_norm(self._forward(products, span, vector))[0])
+        found: list[tf.Tensor] = []
+        for terms in norms:
+            found.append(_telescoped(terms, found))
+        return found
 
-    def _lipschitz(self, norms: _Norms) -> list[tf.Tensor]:
-        """Lip(a_1), …, Lip(a_{L−2}), by LipLT; see `liplt.py`."""
-        pre: list[tf.Tensor] = []
-        for last in range(1, len(self.activations)):
-            products = [norms[first, last] for first in reversed(range(last))]
-            pre.append(tf.minimum(*telescoped(self.activations, products, pre)))
-        return [a.slope * bound for a, bound in zip(self.activations, pre, strict=False)]
-
-    def _diagonals(self, kernels: list[tf.Tensor], norms: _Norms) -> list[tf.Tensor]:
+    def _diagonals(
+        self, network: FeedForward, kernel_norms: dict[int, tf.Tensor]
+    ) -> list[tf.Tensor]:
         """`(−d_lo)⁺` for each pair and hidden layer, `(classes², N_I)`; see `signed.py`."""
+        kernels, _ = network.weights(tf.float32)
         rows = tf.transpose(kernels[-1])
         w = tf.reshape(rows[:, None] - rows[None], (self.classes**2, -1))
         low = high = w  # F_I lies between
         norm = _norm(w)
         diagonals = []
         for index in reversed(range(len(self.activations))):
-            h_low, h_high = self.activations[index].second_range
+            h_low, h_high = _as_float32(self.activations[index].second_range)
             # h_low ≤ 0 ≤ h_high: the least of the four products.
             diagonals.append(tf.nn.relu(tf.maximum(-h_low * high, -h_high * low)))
             if index == 0:
                 break
             kernel, activation = kernels[index], self.activations[index]
-            p, q = intervals.product(activation.first_range, (low, high), tf)
+            least, most = _as_float32(activation.first_range)
+            p, q = intervals.product((least, most), (low, high), tf)
             middle, spread = intervals.image((p + q) / 2.0, (q - p) / 2.0, tf.transpose(kernel))
-            reach = _norm(kernel)[None, :] * (activation.slope * norm)[:, None]
+            reach = _norm(kernel)[None, :] * (activation.steepest * norm)[:, None]
             low, high = tf.maximum(middle - spread, -reach), tf.minimum(middle + spread, reach)
             if index > 1:
-                norm = norms[index, index + 1] * activation.slope * norm
+                norm = kernel_norms[index] * activation.steepest * norm
         return diagonals[::-1]
 
 
 class _Vectors(NamedTuple):
     pairs: list[tf.Tensor]
     products: list[tf.Tensor]
+    kernels: list[tf.Tensor]
+
+
+def _telescoped(norms: list[tf.Tensor], before: list[tf.Tensor]) -> tf.Tensor:
+    """`ℓ_I` by norms of products from W_1, …, W_I on, and ℓ_1, …; see `liplt.py`."""
+    return sum((norm * bound for norm, bound in zip(norms[1:], before, strict=False)), norms[0])
+
+
+def _as_float32(numbers: Iterable[Any]) -> tuple[np.ndarray, ...]:
+    """Of all units, or of each."""
+    return tuple(np.asarray(number, np.float32) for number in numbers)
 
 
 def _power_iteration(
-    apply: Callable[[tf.Tensor], tf.Tensor], vectors: tf.Tensor, iterations: tf.Tensor
-) -> tf.Tensor:
-    """`v ← A v / ‖A v‖` so many times, for each row; a row that A sends to zero is kept."""
+    maps: Sequence[_Map], vectors: Sequence[tf.Tensor], iterations: tf.Tensor, written: int = 0
+) -> list[tf.Tensor]:
+    """`v ← A v / ‖A v‖` so many times, for each A and row; a row that A sends to zero is kept."""
 
-    def body(step: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        product = apply(v)
-        length = tf.norm(product, axis=1, keepdims=True)
-        return step + 1, tf.where(length > 0.0, tf.math.divide_no_nan(product, length), v)
+    def stepped(state: list[tf.Tensor]) -> list[tf.Tensor]:
+        moved = []
+        for apply, rows in zip(maps, state, strict=True):
+            product = apply(rows)
+            length = tf.norm(product, axis=1, keepdims=True)
+            moved.append(tf.where(length > 0.0, tf.math.divide_no_nan(product, length), rows))
+        return moved
 
-    start = tf.convert_to_tensor(vectors)
-    start = tf.math.divide_no_nan(start, tf.norm(start, axis=1, keepdims=True))
-    _, result = tf.while_loop(lambda step, _: step < iterations, body, (tf.constant(0), start))
-    return tf.stop_gradient(result)
+    start = [tf.convert_to_tensor(rows) for rows in vectors]
+    start = [tf.math.divide_no_nan(v, tf.norm(v, axis=1, keepdims=True)) for v in start]
+    for _ in range(written):
+        start = stepped(start)
+    _, result = tf.while_loop(
+        lambda step, _: step < iterations,
+        lambda step, state: (step + 1, stepped(state)),
+        (tf.constant(0), start),
+    )
+    return [tf.stop_gradient(rows) for rows in result]
 
 
 def _norm(rows: tf.Tensor) -> tf.Tensor:
-    """Row norms; the gradient at a zero row is zero instead of NaN."""
-    return tf.sqrt(tf.reduce_sum(rows * rows, axis=1) + _TINY)
+    """Row norms; see `_root`."""
+    return _root(tf.reduce_sum(rows * rows, axis=1))
+
+
+def _root(squares: tf.Tensor) -> tf.Tensor:
+    """Square roots; the gradient at zero is zero instead of NaN."""
+    positive = squares > 0.0
+    return tf.where(positive, tf.sqrt(tf.where(positive, squares, 1.0)), 0.0)

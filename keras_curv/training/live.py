@@ -18,7 +18,10 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activations import SMOOTH, Activation, named_in_keras
 from keras_curv.network.network import FeedForward, Product
+from keras_curv.network.unitwise import IDENTITY, unit_wise
+from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
+from keras_curv.training.pooling import TrainedAveragePooling2D, averages
 
 _layers = keras.layers
 _KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they come
@@ -31,7 +34,12 @@ _KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they c
     _layers.GaussianNoise,
     _layers.ActivityRegularization,
 )
-_LOCAL = (_layers.Conv2D, _layers.DepthwiseConv2D, _layers.AveragePooling2D)
+_LOCAL = (
+    _layers.Conv2D,
+    _layers.DepthwiseConv2D,
+    _layers.AveragePooling2D,
+    TrainedAveragePooling2D,
+)
 _AFFINE = (
     *_LOCAL,
     _layers.Dense,
@@ -59,13 +67,34 @@ class _Snapshot(FeedForward):
         )
 
     def products(self, dtype: tf.DType) -> list[Product]:
-        """Returns what `FeedForward` does; in float32, convolutions convolve, without a matrix."""
+        """Returns what `FeedForward` does; in float32 by the layers where that is quicker."""
         return [
             Product(part.product, part.transposed_product)
-            if part.convolves and dtype == tf.float32
+            if part.is_structured and dtype == tf.float32
             else matrices
             for part, matrices in zip(self._maps, super().products(dtype), strict=False)
         ]
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns what `FeedForward` does; of structured maps in float32 layer by layer."""
+        x = tf.convert_to_tensor(x)
+        return self._last_logits(self._forward(x)[1]) if self._by_layers(x) else super().logits(x)
+
+    def _last_margins(
+        self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `FeedForward` does; of structured maps without gathers of long rows."""
+        if not self._by_layers(post[0]):
+            return super()._last_margins(post, label, rivals)
+        sign = tf.one_hot(label, self.classes)[:, None] - tf.one_hot(rivals, self.classes)
+        margin = tf.reduce_sum(sign * self._last_logits(post)[:, None], axis=-1)
+        return margin, self._maps[-1].transposed_product(sign)
+
+    def _by_layers(self, x: tf.Tensor) -> bool:
+        return x.dtype == tf.float32 and any(part.is_structured for part in self._maps)
+
+    def _last_logits(self, post: list[tf.Tensor]) -> tf.Tensor:
+        return self._maps[-1].product(post[-1]) + self._biases[-1]
 
 
 class _AffineLayers:
@@ -91,18 +120,24 @@ class _AffineLayers:
             bias = self._dense.bias
             bias = tf.zeros(self.fan_out) if bias is None else _float32(bias)
             return _float32(self._dense.kernel), bias
-        bias = tf.zeros((1, *self.input_shape))
+        bias, added = tf.zeros((1, *self.input_shape)), False
         for layer in self.layers:
             moved, shift = _applied(layer, bias)
-            bias = moved + shift
+            # Zeros stay zeros: known as such, they need no convolution.
+            bias = (moved if added else tf.zeros_like(moved)) + shift
+            added = added or tf.is_tensor(shift)
         if self.fan_out < self.fan_in:  # a unit vector of the shorter side is a row
             kernel = tf.transpose(self.transposed_product(tf.eye(self.fan_out)))
         else:
             kernel = self.product(tf.eye(self.fan_in))
         return kernel, tf.reshape(bias, (-1,))
 
+    def activation(self, sigma: Activation) -> Activation:
+        """Returns the activation of all units, where the layers end with σ."""
+        return sigma
+
     @property
-    def convolves(self) -> bool:
+    def is_structured(self) -> bool:
         """Whether the layers are quicker than their matrix."""
         return any(isinstance(layer, _LOCAL) for layer in self.layers)
 
@@ -120,6 +155,47 @@ class _AffineLayers:
             tape.watch(anywhere)
             product = self.product(anywhere)
         return tape.gradient(product, anywhere, output_gradients=array)
+
+
+class _Carried:
+    """`[a W, a W V]` of affine layers W and a dense one behind them: what `Carry` feeds its units.
+
+    Attributes: as of `_AffineLayers`.
+    """
+
+    is_structured = True
+
+    def __init__(self, layers: list[keras.layers.Layer], carry: Carry, shape: tuple[int, ...]):
+        self.before = _AffineLayers(layers, shape)
+        if len(self.before.output_shape) != 1:
+            raise InputError(
+                f"training reads Carry on vectors alone, but {carry.name!r} is given "
+                f"{(None, *self.before.output_shape)}; put Flatten before it"
+            )
+        self.inside = _AffineLayers([carry.layer], self.before.output_shape)
+        self.fan_in = self.before.fan_in
+        self.output_shape = (self.before.fan_out + self.inside.fan_out,)
+
+    def activation(self, sigma: Activation) -> Activation:
+        """See `_AffineLayers`."""
+        return unit_wise([(IDENTITY, self.before.fan_out), (sigma, self.inside.fan_out)])
+
+    def weights(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `_AffineLayers`."""
+        kernel, bias = self.before.weights()
+        added, shift = self.inside.weights()
+        shift = tf.tensordot(bias, added, 1) + shift
+        return tf.concat([kernel, kernel @ added], axis=1), tf.concat([bias, shift], axis=0)
+
+    def product(self, array: tf.Tensor) -> tf.Tensor:
+        """See `_AffineLayers`."""
+        carried = self.before.product(array)
+        return tf.concat([carried, self.inside.product(carried)], axis=-1)
+
+    def transposed_product(self, array: tf.Tensor) -> tf.Tensor:
+        """See `_AffineLayers`."""
+        carried, added = tf.split(array, [self.before.fan_out, self.inside.fan_out], axis=-1)
+        return self.before.transposed_product(carried + self.inside.transposed_product(added))
 
 
 def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | float]:
@@ -146,7 +222,8 @@ def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.
         shift = -_float32(layer.moving_mean) * factor
         shift = shift + _float32(layer.beta) if layer.center else shift
         return rows * tf.reshape(factor, shape), tf.reshape(shift, shape)
-    return layer.call(rows), 0.0
+    pools = isinstance(layer, _layers.AveragePooling2D)
+    return averages(layer, rows) if pools else layer.call(rows), 0.0
 
 
 def _convolved(layer: keras.layers.Layer, images: tf.Tensor) -> tf.Tensor:
@@ -206,18 +283,23 @@ class LiveNetwork:
                 f"base must take floats. Received: {inputs[0].dtype} in {model.name!r}; "
                 "convert the data before"
             )
-        self.maps: list[_AffineLayers] = []
+        self.maps: list[_AffineLayers | _Carried] = []
         self._activations: list[Activation] = []
         shape, pending = self.input_shape, []
         self.clip, layers = _split_clip(_chain(model))
         for layer in layers:
             activation = _activation(layer, activations)
-            if not isinstance(layer, _layers.Activation):
+            if not isinstance(layer, (_layers.Activation, Carry)):
                 pending.append(layer)
             if activation is not None:
-                self.maps.append(_AffineLayers(pending, shape))
-                self._activations.append(activation)
-                shape, pending = self.maps[-1].output_shape, []
+                part = (
+                    _Carried(pending, layer, shape)
+                    if isinstance(layer, Carry)
+                    else _AffineLayers(pending, shape)
+                )
+                self.maps.append(part)
+                self._activations.append(part.activation(activation))
+                shape, pending = part.output_shape, []
         if not any(isinstance(layer, _AFFINE) for layer in pending):
             raise InputError(
                 f"base must return logits, but {model.name!r} ends with the activation "
@@ -282,7 +364,7 @@ def _split_clip(
 
 def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
     """Returns what the layer ends with, None where it is affine; refuses what has no rule."""
-    known = (*_KEEPS_ENTRIES, *_AFFINE, _layers.Activation)
+    known = (*_KEEPS_ENTRIES, *_AFFINE, _layers.Activation, Carry)
     # A subclass may do anything in its call.
     foreign = type(layer) not in known or getattr(layer, "groups", 1) != 1
     if foreign or getattr(layer, "data_format", None) == "channels_first":
@@ -291,6 +373,13 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
             f"base has the layer {layer.name!r} ({type(layer).__name__}), which training "
             f"cannot read; supported: {names}"
         )
+    if isinstance(layer, Carry):
+        activation = _activation(layer.layer, table)
+        if activation is None:
+            raise InputError(
+                f"{layer.layer.name!r} has no activation, and Carry needs a layer with one"
+            )
+        return activation
     function = getattr(layer, "activation", None)
     if function is None or function is keras.activations.linear:
         return None

@@ -11,10 +11,12 @@ import keras
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
+from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.muon import Muon
+from keras_curv.training.pooling import TrainedAveragePooling2D
 from keras_curv.training.regularizer import CurvatureRegularizer
 from keras_curv.training.rivals.coap import COAPModel
 from keras_curv.training.rivals.crown_ibp import CROWNIBPModel
@@ -92,6 +94,7 @@ _OPTIONS = {
     ),
     "deviation": _of_losses("noise", default=0.25),
     "width": _Option(256, "hidden layers", lambda recipe: recipe.layers > 1, ("layers",)),
+    "carry": _Option(None, "three layers and more", lambda recipe: recipe.layers > 2, ("layers",)),
     "kernel_size": _of_convolutions(4),
     "strides": _of_convolutions(2),
     "pool": _of_convolutions(None),
@@ -110,6 +113,7 @@ _LEAST = {
     "batch_size": 1,
     "seed": 0,
     "width": 1,
+    "carry": 1,
     "kernel_size": 1,
     "strides": 1,
     "pool": 1,
@@ -129,6 +133,8 @@ class Recipe:
         dataset: one of `data.DATASETS`; pixels in [0, 1].
         layers: of dense ones, hidden ones and the last: at least 2, or 1 behind convolutions.
         width: units of each hidden dense layer; None: 256.
+        carry: units of each hidden dense layer before the last one, which carries its input along
+            (`Carry`); None: no layer carries, and all have `width`.
         filters: of convolutions before the dense layers, each with padding "same"; none by default.
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
         pool: side of the average pooling behind the last convolution, in places; None: no pooling.
@@ -157,8 +163,9 @@ class Recipe:
             None: 0.05.
         flat: fraction of the training at a constant rate.
         halvings: see `learning_rate`.
-        start_from: directory of a model of this library, of the same layers, whose weights are
-            the first ones; None: random ones.
+        start_from: directory of a model of this library, whose weights are the first ones; None:
+            random ones. It may lack units, and first layers that carry: these have no effect then
+            at first.
         initial_scale: factor on the initial hidden kernels of the first layer.
         mirror: probability that left and right of a training image are exchanged.
         shift: probability that a training image is moved by up to one pixel in each direction.
@@ -180,6 +187,7 @@ class Recipe:
     dataset: str = "digits"
     layers: int = 2
     width: int | None = None
+    carry: int | None = None
     filters: tuple[int, ...] | None = None
     kernel_size: int | None = None
     strides: int | None = None
@@ -281,7 +289,8 @@ class Recipe:
         clip = "input clipped to [0, 1], " if self.clip else ""
         if self.dead_zone:
             clip += f"dead zone {self.dead_zone:g}, "
-        dense = clip + (f"{self.layers} × {self.width}" if self.layers > 1 else "logits")
+        width = f"{self.carry} that carry and {self.width}" if self.carry else self.width
+        dense = clip + (f"{self.layers} × {width}" if self.layers > 1 else "logits")
         if not self.filters:
             return f"{dense} {self.activation}"
         filters, size = " and ".join(map(str, self.filters)), self.kernel_size
@@ -299,14 +308,18 @@ class Recipe:
             )
             for i, count in enumerate(self.filters or (), start=1)
         ]
-        pooling = [keras.layers.AveragePooling2D(self.pool)] if self.pool else []
+        pooling = [TrainedAveragePooling2D(self.pool)] if self.pool else []
+        carrying = range(1, self.layers - 1 if self.carry else 1)
         dense = [
-            keras.layers.Dense(self.width, name=f"hidden_{i}", **shared)
+            keras.layers.Dense(
+                self.carry if i in carrying else self.width, name=f"hidden_{i}", **shared
+            )
             for i in range(1, self.layers)
         ]
         clip = [ClipInput(dead_zone=self.dead_zone or 0.0, name="clip")] if self.clip else []
         flatten, logits = keras.layers.Flatten(), keras.layers.Dense(classes, name="logits")
-        hidden = [*clip, *convolutions, *pooling, flatten, *dense]
+        carried = [Carry(dense[i - 1], name=f"carry_{i}") for i in carrying]
+        hidden = [*clip, *convolutions, *pooling, flatten, *carried, *dense[len(carried) :]]
         base = keras.Sequential(
             [keras.Input(input_shape), *hidden, logits],
             name=self.dataset,

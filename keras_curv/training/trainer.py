@@ -122,7 +122,7 @@ def train(
                 shuffle=False,
             )
         with _writing(directory):
-            base.export(str(directory), verbose=False)
+            _export(base, directory)
     _remove(checkpoints)
     method, most = _proof(recipe)
     count = evaluated.count
@@ -288,6 +288,17 @@ def _forget_from(history: pathlib.Path, epoch: int) -> None:
         raise InputError(f"{history} is no history of epochs: {error}") from error
     text = b"".join([header, *kept]) if kept else b""
     write_file(history, lambda part: part.write_bytes(text))
+
+
+def _export(base: keras.Model, directory: pathlib.Path) -> None:
+    """Writes the base as a SavedModel with each weight once; Keras' `export` stores all twice."""
+    module = tf.Module()
+    module.weights = [variable.value for variable in base.variables]
+    (taken,) = base.inputs
+    spec = tf.TensorSpec((None, *taken.shape[1:]), taken.dtype, name=taken.name)
+    serve = tf.function(lambda x: base(x, training=False), input_signature=[spec], autograph=False)
+    module.serve = serve
+    tf.saved_model.save(module, str(directory), signatures={"serving_default": serve})
 
 
 def _remove(checkpoints: pathlib.Path) -> None:

@@ -41,7 +41,7 @@ def test_a_thousand_certificates_survive_pgd(mnist, certificate):
 
     @tf.function(autograph=False)
     def attack(images, labels, radius):
-        return pgd_attack(certificate.network, images, labels, radius=radius, steps=100, restarts=2)
+        return pgd_attack(certificate.network, images, labels, radius=radius, steps=40, restarts=2)
 
     images, labels = tf.constant(x[rows], tf.float32), tf.constant(y[rows], tf.int32)
     inside = tf.constant(result.radius[rows] * 0.9999, tf.float32)

@@ -11,7 +11,6 @@ from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
 from keras_curv.certificates.relaxation import relaxation
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.local import LocalCurvature
-from keras_curv.curvature.signed import signed_bound
 from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
@@ -105,17 +104,6 @@ def test_a_layer_that_is_carried_past_costs_nothing(rng):
     np.testing.assert_allclose(
         margin_lipschitz_bounds(three), margin_lipschitz_bounds(two), rtol=1e-9
     )
-
-
-@pytest.mark.parametrize("sizes", [(6, 9, 5, 3), (4, 8, 8, 6, 3)])
-def test_jacobians_kept_inside_only_gain(sizes, rng):
-    gained = 0
-    for name in SMOOTH:
-        network = _network(rng, sizes, [activations.get(name)] * (len(sizes) - 2), 2.0)
-        outside, inside = signed_bound(network).lower, curvature_bounds(network).lower
-        assert np.all(inside >= outside)
-        gained += np.mean(inside > outside * 0.99)
-    assert gained > 0
 
 
 @pytest.mark.parametrize("hinge", ["relu", "leaky_relu(0.3)", "relu6"])

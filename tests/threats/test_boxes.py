@@ -121,7 +121,8 @@ def test_adversarial_points_are_inside_the_box(rng, random_network):
     found = choose_method("auto", network).certify(x)
     assert (found.adversarial_distance >= found.radius).all()
     label = found.prediction
-    _, point = pgd_attack(network, tf.constant(x), tf.constant(label), radius=2.0, restarts=6)
+    options = {"radius": 2.0, "steps": 20, "restarts": 6}
+    _, point = pgd_attack(network, tf.constant(x), tf.constant(label), **options)
     closest = closest_points(network, x, label, found.radius)
     for points in (point.numpy(), closest.point):
         assert (points >= 0.0).all() and (points <= 1.0).all()

@@ -108,7 +108,8 @@ def test_an_attack_leaves_pinned_inputs_alone(rng, random_network):
     _, network, pinned = parts(rng, random_network, (6, 3), "tanh")
     x = rng.standard_normal((4, 5))
     label = network.logits(x).numpy().argmax(axis=1)
-    _, point = pgd_attack(network, tf.constant(x), tf.constant(label), radius=1.0, restarts=6)
+    options = {"radius": 1.0, "steps": 20, "restarts": 6}
+    _, point = pgd_attack(network, tf.constant(x), tf.constant(label), **options)
     np.testing.assert_array_equal(point.numpy()[:, pinned], x[:, pinned])
     assert (point.numpy()[:, ~pinned] != x[:, ~pinned]).any()
 

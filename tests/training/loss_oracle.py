@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.curvature.signed import signed_bound
 from keras_curv.network.network import Network
@@ -133,10 +134,16 @@ def central_differences(loss, weights, *args, step=1e-4):
     return gradients
 
 
+def converge(model):
+    """Takes the first step of power iteration, which is of so many, as a graph."""
+    model.curvature.start_iterations = CONVERGED
+    tf.function(lambda: model.curvature.advance(model.live.now()), autograph=False)()
+
+
 def one_step(model, x, y, rate=0.5):
     """One step of gradient descent: the loss, and (old − new)/rate for each weight."""
-    model.compile(keras.optimizers.SGD(rate))
-    model.curvature.start_iterations = CONVERGED
+    model.compile(keras.optimizers.SGD(rate), run_eagerly=True)
+    converge(model)
     before = weights_of(model.base)
     loss = model.train_on_batch(x, y)
     moved = [(b - a) / rate for b, a in zip(before, weights_of(model.base), strict=True)]

@@ -49,14 +49,14 @@ def test_the_dual_value_is_what_a_certificate_proves(dead_zone):
     network, clip, x, label, rival, kappa, attack, value = _attacked(dead_zone, radius, steps=30)
     start, reach, _ = clipped(clip, x)
     assert np.all(attack.point >= 0.0) and np.all(attack.point <= 1.0)
-    rng, least = np.random.default_rng(2), np.full(value.shape, np.inf)
-    for _ in range(300):
-        delta = rng.standard_normal(x.shape) * (rng.random(x.shape) < 0.5)
-        delta *= radius / np.maximum(np.linalg.norm(delta, axis=1, keepdims=True), 1e-9)
-        u = clip.value(x + delta)
-        for j in (0, 1):
-            least[:, j] = np.minimum(least[:, j], network.margin(u, label, rival[:, j]))
+    rng, count = np.random.default_rng(2), 300
+    delta = rng.standard_normal((count, *x.shape)) * (rng.random((count, *x.shape)) < 0.5)
+    delta *= radius / np.maximum(np.linalg.norm(delta, axis=-1, keepdims=True), 1e-9)
+    u = clip.value(tf.reshape(x + delta, (-1, DIM)))
+    minorant = tf.function(confined_minorant, autograph=False)
     for j in (0, 1):
+        met = network.margin(u, tf.tile(label, [count]), tf.tile(rival[:, j], [count]))
+        least = met.numpy().reshape(count, -1).min(axis=0)
         point, k = attack.point[:, j], kappa[:, j]
         margin, gradient = network.margin_and_gradient(point, label, rival[:, j])
         d = point - start
@@ -65,17 +65,17 @@ def test_the_dual_value_is_what_a_certificate_proves(dead_zone):
         proved = []
         for above in np.logspace(-4, 2, 100):
             lam = floor * (1.0 + above)
-            bound = confined_minorant(intercept, gradient + k[:, None] * d, k, reach, lam)
+            bound = minorant(intercept, gradient + k[:, None] * d, k, reach, lam)
             proved.append(bound.intercept - 0.5 * lam * radius**2)
         proved = np.max(proved, axis=0)
-        assert np.all(proved <= least[:, j])
+        assert np.all(proved <= least)
         # A bound from the other side would not be so near.
-        assert np.mean(least[:, j] - proved) < 0.3 * np.mean(np.abs(margin))
+        assert np.mean(least - proved) < 0.3 * np.mean(np.abs(margin))
         # What training takes for it: the same, but where 30 steps have not converged.
         gap = value[:, j] - proved
         assert np.min(gap) > -0.06  # its λ is known to a tenth or so
         assert np.median(gap) < 0.02
-        assert np.mean(value[:, j] <= least[:, j] + 1e-4) > 0.9
+        assert np.mean(value[:, j] <= least + 1e-4) > 0.9
 
 
 def test_its_slope_in_the_curvature():
@@ -98,9 +98,9 @@ def test_a_model_is_trained_exported_and_certified(dead_zone, tmp_path):
     )
     model = CRTModel(base, radius=0.3)
     model.compile(keras.optimizers.Adam(0.02))
-    first = model.evaluate(x, y, verbose=0, return_dict=True)
+    first = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
     model.fit(x, y, epochs=6, verbose=0, batch_size=50)
-    last = model.evaluate(x, y, verbose=0, return_dict=True)
+    last = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
     assert last["loss"] < 0.7 * first["loss"] and last["clean_accuracy"] > 0.95
     path = str(tmp_path / "model")
     base.export(path, verbose=False)
@@ -109,7 +109,7 @@ def test_a_model_is_trained_exported_and_certified(dead_zone, tmp_path):
     assert abs(np.mean(radius > 0.3) - last["certified"]) < 0.05
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0))
+    np.testing.assert_allclose(again(x), model(x))
 
 
 def test_what_has_no_theory_for_a_clip_refuses_it():
@@ -172,7 +172,7 @@ def test_a_run_starts_from_a_finished_model():
     behind = LiveNetwork(base).now()
     np.testing.assert_allclose(behind.logits(x), finished.logits(x), rtol=1e-4, atol=1e-5)
     for other in (
-        Recipe(width=finished.sizes[1] + 1),
+        Recipe(width=finished.sizes[1] - 1),
         Recipe(width=finished.sizes[1], activation="tanh"),
         Recipe(layers=1, filters=[4], pool=2, kernel_size=3, strides=1),
     ):
@@ -188,14 +188,16 @@ def test_a_run_starts_from_a_finished_model():
         ({"layers": 2, "width": 7, "filters": [4, 3], "kernel_size": 4, "strides": 2}, 8),
     ],
 )
-def test_convolutions_start_from_a_finished_model(options, size, tmp_path):
-    recipe, x = Recipe(**options), np.random.default_rng(0).uniform(size=(5, size, size, 2))
-    finished, base = (recipe.build((size, size, 2), 3) for _ in range(2))
+@pytest.mark.parametrize("more", [0, 2])
+def test_convolutions_start_from_a_finished_model(options, size, more, tmp_path):
+    x = np.random.default_rng(0).uniform(size=(5, size, size, 2))
+    wider = {**options, "filters": [filters + more for filters in options["filters"]]}
+    finished, base = (Recipe(**these).build((size, size, 2), 3) for these in (options, wider))
     for variable in finished.weights:
         variable.assign(np.random.default_rng(1).standard_normal(variable.shape))
     finished.export(tmp_path, verbose=False)
     start_from(base, str(tmp_path))
     np.testing.assert_allclose(base(x), finished(x), rtol=1e-4, atol=1e-4)
-    if options["layers"] > 1:  # each weight is the one that was trained
+    if options["layers"] > 1 and not more:  # each weight is the one that was trained
         for ours, theirs in zip(base.weights, finished.weights, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

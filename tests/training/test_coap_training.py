@@ -25,9 +25,11 @@ def _base(hidden=(7,), activation="relu", seed=5):
     return base
 
 
-def _model(hidden=(7,), optimizer="adam", *, radius=0.3, options=None, **compiled):
+def _model(
+    hidden=(7,), optimizer="adam", *, radius=0.3, options=None, run_eagerly=True, **compiled
+):
     model = COAPModel(_base(hidden), radius, **(options or {}))
-    model.compile(optimizer, **compiled)
+    model.compile(optimizer, run_eagerly=run_eagerly, **compiled)
     return model
 
 
@@ -97,7 +99,8 @@ def test_training_lowers_the_robust_loss(hidden, projections):
     y = rng.integers(0, 4, 256)
     x = np.eye(4)[y].reshape(-1, 2, 2) + 0.1 * rng.standard_normal((256, 2, 2))
     options = {"projections": projections}
-    model = _model(hidden, keras.optimizers.Adam(0.01), radius=0.25, options=options)
+    optimizer = keras.optimizers.Adam(0.01)
+    model = _model(hidden, optimizer, radius=0.25, options=options, run_eagerly=False)
     before = model.evaluate(x, y, verbose=0, return_dict=True)
     history = fit(model, x.astype(np.float32), y, epochs=12, batch_size=32)
     after = model.evaluate(x, y, verbose=0, return_dict=True)
@@ -108,21 +111,24 @@ def test_training_lowers_the_robust_loss(hidden, projections):
 def test_projections_are_new_in_every_step_and_the_same_in_evaluation():
     x, y = data(8)
     options = {"projections": 3}
-    model = _model((7, 6, 5), keras.optimizers.SGD(0.0), options=options, run_eagerly=True)
+    model = _model((7, 6, 5), keras.optimizers.SGD(0.0), options=options)
     evaluated = [model.evaluate(x, y, verbose=0) for _ in range(2)]
     losses = fit(model, x, y, epochs=3)["loss"]
     evaluated.append(model.evaluate(x, y, verbose=0))
     assert len(set(losses)) == 3 and len({tuple(values) for values in evaluated}) == 1
-    again = _model((7, 6, 5), keras.optimizers.SGD(0.0), options=options, run_eagerly=True)
+    again = _model((7, 6, 5), keras.optimizers.SGD(0.0), options=options)
     assert fit(again, x, y, epochs=3)["loss"] == losses
-    other = _model((7, 6, 5), "sgd", options={**options, "seed": 1}, run_eagerly=True)
+    other = _model((7, 6, 5), "sgd", options={**options, "seed": 1})
     assert fit(other, x, y)["loss"][0] != losses[0]
 
 
 def test_compiled_by_xla():
     x, y = data(8)
     options = {"ramp_steps": 4, "projections": None}
-    models = [_model((6, 5), "sgd", options=options, jit_compile=jit) for jit in (False, True)]
+    models = [
+        _model((6, 5), "sgd", options=options, run_eagerly=False, jit_compile=jit)
+        for jit in (False, True)
+    ]
     losses = [fit(model, x, y, epochs=4)["loss"] for model in models]
     np.testing.assert_allclose(*losses, rtol=1e-4)  # float32, in another order
     assert_same(*(model.base for model in models), atol=1e-5)
@@ -153,7 +159,7 @@ def test_projections_compile_and_have_gradients():
 def test_a_saved_model_goes_on_as_if_nothing_had_been(tmp_path):
     x, y = data(20)
     options = {"projections": 4, "ramp_steps": 9, "seed": 3}
-    model = _model((7, 6), options=options, run_eagerly=True)
+    model = _model((7, 6), options=options)
     fit(model, x, y)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -178,7 +184,7 @@ def test_weights_of_examples_count():
 
 def test_the_exported_base_is_certified(tmp_path):
     x, y = data(20)
-    model = _model((12, 8), keras.optimizers.Adam(0.02), radius=0.1, jit_compile=False)
+    model = _model((12, 8), keras.optimizers.Adam(0.02), radius=0.1, run_eagerly=False)
     fit(model, x, y, epochs=40)
     model.base.export(tmp_path / "exported", verbose=False)
     crown = keras_curv.certify(str(tmp_path / "exported"), x, y, method="crown")
@@ -214,4 +220,4 @@ def test_what_is_refused(random_network, rng):
         PolytopeCertificate(random_network(rng, SIZES[2], "tanh"))
     x, y = data(8)
     with pytest.raises(InputError, match="look one-hot"):
-        fit(_model(run_eagerly=True), x, np.eye(4)[y])
+        fit(_model(), x, np.eye(4)[y])

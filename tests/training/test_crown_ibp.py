@@ -15,6 +15,7 @@ from keras_curv.training.rivals.crown_ibp import CROWNIBPModel, linear_margins, 
 from keras_curv.training.rivals.interval import interval_bounds
 
 L = keras.layers
+EAGERLY = {"run_eagerly": True}
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3)}
 CASES = [(name, depth) for name in ("relu", "softplus", "sigmoid", "tanh") for depth in SIZES]
 WITH_LINES = (
@@ -158,9 +159,9 @@ def _data(count=16):
     return x, np.argmax(x.reshape(count, 4)[:, :3], axis=1)
 
 
-def _model(optimizer="adam", activation="relu", compiled=(), **options):
+def _model(optimizer="adam", activation="relu", compiled=EAGERLY, **options):
     model = CROWNIBPModel(_base(activation), options.pop("radius", 0.3), **options)
-    model.compile(optimizer, **dict(compiled))
+    model.compile(optimizer, **compiled)
     return model
 
 
@@ -253,7 +254,7 @@ def test_the_schedule():
 def test_training_makes_certified_examples(activation, tmp_path):
     """And the exported base is certified by the library at least so often."""
     x, y = _data(256)
-    options = {"kappa": (1.0, 0.0), "ramp_steps": 20}
+    options = {"kappa": (1.0, 0.0), "ramp_steps": 20, "compiled": {}}
     model = _model(keras.optimizers.Adam(0.02), activation, **options)
     before = model.evaluate(x, y, batch_size=64, verbose=0, return_dict=True)
     model.fit(x, y, batch_size=64, epochs=15, verbose=0)
@@ -268,7 +269,7 @@ def test_training_makes_certified_examples(activation, tmp_path):
 def test_compiled_by_xla_and_eager_are_the_same():
     x, y = _data()
     histories = []
-    for compiled in ({}, {"jit_compile": True}, {"run_eagerly": True}):
+    for compiled in ({}, {"jit_compile": True}, EAGERLY):
         model = _model(activation="tanh", beta=(1.0, 0.5), ramp_steps=4, compiled=compiled)
         history = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history
         histories.append(history["loss"])
@@ -297,7 +298,7 @@ def test_convolutions_and_depth():
 def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(tmp_path):
     x, y = _data()
     options = {"kappa": (0.9, 0.1), "beta": (1.0, 0.5), "warm_up_steps": 1, "ramp_steps": 9}
-    model = _model(compiled={"run_eagerly": True}, name="mine", **options)
+    model = _model(name="mine", **options)
     model.fit(x, y, batch_size=8, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -326,7 +327,7 @@ def test_what_is_refused(options, message):
 
 def test_labels_that_are_no_class_numbers():
     x, y = _data()
-    model = _model(compiled={"run_eagerly": True})
+    model = _model()
     with pytest.raises(InputError, match="look one-hot"):
         model.fit(x, np.eye(3)[y], verbose=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be from 0 to 2"):

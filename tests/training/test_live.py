@@ -191,6 +191,21 @@ def test_it_has_the_logits_of_the_model(name, rng):
     np.testing.assert_allclose(ours, model(x, training=False), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in UNREAD])
+def test_margins_and_their_gradients_are_those_of_the_frozen_graph(name, rng):
+    shape, layers = MODELS[name]
+    model = _randomise(_sequential(shape, *layers(rng)), rng)
+    x = tf.constant(rng.standard_normal((6, np.prod(shape))), tf.float32)
+    frozen = saved_model.read(model).network
+    label = rng.integers(0, frozen.classes, 6)
+    rivals = (label[:, None] + [[1, 2]]) % frozen.classes
+    ours = LiveNetwork(model).now().evaluate(x, tf.constant(label), tf.constant(rivals))
+    theirs = frozen.evaluate(tf.cast(x, tf.float64), tf.constant(label), tf.constant(rivals))
+    for got, expected in ((ours.margin, theirs.margin), (ours.gradient, theirs.gradient)):
+        scale = np.abs(expected).max()  # float32, in another order
+        np.testing.assert_allclose(got, expected, atol=1e-4 * scale)
+
+
 def test_a_pooled_layer_takes_no_square_of_its_inputs(monkeypatch):
     """256 filters on CIFAR-10 would need 17 GB."""
     layers = [L.Conv2D(16, 3, padding="same", activation="softplus"), L.AveragePooling2D(4)]

@@ -12,6 +12,8 @@ import sys
 import keras
 import numpy as np
 import pytest
+import scripts
+import tensorflow as tf
 
 from keras_curv import InputError, data
 from keras_curv.reading import saved_model
@@ -64,6 +66,9 @@ def test_what_is_written(finished):
     assert summary["examples"] == round(0.2 * 1437)
     assert json.loads((output / "certified.json").read_text()) == summary
     assert Recipe(**json.loads((output / "recipe.json").read_text())) == SMALL
+    weights = tf.saved_model.load(str(output)).weights
+    stored = (output / "variables" / "variables.data-00000-of-00001").stat().st_size
+    assert stored < 1.2 * sum(4 * np.prod(weight.shape) for weight in weights)  # each weight once
     card = (output / "CARD.md").read_text()
     assert "bin/train --it" in card and "held-out part" in card
     with open(output / "history.csv", newline="") as file:
@@ -77,22 +82,25 @@ def test_what_is_written(finished):
 
 
 @pytest.mark.parametrize("loss", ["certified", "penalty"])
-def test_a_killed_run_resumes_to_the_same_weights(loss, tmp_path, monkeypatch):
-    attacked = {} if loss == "certified" else {"radius": None, "ramp": None}
-    chosen = dataclasses.replace(SMALL, loss=loss, **attacked)
-    training_run.train(chosen, str(tmp_path / "whole"))
+def test_a_killed_run_resumes_to_the_same_weights(loss, finished, tmp_path, monkeypatch):
+    chosen, whole, parts = SMALL, finished[0], tmp_path / "parts"
+    options = {"certify_every": 2, "limit": 3}
+    if loss == "penalty":
+        chosen = dataclasses.replace(SMALL, loss=loss, radius=None, ramp=None)
+        whole = tmp_path / "whole"
+        training_run.train(chosen, str(whole), **options)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 2)
-        training_run.train(chosen, str(tmp_path / "parts"))
-    assert not (tmp_path / "parts" / "saved_model.pb").exists()
-    training_run.train(chosen, str(tmp_path / "parts"), resume=True)
-    whole, parts = (saved_model.read(tmp_path / name).network for name in ("whole", "parts"))
-    for one, other in zip(whole.affines, parts.affines, strict=True):
+        training_run.train(chosen, str(parts), **options)
+    assert not (parts / "saved_model.pb").exists()
+    training_run.train(chosen, str(parts), resume=True, **options)
+    affines = (saved_model.read(directory).network.affines for directory in (whole, parts))
+    for one, other in zip(*affines, strict=True):
         np.testing.assert_array_equal(one.kernel, other.kernel)
         np.testing.assert_array_equal(one.bias, other.bias)
-    lines = (tmp_path / "parts" / "history.csv").read_text().splitlines()
+    lines = (parts / "history.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1", "2"]
-    assert lines == (tmp_path / "whole" / "history.csv").read_text().splitlines()
+    assert lines == (whole / "history.csv").read_text().splitlines()
 
 
 def test_a_run_killed_while_certifying_need_not_train_again(finished, tmp_path, monkeypatch):
@@ -122,9 +130,10 @@ def test_a_run_begun_by_an_older_version_resumes(finished, tmp_path):
 
 
 def test_convolutions(tmp_path):
-    chosen = dataclasses.replace(SMALL, filters=(3, 5), kernel_size=3, epochs=1)
+    options = {"width": 16, "epochs": 1, "loss": "plain", "jit": False}
+    chosen = Recipe(filters=(3, 5), kernel_size=3, **options)
     assert (chosen.kernel_size, chosen.strides) == (3, 2)
-    training_run.train(chosen, str(tmp_path / "model"))
+    training_run.train(chosen, str(tmp_path / "model"), limit=20)
     assert saved_model.read(tmp_path / "model").network.sizes == (64, 48, 20, 16, 10)
     assert "3 and 5 filters 3 × 3 / 2, 2 × 16, softplus" in (
         tmp_path / "model" / "CARD.md"
@@ -300,20 +309,16 @@ def test_held_out_examples_are_not_trained_on():
     )
 
 
-def train(*arguments):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "bin" / "train"), *map(str, arguments)],
+def test_the_command(tmp_path):
+    output = tmp_path / "model"
+    flags = "--filters 2 --layers 1 --nojit --epochs 1 --loss crt --gamma 0.01 --reported 0.3"
+    result = subprocess.run(
+        [sys.executable, ROOT / "bin" / "train", *flags.split(), "--output", output],
         capture_output=True,
         text=True,
         timeout=300,
         env=os.environ | {"COLUMNS": "100"},
     )
-
-
-def test_the_command(tmp_path):
-    output = tmp_path / "model"
-    flags = "--filters 2,3 --nojit --width 8 --epochs 1 --loss crt --gamma 0.01 --reported 0.3"
-    result = train(*flags.split(), "--output", output)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert "certified accuracy" in result.stdout and "0.3" in result.stdout
@@ -325,17 +330,17 @@ def test_the_command(tmp_path):
     ("arguments", "message"),
     [
         ([], "--output is required"),
-        (["--loss", "crt", "--rivals", 3], "rivals is for the loss certified"),
+        (["--loss", "crt", "--rivals", "3"], "rivals is for the loss certified"),
         (["--filters", "8,x"], "filters must be positive integers, at least one"),
-        (["--kernel_size", 3], "kernel_size is for convolutions"),
+        (["--kernel_size", "3"], "kernel_size is for convolutions"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path):
-    output = ["--output", tmp_path / "model"] if arguments else []
-    result = train(*arguments, *output)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1 and result.stderr.startswith("train: ")
+def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path, capfd):
+    output = ["--output", str(tmp_path / "model")] if arguments else []
+    status, _, stderr = scripts.call(scripts.load("train"), capfd, *arguments, *output)
+    assert status == 2
+    assert message in stderr
+    assert stderr.count("\n") == 1 and stderr.startswith("train: ")
     assert not (tmp_path / "model").exists()
 
 
@@ -344,8 +349,12 @@ def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path):
 def test_every_objective_trains(loss, activation):
     """From the recipe to a step of `fit`; what has no theory for ReLU, or for others, says so."""
     try:
-        recipe = Recipe(loss=loss, activation=activation, width=8, epochs=1, batch_size=16)
+        jit = loss in ("plain", "crt")  # the tests of the other models compile theirs
+        options = {"width": 8, "epochs": 1, "batch_size": 16, "jit": jit}
+        recipe = Recipe(loss=loss, activation=activation, **options)
         model = recipe.model(base := recipe.build((4, 4, 1), 3), 2)
+        assert model.jit_compile == jit
+        model.run_eagerly = not jit
     except InputError as error:
         assert activation in str(error)
         assert (activation == "relu") == (loss in ("certified", "crt", "penalty"))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from loss_oracle import CONVERGED, dense_base, logits_of, network_of, random_data, weights_of
+from loss_oracle import converge, dense_base, logits_of, network_of, random_data, weights_of
 
 from keras_curv.curvature.signed import signed_bound
 from keras_curv.reproduce.algorithms_1_and_2 import algorithm2
@@ -57,7 +57,7 @@ def test_the_attack_is_that_of_algorithm_2():
     radius = 0.4
     model = RecordedCRT(base, radius, loss="crt", attack_steps=60)
     model.compile("sgd", run_eagerly=True)
-    model.curvature.start_iterations = CONVERGED
+    converge(model)
     network = network_of(weights_of(base))
     bounds = signed_bound(network)
     model.train_on_batch(x, y)
@@ -86,7 +86,7 @@ def test_the_radius_rises(loss):
     """A narrow ball around a nearly linear net: the attack ends on the sphere."""
     base, (x, y) = dense_base(scale=0.5), random_data(8)
     model = CRTModel(base, 0.2, loss=loss, ramp_steps=4)
-    model.compile(keras.optimizers.SGD(1e-6))
+    model.compile(keras.optimizers.SGD(1e-6), run_eagerly=True)
     distances = []
     for _ in range(7):
         distances.append(model.fit(x, y, verbose=0).history["attack_distance"][0])
@@ -99,6 +99,6 @@ def test_the_radius_rises(loss):
 def test_without_a_ramp_the_radius_is_whole_at_once():
     base, (x, y) = dense_base(scale=0.5), random_data(8)
     model = CRTModel(base, 0.2)
-    model.compile("sgd")
+    model.compile("sgd", run_eagerly=True)
     history = model.fit(x, y, verbose=0).history
     assert history["attack_distance"][0] == pytest.approx(0.2, rel=1e-4)

@@ -10,28 +10,21 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 either_model = pytest.mark.parametrize("kind", ["penalty", "certified"])
 
 
-def _model(kind, optimizer="adam", **options):
+def _model(kind, optimizer="adam", run_eagerly=False, **options):
     ramp_steps = 4 if kind == "certified" else 0
-    return build(kind, optimizer, ramp_steps=ramp_steps, **options)
+    return build(kind, optimizer, ramp_steps=ramp_steps, run_eagerly=run_eagerly, **options)
 
 
 @either_model
-def test_compiled_by_xla(kind):
-    x, y = data(8)
-    plain, compiled = _model(kind), _model(kind, jit_compile=True)
-    losses = [fit(model, x, y, epochs=4)["loss"] for model in (plain, compiled)]
-    # float32, in another order, through four steps of Adam, which divides by small gradients.
-    np.testing.assert_allclose(*losses, rtol=1e-4)
-    assert_same(plain.base, compiled.base, atol=1e-4)
-
-
-@either_model
-def test_eager_is_the_same(kind):
+def test_compiled_by_xla_and_eager_are_the_same(kind):
     x, y = data(16)
-    plain, eager = _model(kind), _model(kind, run_eagerly=True)
-    losses = [fit(model, x, y, epochs=2)["loss"] for model in (plain, eager)]
-    np.testing.assert_allclose(*losses, rtol=1e-4)  # as for XLA
-    assert_same(plain.base, eager.base, atol=1e-4)
+    plain = _model(kind)
+    losses = fit(plain, x, y, epochs=2)["loss"]
+    for options in ({"jit_compile": True}, {"run_eagerly": True}):
+        other = _model(kind, **options)
+        # float32, in another order, through four steps of Adam, which divides by small gradients.
+        np.testing.assert_allclose(fit(other, x, y, epochs=2)["loss"], losses, rtol=1e-4)
+        assert_same(plain.base, other.base, atol=1e-4)
 
 
 @every_kind
@@ -74,20 +67,20 @@ def test_several_steps_an_execution(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy", "jit_compile"),
+    ("kind", "policy", "options"),
     [
-        ("penalty", "mixed_float16", False),
-        ("penalty", "mixed_bfloat16", False),
-        ("certified", "mixed_float16", True),
-        ("certified", "mixed_bfloat16", False),
-        ("crt", "mixed_bfloat16", False),
+        ("penalty", "mixed_float16", {}),
+        ("penalty", "mixed_bfloat16", {"run_eagerly": True}),
+        ("certified", "mixed_float16", {"jit_compile": True}),
+        ("certified", "mixed_bfloat16", {"run_eagerly": True}),
+        ("crt", "mixed_bfloat16", {"run_eagerly": True}),
     ],
 )
-def test_mixed_precision(kind, policy, jit_compile):
+def test_mixed_precision(kind, policy, options):
     x, y = data(20)
     keras.config.set_dtype_policy(policy)
     try:
-        model = _model(kind, jit_compile=jit_compile)
+        model = _model(kind, **options)
     finally:
         keras.config.set_dtype_policy("float32")
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

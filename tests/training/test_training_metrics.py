@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from loss_oracle import (
-    CONVERGED,
+    converge,
     curvature_of,
     dense_base,
     logits_of,
@@ -25,8 +25,8 @@ def test_metrics_of_a_batch(loss, rivals, mode):
     base, (x, y) = dense_base(scale=1.5), random_data(40)
     radius = 0.3
     model = CRTModel(base, radius, loss=loss, rivals=rivals, attack_steps=4)
-    model.compile("sgd", metrics=["accuracy"])
-    model.curvature.start_iterations = CONVERGED
+    model.compile("sgd", metrics=["accuracy"], run_eagerly=True)
+    converge(model)
     weights = weights_of(base)
     run = model.train_on_batch if mode == "train" else model.test_on_batch
     metrics = run(x, y, return_dict=True)
@@ -63,8 +63,8 @@ def test_metrics_of_a_batch(loss, rivals, mode):
 def test_the_regularizer_reports_its_curvature():
     base, (x, y) = dense_base(), random_data(40)
     model = CurvatureRegularizer(base, 0.1)
-    model.compile("sgd")
-    model.curvature.start_iterations = CONVERGED
+    model.compile("sgd", run_eagerly=True)
+    converge(model)
     weights = weights_of(base)
     expected = curvature_of(weights)[y, runner_up(logits_of(weights, x), y)].mean()
     for run in (model.test_on_batch, model.train_on_batch):

@@ -15,7 +15,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def _model(kind, optimizer="adam"):
     hidden = [(7, "tanh"), (5, "softplus")]
-    return build(kind, optimizer, hidden=hidden, run_eagerly=True)
+    return build(kind, optimizer, hidden=hidden)
 
 
 @every_kind

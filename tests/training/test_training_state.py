@@ -15,16 +15,16 @@ def _state(model):
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("build", "run_eagerly"),
     [
-        lambda base: CurvatureRegularizer(base, 0.1),
-        lambda base: CRTModel(base, 0.3),
+        (lambda base: CurvatureRegularizer(base, 0.1), False),
+        (lambda base: CRTModel(base, 0.3), True),
     ],
 )
-def test_state_moves_once_a_train_step_and_nowhere_else(build):
+def test_state_moves_once_a_train_step_and_nowhere_else(build, run_eagerly):
     base, (x, y) = dense_base(), random_data(20)
     model = build(base)
-    model.compile("adam", metrics=["accuracy"])
+    model.compile("adam", metrics=["accuracy"], run_eagerly=run_eagerly)
     for steps in (0, 3):
         assert model.curvature.steps.numpy() == steps
         before, weights = _state(model), base.get_weights()

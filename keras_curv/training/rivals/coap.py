@@ -12,8 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_curv.errors import require_at_least
+from keras_curv.errors import InputError, require_at_least
 from keras_curv.network.activations import ACTIVATIONS
+from keras_curv.network.unitwise import UnitWise
 from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.logits_model import class_numbers
 from keras_curv.training.rivals.polytope import margin_bounds
@@ -55,6 +56,8 @@ class COAPModel(BallModel):
         **kwargs: Any,
     ):
         super().__init__(base, radius, **kwargs)
+        if any(isinstance(sigma, UnitWise) for sigma in self.live.activations):
+            raise InputError("COAP has no theory for units that carry; leave Carry away")
         if projections is not None:
             projections = require_at_least(projections, 1, "projections")
         self.projections = projections

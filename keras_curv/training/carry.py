@@ -1,0 +1,67 @@
+"""The layer with which a network grows deeper without losing what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_curv.errors import InputError
+
+
+@keras.saving.register_keras_serializable(package="keras_curv")
+class Carry(keras.layers.Layer):
+    """Carries its input along beside what a dense layer makes of it: `[x, σ(x W + b)]`.
+
+    Where the next layer gives the new units no weight the network is the one without them, and so
+    is every bound of its curvature, which is continuous in that weight: depth is used where it
+    pays. Several in a row each see what all before them have made.
+
+    Args:
+        layer: a `keras.layers.Dense`.
+
+    Raises:
+        InputError: another layer.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> hidden = [Carry(dense(3, "softplus")), dense(8, "softplus")]
+        >>> model = keras.Sequential([keras.Input((4,)), *hidden, dense(2)])
+        >>> [tuple(layer.output.shape) for layer in model.layers]
+        [(None, 7), (None, 8), (None, 2)]
+
+    Reference: Huang, Liu, van der Maaten & Weinberger, "Densely connected convolutional networks"
+    (2017), for the concatenation; docs/mathematics.md for the bounds.
+    """
+
+    def __init__(self, layer: keras.layers.Dense, **kwargs: Any):
+        super().__init__(**kwargs)
+        if type(layer) is not keras.layers.Dense:
+            raise InputError(f"Carry takes a keras.layers.Dense. Received: {layer!r}")
+        self.layer = layer
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Builds the layer inside."""
+        if not self.layer.built:
+            self.layer.build(input_shape)
+
+    def call(self, x: Any) -> Any:
+        """`(…, n)` → `(…, n + units)`."""
+        return keras.ops.concatenate([x, self.layer(x)], axis=-1)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Returns the shape of what `call` returns."""
+        return *input_shape[:-1], input_shape[-1] + self.layer.units
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        return {
+            **super().get_config(),
+            "layer": keras.saving.serialize_keras_object(self.layer),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Carry:
+        """Returns the layer, with fresh weights."""
+        layer = keras.saving.deserialize_keras_object(config["layer"])
+        return cls(**{**config, "layer": layer})
