@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,7 @@ class Certifier:
 
     def certify(
         self,
-        x: np.ndarray,
+        x: np.ndarray | Mapping[str, np.ndarray],
         y: np.ndarray | None = None,
         *,
         rivals: str = "all",
@@ -102,7 +102,8 @@ class Certifier:
         """Certifies one batch. The first one is also run through the model's own signature.
 
         Args:
-            x: `(n, *input shape)`, what the model is served, in its own units.
+            x: `(n, *input shape)`, what the model is served, in its own units; of several inputs
+                `(n, total)`, joined in the order of `ServedModel.inputs`, or name → array.
             y: `(n,)` integers, or None to certify the predicted classes.
             rivals: see `CurvatureCertificate.certify`.
             seed: for random rivals.
@@ -126,6 +127,7 @@ class Certifier:
             )
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
+        x = self.served.inputs.joined(x)
         flat, label, moved = self._inputs.checked(x, y, first_index)
         served = np.asarray(flat, np.float64)
         if not self.threat.plain:
@@ -149,7 +151,7 @@ class Certifier:
 
     def certify_all(
         self,
-        x: np.ndarray,
+        x: np.ndarray | Mapping[str, np.ndarray],
         y: np.ndarray | None = None,
         *,
         rivals: str = "all",
@@ -161,7 +163,7 @@ class Certifier:
         Args:
             batch_size: examples at a time; None chooses by the size of the network.
         """
-        x = np.asarray(x)
+        x = self.served.inputs.joined(x)
         if x.ndim == 0:
             raise InputError("x must be an array of examples. Received: one number")
         if y is not None and np.shape(y) != x.shape[:1]:
@@ -191,7 +193,7 @@ class Certifier:
 
 def certify(
     model: Any,
-    x: np.ndarray,
+    x: np.ndarray | Mapping[str, np.ndarray],
     y: np.ndarray | None = None,
     *,
     method: str = "auto",
@@ -213,7 +215,9 @@ def certify(
 
     Args:
         model: a SavedModel directory, or a built Keras model.
-        x: `(n, *input shape)`.
+        x: `(n, *input shape)`. Of a model with several inputs it is one vector an example, `(n,
+            total)`: each input flattened, one after the other, in the order of sorted names; or
+            name → `(n, *shape)`. Radii are of that vector.
         y: `(n,)` integer labels; an example that is not predicted as its label gets radius 0.
             None certifies the predictions.
         method: one of `METHODS`; "auto" takes the largest radius of all that apply.

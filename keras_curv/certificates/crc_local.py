@@ -8,6 +8,10 @@ its value stays positive). Only the last R is proved, one eigenvalue bound for e
 It lies on the grid of `numerics/bracket.py`, or is what the next point of the grid comes to, so
 that it is the same wherever the search starts.
 
+With more than two layers a bound on a ball may be above that on all of ℝᵈ, which keeps products of
+kernels together where the other moves from x0. So a deeper network is asked first for what `crc`
+proves, unless that is known.
+
 The paper iterates `R ← r(R)` instead, five times, from the global radius: r falls as R grows, so
 that every other iterate lies beyond the crossing and proves no more than the R before it.
 
@@ -16,6 +20,7 @@ Reference: Singla & Feizi (2020), section "Results using local curvature bounds"
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +28,7 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.ball_step import IN_BALL, IN_LIMITED_BALL, BallStep
+from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, Sighting, no_error
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
@@ -85,6 +91,13 @@ class LocalCurvatureCertificate(Method):
         signature = IN_BALL if network.limits is None else IN_LIMITED_BALL
         self._step = compiled(BallStep, network, signature=signature)
 
+    @functools.cached_property
+    def _everywhere(self) -> CurvatureCertificate | None:
+        """Proves by the curvature on all of ℝᵈ, where that may be more."""
+        if self.network.depth == 2 or self.network.limits is not None:
+            return None
+        return CurvatureCertificate(self.network, self._served_error)
+
     def radii(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
     ) -> PairCertificates:
@@ -114,6 +127,10 @@ class LocalCurvatureCertificate(Method):
         x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
         radius = np.where(np.asarray(known) > 0.0, known, 0.0)
         gradients = np.zeros(len(x), np.int64)
+        unknown = np.flatnonzero(radius.min(axis=1) <= 0.0)
+        if len(unknown) and self._everywhere is not None:
+            pairs = x[unknown], label[unknown], rivals[unknown], radius[unknown]
+            radius[unknown], gradients[unknown], *_ = self._everywhere.radii(*pairs)
         batch = max(1, _NUMBERS_AT_ONCE // self._curvature.anchor_size())
         with np.errstate(all="ignore"):
             for start in range(0, len(x) if self._curvature.in_range else 0, batch):
@@ -126,7 +143,7 @@ class LocalCurvatureCertificate(Method):
                 args = x[rows], label[rows], rivals[rows], radius[rows], ceiling[rows]
                 found, used = self._batch(*args, gap, start_radius[usable])
                 radius[rows] = np.fmax(radius[rows], found)
-                gradients[rows] = used
+                gradients[rows] += used
         return PairCertificates(radius, gradients)
 
     def ceiling(

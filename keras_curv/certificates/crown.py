@@ -18,6 +18,10 @@ before and from how far that one can move: `z_k(x) ± R Lip(a_{k−1}) ‖w_j‖
 maps, as of convolutions, need no dense matrix. A margin's pass may then stop at any z_k on its way,
 with the least value in the box of z_k, or in the ball of radius `R Lip(z_k)` around z_k(x).
 
+**Curvature.** Behind all but the first hidden layer a smooth network has two layers, of which its
+curvature often proves more than lines (`first_layer.py`). Units of the second layer, and whatever a
+pass back has come to at the first one, are bounded by both.
+
 **Second pass.** With the intervals given, the best lines are not those close to σ at the midpoints
 but those close to it where the bound takes its minimum: a saddle point. So a margin is bounded
 twice, and the better bound kept: with lines close at the midpoints, then with lines close at the
@@ -45,6 +49,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.ball_bounds import BallBoundCertificate, batches
 from keras_curv.certificates.box import require_value_range
+from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
 from keras_curv.certificates.method import ServedError, Sighting, no_error
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
@@ -86,7 +91,8 @@ def pre_activation_bounds(
     with np.errstate(over="ignore", invalid="ignore"):
         plan = Plan.of(network)
         parts = batches(len(x), max(network.sizes) * _height(network, plan))
-        chunks = [Balls(network, plan, x[rows], radius[rows]) for rows in parts]
+        first = FirstLayer.of(network)
+        chunks = [Balls(network, plan, x[rows], radius[rows], first=first) for rows in parts]
         for balls in chunks:
             balls.bound_layers()
     layers = zip(*(balls.layers for balls in chunks), strict=True)
@@ -130,10 +136,13 @@ class LinearBoundCertificate(BallBoundCertificate):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         _require_rules(network)
         self._plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
+        self._first = FirstLayer.of(network) if self.refined else None
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
         hidden = zip(network.sizes[2 : self._plan.back + 1], products, strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
         cost = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
+        if self._first is not None:  # those of the second one at two points each, in its units
+            cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2 / products[-1]
         slopes = [activation.steepest for activation in network.activations]
         with np.errstate(over="ignore"):
             steepest = float(np.prod([*(affine.frobenius for affine in network.affines), *slopes]))
@@ -182,7 +191,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        balls = Balls(self.network, self._plan, x, radius, self.relaxation)
+        balls = Balls(self.network, self._plan, x, radius, self.relaxation, self._first)
         balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]
         margin_map = self.network.margin_map(tf.constant(x), label, rivals)
@@ -204,7 +213,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             waiting[pair] = False
             again = balls.close_to(some, direction[pair])
             args = (array[pair][:, None] for array in (rows, constants, error))
-            value[pair] = np.maximum(value[pair], again.minimum(*args)[0][:, 0])
+            value[pair] = np.maximum(value[pair], again.minimum(*args, each=True)[0][:, 0])
 
 
 def _height(network: Network, plan: Plan) -> int:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.ball_bounds import batches
 from keras_curv.certificates.box import Box
+from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.relaxation import Relaxation, relaxation
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.curvature.region import around
@@ -107,8 +108,9 @@ class Balls:
         x: np.ndarray,
         radius: np.ndarray,
         relax: Callable[..., Relaxation] = relaxation,
+        first: FirstLayer | None = None,
     ):
-        self.network, self.plan = network, plan
+        self.network, self.plan, self.first = network, plan, first
         self.x = x
         self.radius = radius
         self.relax = relax
@@ -125,6 +127,10 @@ class Balls:
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             back = len(self.layers) < self.plan.back
             low, high = self._back(affine) if back else self._forward(len(self.layers))
+            if self.first is not None and len(self.layers) == 1:
+                lowest, highest = self.first.units(self.x, self.radius)
+                low = np.fmax(low, lowest - self.folding(affine) * ROUNDING_SLACK)
+                high = np.fmin(high, highest + self.folding(affine) * ROUNDING_SLACK)
             if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
@@ -148,7 +154,8 @@ class Balls:
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
         """These examples, with lines close to σ at the point of the ball against `direction`."""
         length = np.linalg.norm(direction, axis=1)
-        balls = Balls(self.network, self.plan, self.x[some], self.radius[some], self.relax)
+        args = self.x[some], self.radius[some], self.relax, self.first
+        balls = Balls(self.network, self.plan, *args)
         a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
         a = a if self.network.limits is None else np.clip(a, *self.network.limits)
         parts = zip(self.network.affines, self.network.activations, self.layers, strict=False)
@@ -198,7 +205,7 @@ class Balls:
         return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
 
     def minimum(
-        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, *, each: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Proved lower bounds over the balls, `(n, m)`, and the Λ they have at the input.
 
@@ -206,6 +213,7 @@ class Balls:
             rows, constants: Λ and c, `(n or 1, m, N)` and `(n or 1, m)`: the function
                 `Λ a + c` of the last layer that is known.
             error: what that may be above the function that is meant, `(n, 1 or m)`.
+            each: see `FirstLayer.minimum`.
 
         Returns:
             The bounds, −∞ where anything overflows, and Λ, `(n or 1, m, dim)`, 0 at inputs that
@@ -214,6 +222,11 @@ class Balls:
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
         for index in reversed(range(len(self.layers))):
             affine, layer = self.network.affines[index], self.layers[index]
+            if self.first is not None and index == 0 < len(self.layers) - 1:
+                ends = layer.low, layer.high
+                args = self.x, self.radius, rows, constants, ends
+                least = self.first.minimum(*args, each=each)
+                best = np.fmax(best, least - error * ROUNDING_SLACK)
             through, offset = _relaxed(rows, constants, layer.lines)
             error = error + _step_error(rows, constants, through, affine, layer)
             if self.plan.before:

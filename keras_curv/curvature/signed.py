@@ -51,12 +51,11 @@ class CurvatureBounds(NamedTuple):
     upper: np.ndarray
 
 
-def signed_bound(network: Network, *, telescope: bool = False) -> CurvatureBounds:
+def signed_bound(network: Network) -> CurvatureBounds:
     """The signed bound of the curvature, for all class pairs; see the module's docstring.
 
     Args:
         network: of any depth, its activations smooth.
-        telescope: whether to keep Jacobians inside, too; what training estimates does not.
     """
     classes = network.classes
     if network.depth == 1:
@@ -76,7 +75,7 @@ def signed_bound(network: Network, *, telescope: bool = False) -> CurvatureBound
             own = _congruent_norm(network.differentials[index], negative, network.depth > 2)
             # Lip² alone could underflow where the product does not.
             size = own * outer[index]
-            if index and telescope:
+            if index:
                 others = norms_of(behind[1:], functools.partial(_congruent_norm, diagonal=negative))
                 spread = behind[0][1]
                 first = own if spread is None else UnitNorms(own, _congruent_norm(spread, negative))
@@ -94,16 +93,31 @@ def _congruent_norm(
 ) -> float:
     """Upper bound of `‖W √d‖` for d ≥ 0; see `congruence_bound`."""
     value = congruence_bound(affine, diagonal, sparse_by_norm=sparse_by_norm)
-    # What underflows in d, and in the eigenvalue, comes to as much.
-    value += 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
-    return np.sqrt(value)
+    return np.sqrt(value + _underflow(affine))
+
+
+def _underflow(affine: Affine | Product) -> float:
+    """As much as what underflows in d, and in the eigenvalue, comes to."""
+    return 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
+
+
+def first_layer_curvature(affine: Affine, negative: np.ndarray, guesses: np.ndarray) -> np.ndarray:
+    """Bounds κ with `∇²(v·σ(z_1(x))) ≽ −κ`, `(P,)`.
+
+    Args:
+        affine: z_1.
+        negative: at least `−v ∘ σ″(z_1)` and 0, `(P, N_1)`.
+        guesses: about κ, `(P,)`.
+    """
+    pairs = zip(negative, guesses, strict=True)
+    return up(np.array([congruence_bound(affine, *pair) for pair in pairs]) + _underflow(affine))
 
 
 def congruence_bound(
     affine: Affine | Product,
     diagonal: np.ndarray,
-    *,
     guess: float | None = None,
+    *,
     sparse_by_norm: bool = False,
 ) -> float:
     """Upper bound of `λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error.

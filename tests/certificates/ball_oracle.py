@@ -51,15 +51,18 @@ def ball_points(rng, x, radius, count):
 
 def lowest_margins(network, x, label, rivals, radius, rng, steps=10):
     """By projected gradient descent, normalised steps, from the centre and at random: `(n, k)`."""
-    lowest = np.full(rivals.shape, np.inf)
-    for k in range(rivals.shape[1]):
-        for start in (np.zeros_like(x), rng.standard_normal(x.shape)):
-            delta = project(start, 0.5 * radius)
-            for step in range(steps):
-                got = network.evaluate(tf.constant(x + delta), label, rivals[:, k : k + 1])
-                lowest[:, k] = np.minimum(lowest[:, k], got.margin.numpy()[:, 0])
-                gradient = got.gradient.numpy()[:, 0]
-                gradient /= np.maximum(np.linalg.norm(gradient, axis=1, keepdims=True), 1e-300)
-                length = radius[:, None] * (1.0 if step == 0 else 1.0 / step)
-                delta = project(delta - length * gradient, radius)
-    return lowest
+    count = rivals.shape[1]
+    # A row for each start, rival and input.
+    start = np.stack([np.zeros((count, *x.shape)), rng.standard_normal((count, *x.shape))])
+    start = start.reshape(-1, x.shape[1])
+    x, radius = np.tile(x, (2 * count, 1)), np.tile(radius, 2 * count)
+    label, target = np.tile(label, 2 * count), np.tile(rivals.T.reshape(-1), 2)
+    delta, lowest = project(start, 0.5 * radius), np.full(len(x), np.inf)
+    for step in range(steps):
+        found = network.margin_and_gradient(tf.constant(x + delta), label, target)
+        margin, gradient = (part.numpy() for part in found)
+        lowest = np.minimum(lowest, margin)
+        gradient /= np.maximum(np.linalg.norm(gradient, axis=1, keepdims=True), 1e-300)
+        length = radius[:, None] * (1.0 if step == 0 else 1.0 / step)
+        delta = project(delta - length * gradient, radius)
+    return lowest.reshape(2, count, -1).min(axis=0).T

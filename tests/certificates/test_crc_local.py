@@ -276,6 +276,22 @@ def test_larger_than_the_global_certificate(network, rng):
     assert radius.min(axis=1).mean() > 1.01 * known.min(axis=1).mean()
 
 
+def test_alone_it_is_not_below_the_global_certificate(rng, random_network):
+    """On a large ball the anchored bound may be the worse one, where a network hardly bends."""
+    behind = 0
+    for sizes in ((5, 9, 7, 3), (6, 8, 9, 7, 8, 3)):
+        network = random_network(rng, sizes, "softplus", 0.5)
+        x, label, rivals = _predicted(network, rng)
+        nothing = np.zeros(rivals.shape)
+        everywhere = CurvatureCertificate(network).certify_pairs(x, label, rivals).radius
+        certificate = LocalCurvatureCertificate(network)
+        assert np.all(certificate.radii(x, label, rivals, nothing).radius >= everywhere)
+        certificate.__dict__["_everywhere"] = None
+        alone = certificate.radii(x, label, rivals, nothing).radius
+        behind += np.sum(alone.min(axis=1) < everywhere.min(axis=1))
+    assert behind > 0  # or this test could not fail
+
+
 def test_served_error_is_taken_off(rng, random_network):
     network = random_network(rng, (6, 9, 5, 3), "sigmoid", 3.0)
     x, label, rivals = _predicted(network, rng)

@@ -50,15 +50,14 @@ def test_gradient_ascent_does_not_leave_the_last_interval(name, depth, rng):
     kernel = np.concatenate([hidden.kernel, np.zeros((hidden.fan_in, 1))], axis=1)
     head = Affine(kernel, np.append(hidden.bias, 0.0))
     inner = Network([*network.affines[: depth - 2], head], network.activations[: depth - 2])
-    units = np.tile(np.arange(hidden.fan_out), (len(x), 1))
-    zero = np.full(len(x), hidden.fan_out)
+    # Each unit as a label, and the constant as its rival.
+    each = np.repeat(x, hidden.fan_out, axis=0), np.tile(np.arange(hidden.fan_out), len(x))
+    zero, reach = np.full((len(each[0]), 1), hidden.fan_out), np.repeat(radius, hidden.fan_out)
     for sign, bound in ((1.0, low), (-1.0, -high)):
         flipped = Affine(sign * head.kernel, sign * head.bias)
         negated = Network([*inner.affines[:-1], flipped], inner.activations)
-        # margin of "zero" against unit j is −(± z_j); descend on ± z_j through the swapped pair
-        for j in range(hidden.fan_out):
-            got = lowest_margins(negated, x, units[:, j], zero[:, None], radius, rng, 6)
-            assert np.all(got[:, 0] >= bound[:, j] - 1e-12 * (1.0 + np.abs(bound[:, j])))
+        got = lowest_margins(negated, *each, zero, reach, rng, 6).reshape(bound.shape)
+        assert np.all(got >= bound - 1e-12 * (1.0 + np.abs(bound)))
 
 
 def test_the_first_layer_is_exact(rng):

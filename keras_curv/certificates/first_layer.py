@@ -1,0 +1,231 @@
+"""Lower bounds on balls of linear functions of the first hidden layer, by its curvature.
+
+Whatever linear bounds have made of the layers behind, `F(x) = v·σ(z_1(x)) + c` is left of a unit or
+of a margin: a network of two layers, whose Hessian `W_1 diag(v ∘ σ″) W_1ᵀ` theorem 3 bounds. With
+`∇²F ≽ −κ` on `B(x0, R)`, the minorant of `dual.py` at any point x̂ = x0 + d of the ball says there
+
+    F ≥ F(x̂) − g·d − (κ/2)‖d‖² − ‖g + κ d‖ R − (κ/2) R²,    g = ∇F(x̂),
+
+where lines around each σ let go of it as the ball grows.
+
+**In the space of units.** g is W_1 t with t = v ∘ σ′(z_1). So with d = −W_1 y all that is needed
+are products with `G = W_1ᵀW_1`: z_1(x̂) = z_1(x0) − G y, g·d = −tᵀG y, and `‖g + κd‖² = sᵀG s`
+for s = t − κ y. The first x̂ is x0, y = 0; the next one is the lowest point of the last minorant,
+`y = (R/‖W_1 s‖) s`, where G y is known already. Two or three are enough.
+
+**κ.** The units of the second layer have the same v for every input: their κ holds on all of ℝᵈ
+and is found once. Other v depend on the ball, as σ″ may. Of a margin κ is proved each time; of the
+units of a later layer, of which there are many, it is `max(d) ‖W_1‖²`, d ≥ −v ∘ σ″.
+
+**Rounding.** Let `e = (γ_{2D+2N+32}) ‖|W_1|‖² + 2 ‖W_1‖ ΔW + ΔW²`, ΔW what folding rounded away:
+what is computed of G y is off by at most e ‖y‖. Then, in norms, with ω and φ as in `rounding.py`,
+
+    z_1 by  ζ = ζ(x0) + γ_8 ‖z_1(x0)‖ + e ‖y‖,    σ by  ε = g ζ + ω u (‖a‖ + √N φ),
+    t by  θ = ‖v‖ (h ζ + (ω + 2) u g),    F by  ‖v‖ ε + γ_{N+8} (‖v‖‖a‖ + |c|),
+    tᵀG y by  (θ + γ_{N+8} ‖t‖) ‖|W_1|‖² ‖y‖ + ‖t‖ e ‖y‖,
+    ‖W_1 s‖ ≤ √(sᵀG s + e ‖s‖²) + ‖W_1‖ (θ + 4u ‖s‖),    ‖s‖ ≤ ‖t‖ + κ‖y‖,  ‖t‖ ≤ g ‖v‖.
+
+Reference: Singla & Feizi (2020), theorems 1 and 3, for two layers; to apply them behind linear
+bounds, and there in the space of units, is ours.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.curvature.signed import first_layer_curvature
+from keras_curv.network.network import Network
+from keras_curv.numerics import intervals, lanczos
+from keras_curv.numerics.rounding import (
+    ACTIVATION_ULPS,
+    CURVATURE_FLOOR,
+    ROUNDING_SLACK,
+    SLOPE_FLOOR,
+    TINY,
+    UNIT,
+    gamma,
+    norm_bound,
+    pre_activation_errors,
+    up,
+)
+
+_UNIT_POINTS, _MARGIN_POINTS = 2, 3  # at which a minorant is taken
+_WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
+_RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
+
+
+class FirstLayer:
+    """The first hidden layer of a network of three layers or more, smooth and dense.
+
+    Args:
+        network: as `of` demands.
+
+    Example:
+        >>> kernels = [np.eye(2), [[1.0, -1.0], [1.0, 1.0]], np.eye(2)]
+        >>> network = Network.from_weights(kernels, [np.zeros(2)] * 3, "sigmoid")
+        >>> low, high = FirstLayer(network).units(np.zeros((1, 2)), np.array([0.1]))
+        >>> low.round(3), high.round(3)  # 1 ± 0.1 / √8, and ± 0.1 / √8
+        (array([[ 0.965, -0.035]]), array([[1.035, 0.035]]))
+    """
+
+    def __init__(self, network: Network):
+        self._network = network
+        self._affine, self._second = network.affines[:2]
+        self._activation = network.activations[0]
+        norms = network.layer_norms[0]
+        folding = norms.kernel_error
+        self._norm, self._magnitude = up(norms.norm + folding), up(norms.magnitude + folding)
+        terms = 2 * (norms.fan_in + norms.fan_out) + 32
+        rounded = gamma(terms) * self._magnitude**2
+        self._gram_error = up(rounded + 2.0 * self._norm * folding, 8)
+
+    @classmethod
+    def of(cls, network: Network) -> FirstLayer | None:
+        """The first layer of a network; None where this has nothing to say, or is too much work."""
+        dense = not any(affine.is_sparse for affine in network.affines[:2])
+        if network.depth < 3 or not dense or not network.activations[0].smooth:
+            return None
+        inputs, units, second = network.sizes[:3]
+        proofs = second * float(min(units, 2 * inputs)) ** 3
+        in_range = _RANGE[0] < network.layer_norms[0].norm < _RANGE[1]
+        return cls(network) if in_range and proofs <= _WORK else None
+
+    def units(self, x: np.ndarray, radius: np.ndarray) -> intervals.Interval:
+        """Bounds of `a_1 W_2 + b_2` on balls, in real arithmetic on these W_2 and b_2.
+
+        Args:
+            x: centres, `(n, dim)`.
+            radius: `(n,)`.
+
+        Returns:
+            `(low, high)`, each `(n, N_2)`.
+        """
+        rows, constants = self._second.kernel.T[None], self._second.bias[None]
+        below, above = (kappa[None] for kappa in self._unit_curvatures)
+        low = self._least(x, radius, rows, constants, below, _UNIT_POINTS)
+        high = self._least(x, radius, -rows, -constants, above, _UNIT_POINTS)
+        return low, -high
+
+    def minimum(
+        self,
+        x: np.ndarray,
+        radius: np.ndarray,
+        rows: np.ndarray,
+        constants: np.ndarray,
+        pre_activations: intervals.Interval,
+        *,
+        each: bool,
+    ) -> np.ndarray:
+        """Lower bounds of `v a_1 + c` on balls, `(n, m)`.
+
+        Args:
+            x, radius: see `units`.
+            rows: v, `(n, m, N_1)`.
+            constants: c, `(n, m)`.
+            pre_activations: what holds z_1 on the balls, low and high end each `(n, N_1)`.
+            each: whether κ is proved for each row, not taken from ‖W_1‖.
+        """
+        low, high = self._activation.second_range_on(*pre_activations)
+        bends = low[:, None], high[:, None]
+        kappa = self._curvatures(rows, bends, each=each)
+        return self._least(x, radius, rows, constants, kappa, _MARGIN_POINTS)
+
+    @functools.cached_property
+    def _unit_curvatures(self) -> tuple[np.ndarray, np.ndarray]:
+        """κ of the units of the second layer and of their negatives on ℝᵈ, `(N_2,)` each."""
+        low, high = self._activation.second_range
+        rows = self._second.kernel.T
+        below = self._curvatures(rows, (low, high), each=True)
+        if np.all(np.equal(low, -np.asarray(high))):
+            return below, below
+        return below, self._curvatures(-rows, (low, high), each=True)
+
+    def _curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
+        """κ of rows `(…, N_1)`: proved for each, or from ‖W_1‖ and the largest entry."""
+        affine = self._network.differentials[0]
+        smallest, _ = intervals.product(bends, (rows, rows))
+        negative = up(np.maximum(-smallest, 0.0))
+        if not each:
+            return up(negative.max(axis=-1) * affine.norm**2, 8) + CURVATURE_FLOOR
+        negative = negative.reshape(-1, rows.shape[-1])
+
+        def product(v: np.ndarray) -> np.ndarray:
+            return ((v @ affine.kernel) * negative) @ affine.kernel.T
+
+        value, _ = lanczos.largest_eigenpairs(product, (len(negative), affine.fan_in))
+        guesses = np.maximum(value, 0.0) * lanczos.ESTIMATE_MARGIN
+        found = first_layer_curvature(affine, negative, guesses) + CURVATURE_FLOOR
+        return found.reshape(rows.shape[:-1])
+
+    def _times_gram(self, rows: np.ndarray) -> np.ndarray:
+        """`(…, N_1)` times G."""
+        kernel = self._network.differentials[0].kernel
+        if self._gram is None:
+            return (rows @ kernel.T) @ kernel
+        return rows @ self._gram
+
+    @functools.cached_property
+    def _gram(self) -> np.ndarray | None:
+        """G; None where products with W_1 are cheaper."""
+        kernel = self._network.differentials[0].kernel
+        return kernel.T @ kernel if kernel.shape[1] <= 2 * kernel.shape[0] else None
+
+    def _least(
+        self,
+        x: np.ndarray,
+        radius: np.ndarray,
+        rows: np.ndarray,
+        constants: np.ndarray,
+        kappa: np.ndarray,
+        points: int,
+    ) -> np.ndarray:
+        """Lower bounds on the balls, `(n, m)`, of rows `(n or 1, m, N_1)`; see the module."""
+        norms, units = self._network.layer_norms[0], rows.shape[-1]
+        centre = x @ self._affine.kernel + self._affine.bias
+        error = pre_activation_errors([norms], [tf.constant(x)])[0].numpy()
+        error = (error + gamma(8) * norm_bound(centre, axis=1))[:, None]
+        radius, size = radius[:, None], norm_bound(rows, axis=2)
+        t_size = up(size * norms.slope, 64)  # of t, and further on of s and y: norms from above
+        best = np.full((len(x), rows.shape[1]), -np.inf)
+        y = moved = np.zeros((len(x), 1, 1))
+        y_size = away = np.zeros_like(radius)
+        for _ in range(points):
+            z = tf.constant(centre[:, None] - moved)
+            a, slope = self._activation.value(z).numpy(), self._activation.first(z).numpy()
+            t = rows * slope
+            s = t - kappa[:, :, None] * y
+            turned = self._times_gram(s)
+            value, along = _dot(rows, a) + constants, _dot(t, moved)
+            far = up(np.sqrt(_dot(a, a)) + SLOPE_FLOOR, units + 8)
+            s_size = up(t_size + kappa * y_size)
+
+            off = error + self._gram_error * y_size
+            ulps = 2.0 * ACTIVATION_ULPS * UNIT * (far + units**0.5 * norms.floor)
+            value_error = size * (norms.slope * off + ulps)
+            value_error += gamma(units + 8) * (size * far + np.abs(constants))
+            ulps = 2.0 * (ACTIVATION_ULPS + 2.0) * UNIT * norms.slope
+            slope_error = size * (norms.bend * off + ulps)
+            along_error = (slope_error + gamma(units + 8) * t_size) * self._magnitude**2
+            along_error = (along_error + t_size * self._gram_error) * y_size
+            steep = np.sqrt(np.maximum(_dot(s, turned), 0.0) + self._gram_error * s_size**2)
+            steep += self._norm * (slope_error + 4.0 * UNIT * s_size)
+            steep = steep * ROUNDING_SLACK + SLOPE_FLOOR
+            bent = 0.5 * kappa * (away**2 + radius**2)
+            rounding = gamma(16) * (np.abs(value) + np.abs(along) + steep * radius + bent)
+            largest = (1.0 + size + far) * (1.0 + s_size) * (1.0 + y_size)
+            underflow = 2.0**10 * TINY * units * norms.fan_in * (1.0 + self._magnitude) ** 2
+            charge = (value_error + along_error + rounding + underflow * largest) * ROUNDING_SLACK
+
+            best = np.fmax(best, value + along - steep * radius - bent - charge)
+            step = (1.0 - 1e-9) * radius / steep
+            y, moved = step[:, :, None] * s, step[:, :, None] * turned
+            y_size, away = up(step * s_size), radius
+        return best
+
+
+def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Products of rows, `(n, m, N)` each, or 1 in the place of n or m: `(n, m)`."""
+    return np.einsum("nmi,nmi->nm", *np.broadcast_arrays(one, other))
