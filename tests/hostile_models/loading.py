@@ -81,6 +81,14 @@ def _axes_added_up(column, row, net):
     return tf.raw_ops.Reshape(tensor=many, shape=[])
 
 
+def _filled(column, row, net):
+    return tf.reduce_max(tf.fill(tf.stack([tf.constant(7)] * 3), 0))
+
+
+def _range(column, row, net):
+    return tf.reduce_min(tf.raw_ops.Range(start=0.0, limit=1.0, delta=0.25))
+
+
 def _nothing(column, row, net):
     none = tf.raw_ops.Reshape(tensor=tf.zeros((0,)), shape=[3, 0])
     return tf.reduce_max(tf.raw_ops.Sum(input=none, axis=[1]))
@@ -101,15 +109,15 @@ ASKED = {
     "a vector, doubled twelve times": _doubled,
     "filled, as a shape says three times": lambda c, r, n: tf.reduce_max(tf.fill(tf.stack([_shape_of(input=r)[1]] * 3), 0)),
     "filled, as the shape of a product says": lambda c, r, n: tf.reduce_max(tf.fill(_shape_of(input=c @ r), 0)),
-    "filled, three times one number": lambda c, r, n: tf.reduce_max(tf.fill(tf.stack([tf.constant(4096)] * 3), 0)),
     "more axes at each step": _axes_added_up,
-    "a range in small steps": lambda c, r, n: tf.reduce_min(tf.raw_ops.Range(start=0.0, limit=1.0, delta=1e-10)),
 }  # fmt: skip
 for name, body in ASKED.items():
     case(f"loading: {name}")(_asked(body))
 case("loading: indices of indices, twenty times")(
     _larger(_indices, np.zeros((4, 4)), np.ones((4, 4), np.float32))
 )
+case("loading: filled, three times one number")(_larger(_filled, 7, np.int32(4096)))
+case("loading: a range in small steps")(_larger(_range, 0.25, np.float32(1e-10)))
 case("loading: the sums of no numbers")(_larger(_nothing, [3, 0], np.int32([2**29, 0])))
 case("loading: a variable times itself, once it is a constant")(
     _asked(lambda c, r, n: tf.reduce_max(n.long @ tf.transpose(n.long)), _long)

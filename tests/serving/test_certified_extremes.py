@@ -69,7 +69,7 @@ def test_overflow_that_cancels(tmp_path):
     last = np.array([[3e34, 2.0**126], [0.0, -(2.0**126)]])
     model = chain((np.ones((1, 2)), None, None), (last, None, None))
     found, served = answers(model, tmp_path / "model", np.float32([[10.0], [0.1]]))
-    assert np.isnan(served[0][0]).any()
+    assert not np.isfinite(served[0][0]).all()  # NaN, or inf where a server fuses its products
     for _, radius in found:
         assert radius[0] == 0.0
 
