@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
@@ -34,14 +35,15 @@ def uniform_in_ball(x: tf.Tensor, radius: Any, seed: Any) -> tf.Tensor:
     return x + length * tf.math.divide_no_nan(offset, tf.norm(offset, axis=-1, keepdims=True))
 
 
-def allowed(network: FeedForward, point: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Returns the nearest point that an attacker on the network may give, x itself being one.
+def room(network: FeedForward, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns least and largest value that an attacker on `x` may give its entries, `(n, dim)`.
 
-    It is no farther from x than `point` is, as what is allowed is convex.
+    x is between them, so that clipping a point to them brings it no farther from x.
     """
-    if network.pinned is not None:
-        point = tf.where(network.pinned, x, point)
+    low, high = (tf.fill(tf.shape(x), tf.constant(end, x.dtype)) for end in (-np.inf, np.inf))
     if network.limits is not None:
-        low, high = (tf.constant(limit, x.dtype) for limit in network.limits)
-        point = tf.clip_by_value(point, tf.minimum(low, x), tf.maximum(high, x))
-    return point
+        least, most = (tf.constant(limit, x.dtype) for limit in network.limits)
+        low, high = tf.minimum(least, x), tf.maximum(most, x)
+    if network.pinned is not None:
+        low, high = (tf.where(network.pinned, x, end) for end in (low, high))
+    return low, high

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import allowed, normalized, project, uniform_in_ball
+from keras_curv.attacks.ball import normalized, project, room, uniform_in_ball
 from keras_curv.attacks.through_clip import descend_through
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network, likeliest_rivals
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS, traced
 
 
 def pgd_attack(
@@ -61,33 +63,76 @@ def pgd_attack(
     """
     radius = tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1])
     ranked = likeliest_rivals(network.logits(x), label, network.classes - 1)
-
-    def descend(
-        target: tf.Tensor, best_margin: tf.Tensor, best_point: tf.Tensor, point: tf.Tensor
-    ) -> tuple:
-        logits = network.logits(point)
-        at_label = tf.gather(logits, label, batch_dims=1)
-        strongest = network.runner_up(logits, label)
-        margin = at_label - tf.gather(logits, strongest, batch_dims=1)
-        better = margin < best_margin
-        best_point = tf.where(better[:, None], point, best_point)
-        _, gradient = network.margin_and_gradient(point, label, target)
-        moved = point - (step_size * radius / steps)[:, None] * normalized(gradient)
-        following = allowed(network, project(moved, x, radius), x)
-        return target, tf.minimum(margin, best_margin), best_point, following
-
+    low, high = room(network, x)
+    descend = traced(_descent, network, x.dtype, signature=_SIGNATURE)
     split = split_clip(network) if isinstance(network, Network) else None
     margin, best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x
     for restart in range(restarts):
         begin = x
         target = ranked[:, restart % (network.classes - 1)]
         if restart >= network.classes - 1:
-            begin = allowed(network, uniform_in_ball(x, radius, (seed, restart)), x)
+            begin = tf.clip_by_value(uniform_in_ball(x, radius, (seed, restart)), low, high)
         elif split is not None:
             clip, behind = split
             _, begin = descend_through(behind, clip, x, label, target, radius, steps)
             begin = project(begin, x, radius)
-        _, margin, best, _ = tf.while_loop(
-            lambda *_: True, descend, (target, margin, best, begin), maximum_iterations=steps + 1
-        )
+        ball = _Ball(x, radius, low, high)
+        classes = tf.cast(label, tf.int32), tf.cast(target, tf.int32)
+        margin, best = descend(ball, *classes, step_size / steps, steps + 1, margin, best, begin)
     return margin, best
+
+
+class _Ball(NamedTuple):
+    """Where an attacker may go.
+
+    Attributes:
+        x, radius: `(n, dim)` and `(n,)`.
+        low, high: as of `room`.
+    """
+
+    x: tf.Tensor
+    radius: tf.Tensor
+    low: tf.Tensor
+    high: tf.Tensor
+
+
+# The ball; label and target; a step's length in radii; how many; margin, best and begin.
+_SIGNATURE = (
+    _Ball(ROWS, EACH, ROWS, ROWS),
+    CLASS,
+    CLASS,
+    tf.TensorSpec((), tf.float64),
+    tf.TensorSpec((), tf.int32),
+    EACH,
+    ROWS,
+    ROWS,
+)
+
+
+def _descent(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """Returns a descent against one rival each, which keeps the lowest margin over all rivals."""
+
+    def descend(
+        ball: _Ball,
+        label: tf.Tensor,
+        target: tf.Tensor,
+        length: Any,
+        count: Any,
+        margin: tf.Tensor,
+        best: tf.Tensor,
+        begin: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        step = (length * ball.radius)[:, None]
+
+        def body(margin: tf.Tensor, best: tf.Tensor, point: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            found = network.lowest_margin(point, label)
+            best = tf.where((found < margin)[:, None], point, best)
+            _, gradient = network.margin_and_gradient(point, label, target)
+            moved = project(point - step * normalized(gradient), ball.x, ball.radius)
+            return tf.minimum(found, margin), best, tf.clip_by_value(moved, ball.low, ball.high)
+
+        start = margin, best, begin
+        found = tf.while_loop(lambda *_: True, body, start, maximum_iterations=count)
+        return found[0], found[1]
+
+    return descend

@@ -7,10 +7,14 @@ of the margin, of the mean gradient so far, over all T(x + δ) with ‖δ‖ ≤
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from keras_curv.network.clip import Clip
 from keras_curv.network.network import FeedForward
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS, traced
 from keras_curv.threats.clipped import clipped
 from keras_curv.threats.confined import Reach
 
@@ -72,25 +76,48 @@ def descend_through(
         The lowest margin met, `(n,)`, and where, `(n, dim)`: as near to `x` as T allows.
     """
     start, reach, _ = clipped(clip, x)
-
-    def step(
-        best: tf.Tensor, found: tf.Tensor, mean: tf.Tensor, move: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        point = start + move
-        logits = behind.logits(point)
-        strongest = behind.runner_up(logits, label)
-        margin = tf.gather(logits, label, batch_dims=1) - tf.gather(logits, strongest, batch_dims=1)
-        found = tf.where((margin < best)[:, None], point, found)
-        _, gradient = behind.margin_and_gradient(point, label, target)
-        mean = _MEMORY * mean + (1.0 - _MEMORY) * gradient
-        return tf.minimum(margin, best), found, mean, steepest_move(mean, reach, radius)
-
-    _, gradient = behind.margin_and_gradient(start, label, target)
-    nowhere = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype))
-    best, found, _, _ = tf.while_loop(
-        lambda *_: True,
-        step,
-        (nowhere, start, gradient, steepest_move(gradient, reach, radius)),
-        maximum_iterations=steps,
-    )
+    descend = traced(_descent, behind, x.dtype, signature=_SIGNATURE)
+    classes = tf.cast(label, tf.int32), tf.cast(target, tf.int32)
+    best, found = descend(start, reach, *classes, radius, steps)
     return best, clip.nearest(found, x)
+
+
+# u0 and reach; label and target; radius; steps.
+_SIGNATURE = (
+    ROWS,
+    Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH),
+    CLASS,
+    CLASS,
+    EACH,
+    tf.TensorSpec((), tf.int32),
+)
+
+
+def _descent(behind: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """Returns a descent behind the clip: the lowest margin met, and where."""
+
+    def descend(
+        start: tf.Tensor,
+        reach: Reach,
+        label: tf.Tensor,
+        target: tf.Tensor,
+        radius: tf.Tensor,
+        steps: Any,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def body(
+            best: tf.Tensor, found: tf.Tensor, mean: tf.Tensor, move: tf.Tensor
+        ) -> tuple[tf.Tensor, ...]:
+            point = start + move
+            margin = behind.lowest_margin(point, label)
+            found = tf.where((margin < best)[:, None], point, found)
+            _, gradient = behind.margin_and_gradient(point, label, target)
+            mean = _MEMORY * mean + (1.0 - _MEMORY) * gradient
+            return tf.minimum(margin, best), found, mean, steepest_move(mean, reach, radius)
+
+        _, gradient = behind.margin_and_gradient(start, label, target)
+        nowhere = tf.fill(tf.shape(radius), tf.constant(float("inf"), start.dtype))
+        begin = nowhere, start, gradient, steepest_move(gradient, reach, radius)
+        last = tf.while_loop(lambda *_: True, body, begin, maximum_iterations=steps)
+        return last[0], last[1]
+
+    return descend

@@ -199,6 +199,12 @@ class FeedForward(abc.ABC):
             jacobian *= activation.first(z)[:, None, :]
         return total
 
+    def lowest_margin(self, x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        """Returns the margin against the likeliest other class, `(n,)`."""
+        logits = self.logits(x)
+        strongest = self.runner_up(logits, label)
+        return tf.gather(logits, label, batch_dims=1) - tf.gather(logits, strongest, batch_dims=1)
+
     def runner_up(self, logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
         """Returns the likeliest class other than `label`, `(n,)`; by index, so ties are kept."""
         return tf.argmax(_without(logits, label), axis=-1, output_type=label.dtype)
@@ -211,7 +217,7 @@ def likeliest_rivals(logits: tf.Tensor, label: tf.Tensor, count: int) -> tf.Tens
 
 def _without(logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
     """Returns the logits with that of the label at −∞."""
-    own = tf.one_hot(label, logits.shape[-1], on_value=True, off_value=False)
+    own = tf.one_hot(label, tf.shape(logits)[-1], on_value=True, off_value=False)
     return tf.where(own, tf.constant(-np.inf, logits.dtype), logits)
 
 

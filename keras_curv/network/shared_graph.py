@@ -90,6 +90,19 @@ def compiled(
     return functools.partial(graph, weights)
 
 
+def traced(
+    make: Callable[..., Callable[..., Any]],
+    network: FeedForward,
+    dtype: tf.DType,
+    *,
+    signature: tuple[Any, ...],
+) -> Callable[..., Any]:
+    """Returns `make(network)`, as a graph where it would be run op by op and can be `compiled`."""
+    if isinstance(network, Network) and dtype == tf.float64 and tf.executing_eagerly():
+        return compiled(make, network, signature=signature)
+    return make(network)
+
+
 @functools.lru_cache(maxsize=_KEPT)
 def _graph(
     make: Callable[..., Callable[..., Any]],

@@ -50,8 +50,12 @@ class SparseAffine(Affine):
         numbers = np.concatenate([kernel.data, bias, [self.kernel_error, self.bias_error]])
         if not np.isfinite(numbers).all():
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
-        # The proofs go by how the matrix came about; this is their test.
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "bias", bias)
+        # The proofs go by how the matrix came about; this is the test of those that count.
         for matrix, proved in ((kernel, self.proved_norm), (abs(kernel), self.proved_magnitude)):
+            if proved >= self._schur:
+                continue
             with np.errstate(over="ignore", invalid="ignore"):
                 least = spectral_norm_estimate(matrix, iterations=_STEPS) - self.kernel_error
             if math.inf > least > proved * (1.0 + 1e-6):
@@ -59,8 +63,6 @@ class SparseAffine(Affine):
                     f"the bound of the norm of an affine map {kernel.shape}, {proved:.6g}, is less "
                     f"than what was met, {least:.6g}; please report this model"
                 )
-        object.__setattr__(self, "kernel", kernel)
-        object.__setattr__(self, "bias", bias)
         roundings = gamma(kernel.shape[0] + 1, FLOAT32_UNIT)
         if self.served_kernel_error is None:
             # Where folding moved more than what is stored, nothing is known.
