@@ -45,11 +45,15 @@ def steepest_move(gradient: tf.Tensor, reach: Reach, radius: tf.Tensor) -> tf.Te
 
     # At `high` nothing more than the budget is spent: b|e| + dead ≤ |g|/(λb) for each coordinate.
     high = tf.norm(size / reach.cost, axis=-1) / radius + 1e-30
-    low = 1e-6 * high
-    for _ in range(_HALVINGS):
+
+    def halved(low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         middle = tf.sqrt(low * high)
         fits = reach.price(move(middle)) <= radius * radius
-        low, high = tf.where(fits, low, middle), tf.where(fits, middle, high)
+        return tf.where(fits, low, middle), tf.where(fits, middle, high)
+
+    _, high = tf.while_loop(
+        lambda *_: True, halved, (1e-6 * high, high), maximum_iterations=_HALVINGS
+    )
     return move(high)
 
 

@@ -80,7 +80,6 @@ def test_nothing_breaks_inside_and_something_does_outside(dead_zone):
     assert finite.sum() > 50
     x, label, radius = x[finite], result.prediction[finite], result.radius[finite]
 
-    @tf.function(autograph=False)
     def attack(radius):
         args = tf.constant(x), tf.constant(label)
         return pgd_attack(network, *args, radius=radius, steps=20, restarts=4)
