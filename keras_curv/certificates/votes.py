@@ -124,9 +124,9 @@ class NoiseVotes:
     ) -> np.ndarray:
         index = tf.range(first_index, first_index + len(x), dtype=tf.int64)
         key = np.random.SeedSequence((seed, stream)).generate_state(2).view(np.int32)
-        return self._tally(
-            ballot, tf.constant(x), index, choice, tf.constant(key), samples, shared
-        ).numpy()
+        draws = tf.constant(samples, tf.int64)
+        args = ballot, tf.constant(x), index, choice, tf.constant(key), draws, shared
+        return self._tally(*args).numpy()
 
     def _count(
         self,
@@ -135,7 +135,7 @@ class NoiseVotes:
         index: tf.Tensor,
         choice: tuple[tf.Tensor, ...],
         key: tf.Tensor,
-        samples: int,
+        samples: tf.Tensor,
         shared: bool,
     ) -> tf.Tensor:
         """The sum of each example's ballots over the draws, `(n, ·)`, float64.
@@ -146,12 +146,13 @@ class NoiseVotes:
             choice: tensors, each with one entry for each example.
         """
         kernel, bias = (part[0] for part in self.network.weights(tf.float64))
-        size = min(samples, _BLOCK)
+        size = tf.minimum(samples, _BLOCK)
+        width = self.network.classes if ballot is _preference else 1
 
         def in_block(
             x: tf.Tensor, choice: Sequence[tf.Tensor], key: tf.Tensor, number: tf.Tensor
         ) -> tf.Tensor:
-            counted = number * size + tf.range(size, dtype=tf.int64) < samples
+            counted = number * size + tf.range(size) < samples
             normal = tf.random.stateless_normal(
                 (size, self.network.dim), _fold_in(key, number), alg="philox"
             )
@@ -170,10 +171,9 @@ class NoiseVotes:
 
         def over_blocks(x: tf.Tensor, choice: Sequence[tf.Tensor], key: tf.Tensor) -> tf.Tensor:
             return tf.while_loop(
-                lambda *_: True,
+                lambda number, _: number * size < samples,
                 lambda number, total: (number + 1, total + in_block(x, choice, key, number)),
-                (tf.constant(1, tf.int64), in_block(x, choice, key, tf.constant(0, tf.int64))),
-                maximum_iterations=-(-samples // size) - 1,
+                (tf.constant(0, tf.int64), tf.zeros((tf.shape(x)[0], width), tf.float64)),
                 parallel_iterations=1,
             )[1]
 
