@@ -32,6 +32,7 @@ bounds, and there in the space of units, is ours.
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -57,6 +58,18 @@ _WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
 _RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
 
 
+class Centres(NamedTuple):
+    """Centres of balls, as the first layer sees them.
+
+    Attributes:
+        z: z_1, `(n, N_1)`.
+        error: a bound of how far it is off, in norm, `(n, 1)`.
+    """
+
+    z: np.ndarray
+    error: np.ndarray
+
+
 class FirstLayer:
     """The first hidden layer of a network of three layers or more, smooth and dense.
 
@@ -66,7 +79,8 @@ class FirstLayer:
     Example:
         >>> kernels = [np.eye(2), [[1.0, -1.0], [1.0, 1.0]], np.eye(2)]
         >>> network = Network.from_weights(kernels, [np.zeros(2)] * 3, "sigmoid")
-        >>> low, high = FirstLayer(network).units(np.zeros((1, 2)), np.array([0.1]))
+        >>> first = FirstLayer(network)
+        >>> low, high = first.units(first.centres(np.zeros((1, 2))), np.array([0.1]))
         >>> low.round(3), high.round(3)  # 1 ± 0.1 / √8, and ± 0.1 / √8
         (array([[ 0.965, -0.035]]), array([[1.035, 0.035]]))
     """
@@ -93,11 +107,17 @@ class FirstLayer:
         in_range = _RANGE[0] < network.layer_norms[0].norm < _RANGE[1]
         return cls(network) if in_range and proofs <= _WORK else None
 
-    def units(self, x: np.ndarray, radius: np.ndarray) -> intervals.Interval:
+    def centres(self, x: np.ndarray) -> Centres:
+        """Returns what is asked of centres `x`, `(n, dim)`, whatever the radius."""
+        z = x @ self._affine.kernel + self._affine.bias
+        error = pre_activation_errors([self._network.layer_norms[0]], [tf.constant(x)])[0].numpy()
+        return Centres(z, (error + gamma(8) * norm_bound(z, axis=1))[:, None])
+
+    def units(self, centres: Centres, radius: np.ndarray) -> intervals.Interval:
         """Bounds of `a_1 W_2 + b_2` on balls, in real arithmetic on these W_2 and b_2.
 
         Args:
-            x: centres, `(n, dim)`.
+            centres: of n balls.
             radius: `(n,)`.
 
         Returns:
@@ -105,13 +125,13 @@ class FirstLayer:
         """
         rows, constants = self._second.kernel.T[None], self._second.bias[None]
         below, above = (kappa[None] for kappa in self._unit_curvatures)
-        low = self._least(x, radius, rows, constants, below, _UNIT_POINTS)
-        high = self._least(x, radius, -rows, -constants, above, _UNIT_POINTS)
+        low = self._least(centres, radius, rows, constants, below, _UNIT_POINTS)
+        high = self._least(centres, radius, -rows, -constants, above, _UNIT_POINTS)
         return low, -high
 
     def minimum(
         self,
-        x: np.ndarray,
+        centres: Centres,
         radius: np.ndarray,
         rows: np.ndarray,
         constants: np.ndarray,
@@ -122,7 +142,7 @@ class FirstLayer:
         """Lower bounds of `v a_1 + c` on balls, `(n, m)`.
 
         Args:
-            x, radius: see `units`.
+            centres, radius: see `units`.
             rows: v, `(n, m, N_1)`.
             constants: c, `(n, m)`.
             pre_activations: what holds z_1 on the balls, low and high end each `(n, N_1)`.
@@ -131,7 +151,7 @@ class FirstLayer:
         low, high = self._activation.second_range_on(*pre_activations)
         bends = low[:, None], high[:, None]
         kappa = self._curvatures(rows, bends, each=each)
-        return self._least(x, radius, rows, constants, kappa, _MARGIN_POINTS)
+        return self._least(centres, radius, rows, constants, kappa, _MARGIN_POINTS)
 
     @functools.cached_property
     def _unit_curvatures(self) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +195,7 @@ class FirstLayer:
 
     def _least(
         self,
-        x: np.ndarray,
+        centres: Centres,
         radius: np.ndarray,
         rows: np.ndarray,
         constants: np.ndarray,
@@ -184,16 +204,13 @@ class FirstLayer:
     ) -> np.ndarray:
         """Lower bounds on the balls, `(n, m)`, of rows `(n or 1, m, N_1)`; see the module."""
         norms, units = self._network.layer_norms[0], rows.shape[-1]
-        centre = x @ self._affine.kernel + self._affine.bias
-        error = pre_activation_errors([norms], [tf.constant(x)])[0].numpy()
-        error = (error + gamma(8) * norm_bound(centre, axis=1))[:, None]
         radius, size = radius[:, None], norm_bound(rows, axis=2)
         t_size = up(size * norms.slope, 64)  # of t, and further on of s and y: norms from above
-        best = np.full((len(x), rows.shape[1]), -np.inf)
-        y = moved = np.zeros((len(x), 1, 1))
+        best = np.full((len(radius), rows.shape[1]), -np.inf)
+        y = moved = np.zeros((len(radius), 1, 1))
         y_size = away = np.zeros_like(radius)
         for _ in range(points):
-            z = tf.constant(centre[:, None] - moved)
+            z = tf.constant(centres.z[:, None] - moved)
             a, slope = self._activation.value(z).numpy(), self._activation.first(z).numpy()
             t = rows * slope
             s = t - kappa[:, :, None] * y
@@ -202,7 +219,7 @@ class FirstLayer:
             far = up(np.sqrt(_dot(a, a)) + SLOPE_FLOOR, units + 8)
             s_size = up(t_size + kappa * y_size)
 
-            off = error + self._gram_error * y_size
+            off = centres.error + self._gram_error * y_size
             ulps = 2.0 * ACTIVATION_ULPS * UNIT * (far + units**0.5 * norms.floor)
             value_error = size * (norms.slope * off + ulps)
             value_error += gamma(units + 8) * (size * far + np.abs(constants))

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.ball_bounds import batches
 from keras_curv.certificates.box import Box
-from keras_curv.certificates.first_layer import FirstLayer
+from keras_curv.certificates.first_layer import Centres, FirstLayer
 from keras_curv.certificates.relaxation import Relaxation, relaxation
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.curvature.region import around
@@ -128,7 +128,7 @@ class Balls:
             back = len(self.layers) < self.plan.back
             low, high = self._back(affine) if back else self._forward(len(self.layers))
             if self.first is not None and len(self.layers) == 1:
-                lowest, highest = self.first.units(self.x, self.radius)
+                lowest, highest = self.first.units(self._centres, self.radius)
                 low = np.fmax(low, lowest - self.folding(affine) * ROUNDING_SLACK)
                 high = np.fmin(high, highest + self.folding(affine) * ROUNDING_SLACK)
             if boxes and self.box is not None:
@@ -183,6 +183,11 @@ class Balls:
         return around(centre[index], reach + errors[index])
 
     @functools.cached_property
+    def _centres(self) -> Centres:
+        assert self.first is not None
+        return self.first.centres(self.x)
+
+    @functools.cached_property
     def _centre(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """`z_1, …, z_{L−1}` at x, and bounds of how far they are off, in norm, `(n, 1)`."""
         network, centre = self.network, []
@@ -224,7 +229,7 @@ class Balls:
             affine, layer = self.network.affines[index], self.layers[index]
             if self.first is not None and index == 0 < len(self.layers) - 1:
                 ends = layer.low, layer.high
-                args = self.x, self.radius, rows, constants, ends
+                args = self._centres, self.radius, rows, constants, ends
                 least = self.first.minimum(*args, each=each)
                 best = np.fmax(best, least - error * ROUNDING_SLACK)
             through, offset = _relaxed(rows, constants, layer.lines)

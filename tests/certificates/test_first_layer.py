@@ -43,13 +43,23 @@ def unit_rows(network, x, sign=1.0):
     return rows, sign * second.bias
 
 
+def units_of(network, x, radius):
+    first = FirstLayer(network)
+    return first.units(first.centres(x), radius)
+
+
+def minimum_of(network, x, *args, **options):
+    first = FirstLayer(network)
+    return first.minimum(first.centres(x), *args, **options)
+
+
 @pytest.mark.parametrize("name", SMOOTH)
 def test_no_unit_leaves_its_interval(name, rng):
     network = draw_network(rng, SIZES, name)
     x = rng.standard_normal((6, network.dim))
     for radius in RADII:
         radius = np.full(len(x), radius)
-        low, high = FirstLayer(network).units(x, radius)
+        low, high = units_of(network, x, radius)
         least = lowest(network, x, *unit_rows(network, x), radius)
         most = -lowest(network, x, *unit_rows(network, x, -1.0), radius)
         slack = 1e-13 * (1.0 + np.abs(least) + np.abs(most))  # rounding of what was met
@@ -68,7 +78,7 @@ def test_no_function_of_the_layer_falls_below_its_bound(name, each, rng):
     for radius in RADII:
         radius = np.full(len(x), radius)
         ends = pre_activation_bounds(network, x, radius)[0]
-        bound = FirstLayer(network).minimum(x, radius, rows, constants, ends, each=each)
+        bound = minimum_of(network, x, radius, rows, constants, ends, each=each)
         met = lowest(network, x, rows, constants, radius)
         assert np.all(bound <= met + 1e-13 * (1.0 + np.abs(met)))
         if radius[0] <= 1e-3:
@@ -87,7 +97,7 @@ def test_the_bound_is_that_of_the_best_minorant(rng):
     x, radius = np.zeros((1, 4)), np.array([0.3 / np.linalg.norm(w)])
     ends = pre_activation_bounds(network, x, radius)[0]
     rows, constants = np.full((1, 1, 1), -1.0), np.zeros((1, 1))
-    bound = FirstLayer(network).minimum(x, radius, rows, constants, ends, each=True)
+    bound = minimum_of(network, x, radius, rows, constants, ends, each=True)
     sigma = network.activations[0].value(tf.constant([0.8], tf.float64))
     np.testing.assert_allclose(bound, [-sigma], rtol=1e-6)
 
@@ -108,8 +118,8 @@ def test_weights_within_the_folding_error(rng):
     x, rows = rng.standard_normal((6, 5)), rng.standard_normal((6, 1, 11))
     x[0] = 0.0
     ends = pre_activation_bounds(network, x, radius)[0]
-    low, high = FirstLayer(network).units(x, radius)
-    found = FirstLayer(network).minimum(x, radius, rows, np.zeros((6, 1)), ends, each=True)
+    low, high = units_of(network, x, radius)
+    found = minimum_of(network, x, radius, rows, np.zeros((6, 1)), ends, each=True)
     units = unit_rows(network, x)[0]
     for v, bounds in ((rows, found), (units, low), (-units, -high)):
         gradient = v @ kernel.T
@@ -129,7 +139,7 @@ def test_rounding_where_sums_cancel(rng):
     rows = rng.standard_normal((200, 1, 11))
     x, radius = np.repeat(x, 200, axis=0), np.zeros(200)
     ends = pre_activation_bounds(network, x, radius)[0]
-    bound = FirstLayer(network).minimum(x, radius, rows, np.zeros((200, 1)), ends, each=True)
+    bound = minimum_of(network, x, radius, rows, np.zeros((200, 1)), ends, each=True)
     z = [
         60 + sum(Fraction(a) * Fraction(w) for a, w in zip(x[0], column, strict=True))
         for column in kernel.T
@@ -144,8 +154,8 @@ def test_inputs_that_are_pinned_do_not_count(rng):
     pinned = np.array([True, False, False, True, False])
     held = PinnedNetwork(network.affines, network.activations, pinned=pinned)
     x, radius = rng.standard_normal((6, network.dim)), np.full(6, 0.8)
-    low, high = FirstLayer(held).units(x, radius)
-    free_low, free_high = FirstLayer(network).units(x, radius)
+    low, high = units_of(held, x, radius)
+    free_low, free_high = units_of(network, x, radius)
     assert np.all(high - low < free_high - free_low)
     assert np.all(low <= lowest(held, x, *unit_rows(held, x), radius) + 1e-12)
 
@@ -157,8 +167,8 @@ def test_any_scale(power, rng):
     first, *others = network.affines
     scaled = Network([Affine(first.kernel * scale, first.bias), *others], network.activations)
     x, radius = rng.standard_normal((6, network.dim)), np.full(6, 0.4)
-    expected = FirstLayer(network).units(x, radius)
-    found = FirstLayer(scaled).units(x / scale, radius / scale)
+    expected = units_of(network, x, radius)
+    found = units_of(scaled, x / scale, radius / scale)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -169,7 +179,7 @@ def test_rows_that_over_or_underflow_prove_nothing_wrong(size, rng):
     rows, constants = size * rng.standard_normal((6, 1, SIZES[1])), np.zeros((6, 1))
     with np.errstate(all="ignore"):
         ends = pre_activation_bounds(network, x, radius)[0]
-        bound = FirstLayer(network).minimum(x, radius, rows, constants, ends, each=True)
+        bound = minimum_of(network, x, radius, rows, constants, ends, each=True)
         met = lowest(network, x, rows, constants, radius)
     assert np.all(bound <= met * (1.0 - np.sign(met) * 1e-12))
 
