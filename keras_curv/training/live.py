@@ -328,8 +328,14 @@ class LiveNetwork:
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
         theirs = np.asarray(model(x, training=False), np.float32)
         clipped = x if self.clip is None else np.asarray(self.clip(x))
-        # In graph, where nothing makes a convolution's matrix that nothing asks for.
-        ours = tf.function(lambda flat: self.now().logits(flat))(clipped.reshape(len(x), -1))
+
+        def logits(flat: tf.Tensor) -> tf.Tensor:
+            return self.now().logits(flat)
+
+        if any(part.is_structured for part in self.maps):
+            # In graph, where nothing makes a convolution's matrix that nothing asks for.
+            logits = tf.function(logits, autograph=False)
+        ours = logits(tf.constant(clipped.reshape(len(x), -1)))
         half = any(layer.compute_dtype in _HALF for layer in _chain(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
         if not np.all(np.abs(ours.numpy() - theirs).max(axis=1) <= allowed):
