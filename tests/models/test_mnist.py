@@ -59,7 +59,7 @@ def test_a_thousand_certificates_survive_pgd(mnist, certificate):
 
 
 def test_tight_against_converged_algorithm_1(mnist, certificate):
-    x = mnist[0][:40]
+    x = mnist[0][:20]
     logits = certificate.logits(x)
     label = logits.argmax(axis=1)
     rivals = choose_rivals(logits, label, "runner_up", np.zeros(len(x), int))
