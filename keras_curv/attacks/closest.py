@@ -9,6 +9,7 @@ it finds none grows, and along the line to a point found the crossing is bisecte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network, likeliest_rivals
+from keras_curv.network.shared_graph import CLASS, ROWS, traced
 
 _BALLS = 12
 _CLOSE = 2e-3  # relative: between the last ball without and the closest point found
@@ -57,21 +59,19 @@ def closest_points(
     """
     centre, labels = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
 
-    @tf.function(autograph=False)
-    def attack(radius: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        options = {"steps": _STEPS, "restarts": _RESTARTS}
-        _, point = pgd_attack(network, centre, labels, radius=radius, **options)
-        return _crossing(network, centre, labels, point)
-
+    options = {"steps": _STEPS, "restarts": _RESTARTS}
+    crossing = traced(_crossing, network, tf.float64, signature=(ROWS, CLASS, ROWS))
     without = np.array(at_least, np.float64)
     radius = 1.01 * np.maximum(without, _first_order_distance(network, centre, labels))
     point, distance = centre.numpy(), np.full(len(radius), np.inf)
     for _ in range(_BALLS):
-        unsettled = ~np.isfinite(distance) | (distance - without > _CLOSE * distance)
+        unsettled = distance * (1.0 - _CLOSE) > without
         searchable = unsettled & np.isfinite(radius) & (radius > 0.0)
         if not searchable.any():
             break
-        found = [array.numpy() for array in attack(tf.constant(np.where(searchable, radius, 1.0)))]
+        within = tf.constant(np.where(searchable, radius, 1.0))
+        _, met = pgd_attack(network, centre, labels, radius=within, **options)
+        found = [array.numpy() for array in crossing(centre, tf.cast(labels, tf.int32), met)]
         closer = searchable & (found[1] < distance)
         point = np.where(closer[:, None], found[0], point)
         distance = np.where(closer, found[1], distance)
@@ -93,25 +93,26 @@ def _first_order_distance(network: FeedForward, x: tf.Tensor, label: tf.Tensor) 
         return (evaluation.margin.numpy() / slope).min(axis=1)
 
 
-def _crossing(
-    network: FeedForward, x: tf.Tensor, label: tf.Tensor, point: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first adversarial point found on the line, and its distance, `inf` if none."""
+def _crossing(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """Returns what finds the first adversarial point on a line, and its distance, `inf` if none."""
 
-    def adversarial(share: tf.Tensor) -> tf.Tensor:
-        logits = network.logits(x + share[:, None] * (point - x))
-        return tf.gather(logits, label, batch_dims=1) < tf.reduce_max(logits, axis=-1)
+    def crossing(x: tf.Tensor, label: tf.Tensor, point: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def adversarial(share: tf.Tensor) -> tf.Tensor:
+            logits = network.logits(x + share[:, None] * (point - x))
+            return tf.gather(logits, label, batch_dims=1) < tf.reduce_max(logits, axis=-1)
 
-    def halve(inside: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        middle = (inside + outside) / 2.0
-        over = adversarial(middle)
-        return tf.where(over, inside, middle), tf.where(over, middle, outside)
+        def halve(inside: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            middle = (inside + outside) / 2.0
+            over = adversarial(middle)
+            return tf.where(over, inside, middle), tf.where(over, middle, outside)
 
-    inside, outside = tf.zeros_like(x[:, 0]), tf.ones_like(x[:, 0])
-    found = adversarial(outside)
-    _, outside = tf.while_loop(
-        lambda *_: True, halve, (inside, outside), maximum_iterations=_BISECTIONS
-    )
-    crossing = x + outside[:, None] * (point - x)
-    distance = tf.where(found, tf.norm(crossing - x, axis=-1), tf.constant(np.inf, x.dtype))
-    return crossing, distance
+        inside, outside = tf.zeros_like(x[:, 0]), tf.ones_like(x[:, 0])
+        found = adversarial(outside)
+        _, outside = tf.while_loop(
+            lambda *_: True, halve, (inside, outside), maximum_iterations=_BISECTIONS
+        )
+        first = x + outside[:, None] * (point - x)
+        distance = tf.where(found, tf.norm(first - x, axis=-1), tf.constant(np.inf, x.dtype))
+        return first, distance
+
+    return crossing
