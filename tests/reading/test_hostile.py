@@ -214,10 +214,10 @@ def test_text_of_the_model_cannot_break_the_line_or_fill_the_screen():
 def test_a_long_chain_is_matched_in_linear_time():
     """Each of the products looks behind all of the identities."""
     nodes = [("x", "Placeholder")]
-    for index in range(1700):
+    for index in range(1500):
         nodes.append((f"i{index}", "Identity", nodes[-1][0] if index else "x"))
     chain = nodes[-1][0]
-    nodes += [(f"m{index}", "Mul", chain, chain) for index in range(1700)]
+    nodes += [(f"m{index}", "Mul", chain, chain) for index in range(1500)]
     nodes.append(("end", "AddN", *(name for name, op, *_ in nodes if op == "Mul")))
     with pytest.raises(InputError, match="op Mul .*both operands depend on the input"):
         read_nodes(*nodes)
