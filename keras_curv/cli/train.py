@@ -131,6 +131,29 @@ LOSS.define(
     "float", "deviation", None, "Standard deviation of the noise of --loss noise; default: 0.25."
 )
 
+CLAIM = COMMAND.section("Attacker and property")
+CLAIM.define(
+    "string",
+    "threat",
+    None,
+    "File of what the attacker may do, as for certify: scale, frozen, low and high. Default: any change.",
+)
+CLAIM.define(
+    "string",
+    "scale",
+    None,
+    "Weights by feature, between commas, or one; --radius is in these units. Short for a --threat.",
+)
+CLAIM.define(
+    "string", "box", None, "LOW,HIGH, between which the attacker stays. Short for a --threat."
+)
+CLAIM.define(
+    "string",
+    "property",
+    None,
+    "What must not change, as for certify: argmax, top_3, harmful:3,5, harmful:TABLE.json; default: argmax.",
+)
+
 OPTIMISATION = COMMAND.section("Optimisation")
 OPTIMISATION.define("integer", "epochs", 40, "Number of passes over the training set.")
 OPTIMISATION.define("integer", "batch_size", 256, "Number of examples in a step.")

@@ -101,12 +101,16 @@ class Property(abc.ABC):
         Raises:
             InputError: the property is none of such a network.
         """
-        if network.classes < 2:
+        self.require_classes(network.classes)
+        return network
+
+    def require_classes(self, classes: int) -> None:
+        """InputError unless the property can be one of so many logits."""
+        if classes < 2:
             raise InputError(
                 f"{self.spelling} is about classes, and the output is one number without a "
                 "sigmoid; use two logits, or a sigmoid, or the property threshold or interval"
             )
-        return network
 
     def labels(self, network: Network) -> int:
         """Returns the number of labels, from 0 on; none where they mean nothing.
@@ -202,14 +206,14 @@ class TopK(Property):
         self.spelling = f"top_{k}"
         self.text = f"the label stays among the {k} largest logits"
 
-    def network(self, network: Network, head: str = "logits") -> Network:
+    def require_classes(self, classes: int) -> None:
         """See `Property`."""
-        if self.spared + 1 >= network.classes:
+        if self.spared + 1 >= classes:
             raise InputError(
                 f"{self.spelling} needs more than {self.spared + 1} classes, or it always holds. "
-                f"Received: {network.classes} classes"
+                f"Received: {classes} classes"
             )
-        return super().network(network, head)
+        super().require_classes(classes)
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
         """See `Property`."""
@@ -256,17 +260,16 @@ class Harmful(Property):
             self.spelling = f"harmful:{pairs}"
             self.text = f"no class that is harmful for the label gets above it ({pairs})"
 
-    def network(self, network: Network, head: str = "logits") -> Network:
+    def require_classes(self, classes: int) -> None:
         """See `Property`."""
-        network = super().network(network, head)
+        super().require_classes(classes)
         labels = [label for label in self._table if label is not None]
         named = max([*labels, *(rival for row in self._table.values() for rival in row)])
-        if named >= network.classes:
+        if named >= classes:
             raise InputError(
-                f"harmful names class {named}, but the model has {network.classes} classes "
-                f"(0 to {network.classes - 1})"
+                f"harmful names class {named}, but the model has {classes} classes "
+                f"(0 to {classes - 1})"
             )
-        return network
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
         """See `Property`."""

@@ -105,6 +105,11 @@ class Threat:
         return self._scale is None and self._frozen is None and self._basis is None
 
     @property
+    def has_basis(self) -> bool:
+        """Whether δ = Bξ in a subspace."""
+        return self._basis is not None
+
+    @property
     def confined(self) -> bool:
         """Whether there is a box."""
         return bool(np.isfinite(self._low).any() or np.isfinite(self._high).any())
@@ -148,10 +153,18 @@ class Threat:
 
     def __str__(self) -> str:
         """All that there is to it, for settings: numbers where they are few, else a digest."""
-        names = ("scale", "frozen", "basis", "low", "high")
-        parts = [(name, getattr(self, f"_{name}")) for name in names]
-        said = [f"{name} {_digest(a)}" for name, a in parts if a is not None and _says(name, a)]
+        said = [f"{name} {_digest(array)}" for name, array in self._arrays().items()]
         return "; ".join(said) or PLAIN
+
+    def config(self) -> dict[str, list]:
+        """Returns lists of which `Threat(**config)` makes the same one."""
+        return {name: array.tolist() for name, array in self._arrays().items()}
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """What there is, by the names of the constructor."""
+        names = ("scale", "frozen", "basis", "low", "high")
+        parts = {name: getattr(self, f"_{name}") for name in names}
+        return {name: a for name, a in parts.items() if a is not None and _says(name, a)}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Threat) and str(other) == str(self)

@@ -15,6 +15,8 @@ from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.curvature.theorem_4 import theorem4
 from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.threat import UNRESTRICTED
 
 _CURVE_POINTS = 64
 
@@ -29,8 +31,8 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     What it finds goes into the epoch's logs, as `val_certified_accuracy_<radius>`, so that
     history, CSVLogger, ModelCheckpoint and EarlyStopping see it if they come later in the list
-    of callbacks. These are certificates of the model as it is then; as the sample is one, the
-    figure has its sampling error.
+    of callbacks. These are certificates of the model as it is then, under the threat and of the
+    property of a `CRTModel`; as the sample is one, the figure has its sampling error.
 
     For TensorBoard, under `log_dir`: certified accuracy at the radii; mean and largest −m, as
     certificates use it, beside theorem 4's K, over the class pairs; a histogram of the radii;
@@ -97,7 +99,12 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     def _certify(self, epoch: int) -> dict[str, float]:
         model = getattr(self.model, "base", self.model)
-        certifier = Certifier(model, method=CurvatureCertificate.name)
+        certifier = Certifier(
+            model,
+            method=CurvatureCertificate.name,
+            threat=getattr(self.model, "threat", UNRESTRICTED),
+            property=getattr(self.model, "property", ARGMAX),
+        )
         radii = certifier.certify_all(self.x, self.y).radius
         if self.log_dir is not None:
             self._write(self.log_dir, epoch, radii, certifier)

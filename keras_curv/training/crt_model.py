@@ -14,23 +14,33 @@ with x̂_t held fixed. `log(1 + Σ_t exp(−V_t))` is the cross-entropy of the l
 `(0, −V_1, …, −V_k)` with the first as label, so whichever loss the model was compiled with is
 given these. It is a surrogate: k rivals, and an estimated κ. Only a certificate is a bound.
 
+Under a `Threat` the ball is one of ξ, and the network that of `threatened.py`; within a box V_t is
+that of `threats/confined.py`. A `Property` says which rivals are attacked, and how many may pass:
+one that does no harm counts with its margin at the example itself.
+
 Reference: Singla & Feizi (2020), section 5, for curvature-based robust training.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_curv.attacks.crt import curvature_attack
 from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
 from keras_curv.errors import InputError, require_at_least, require_one_of
 from keras_curv.network.network import FeedForward, likeliest_rivals
+from keras_curv.threats.box import box_reach
 from keras_curv.threats.clipped import clipped
+from keras_curv.threats.property import ARGMAX, Argmax, Harmful, Property, TopK
+from keras_curv.threats.threat import UNRESTRICTED, Threat
 from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.regularizer import CurvatureModel
+from keras_curv.training.threatened import Threatened
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
@@ -43,6 +53,7 @@ class _Attacked(NamedTuple):
     Attributes:
         label: `(n,)`.
         rival: `(n, k)`.
+        harms: whether it is attacked, `(n, k)`.
         shortfall: `min(‖x̂ − x‖² − ρ², 0)/2`, `(n, k)`, or `∂V_t/∂κ_t` of a clipped input.
         added: to the dual values, `(n, k)`; 0 but where the input is clipped.
         minus_m: κ, without a gradient, `(n, k)`.
@@ -53,6 +64,7 @@ class _Attacked(NamedTuple):
 
     label: tf.Tensor
     rival: tf.Tensor
+    harms: tf.Tensor
     shortfall: tf.Tensor
     added: tf.Tensor
     minus_m: tf.Tensor
@@ -82,6 +94,10 @@ class CRTModel(CurvatureModel, BallModel):
         rivals: k, of the certified loss; None: 4, or all where there are fewer.
         attack_steps: gradients for each attack.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        threat: what the attacker may do, a `Threat` without a basis; ρ is in its units.
+        property: what must not change, a `Property` or its spelling: argmax, top_k or harmful,
+            the latter two of the certified loss. Rivals that do harm are attacked first; the others
+            are the likeliest, where they are.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.
@@ -110,47 +126,81 @@ class CRTModel(CurvatureModel, BallModel):
         rivals: int | None = None,
         attack_steps: int = 2,
         ramp_steps: int = 0,
+        threat: Threat | Mapping[str, Any] = UNRESTRICTED,
+        property: Property | str = ARGMAX,
         **kwargs: Any,
     ):
         super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
         self.objective = require_one_of(loss, LOSSES, "loss")
-        others = self.live.sizes[-1] - 1
+        self.threat = threat if isinstance(threat, Threat) else Threat(**threat)
+        self.property = Property.parse(property) if isinstance(property, str) else property
+        if not self.threat.plain:
+            if self.live.clip is not None:
+                raise InputError(
+                    "a threat is for a base without ClipInput, which confines no attacker. "
+                    f"Received: {self.threat.text}, and {self.live.clip.name!r}"
+                )
+            self.network()
+        classes = self.live.sizes[-1]
+        self._harms = _harms(self.property, classes)
+        if loss == "crt" and self.property != ARGMAX:
+            raise InputError(f"loss='crt' is for argmax. Received: property={self.property}")
+        others = classes - 1
         if loss == "crt" and rivals not in (None, 1):
             raise InputError(f"loss='crt' attacks the runner-up alone. Received: rivals={rivals}")
         if rivals is not None and rivals not in range(1, others + 1):
             raise InputError(
                 f"rivals must be from 1 to {others}, the other classes. Received: {rivals}"
             )
-        self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS, others))
+        spared = self.property.spared
+        if rivals is not None and rivals <= spared:
+            raise InputError(
+                f"{self.property} lets {spared} rivals pass: more must be attacked. "
+                f"Received: rivals={rivals}"
+            )
+        self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS + spared, others))
         self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
         self.certified_metric = keras.metrics.Mean("certified")
         self.distance_metric = keras.metrics.Mean("attack_distance")
         self.success_metric = keras.metrics.Mean("attack_success")
 
+    def network(self) -> FeedForward:
+        """Returns the network that is attacked: of u where there is a threat."""
+        network = self.live.now()
+        return network if self.threat.plain else Threatened(network, self.threat)
+
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
         """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
         x, label, sample_weight = super().prepared(data, training)
-        network, layer = self.live.now(), self.live.clip
-        flat = flattened(x, network.dim)
-        clip = None if layer is None else layer.clip(network.dim)
-        start = flat if clip is None else clip.value(flat)
+        network, layer = self.network(), self.live.clip
+        start, reach = flattened(x, network.dim), None
+        if isinstance(network, Threatened):
+            start = network.coordinates(start)
+            reach = None if network.limits is None else box_reach(network, start)
+        elif layer is not None:
+            start, reach, _ = clipped(layer.clip(network.dim), start)
         logits = network.logits(start)
-        rival = likeliest_rivals(logits, label, self.rivals)
+        rival, harms = self._rivals(logits, label)
         minus_m = self.minus_m(network, label, rival)
         radius, steps = self.current_radius(training), self.attack_steps
-        if clip is None:
-            worst = _worst_in_ball(network, flat, label, rival, radius, minus_m, steps)
+        if reach is None:
+            worst = _worst_in_ball(network, start, label, rival, radius, minus_m, steps)
         else:
-            reach = clipped(clip, flat).reach
             worst = proximal_attack(
                 network, start, reach, label, rival, radius=radius, curvature=minus_m, steps=steps
             )
-        points = tf.reshape(worst.point, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
+        if self._harms is not None:
+            worst = _spared(worst, start, harms)
+        points = worst.point
+        if isinstance(network, Threatened):
+            points = network.inputs(points)
+        points = tf.reshape(points, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
         if layer is not None:
             points = layer.inverse(points)
         y = _Attacked(
             label,
             rival,
+            harms,
             shortfall=worst.shortfall,
             added=worst.added,
             minus_m=minus_m,
@@ -160,22 +210,37 @@ class CRTModel(CurvatureModel, BallModel):
         )
         return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
 
+    def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns rivals, `(n, k)`, those that do harm first, and which do."""
+        if self._harms is None:
+            rival = likeliest_rivals(logits, label, self.rivals)
+            return rival, tf.ones_like(rival, tf.bool)
+        harms = tf.gather(tf.constant(self._harms), label)  # (n, classes)
+        rival = likeliest_rivals(tf.where(harms, logits - _NEVER, logits), label, self.rivals)
+        return rival, tf.gather(harms, rival, batch_dims=1)
+
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
     ) -> tf.Tensor:
         """Returns the compiled loss at the worst logits, plus the penalty."""
         if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
             return self.compiled_loss(y, y_pred, sample_weight)
-        minus_m = self.minus_m(self.live.now(), y.label, y.rival)
+        minus_m = self.minus_m(self.network(), y.label, y.rival)
         self.add_penalty(minus_m, sample_weight)
         if self.objective == "certified":
             y_pred = self._worst_logits(y, _dual_values(y, y_pred, minus_m))
         return self.compiled_loss(y.label, y_pred, sample_weight)
 
     def _worst_logits(self, y: _Attacked, dual_values: tf.Tensor) -> tf.Tensor:
-        """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`."""
+        """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`.
+
+        Nor those that may pass, the ones with the smallest V_t.
+        """
         classes = self.live.sizes[-1]
         rivals = tf.one_hot(y.rival, classes)
+        if self.property.spared:
+            counts = tf.logical_not(_lowest(dual_values, self.property.spared))
+            rivals *= tf.cast(counts, rivals.dtype)[..., None]
         taking_part = tf.one_hot(y.label, classes) + tf.reduce_sum(rivals, axis=1)
         worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
         return worst + _NEVER * (1.0 - taking_part)
@@ -186,7 +251,8 @@ class CRTModel(CurvatureModel, BallModel):
         """Returns the compiled metrics on the clean examples, and what the attack met."""
         if not isinstance(y, _Attacked):
             return super().compute_metrics(x, y, y_pred, sample_weight)
-        proved = tf.reduce_all(_dual_values(y, y_pred, y.minus_m) > 0.0, axis=1)
+        passing = (_dual_values(y, y_pred, y.minus_m) <= 0.0) & y.harms
+        proved = tf.reduce_sum(tf.cast(passing, tf.int32), axis=1) <= self.property.spared
         self.certified_metric.update_state(proved, sample_weight)
         self.curvature_metric.update_state(y.minus_m)
         self.distance_metric.update_state(y.distance)
@@ -195,7 +261,42 @@ class CRTModel(CurvatureModel, BallModel):
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""
-        return {**super().get_config(), "loss": self.objective}
+        own = {"loss": self.objective, "threat": self.threat.config()}
+        return {**super().get_config(), **own, "property": self.property.spelling}
+
+
+def _harms(property: Property, classes: int) -> np.ndarray | None:
+    """Returns which rivals do harm, `(label, rival)` bools; None: all.
+
+    Raises:
+        InputError: the property is none of classes, or not of so many.
+    """
+    if not isinstance(property, (Argmax, TopK, Harmful)):
+        raise InputError(f"training knows argmax, top_k and harmful. Received: property={property}")
+    property.require_classes(classes)
+    if not isinstance(property, Harmful):
+        return None
+    labels, harms = np.arange(classes), np.zeros((classes, classes), bool)
+    for rows, rivals in property.rivals(np.zeros((classes, classes)), labels):
+        harms[rows[:, None], rivals] = True
+    return harms
+
+
+def _spared(worst: ProximalAttack, start: tf.Tensor, harms: tf.Tensor) -> ProximalAttack:
+    """Returns the attack where rivals do harm, and no move where they do not."""
+    return ProximalAttack(
+        tf.where(harms[..., None], worst.point, start[:, None]),
+        added=tf.where(harms, worst.added, 0.0),
+        shortfall=tf.where(harms, worst.shortfall, 0.0),
+        distance=tf.where(harms, worst.distance, 0.0),
+        solved=worst.solved | ~harms,
+    )
+
+
+def _lowest(values: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns which are the `count` smallest of each row, `(n, k)`."""
+    chosen = tf.math.top_k(-values, count).indices
+    return tf.reduce_any(tf.one_hot(chosen, values.shape[1], True, False), axis=1)
 
 
 def _worst_in_ball(

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
+from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.threat import Threat
+from keras_curv.threats.threat_file import parse_threat
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.muon import Muon
 from keras_curv.training.pooling import TrainedAveragePooling2D
+from keras_curv.training.recipe_options import (
+    BALL,
+    CLIPPING,
+    CURVATURE,
+    OBJECTIVES,
+    OPTIONS,
+    Option,
+)
 from keras_curv.training.regularizer import CurvatureRegularizer
 from keras_curv.training.rivals.coap import COAPModel
 from keras_curv.training.rivals.crown_ibp import CROWNIBPModel
@@ -24,87 +35,6 @@ from keras_curv.training.rivals.noise import NoiseModel
 from keras_curv.training.rivals.pgd import PGDModel
 from keras_curv.training.rivals.trades import TRADESModel
 
-# What is trained, in words for the card; the options of some losses alone are below.
-OBJECTIVES = {
-    "certified": "certified loss at radius {radius:g}, γ = {gamma:g}",
-    "crt": "curvature-based robust training at radius {radius:g}, γ = {gamma:g}",
-    "penalty": "curvature penalty γ = {gamma:g}, no attack",
-    "plain": "cross-entropy, no defence",
-    "pgd": "adversarial training by projected gradient descent at radius {radius:g}",
-    "trades": "TRADES at radius {radius:g}, 1/λ = {trade_off:g}",
-    "crown_ibp": "CROWN-IBP at radius {radius:g}, final β = {final_beta:g} and κ = {final_kappa:g}",
-    "coap": "COAP, the convex outer polytope, at radius {radius:g}",
-    "noise": "noise of deviation {deviation:g}",
-}
-CLIPPING = ("certified", "crt")  # have a theory for an input that is clipped
-_CURVATURE = ("certified", "crt", "penalty")
-_BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a radius
-
-
-class _Option(NamedTuple):
-    """An option that some recipes have.
-
-    Attributes:
-        default: where a recipe has it.
-        what_for: in words.
-        has: whether a recipe has it.
-        decided_by: the names of the fields that say so.
-    """
-
-    default: Any
-    what_for: str
-    has: Callable[[Recipe], bool]
-    decided_by: tuple[str, ...]
-
-
-def _of_losses(*losses: str, default: Any = None) -> _Option:
-    words = "the loss " + ", ".join(losses)
-    return _Option(default, words, lambda recipe: recipe.loss in losses, ("loss",))
-
-
-def _of_attacks(*losses: str, default: Any = None) -> _Option:
-    """Returns an option of as many losses, and of "noise" where it is adversarial."""
-
-    def has(recipe: Recipe) -> bool:
-        return recipe.loss in losses or (recipe.loss == "noise" and recipe.radius is not None)
-
-    words = f"the loss {', '.join(losses)}, and noise with a radius"
-    return _Option(default, words, has, ("loss", "radius"))
-
-
-def _of_convolutions(default: int | None) -> _Option:
-    return _Option(default, "convolutions: give filters", lambda r: bool(r.filters), ("filters",))
-
-
-# In the order in which they are settled.
-_OPTIONS = {
-    "radius": _of_losses(*_BALL, "noise"),
-    "gamma": _of_losses(*_CURVATURE, default=0.0),
-    "rivals": _of_attacks("certified"),
-    "attack_steps": _of_attacks("certified", "crt", "pgd", "trades"),
-    "ramp": _of_attacks(*_BALL, default=0.3),
-    "trade_off": _of_losses("trades", default=6.0),
-    "final_beta": _of_losses("crown_ibp", default=1.0),
-    "final_kappa": _of_losses("crown_ibp", default=0.5),
-    "projections": _Option(
-        50,
-        "the loss coap from three layers",
-        lambda recipe: recipe.loss == "coap" and recipe.layers > 2,
-        ("loss", "layers"),
-    ),
-    "deviation": _of_losses("noise", default=0.25),
-    "width": _Option(256, "hidden layers", lambda recipe: recipe.layers > 1, ("layers",)),
-    "carry": _Option(None, "three layers and more", lambda recipe: recipe.layers > 2, ("layers",)),
-    "kernel_size": _of_convolutions(4),
-    "strides": _of_convolutions(2),
-    "pool": _of_convolutions(None),
-    "dead_zone": _Option(
-        0.0, "inputs that are clipped: give clip", lambda recipe: recipe.clip, ("clip",)
-    ),
-    "muon_rate": _Option(
-        0.05, "the optimizer muon", lambda recipe: recipe.optimizer == "muon", ("optimizer",)
-    ),
-}
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
 _LARGEST_SEED = 2**32 - 1
@@ -156,6 +86,9 @@ class Recipe:
         projections: of "coap", from three layers; None: 50.
         deviation: of the noise of "noise"; None: 0.25. With a radius, the noise is adversarial.
         ramp: fraction of the training over which the radius rises; None: 0.3.
+        threat, scale, box: what the attacker may do, a file or its shortcuts; see
+            `threat_file.parse_threat`. None: any change.
+        property: what must not change, as `--property` spells it; None: argmax.
         epochs, batch_size, seed: as usual.
         optimizer: "muon" (for hidden kernels; Adam for the rest) or "adam".
         learning_rate: Adam's; constant at first and then halved `halvings` times, evenly.
@@ -206,6 +139,10 @@ class Recipe:
     projections: int | None = None
     deviation: float | None = None
     ramp: float | None = None
+    threat: str | None = None
+    scale: str | None = None
+    box: str | None = None
+    property: str | None = None
     epochs: int = 40
     batch_size: int = 256
     seed: int = 0
@@ -225,7 +162,7 @@ class Recipe:
     def __post_init__(self) -> None:
         known = {
             "dataset": data.DATASETS,
-            "activation": named_in_keras(SMOOTH if self.loss in _CURVATURE else ACTIVATIONS),
+            "activation": named_in_keras(SMOOTH if self.loss in CURVATURE else ACTIVATIONS),
             "loss": OBJECTIVES,
             "optimizer": OPTIMIZERS,
         }
@@ -243,7 +180,7 @@ class Recipe:
             raise InputError(
                 f"clip is for the loss {', '.join(CLIPPING)}. Received: loss {self.loss!r}"
             )
-        for name, option in _OPTIONS.items():
+        for name, option in OPTIONS.items():
             self._settle(name, option)
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, value in given.items():
@@ -256,8 +193,26 @@ class Recipe:
         self._require("seed", self.seed <= _LARGEST_SEED, f"at most {_LARGEST_SEED}")
         if self.loss == "noise":
             self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
+        threat = self.attacker()
+        if self.clip and not threat.plain:
+            raise InputError(
+                f"a threat is for inputs that are not clipped. Received: clip, and {threat.text}"
+            )
+        self.claim()
 
-    def _settle(self, name: str, option: _Option) -> None:
+    def attacker(self) -> Threat:
+        """Returns what the attacker may do.
+
+        Raises:
+            InputError: a file that cannot be read, or no threat.
+        """
+        return parse_threat(self.threat, self.scale, self.box)
+
+    def claim(self) -> Property:
+        """Returns what must not change."""
+        return Property.parse(self.property) if self.property else ARGMAX
+
+    def _settle(self, name: str, option: Option) -> None:
         """Sets an option that was not given to its default; InputError where it has no effect."""
         value = getattr(self, name)
         if not option.has(self):
@@ -267,13 +222,13 @@ class Recipe:
                     f"{name} is for {option.what_for}. Received: {name} {value!r} with {why}"
                 )
         elif value is None:
-            default = _DEFAULT_RADIUS if name == "radius" and self.loss in _BALL else option.default
+            default = _DEFAULT_RADIUS if name == "radius" and self.loss in BALL else option.default
             object.__setattr__(self, name, default)
 
     def given(self) -> dict[str, Any]:
         """Returns what is not as it would be anyway."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
-        defaults = fields | {name: option.default for name, option in _OPTIONS.items()}
+        defaults = fields | {name: option.default for name, option in OPTIONS.items()}
         chosen = {name: getattr(self, name) for name in fields}
         return {
             name: value for name, value in chosen.items() if value not in (None, defaults[name])
@@ -283,7 +238,7 @@ class Recipe:
         if not good:
             raise InputError(f"{name} must be {what}. Received: {getattr(self, name)!r}")
 
-    @property
+    @builtins.property
     def architecture(self) -> str:
         """The layers in words."""
         clip = "input clipped to [0, 1], " if self.clip else ""
@@ -358,14 +313,16 @@ class Recipe:
                 rivals = "all" if self.rivals is None else "runner_up"
                 return NoiseModel(base, rivals=rivals, **options)
         options |= {"gamma": self.gamma, "loss": self.loss, "rivals": self.rivals}
-        return CRTModel(base, **options)
+        return CRTModel(base, threat=self.attacker(), property=self.claim(), **options)
 
-    @property
+    @builtins.property
     def training(self) -> str:
         """The loss and what goes with it, in words."""
         values = {key: value for key, value in vars(self).items() if value is not None}
         attacked = f", attacked at {self.radius:g}" if self.loss == "noise" and self.radius else ""
-        return OBJECTIVES[self.loss].format(**values) + attacked
+        words = OBJECTIVES[self.loss].format(**values) + attacked
+        words += "" if self.attacker().plain else f", {self.attacker().text}"
+        return words + (f", so that {self.claim().text}" if self.property else "")
 
     def steps(self, count: int) -> int:
         """Returns the steps in an epoch of so many examples."""

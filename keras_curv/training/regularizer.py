@@ -31,9 +31,13 @@ class CurvatureModel(LogitsModel):
         self.curvature = CurvatureEstimate(self.live.sizes, self.live.activations)
         self.curvature_metric = keras.metrics.Mean("curvature")
 
+    def network(self) -> FeedForward:
+        """Returns the network whose curvature counts, with the weights of this moment."""
+        return self.live.now()
+
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Takes a step; moves the vectors of the curvature estimate on first."""
-        self.curvature.advance(self.live.now())
+        self.curvature.advance(self.network())
         return super().train_step(data)
 
     def minus_m(self, network: FeedForward, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:

@@ -32,6 +32,7 @@ from keras_curv.reading.files import ModelFiles
 from keras_curv.reports import wording
 from keras_curv.runs.certify_examples import certify_examples
 from keras_curv.runs.options import DEFAULT_RADII
+from keras_curv.threats.property import ARGMAX
 from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.checkpoints import Checkpoints
@@ -94,6 +95,10 @@ def train(
     examples = data.load(recipe.dataset, "train", data_dir=data_dir)
     evaluated = data.load(recipe.dataset, "test", data_dir=data_dir)
     x, y = examples.arrays()
+    threat = recipe.attacker()
+    if threat.confined:  # certification would refuse it, in the end
+        for some in (x, evaluated.arrays()[0]):
+            threat.require_inside(some.reshape(len(some), -1).astype(np.float64), 0)
     held = None
     if recipe.held_out:
         x, y, evaluated = _split(x, y, recipe, examples.name)
@@ -132,6 +137,8 @@ def train(
         evaluated,
         method=method,
         radii=radii,
+        threat=threat,
+        property=recipe.claim(),
         summary=str(directory / "certified.json"),
         progress=progress,
     )
@@ -323,6 +330,13 @@ def _writing(
         raise InputError(f"cannot write {directory}: {error.message}") from error
 
 
+def _measure(recipe: Recipe) -> str:
+    """Returns in words what a radius on the card is one of, and of what."""
+    words = "l2" if recipe.attacker().plain else recipe.attacker().text
+    words += " on pixels in [0, 1]"
+    return words if recipe.claim() == ARGMAX else f"{words}; {recipe.claim().text}"
+
+
 def _card(
     recipe: Recipe, name: str, part: str, summary: dict[str, Any], command: str | None
 ) -> str:
@@ -338,7 +352,7 @@ def _card(
 {recipe.epochs} epochs, seed {recipe.seed}.
 
 {part} of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
-`{summary["guarantee"]}`, all rivals, l2 on pixels in [0, 1]:
+`{summary["guarantee"]}`, all rivals, {_measure(recipe)}:
 
 | radius | certified accuracy |
 | ---: | ---: |

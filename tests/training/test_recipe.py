@@ -19,7 +19,8 @@ from keras_curv import InputError, data
 from keras_curv.reading import saved_model
 from keras_curv.training import trainer as training_run
 from keras_curv.training.checkpoints import Checkpoints
-from keras_curv.training.recipe import OBJECTIVES, Recipe
+from keras_curv.training.recipe import Recipe
+from keras_curv.training.recipe_options import OBJECTIVES
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = Recipe(

@@ -1,0 +1,95 @@
+"""The losses that a recipe can have, and the options that only some recipes have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from keras_curv.training.recipe import Recipe
+
+# What is trained, in words for the card; the options of some losses alone are below.
+OBJECTIVES = {
+    "certified": "certified loss at radius {radius:g}, γ = {gamma:g}",
+    "crt": "curvature-based robust training at radius {radius:g}, γ = {gamma:g}",
+    "penalty": "curvature penalty γ = {gamma:g}, no attack",
+    "plain": "cross-entropy, no defence",
+    "pgd": "adversarial training by projected gradient descent at radius {radius:g}",
+    "trades": "TRADES at radius {radius:g}, 1/λ = {trade_off:g}",
+    "crown_ibp": "CROWN-IBP at radius {radius:g}, final β = {final_beta:g} and κ = {final_kappa:g}",
+    "coap": "COAP, the convex outer polytope, at radius {radius:g}",
+    "noise": "noise of deviation {deviation:g}",
+}
+CLIPPING = ("certified", "crt")  # have a theory for an input that is clipped, and for threats
+CURVATURE = ("certified", "crt", "penalty")
+BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a radius
+
+
+class Option(NamedTuple):
+    """An option that some recipes have.
+
+    Attributes:
+        default: where a recipe has it.
+        what_for: in words.
+        has: whether a recipe has it.
+        decided_by: the names of the fields that say so.
+    """
+
+    default: Any
+    what_for: str
+    has: Callable[[Recipe], bool]
+    decided_by: tuple[str, ...]
+
+
+def _of_losses(*losses: str, default: Any = None) -> Option:
+    words = "the loss " + ", ".join(losses)
+    return Option(default, words, lambda recipe: recipe.loss in losses, ("loss",))
+
+
+def _of_attacks(*losses: str, default: Any = None) -> Option:
+    """Returns an option of as many losses, and of "noise" where it is adversarial."""
+
+    def has(recipe: Recipe) -> bool:
+        return recipe.loss in losses or (recipe.loss == "noise" and recipe.radius is not None)
+
+    words = f"the loss {', '.join(losses)}, and noise with a radius"
+    return Option(default, words, has, ("loss", "radius"))
+
+
+def _of_convolutions(default: int | None) -> Option:
+    return Option(default, "convolutions: give filters", lambda r: bool(r.filters), ("filters",))
+
+
+# In the order in which they are settled.
+OPTIONS = {
+    "radius": _of_losses(*BALL, "noise"),
+    "gamma": _of_losses(*CURVATURE, default=0.0),
+    "rivals": _of_attacks("certified"),
+    "attack_steps": _of_attacks("certified", "crt", "pgd", "trades"),
+    "ramp": _of_attacks(*BALL, default=0.3),
+    "trade_off": _of_losses("trades", default=6.0),
+    "final_beta": _of_losses("crown_ibp", default=1.0),
+    "final_kappa": _of_losses("crown_ibp", default=0.5),
+    "projections": Option(
+        50,
+        "the loss coap from three layers",
+        lambda recipe: recipe.loss == "coap" and recipe.layers > 2,
+        ("loss", "layers"),
+    ),
+    "deviation": _of_losses("noise", default=0.25),
+    "width": Option(256, "hidden layers", lambda recipe: recipe.layers > 1, ("layers",)),
+    "carry": Option(None, "three layers and more", lambda recipe: recipe.layers > 2, ("layers",)),
+    "kernel_size": _of_convolutions(4),
+    "strides": _of_convolutions(2),
+    "pool": _of_convolutions(None),
+    "dead_zone": Option(
+        0.0, "inputs that are clipped: give clip", lambda recipe: recipe.clip, ("clip",)
+    ),
+    "threat": _of_losses(*CLIPPING),
+    "scale": _of_losses(*CLIPPING),
+    "box": _of_losses(*CLIPPING),
+    "property": _of_losses("certified"),
+    "muon_rate": Option(
+        0.05, "the optimizer muon", lambda recipe: recipe.optimizer == "muon", ("optimizer",)
+    ),
+}

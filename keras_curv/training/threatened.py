@@ -1,0 +1,84 @@
+"""A network in training as an attacker sees it who weighs features, or may not move them all.
+
+`Threat.network` with weights that still move: of u = x/s, s the weights by feature, 1 where they
+are frozen. Its first kernel is s ∘ W; what is frozen takes part on the way there, and never on the
+way back, so that no gradient moves it and no curvature counts it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.network import FeedForward, Product
+from keras_curv.threats.threat import Threat
+
+
+class Threatened(FeedForward):
+    """The network of u, float32; gradients and curvature are those of what can move.
+
+    Args:
+        network: of x.
+        threat: without a basis.
+
+    Raises:
+        InputError: the threat is of inputs of another size, or has a basis.
+
+    Example:
+        >>> from keras_curv.network.network import Network
+        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "sigmoid")
+        >>> seen = Threatened(network, Threat(scale=[2.0, 1.0], frozen=[1]))
+        >>> u = seen.coordinates(tf.zeros((1, 2)))
+        >>> seen.evaluate(u, tf.constant([0]), tf.constant([[1]])).gradient.numpy().tolist()
+        [[[0.5, 0.0]]]
+    """
+
+    def __init__(self, network: FeedForward, threat: Threat):
+        if threat.has_basis:
+            raise InputError(
+                "training takes scale, frozen, low and high. Received: a basis, whose directions "
+                "are no features; certificates take it"
+            )
+        if network.depth < 2:
+            raise InputError("training under a threat needs a hidden layer. Received: none")
+        self._network = network
+        self.sizes, self.activations = network.sizes, network.activations
+        factor, fixed = threat.factors(network.dim)
+        self._factor = factor.astype(np.float32)
+        self._moves = np.where(fixed, np.float32(0.0), self._factor)
+        self.pinned = fixed if fixed.any() else None
+        if threat.confined:
+            low, high = threat.limits(network.dim)
+            self.limits = low / factor, high / factor
+
+    def coordinates(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns u of x, `(…, dim)`."""
+        return x / self._factor
+
+    def inputs(self, u: tf.Tensor) -> tf.Tensor:
+        """Returns x of u, `(…, dim)`."""
+        return u * self._factor
+
+    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """See `FeedForward`; of the first kernel, the rows that can move."""
+        (first, *kernels), biases = self._network.weights(dtype)
+        return [tf.constant(self._moves, dtype)[:, None] * first, *kernels], biases
+
+    def products(self, dtype: tf.DType) -> list[Product]:
+        """See `FeedForward`; there with what is frozen, back without."""
+        first, *products = self._network.products(dtype)
+        factor, moves = tf.constant(self._factor, dtype), tf.constant(self._moves, dtype)
+        moved = Product(
+            lambda rows: first.forward(rows * factor), lambda rows: first.backward(rows) * moves
+        )
+        return [moved, *products]
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """See `FeedForward`; x stands for u."""
+        return self._network.logits(self.inputs(x))
+
+    def _last_margins(
+        self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._network._last_margins(post, label, rivals)
