@@ -216,7 +216,8 @@ class CRTModel(CurvatureModel, BallModel):
             rival = likeliest_rivals(logits, label, self.rivals)
             return rival, tf.ones_like(rival, tf.bool)
         harms = tf.gather(tf.constant(self._harms), label)  # (n, classes)
-        rival = likeliest_rivals(tf.where(harms, logits - _NEVER, logits), label, self.rivals)
+        above = 1.0 + tf.reduce_max(logits) - tf.reduce_min(logits)  # no more: digits would be lost
+        rival = likeliest_rivals(tf.where(harms, logits + above, logits), label, self.rivals)
         return rival, tf.gather(harms, rival, batch_dims=1)
 
     def step_loss(

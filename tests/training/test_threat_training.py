@@ -129,11 +129,14 @@ def test_what_does_no_harm_is_not_attacked():
     x, y = _data()
     model = CRTModel(_base(), 0.5, rivals=3, property="harmful:0>1,2;1>0")
     points, attacked = _prepared(model, x, y)
+    logits = model.base(x).numpy()
     harmful = {0: {1, 2}, 1: {0}, 2: set(), 3: set()}
     for i, label in enumerate(y):
         rivals, harms = attacked.rival[i].numpy(), attacked.harms[i].numpy()
         assert {*rivals[harms]} == harmful[label]
         assert not harms[len(harmful[label]) :].any()  # they come first
+        for some in (rivals[harms], rivals[~harms]):
+            assert np.all(np.diff(logits[i, some]) <= 0.0)  # the likeliest before the others
         moved = np.any(points[i] != x[i], axis=-1)
         assert np.array_equal(moved, harms)
     still = ~attacked.harms.numpy()
