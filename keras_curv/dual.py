@@ -59,7 +59,9 @@ def minorant(
     # One factor of the scale at a time: the square of a small one is 0.
     bent = 0.5 * curvature * scale * _dot(scaled, scaled) * scale
     intercept = margin - _dot(gradient, displacement) - bent
-    return Minorant(intercept, norm(gradient + curvature[:, None] * displacement), curvature)
+    return Minorant(
+        intercept, norm(gradient + tf.expand_dims(curvature, 1) * displacement), curvature
+    )
 
 
 def certified_radius(bound: Minorant) -> tf.Tensor:
@@ -176,7 +178,7 @@ def advance(
     """
     displacement = iterate.point - origin
     eta = multiplier(margin, gradient, displacement, curvature)
-    return along(iterate, displacement + eta[:, None] * gradient)
+    return along(iterate, displacement + tf.expand_dims(eta, 1) * gradient)
 
 
 def along(iterate: Iterate, residual: tf.Tensor) -> Iterate:
@@ -186,7 +188,7 @@ def along(iterate: Iterate, residual: tf.Tensor) -> Iterate:
     )
     step = tf.where(iterate.steps == 0, tf.ones_like(step), step)
     return Iterate(
-        point=iterate.point - step[:, None] * residual,
+        point=iterate.point - tf.expand_dims(step, 1) * residual,
         previous_point=iterate.point,
         previous_residual=residual,
         steps=iterate.steps + 1,
@@ -218,10 +220,10 @@ def _scaled(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     count beside the largest; the scale is 1 wherever it can be, and a constant to gradients.
     """
     limits = np.finfo(a.dtype.as_numpy_dtype)
-    largest = tf.stop_gradient(tf.reduce_max(tf.abs(a), axis=-1))
+    largest = tf.stop_gradient(tf.reduce_max(tf.abs(a), axis=-1, keepdims=True))
     usual = (largest > float(limits.tiny) ** 0.25) & (largest < float(limits.max) ** 0.25)
     scale = tf.where(usual | (largest == 0.0), tf.ones_like(largest), largest)
-    return scale, a / scale[..., None]
+    return tf.squeeze(scale, -1), a / scale
 
 
 def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

@@ -53,7 +53,6 @@ def charged_minorant(
 ) -> tuple[dual.Minorant, tf.Tensor]:
     """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`."""
     charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
-    rivals = tf.shape(curvature)[1]
     taken_off = tf.reshape(taken_off, [-1])
     size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
     margin = tf.reshape(evaluation.margin, [-1]) - taken_off
@@ -61,7 +60,8 @@ def charged_minorant(
     kappa = tf.reshape(curvature, [-1])
     margin_error = tf.reshape(charge.margin, [-1])
     gradient_error = tf.reshape(charge.gradient, [-1])
-    displacement = tf.repeat(displacement, rivals, axis=0)
+    each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
+    displacement = tf.reshape(each, tf.shape(gradient))
 
     bound = dual.minorant(margin, gradient, displacement, kappa)
     distance, steepness = dual.norm(displacement), dual.norm(gradient)

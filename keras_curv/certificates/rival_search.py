@@ -204,11 +204,12 @@ class RivalSearch:
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
         if self._decide:
             finished |= self._decided(tf.gather(radius, rows), tf.gather(upper, rows))
-        closing = tf.where(here, finished[:, None], tf.gather(radius, rows) >= goal)
+        closing = tf.where(here, tf.expand_dims(finished, 1), tf.gather(radius, rows) >= goal)
+        index = tf.expand_dims(rows, 1)
         closed = tf.tensor_scatter_nd_update(
-            state.closed, rows[:, None], tf.gather(state.closed, rows) | closing
+            state.closed, index, tf.gather(state.closed, rows) | closing
         )
-        evaluations = tf.tensor_scatter_nd_add(state.evaluations, rows[:, None], tf.ones_like(rows))
+        evaluations = tf.tensor_scatter_nd_add(state.evaluations, index, tf.ones_like(rows))
         moved = state._replace(
             radius=radius,
             upper=upper,
@@ -262,12 +263,12 @@ class RivalSearch:
         kappa, taken_off = (
             tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
         )
-        rival = tf.gather_nd(batch.rivals, cells)[:, None]
+        rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
         displacement = iterate.point - origin
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
-        args = evaluation, displacement, kappa[:, None], taken_off[:, None]
-        radius = proved_radius(self._layers, *args)[:, 0]
+        columns = tf.expand_dims(kappa, 1), tf.expand_dims(taken_off, 1)
+        radius = tf.squeeze(proved_radius(self._layers, evaluation, displacement, *columns), 1)
         step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
         bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
         return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket, step)
@@ -287,7 +288,7 @@ class RivalSearch:
         x0 = tf.gather(batch.x0, cells[:, 0])
         beyond = tf.gather_nd(radius, cells) * (1.0 + 0.5 * PRIMAL_EQUALS_DUAL)
         direction = -tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=1, keepdims=True))
-        point = x0 + beyond[:, None] * direction
+        point = x0 + tf.expand_dims(beyond, 1) * direction
         label, rival = tf.gather(batch.label, cells[:, 0]), tf.gather_nd(batch.rivals, cells)
         changed = self._network.margin(point, label, rival) <= 0.0
         distance = tf.norm(point - x0, axis=1)
@@ -322,15 +323,15 @@ class RivalSearch:
         least = (1.0 - self._tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
         if self._decide:
             least = tf.minimum(least, self._decide[-1] * (1.0 + 2.0 * _DECIDED_GAP))
-        return tf.minimum(tf.maximum(least, reach[:, None]), (1.0 - self._tolerance) * upper)
+        return tf.minimum(
+            tf.maximum(least, tf.expand_dims(reach, 1)), (1.0 - self._tolerance) * upper
+        )
 
 
 def _updated(iterate: dual.Iterate, rows: tf.Tensor, new: dual.Iterate) -> dual.Iterate:
     """The iterate with these rows replaced."""
-    parts = zip(iterate, new, strict=True)
-    return dual.Iterate(
-        *(tf.tensor_scatter_nd_update(old, rows[:, None], part) for old, part in parts)
-    )
+    parts, index = zip(iterate, new, strict=True), tf.expand_dims(rows, 1)
+    return dual.Iterate(*(tf.tensor_scatter_nd_update(old, index, part) for old, part in parts))
 
 
 def _weakest(radius: tf.Tensor, closed: tf.Tensor) -> tf.Tensor:

@@ -126,8 +126,8 @@ class FeedForward(abc.ABC):
         """
         kernels, biases = self.weights(x.dtype)
         rows, bias = tf.transpose(kernels[-1]), biases[-1]
-        w = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
-        return w, tf.gather(bias, label)[:, None] - tf.gather(bias, rivals)
+        w = tf.expand_dims(tf.gather(rows, label), 1) - tf.gather(rows, rivals)
+        return w, tf.expand_dims(tf.gather(bias, label), 1) - tf.gather(bias, rivals)
 
     def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
         """Margins `f_t(x) = z_L[label] − z_L[t]` and their gradients, one forward pass for all t.
@@ -143,7 +143,8 @@ class FeedForward(abc.ABC):
         for product, z, activation in reversed(
             list(zip(self.products(x.dtype), pre, self.activations, strict=True))
         ):
-            cotangents.append(product.backward(activation.first(z)[:, None, :] * cotangents[-1]))
+            slope = tf.expand_dims(activation.first(z), 1)
+            cotangents.append(product.backward(slope * cotangents[-1]))
         return Evaluation(margin, cotangents[-1], post, cotangents)
 
     def margins(

@@ -39,7 +39,8 @@ ROUNDING_SLACK = 1.0 + 1e-6
 
 def gamma(operations: Any, unit: float = UNIT) -> Any:
     """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row; a number or a tensor."""
-    return operations * unit / (1.0 - operations * unit)
+    error = operations * unit
+    return error / (1.0 - error)
 
 
 def up(value: Any, operations: float = 4.0) -> Any:
@@ -115,7 +116,7 @@ class Charge(NamedTuple):
 
 
 def _norm(vector: tf.Tensor) -> tf.Tensor:
-    return tf.norm(vector, axis=-1) + SLOPE_FLOOR
+    return tf.sqrt(tf.reduce_sum(vector * vector, axis=-1)) + SLOPE_FLOOR
 
 
 def pre_activation_errors(
@@ -130,11 +131,12 @@ def pre_activation_errors(
     error = tf.zeros_like(activations[0][:, 0])
     pre_errors = []
     for index, layer in enumerate(layers):
-        size = _norm(activations[index]) * (1.0 + gamma(layer.fan_in + 4))
+        summed = gamma(layer.fan_in + 4)
+        size = _norm(activations[index]) * (1.0 + summed)
         underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size + layer.magnitude)
         pre_error = (
             layer.norm * error
-            + gamma(layer.fan_in + 4) * (layer.magnitude * size + layer.bias)
+            + summed * (layer.magnitude * size + layer.bias)
             + layer.kernel_error * size
             + layer.bias_error
             + underflow
@@ -182,7 +184,7 @@ def margin_charge(
         for layer, cotangent in zip(reversed(layers[:-1]), cotangents, strict=False)
     ] or [_norm(cotangents[0])]
     gradient = gradient_error(layers, pre_errors[:-1], sizes)
-    margin = tf.broadcast_to(_difference(pre_errors[-1])[:, None], tf.shape(gradient))
+    margin = tf.broadcast_to(tf.expand_dims(_difference(pre_errors[-1]), 1), tf.shape(gradient))
     return Charge(margin, gradient)
 
 
@@ -225,7 +227,8 @@ def gradient_error(
         layer = layers[index]
         size = sizes[len(layers) - 2 - index]
         product_error = layer.slope * error + (
-            layer.bend * pre_errors[index][:, None] + 2.0 * (omega + 2.0) * unit * layer.slope
+            layer.bend * tf.expand_dims(pre_errors[index], 1)
+            + 2.0 * (omega + 2.0) * unit * layer.slope
         ) * (size + error)
         through = layer.slope * (1.0 + 4.0 * omega * unit) * size
         underflow = 8.0 * tiny * layer.fan_in * layer.fan_out * (1.0 + through + layer.magnitude)
