@@ -47,3 +47,13 @@ def room(network: FeedForward, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     if network.pinned is not None:
         low, high = (tf.where(network.pinned, x, end) for end in (low, high))
     return low, high
+
+
+def examples_of(rival: tf.Tensor) -> tf.Tensor:
+    """Returns the number of its example for each (example, rival), `(n · rivals,)`.
+
+    Args:
+        rival: `(n, rivals)`.
+    """
+    numbers = tf.expand_dims(tf.range(tf.shape(rival)[0]), 1)
+    return tf.reshape(tf.broadcast_to(numbers, tf.shape(rival)), (-1,))

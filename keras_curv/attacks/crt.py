@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import project
+from keras_curv.attacks.ball import examples_of, project
 from keras_curv.errors import require_at_least
 from keras_curv.network.network import FeedForward
 
@@ -75,12 +75,12 @@ def curvature_attack(
     """
     require_at_least(steps, 1, "steps")
     shape, several = tf.shape(rival), rival if rival.shape.rank == 2 else rival[:, None]
-    count = tf.shape(several)[1]
     # From here on a row is a pair (example, rival).
-    origin, rows = tf.repeat(x, count, axis=0), tf.repeat(label, count)
+    of = examples_of(several)
+    origin, rows = tf.gather(x, of), tf.gather(label, of)
     rival = tf.reshape(several, (-1,))
     curvature = tf.cast(tf.reshape(curvature, (-1,)), x.dtype)
-    radius = tf.repeat(tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1]), count)
+    radius = tf.gather(tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1]), of)
     multiplier = dual.attack_multiplier(radius)
 
     # At x itself the rivals share one forward pass.

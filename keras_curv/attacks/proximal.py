@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.attacks.ball import examples_of
 from keras_curv.errors import require_at_least
 from keras_curv.network.network import FeedForward
 from keras_curv.threats.confined import Reach, best_move
@@ -67,11 +68,10 @@ def proximal_attack(
         steps: gradients for each example and rival.
     """
     require_at_least(steps, 1, "steps")
-    shape, count = tf.shape(rival), rival.shape[1]
-    origin, rows = tf.repeat(start, count, axis=0), tf.repeat(label, count)
-    spread = reach.each(lambda part: tf.repeat(part, count, axis=0))
+    shape, of = tf.shape(rival), examples_of(rival)
+    origin, rows, spread = tf.gather(start, of), tf.gather(label, of), reach.rows(of)
     kappa = tf.reshape(tf.cast(curvature, start.dtype), (-1,))
-    rho = tf.repeat(tf.broadcast_to(dual.as_dtype(radius, start.dtype), shape[:1]), count)
+    rho = tf.gather(tf.broadcast_to(dual.as_dtype(radius, start.dtype), shape[:1]), of)
     least_cost = tf.reduce_min(reach.cost)
     floor = tf.maximum(kappa / least_cost**2, _LEAST)
     gradient = tf.reshape(network.evaluate(start, label, rival).gradient, tf.shape(origin))
