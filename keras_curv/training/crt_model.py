@@ -140,7 +140,7 @@ class CRTModel(CurvatureModel, BallModel):
                     "a threat is for a base without ClipInput, which confines no attacker. "
                     f"Received: {self.threat.text}, and {self.live.clip.name!r}"
                 )
-            self.network()
+            self.network()  # refuses a threat that is not of this base
         classes = self.live.sizes[-1]
         self._harms = _harms(self.property, classes)
         if loss == "crt" and self.property != ARGMAX:
