@@ -28,10 +28,10 @@ class Threatened(FeedForward):
     Example:
         >>> from keras_curv.network.network import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "sigmoid")
-        >>> seen = Threatened(network, Threat(scale=[2.0, 1.0], frozen=[1]))
+        >>> seen = Threatened(network, Threat(scale=[1.0, 2.0], frozen=[0]))
         >>> u = seen.coordinates(tf.zeros((1, 2)))
         >>> seen.evaluate(u, tf.constant([0]), tf.constant([[1]])).gradient.numpy().tolist()
-        [[[0.5, 0.0]]]
+        [[[0.0, -0.5]]]
     """
 
     def __init__(self, network: FeedForward, threat: Threat):
