@@ -33,8 +33,14 @@ QUICK = (
     *(f"certificates/test_{name}.py" for name in ("relaxation", "lipschitz", "interval")),
 )
 # Of these, whatever takes ten seconds or more.
-NOT_QUICK = ("curvature/gap.py", "curvature/test_authors.py", "curvature/test_estimate.py")
+NOT_QUICK = (
+    *("curvature/gap.py", "curvature/test_authors.py", "curvature/test_estimate.py"),
+    "network/test_shared_graph.py",
+)
 NOT_QUICK_TESTS = (
+    "test_ranges_on_intervals_hold_and_are_tight",
+    "test_there_are_no_other_extrema",
+    "test_attack_bound_is_below_what_descent_finds",
     "test_no_hessian_leaves_the_bounds",
     "test_a_single_hidden_unit_is_certified_up_to_its_distance",
     "test_no_gradient_is_steeper",
