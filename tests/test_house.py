@@ -3,6 +3,8 @@
 import ast
 import functools
 import graphlib
+import importlib
+import importlib.util
 import pathlib
 import statistics
 
@@ -84,3 +86,17 @@ def test_files_are_short(folder):
     lines = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
     assert {str(path): count for path, count in lines.items() if count > 400} == {}
     assert statistics.median(lines.values()) < 150
+
+
+def test_benchmarks_import_what_is_there():
+    """They are run by hand: a name that has moved would be found then."""
+    missing = []
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras_curv"):
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    inside = f"{node.module}.{alias.name}"
+                    if not hasattr(module, alias.name) and not importlib.util.find_spec(inside):
+                        missing.append(f"{path.name}: {inside}")
+    assert missing == []
