@@ -202,7 +202,7 @@ class Threat:
         Raises:
             InputError: the threat is of inputs of another size.
         """
-        limits = self._limits_of(network, dim)
+        limits = self.limits_of(network.dim, dim)
         if self.moves_freely:
             if limits is None:
                 return network
@@ -229,8 +229,13 @@ class Threat:
             return Network(affines, network.activations)
         return PinnedNetwork(affines, network.activations, pinned, direct, limits)
 
-    def _limits_of(self, network: Network, dim: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """The limits of all inputs of `network`, from outside; None: there are none."""
+    def limits_of(self, total: int, dim: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """The limits of all inputs of a network of u = x/s, from outside; None: there are none.
+
+        Args:
+            total: inputs of the network.
+            dim: how many of them, from the first on, are those of the model.
+        """
         low, high = self.limits(dim)
         if not self.confined:
             return None
@@ -240,7 +245,7 @@ class Threat:
         # An infinite one stays so.
         low = np.where(exact | np.isinf(low), low, np.nextafter(low, -np.inf))
         high = np.where(exact | np.isinf(high), high, np.nextafter(high, np.inf))
-        more = network.dim - dim
+        more = total - dim
         return (
             np.concatenate([low, np.full(more, -np.inf)]),
             np.concatenate([high, np.full(more, np.inf)]),

@@ -198,10 +198,11 @@ class Recipe:
             raise InputError(
                 f"a threat is for inputs that are not clipped. Received: clip, and {threat.text}"
             )
-        self.claim()
+        if self.property:  # as it was read, whatever becomes of its file
+            object.__setattr__(self, "property", self.claim().spelling)
 
     def attacker(self) -> Threat:
-        """Returns what the attacker may do.
+        """Returns what the attacker may do, as its file has it now.
 
         Raises:
             InputError: a file that cannot be read, or no threat.
@@ -321,7 +322,6 @@ class Recipe:
         values = {key: value for key, value in vars(self).items() if value is not None}
         attacked = f", attacked at {self.radius:g}" if self.loss == "noise" and self.radius else ""
         words = OBJECTIVES[self.loss].format(**values) + attacked
-        words += "" if self.attacker().plain else f", {self.attacker().text}"
         return words + (f", so that {self.claim().text}" if self.property else "")
 
     def steps(self, count: int) -> int:

@@ -48,9 +48,7 @@ class Threatened(FeedForward):
         self._factor = factor.astype(np.float32)
         self._moves = np.where(fixed, np.float32(0.0), self._factor)
         self.pinned = fixed if fixed.any() else None
-        if threat.confined:
-            low, high = threat.limits(network.dim)
-            self.limits = low / factor, high / factor
+        self.limits = threat.limits_of(network.dim, network.dim)
 
     def coordinates(self, x: tf.Tensor) -> tf.Tensor:
         """Returns u of x, `(…, dim)`."""

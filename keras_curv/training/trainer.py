@@ -32,7 +32,8 @@ from keras_curv.reading.files import ModelFiles
 from keras_curv.reports import wording
 from keras_curv.runs.certify_examples import certify_examples
 from keras_curv.runs.options import DEFAULT_RADII
-from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.threat import Threat
 from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.checkpoints import Checkpoints
@@ -95,14 +96,14 @@ def train(
     examples = data.load(recipe.dataset, "train", data_dir=data_dir)
     evaluated = data.load(recipe.dataset, "test", data_dir=data_dir)
     x, y = examples.arrays()
-    threat = recipe.attacker()
-    if threat.confined:  # certification would refuse it, in the end
-        for some in (x, evaluated.arrays()[0]):
-            threat.require_inside(some.reshape(len(some), -1).astype(np.float64), 0)
     held = None
     if recipe.held_out:
         x, y, evaluated = _split(x, y, recipe, examples.name)
         held = evaluated.arrays()
+    threat = recipe.attacker()  # whatever becomes of its file meanwhile
+    if threat.confined:  # certification would refuse it, in the end
+        some = (held or evaluated.arrays())[0]
+        threat.require_inside(some.reshape(len(some), -1), 0)
     keras.utils.set_random_seed(recipe.seed)
     base = recipe.build(x.shape[1:], int(y.max()) + 1)
     if recipe.start_from:
@@ -143,7 +144,7 @@ def train(
         progress=progress,
     )
     part = "All" if evaluated.count == count else "The first"
-    write_text(directory / "CARD.md", _card(recipe, directory.name, part, summary, command))
+    write_text(directory / "CARD.md", _card(recipe, directory.name, threat, part, summary, command))
     return summary
 
 
@@ -330,15 +331,19 @@ def _writing(
         raise InputError(f"cannot write {directory}: {error.message}") from error
 
 
-def _measure(recipe: Recipe) -> str:
+def _measure(threat: Threat, claim: Property) -> str:
     """Returns in words what a radius on the card is one of, and of what."""
-    words = "l2" if recipe.attacker().plain else recipe.attacker().text
-    words += " on pixels in [0, 1]"
-    return words if recipe.claim() == ARGMAX else f"{words}; {recipe.claim().text}"
+    words = ("l2" if threat.plain else threat.text) + " on pixels in [0, 1]"
+    return words if claim == ARGMAX else f"{words}; {claim.text}"
 
 
 def _card(
-    recipe: Recipe, name: str, part: str, summary: dict[str, Any], command: str | None
+    recipe: Recipe,
+    name: str,
+    threat: Threat,
+    part: str,
+    summary: dict[str, Any],
+    command: str | None,
 ) -> str:
     """Returns the model card: how the model was made, and what it is worth."""
     rows = "\n".join(
@@ -352,7 +357,7 @@ def _card(
 {recipe.epochs} epochs, seed {recipe.seed}.
 
 {part} of {summary["dataset"]} ({summary["examples"]:,} examples), guarantee level
-`{summary["guarantee"]}`, all rivals, {_measure(recipe)}:
+`{summary["guarantee"]}`, all rivals, {_measure(threat, recipe.claim())}:
 
 | radius | certified accuracy |
 | ---: | ---: |
