@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -83,10 +85,10 @@ def parse_threat(path: str | None, scale: str | None, box: str | None) -> Threat
 
 
 def _number(text: str, flag: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(f"{flag} must be numbers between commas. Received: {text!r}") from error
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(text)):
+            return number
+    raise InputError(f"{flag} must be numbers between commas. Received: {text!r}")
 
 
 def _from_json(path: str) -> dict[str, Any]:
