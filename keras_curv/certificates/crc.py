@@ -33,7 +33,9 @@ from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import compiled
 from keras_curv.numerics import rounding
 
-_REACH = 8.0  # times the radius that one gradient proves
+# What serving takes off is asked for up to so many times the radius that one gradient proves, and
+# farther by another factor where that turns out too short.
+_REACH, _WIDEN = 1.5, 4.0
 
 
 class CurvatureCertificate(Method):
@@ -124,63 +126,99 @@ class CurvatureCertificate(Method):
             rivals: `(n, rivals)`, none equal to its label.
             search_up_to: radii `(n,)` up to which the search goes on even so.
         """
-        start = tf.convert_to_tensor(x, tf.float64)
-        return self._searched(self._search, self._reach, start, x, label, rivals, search_up_to)
+        x, label, rivals = np.asarray(x), np.asarray(label), np.asarray(rivals)
+        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
+        reach, most = self._reach(x, label, rivals)
+
+        def searched(rows: Any) -> PairCertificates:
+            start = tf.convert_to_tensor(x[rows], tf.float64)
+            pairs = x[rows], label[rows], rivals[rows]
+            return self._searched(self._search, start, *pairs, reach[rows], search_up_to[rows])
+
+        found = searched(slice(None))
+        radius, gradients = found.radius, found.gradient_evaluations
+        if self.served_error is not no_error:
+            gradients = gradients + rivals.shape[1]
+        while True:
+            short = (radius.min(axis=1) >= reach) & (0.0 < reach) & (reach < most)
+            rows = np.flatnonzero(short)
+            if not len(rows):
+                return found._replace(radius=radius, gradient_evaluations=gradients)
+            reach[rows] = np.minimum(_WIDEN * reach[rows], most[rows])
+            again = searched(rows)
+            radius[rows] = np.maximum(radius[rows], again.radius)
+            gradients[rows] += again.gradient_evaluations
 
     def _searched(
         self,
         search: Callable[..., Found],
-        reach_of: Callable[..., tuple[np.ndarray, int]],
         start: tf.Tensor,
         x: np.ndarray,
         label: np.ndarray,
         rivals: np.ndarray,
-        search_up_to: np.ndarray | None,
+        reach: np.ndarray,
+        search_up_to: np.ndarray,
         *limits: Any,
     ) -> PairCertificates:
         """What a search finds for each pair, up to where it is known what serving takes off.
 
         Args:
             search: in graph.
-            reach_of: `(start, label, rivals, κ)` → radii up to which a served error is asked for,
-                `(n, rivals)`, and gradients for each example.
             start: where the search begins, `(n, dim)`, float64.
             x, label, rivals, search_up_to: as in `certify_pairs`.
+            reach: radii up to which a served error is asked for, `(n,)`; as the smallest radius
+                of an example is what counts, no rival's is longer.
             limits: what else the search takes.
         """
-        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        label, rivals = np.asarray(label), np.asarray(rivals)
-        kappa = self._kappa[label[:, None], rivals]
-        reach, spent = np.full(kappa.shape, np.inf), 0
-        if self.served_error is not no_error:
-            reach, spent = reach_of(start, label, rivals, kappa)
+        each = np.broadcast_to(reach[:, None], rivals.shape)
         found = search(
             start,
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
-            tf.convert_to_tensor(kappa, tf.float64),
-            tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
+            tf.convert_to_tensor(self._kappa[label[:, None], rivals], tf.float64),
+            tf.convert_to_tensor(self.served_error(x, label, rivals, each), tf.float64),
             tf.convert_to_tensor(search_up_to, tf.float64),
             *limits,
         )
         return PairCertificates(
-            np.minimum(found.radius.numpy(), reach),
-            spent + found.evaluations.numpy(),
+            np.minimum(found.radius.numpy(), each),
+            found.evaluations.numpy(),
             found.distance.numpy(),
             sighting=Sighting(*(part.numpy() for part in found.sighting)),
         )
 
     def _reach(
-        self, x: tf.Tensor, label: np.ndarray, rivals: np.ndarray, kappa: np.ndarray
-    ) -> tuple[np.ndarray, int]:
-        """Radii within which a served error is worth knowing: more is hardly ever proved."""
-        start = self.network.evaluate(x, label, rivals)
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Radii `(n,)` up to which a served error is asked for at first, and at most."""
+        if self.served_error is no_error:
+            return np.full(len(x), np.inf), np.full(len(x), np.inf)
+        kappa = self._kappa[label[:, None], rivals]
+        start = self.network.evaluate(tf.convert_to_tensor(x, tf.float64), label, rivals)
         zeros = tf.zeros_like(start.gradient[:, 0])
         proved = self._prove(start, zeros, tf.constant(kappa), tf.zeros_like(start.margin))
-        bracket = _margin_bracket(start.margin, kappa)
-        # 0/0 is a margin that is always 0.
-        reach = np.nan_to_num(np.minimum(bracket, _REACH * proved.numpy()), nan=0.0, posinf=np.inf)
-        return reach, rivals.shape[1]
+        most = _smallest(_margin_bracket(start.margin, kappa))
+        return np.minimum(most, _REACH * _smallest(proved.numpy())), most
+
+    def _reach_by_margin(
+        self,
+        network: Network,
+        price: float,
+        start: tf.Tensor,
+        label: np.ndarray,
+        rivals: np.ndarray,
+    ) -> np.ndarray:
+        """As `_reach` at most, where entries have limits: no λ proves more than a margin.
+
+        Args:
+            network: that is searched.
+            price: the most that moving any entry by 1 costs.
+            start, label, rivals: see `_searched`.
+        """
+        if self.served_error is no_error:
+            return np.full(len(label), np.inf)
+        kappa = self._kappa[label[:, None], rivals]
+        return price * _smallest(_margin_bracket(network.margins(start, label, rivals)[0], kappa))
 
     def radius_at(
         self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
@@ -197,29 +235,15 @@ class CurvatureCertificate(Method):
         return self._prove(evaluation, point - x0, kappa[:, None], none)[:, 0]
 
 
-def reach_by_margin(
-    network: Network,
-    price: float,
-    start: tf.Tensor,
-    label: np.ndarray,
-    rivals: np.ndarray,
-    kappa: np.ndarray,
-) -> tuple[np.ndarray, int]:
-    """`reach_of` of `_searched` where entries have limits: no λ proves more than a margin.
-
-    Args:
-        network: that is searched.
-        price: the most that moving any entry by 1 costs.
-        start, label, rivals, kappa: see there.
-    """
-    bracket = price * _margin_bracket(network.margins(start, label, rivals)[0], kappa)
-    return np.nan_to_num(bracket, nan=0.0, posinf=np.inf), 0
-
-
 def _margin_bracket(margin: tf.Tensor, kappa: np.ndarray) -> np.ndarray:
     """`√(2 f⁺/κ)`, `(n, rivals)`: no gradient proves more, where f is the margin at the start."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(2.0 * np.maximum(margin, 0.0) / kappa)
+
+
+def _smallest(radius: np.ndarray) -> np.ndarray:
+    """Of each example, `(n,)`; 0 of a margin that is always 0, where it is 0/0."""
+    return np.nan_to_num(radius, nan=0.0, posinf=np.inf).min(axis=1, initial=np.inf)
 
 
 def _constant_margins(network: Network) -> np.ndarray:

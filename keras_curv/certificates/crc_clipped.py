@@ -7,14 +7,13 @@ dual of `threats/confined.py`, its rounding charged like that of a plain certifi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.clipped_search import ClippedSearch
-from keras_curv.certificates.crc import CurvatureCertificate, reach_by_margin
+from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
 from keras_curv.certificates.rival_search import LIMITED
 from keras_curv.errors import InputError
@@ -71,9 +70,12 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
     ) -> PairCertificates:
         """See `CurvatureCertificate`."""
         start = clipped(self.clip, tf.constant(x, tf.float64))
-        reach_of = functools.partial(reach_by_margin, self.behind, self.clip.cost.max())
+        label, rivals = np.asarray(label), np.asarray(rivals)
+        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
+        price = self.clip.cost.max()
+        reach = self._reach_by_margin(self.behind, price, start.value, label, rivals)
         found = self._searched(
-            self._limited, reach_of, start.value, x, label, rivals, search_up_to, start.reach
+            self._limited, start.value, x, label, rivals, reach, search_up_to, start.reach
         )
         assert found.sighting is not None
         # What is proved of x0′ is proved of x0 by so much less.

@@ -6,14 +6,13 @@ that box first, where x0 stays as it is: `clipped_search.py` without dead zones.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.clipped_search import ClippedSearch
-from keras_curv.certificates.crc import CurvatureCertificate, reach_by_margin
+from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
 from keras_curv.certificates.rival_search import LIMITED
 from keras_curv.network.network import Network
@@ -64,11 +63,10 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         """See `CurvatureCertificate`; adversarial points are inside the box."""
         label, rivals = np.asarray(label), np.asarray(rivals)
         start = tf.constant(x, tf.float64)
-        reach_of = functools.partial(reach_by_margin, self.network, 1.0)
+        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
+        reach = self._reach_by_margin(self.network, 1.0, start, label, rivals)
         limits = box_reach(self.network, start)
-        found = self._searched(
-            self._limited, reach_of, start, x, label, rivals, search_up_to, limits
-        )
+        found = self._searched(self._limited, start, x, label, rivals, reach, search_up_to, limits)
         radius, gradients = found.radius, found.gradient_evaluations
         radius, gradients = self._not_below_plain(x, label, rivals, radius, gradients)
         return found._replace(radius=radius, gradient_evaluations=gradients)

@@ -26,10 +26,12 @@ constant of x ↦ a_I, c(·) norms of columns and `P_W(ε) = min(|W|ᵀε, c(W) 
 
     |W|ᵀ|a_I| ≤ |W|ᵀ|a_I(x0)| + R c(W) ℓ_I
     ζ_I = P_W(ε_{I−1}) + ΔWᵀ|a_{I−1}| + P_ΔW(ε_{I−1}) + Δb + underflow
-    ε_I = g ζ_I + ω u (|a_I| + φ + g ζ_I) + τ_σ
+    ε_I = g_I ζ_I + ω u (|a_I| + φ + g_I ζ_I) + τ_σ
 
-All of it is linear in R, so the error at the logits is `fixed + rate · R`, computed once for an
-example. The last map counts with both of its columns.
+With g_I the largest |σ′| of each unit on `z_I(x0) ± (R c(W_I) ℓ_{I−1} + ζ_I)`, where the real
+pre-activation and the served one both are while no farther than R is asked about, all of it is
+linear in the distance: the error at the logits is `fixed + rate · R`. The last map counts with
+both of its columns.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1; Jia &
 Rinard, "Exploiting verified neural networks via floating point numerical error" (2021), for why.
@@ -45,6 +47,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.curvature.region import around
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network
@@ -71,13 +74,13 @@ class LinearError(NamedTuple):
         fixed, rate: a margin is off by at most `fixed + rate · R`, `(n, k)` each.
         reach: all of this holds while R stays below it, `(n,)`; beyond, a number may overflow.
         pre_activations: z_I is off by at most `fixed + rate · R` in every entry, a pair for each
-            of the L − 1 hidden maps, `(n,)` and a number.
+            of the L − 1 hidden maps, `(n,)` both.
     """
 
     fixed: np.ndarray
     rate: np.ndarray
     reach: np.ndarray
-    pre_activations: list[tuple[np.ndarray, float]]
+    pre_activations: list[tuple[np.ndarray, np.ndarray]]
 
 
 class Float32Error(ServedError):
@@ -127,7 +130,7 @@ class Float32Error(ServedError):
         ]
         self._lipschitz = [1.0, *lipschitz_bounds(network)]
         signature = [tf.TensorSpec((None, network.dim), tf.float64)]
-        self._hidden = tf.function(network.hidden, input_signature=signature, autograph=False)
+        self._forward = tf.function(network.forward, input_signature=signature, autograph=False)
 
     def __call__(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
@@ -135,18 +138,25 @@ class Float32Error(ServedError):
         """See `ServedError`."""
         label, rivals = np.asarray(label), np.asarray(rivals)
         with np.errstate(over="ignore", invalid="ignore"):
-            linear = self.linear(x, label, rivals)
+            linear = self.linear(x, label, rivals, np.max(radius, axis=1, initial=0.0))
             error = (linear.fixed + linear.rate * radius) * ROUNDING_SLACK
             fits = radius < linear.reach[:, None]
         return np.where(fits & np.isfinite(error), error, np.inf)
 
-    def linear(self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray) -> LinearError:
-        """The bounds themselves, for callers that do not know the radius yet; see `__call__`."""
-        x = np.asarray(x, np.float64)
+    def linear(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, within: np.ndarray
+    ) -> LinearError:
+        """The bounds themselves, for callers that do not know the radius yet.
+
+        Args:
+            x, label, rivals: see `__call__`.
+            within: no farther than this is asked about, `(n,)`; it may be infinite.
+        """
+        x, within = np.asarray(x, np.float64), np.asarray(within)[:, None]
         # Every quantity is a pair: its part at x0, (n, width), and its part per unit of R.
-        sizes = self._sizes(x)
-        error, error_rate = np.zeros_like(sizes[0]), np.zeros(sizes[0].shape[1])
-        largest, largest_rate = sizes[0].max(axis=1, initial=0.0), 1.0
+        before_bends, sizes = self._evaluated(x)
+        error, error_rate = np.zeros_like(sizes[0]), np.zeros_like(sizes[0])
+        largest, largest_rate = sizes[0].max(axis=1, initial=0.0), np.ones(len(x))
         pre_activations = []
         for index, affine in enumerate(self.network.affines):
             kernel, columns = self._kernels[index], self._columns[index]
@@ -161,23 +171,26 @@ class Float32Error(ServedError):
             away = affine.served_kernel_error
             rounded = size @ away + affine.served_bias_error + _through(away, steepest, error)
             rounded += missing + affine.bias_error
-            rounded_rate = (steepest + folded) * lipschitz
-            rounded_rate += _through(away, steepest, error_rate)
+            rounded_rate = (steepest + folded) * lipschitz + _through(away, steepest, error_rate)
             terms = (size + error).sum(axis=1, keepdims=True)
             weights = kernel.sum(axis=0) + folded * affine.fan_in
             underflow = FLOAT32_TINY * (4.0 * affine.fan_in + 4.0 + weights + terms)
             rounded += underflow
-            rounded_rate += FLOAT32_TINY * (affine.fan_in * lipschitz + error_rate.sum())
+            rate_of_terms = affine.fan_in * lipschitz + error_rate.sum(axis=1, keepdims=True)
+            rounded_rate += FLOAT32_TINY * rate_of_terms
             peak = 2.0 * affine.served_gain
             largest = np.maximum(largest, peak * (1.0 + (size + error).max(axis=1)))
-            largest_rate = max(largest_rate, peak * (lipschitz + error_rate.max()))
+            rate_of_largest = peak * (lipschitz + error_rate.max(axis=1))
+            largest_rate = np.maximum(largest_rate, rate_of_largest)
             if last:
                 break
             activation = self.network.activations[index]
-            slope, omega = activation.slope, _ulps(activation) * FLOAT32_UNIT
+            omega = _ulps(activation) * FLOAT32_UNIT
             before, before_rate = passed + rounded, passed_rate + rounded_rate
-            worst = before.max(axis=1) * ROUNDING_SLACK, before_rate.max() * ROUNDING_SLACK
-            pre_activations.append(worst)
+            worst = before.max(axis=1), before_rate.max(axis=1)
+            pre_activations.append((worst[0] * ROUNDING_SLACK, worst[1] * ROUNDING_SLACK))
+            moved = before + (reach_rate + before_rate) * within
+            slope = _largest_slope(activation, *before_bends[index], moved)
             own = omega * sizes[index + 1] + ACTIVATION_TINY
             own_rate = omega * slope * reach_rate
             floor = activation.served_floor
@@ -195,28 +208,47 @@ class Float32Error(ServedError):
         carried = np.minimum(
             np.einsum("nkj,nj->nk", w, error), norms * norm_bound(error, axis=1)[:, None]
         )
-        carried_rate = np.minimum(w @ error_rate, norms * norm_bound(error_rate))
+        carried_rate = np.minimum(
+            np.einsum("nkj,nj->nk", w, error_rate),
+            norms * norm_bound(error_rate, axis=1)[:, None],
+        )
         fixed = carried + _both(rounded, label, rivals)
-        rate = carried_rate + _both(np.broadcast_to(rounded_rate, rounded.shape), label, rivals)
+        rate = carried_rate + _both(rounded_rate, label, rivals)
         relative, absolute = self._head
         fixed += relative * _both(reach + passed, label, rivals) + absolute
-        either = np.broadcast_to(reach_rate + passed_rate, rounded.shape)
-        rate += relative * _both(either, label, rivals)
+        rate += relative * _both(reach_rate + passed_rate, label, rivals)
         reach = (self._limit - largest) / largest_rate / ROUNDING_SLACK
         return LinearError(fixed * ROUNDING_SLACK, rate * ROUNDING_SLACK, reach, pre_activations)
 
-    def _sizes(self, x: np.ndarray) -> list[np.ndarray]:
-        """Bounds of |a_0|, …, |a_{L−1}| at x0, in real arithmetic, each `(n, width)`."""
-        computed = self._hidden(tf.constant(x))
-        norms = self.network.layer_norms
-        errors = pre_activation_errors(norms[:-1], computed)
-        sizes = [np.abs(computed[0].numpy())]
-        for activation, a, error in zip(
-            self.network.activations, computed[1:], errors, strict=True
+    def _evaluated(
+        self, x: np.ndarray
+    ) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[np.ndarray]]:
+        """At x0, in real arithmetic: z_1, …, z_{L−1} as computed and how far, `(n,)`, each is off;
+        and bounds of |a_0|, …, |a_{L−1}|, each `(n, width)`."""
+        pre, post = self._forward(tf.constant(x))
+        errors = pre_activation_errors(self.network.layer_norms[:-1], post)
+        sizes, computed = [np.abs(post[0].numpy())], []
+        for activation, z, a, error in zip(
+            self.network.activations, pre, post[1:], errors, strict=True
         ):
+            computed.append((z.numpy(), error.numpy()))
             off = activation.slope * error.numpy()[:, None] + 1e-12 * activation.value_floor
             sizes.append((np.abs(a.numpy()) + off) * ROUNDING_SLACK + FLOAT32_TINY)
-        return sizes
+        return computed, sizes
+
+
+def _largest_slope(
+    activation: Activation, z: np.ndarray, error: np.ndarray, moved: np.ndarray
+) -> np.ndarray:
+    """The largest |σ′| of each unit within `moved` of where it is at x0, `(n, width)`.
+
+    Args:
+        z: pre-activations at x0, as computed, `(n, width)`.
+        error: by how much each may be off, `(n,)`.
+        moved: `(n, width)`; NaN is as far as can be.
+    """
+    low, high = around(z, moved * ROUNDING_SLACK + error[:, None])
+    return np.maximum(*np.abs(activation.first_range_on(low, high)))
 
 
 def _ulps(activation: Activation) -> Any:

@@ -92,7 +92,8 @@ class OneGradient:
         self._kappa = np.take_along_axis(kappa, self._rivals, axis=1)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows proves nothing
             origin = np.zeros((network.classes, network.dim))
-            self._error = Float32Error(network).linear(origin, classes, self._rivals)
+            anywhere = np.full(network.classes, np.inf)
+            self._error = Float32Error(network).linear(origin, classes, self._rivals, anywhere)
 
     def __call__(
         self,
@@ -157,7 +158,7 @@ class OneGradient:
             product = tf.matmul(tf.reshape(t, (-1, kernel.shape[1])), kernel, transpose_b=True)
             v = tf.reshape(product, (-1, rivals.shape[1], kernel.shape[0]))
             sizes.append(_norm(v))
-        pre_errors = [fixed[0] + rate * size for fixed, rate in self._error.pre_activations]
+        pre_errors = [fixed[0] + rate[0] * size for fixed, rate in self._error.pre_activations]
         error = rounding.gradient_error(
             self._layers,
             pre_errors,

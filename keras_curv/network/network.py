@@ -93,8 +93,8 @@ class FeedForward(abc.ABC):
         """The number of logits."""
         return self.sizes[-1]
 
-    def _forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """`[z_1, …, z_{L−1}]` and `[a_0, …, a_{L−1}]`."""
+    def forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """`[z_1, …, z_{L−1}]` and `[a_0 = x, …, a_{L−1}]`, each `(n, width)`."""
         pre, post = [], [x]
         _, biases = self.weights(x.dtype)
         for product, bias, activation in zip(
@@ -106,13 +106,13 @@ class FeedForward(abc.ABC):
 
     def hidden(self, x: tf.Tensor) -> list[tf.Tensor]:
         """`a_0 = x, a_1, …, a_{L−1}`, each `(n, width)`."""
-        return self._forward(x)[1]
+        return self.forward(x)[1]
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """`(n, dim)` → `(n, classes)`, in the dtype of `x` (float32 or float64)."""
         x = tf.convert_to_tensor(x)
         kernels, biases = self.weights(x.dtype)
-        return tf.matmul(self._forward(x)[1][-1], kernels[-1]) + biases[-1]
+        return tf.matmul(self.forward(x)[1][-1], kernels[-1]) + biases[-1]
 
     def margin_map(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
@@ -137,7 +137,7 @@ class FeedForward(abc.ABC):
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
         """
-        pre, post = self._forward(x)
+        pre, post = self.forward(x)
         margin, w = self._last_margins(post, label, rivals)
         cotangents = [w]
         for product, z, activation in reversed(
@@ -151,7 +151,7 @@ class FeedForward(abc.ABC):
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Returns the margins of `evaluate` and its activations, without the backward pass."""
-        post = self._forward(x)[1]
+        post = self.forward(x)[1]
         return self._last_margins(post, label, rivals)[0], post
 
     def _last_margins(
@@ -186,7 +186,7 @@ class FeedForward(abc.ABC):
 
         Reference: Singla & Feizi (2020), lemma 1.
         """
-        pre, _ = self._forward(x)
+        pre, _ = self.forward(x)
         toward_output = self.evaluate(x, label, rival[:, None]).cotangents
         batch = tf.shape(x)[0]
         jacobian = tf.tile(tf.eye(self.dim, dtype=x.dtype)[None], (batch, 1, 1))

@@ -50,7 +50,7 @@ class _Snapshot(FeedForward):
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """Returns what `FeedForward` does; of structured maps in float32 layer by layer."""
         x = tf.convert_to_tensor(x)
-        return self._last_logits(self._forward(x)[1]) if self._by_layers(x) else super().logits(x)
+        return self._last_logits(self.forward(x)[1]) if self._by_layers(x) else super().logits(x)
 
     def _last_margins(
         self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor

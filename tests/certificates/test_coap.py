@@ -20,7 +20,7 @@ def test_bounds_are_the_dual_and_hold_under_sampling(depth, radius, random_netwo
     network, x, label, rivals = relu_case(random_network, rng, depth)
     layers = hidden_layers(network, tf.constant(x), radius)
     points = in_ball(rng, x, radius, 500)
-    sampled = network._forward(tf.constant(points.reshape(-1, 5)))[0]
+    sampled = network.forward(tf.constant(points.reshape(-1, 5)))[0]
     for index, (layer, z) in enumerate(zip(layers, sampled, strict=True)):
         z = z.numpy().reshape(500, *layer.low.shape)
         assert np.all(z >= layer.low - 1e-12) and np.all(z <= layer.high + 1e-12)

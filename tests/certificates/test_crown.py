@@ -32,7 +32,7 @@ def test_no_pre_activation_leaves_its_interval(name, depth, rng):
         intervals = pre_activation_bounds(network, x, radius)
         assert [low.shape[1] for low, _ in intervals] == list(network.sizes[1:-1])
         points = tf.constant(ball_points(rng, x, radius, 400).reshape(-1, network.dim))
-        layers = network._forward(points)[0]
+        layers = network.forward(points)[0]
         for (low, high), z in zip(intervals, layers, strict=True):
             z = z.numpy().reshape(400, *low.shape)
             slack = 1e-13 * (1.0 + np.abs(z).max())  # rounding of the sampled values

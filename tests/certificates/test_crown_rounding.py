@@ -168,6 +168,6 @@ def test_folding_errors_are_charged_in_depth(rng):
             shift = error * right / np.linalg.norm(right)
             maps.append(Affine(affine.kernel + noise, affine.bias + shift))
         moved = Network(maps, exact.activations)
-        for (low, high), z in zip(intervals, moved._forward(tf.constant(x))[0], strict=True):
+        for (low, high), z in zip(intervals, moved.forward(tf.constant(x))[0], strict=True):
             assert np.all((z.numpy() >= low) & (z.numpy() <= high))
         assert np.all(moved.evaluate(tf.constant(x), label, rivals).margin.numpy() >= bound)

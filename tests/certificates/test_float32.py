@@ -76,6 +76,37 @@ def test_the_charge_grows_with_the_radius(rng):
     assert all(np.all(a < b) for a, b in zip(values[:-1], values[1:], strict=True))
 
 
+def test_slopes_are_those_that_the_ball_reaches(rng):
+    """Two products of 10⁶ cancel, so z is off by 0.01, which tells only where σ is not flat."""
+    kernel = np.array([[1e6, 0.0], [-1e6, 0.0], [1.0, 0.0]], np.float32)
+    network = Network.from_weights(
+        [kernel, np.eye(2)], [np.array([-20.0, 0.0]), np.zeros(2)], "softplus"
+    )
+    error, pair = Float32Error(network), (np.array([0]), np.array([[1]]))
+    x = np.array([[0.3, 0.3, 0.0]], np.float32).astype(float)
+    near, far = (error(x, *pair, np.full((1, 1), radius)).item() for radius in (0.0, 20.0))
+    moved = x + np.linspace(15.0, 20.0, 50)[:, None] * np.array([0.0, 0.0, 1.0])
+    moved = np.float32(moved).astype(float)
+    labels = np.zeros(50, int), np.ones((50, 1), int)
+    real = margins(network.logits(tf.constant(moved)).numpy(), *labels)
+    served = [margins(served_logits(network, moved, rng), *labels) for _ in range(10)]  # any order
+    worst = np.abs(np.array(served) - real).max()
+    assert near < 1e-5 < 1e-3 < worst <= far
+
+
+def test_a_radius_far_beyond_that_of_one_gradient_is_not_cut_short():
+    """The margin is convex: its first gradient proves 3.2 of 13, the search nearly all."""
+    network = Network.from_weights(
+        [np.array([[-1.0]]), np.array([[1.0, 0.0]])],
+        [np.zeros(1), np.array([0.0, np.log1p(np.exp(-10.0))])],
+        "softplus",
+    )
+    x = np.array([[-3.0]])
+    real = CurvatureCertificate(network).certify(x)
+    served = CurvatureCertificate(network, Float32Error(network)).certify(x)
+    assert 12.5 < served.radius[0] <= real.radius[0] <= 13.0
+
+
 def test_what_may_overflow_is_charged_without_end(rng):
     network = float32_network(rng, (6, 9, 3), ("softplus",))
     huge = Network.from_weights(

@@ -61,7 +61,7 @@ def test_nothing_leaves_the_intervals(name, depth, dtype, rng, random_network):
         bounds = interval_bounds(network, tf.constant(x), label, rivals, radius)
         points = _ball_points(rng, x, radius, 300)
         flat = tf.constant(points.reshape(-1, network.dim))
-        layers = network._forward(flat)[0]
+        layers = network.forward(flat)[0]
         for (low, high), z in zip(bounds.hidden, layers, strict=True):
             z = z.numpy().reshape(300, *low.shape)
             slack = 30 * unit * (1.0 + np.abs(z).max())  # sums of at most nine terms
