@@ -28,6 +28,7 @@ from .training.callbacks import CertifiedAccuracy as CertifiedAccuracy
 from .training.carry import Carry as Carry
 from .training.clip_input import ClipInput as ClipInput
 from .training.crt_model import CRTModel as CRTModel
+from .training.crt_regressor import CRTRegressor as CRTRegressor
 from .training.recipe import Recipe as Recipe
 from .training.regularizer import CurvatureRegularizer as CurvatureRegularizer
 from .training.trainer import train as train

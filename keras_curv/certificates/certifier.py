@@ -44,7 +44,7 @@ class Certifier:
         output_name: of the logits, among several outputs; see `saved_model.read`.
         method, guarantee, tolerance: see `certify`.
         property: what must not change; a `Property`, or its spelling.
-        threat: what the attacker may do.
+        threat: what the attacker may do, a `Threat` or its arguments.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
             example is done once each of them is proved or refuted. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
@@ -70,7 +70,7 @@ class Certifier:
         guarantee: str = "real",
         tolerance: float = 0.01,
         property: Property | str = ARGMAX,
-        threat: Threat = UNRESTRICTED,
+        threat: Threat | Mapping[str, Any] = UNRESTRICTED,
         decide: Sequence[float] | None = None,
     ):
         require_one_of(method, METHODS, "method")
@@ -78,13 +78,13 @@ class Certifier:
         self.property = Property.parse(property) if isinstance(property, str) else property
         self.served = saved_model.read(model, signature, output_name=output_name, scores=True)
         self._guarantee = guarantee
-        self.threat = threat
+        self.threat = Threat.of(threat)
         dim = self.served.network.dim
         network = self.property.network(self.served.network, self.served.head)
-        network = threat.network(network, dim)
+        network = self.threat.network(network, dim)
         error = no_error
         if guarantee == "float32":
-            error = _float32_error(self.served, network, self.property, threat)
+            error = _float32_error(self.served, network, self.property, self.threat)
         self.method = choose_method(
             method, network, error, tolerance=tolerance, decide=_checked(decide)
         )
@@ -200,7 +200,7 @@ def certify(
     guarantee: str = "real",
     tolerance: float = 0.01,
     property: Property | str = ARGMAX,
-    threat: Threat = UNRESTRICTED,
+    threat: Threat | Mapping[str, Any] = UNRESTRICTED,
     rivals: str = "all",
     signature: str = saved_model.DEFAULT_SIGNATURE,
     output_name: str | None = None,

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.affine import Affine
-from keras_curv.network.network import Network
+from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import (
     ROUNDING_SLACK,
@@ -65,8 +65,8 @@ class ScoreProperty(Property):
     def value(self, given: float, head: str) -> tuple[float, float]:
         """A value in units of the logit, and a bound of its rounding."""
 
-    def _outputs(self, network: Network, head: str) -> dict[int, float]:
-        """Columns of the last kernel with their values."""
+    def outputs(self, network: FeedForward, head: str = "logits") -> dict[int, float]:
+        """Columns of the last kernel with their values; InputError where there is no such one."""
         count = 1 if head == "binary_sigmoid" else network.classes
         if None in self._values:
             chosen = dict.fromkeys(range(count), self._values[None])
@@ -147,7 +147,7 @@ class Threshold(ScoreProperty):
 
     def network(self, network: Network, head: str = "logits") -> Network:
         """See `Property`."""
-        outputs = self._outputs(network, head)
+        outputs = self.outputs(network, head)
         _require_numbers(self, head, ("logits", *SIGMOIDS))
         values = [self.value(given, head) for given in outputs.values()]
         shift, errors = np.array(values).T
@@ -208,7 +208,7 @@ class Interval(ScoreProperty):
 
     def network(self, network: Network, head: str = "logits") -> Network:
         """See `Property`: with two pinned inputs for each output, its `hi` and its `lo`."""
-        outputs = self._outputs(network, head)
+        outputs = self.outputs(network, head)
         _require_numbers(self, head, ("logits",))
         self.passed = 2 * len(outputs)
         last = self._last(network, outputs, np.zeros(len(outputs)))
@@ -226,7 +226,7 @@ class Interval(ScoreProperty):
 
         That is the error of f(x) itself, and γ₁₆ of all that is added to make a margin.
         """
-        outputs = self._outputs(network, "logits")
+        outputs = self.outputs(network, "logits")
         given = tf.constant(x, tf.float64)
         hidden = network.hidden(given)
         f = network.logits(given).numpy()[:, list(outputs)]

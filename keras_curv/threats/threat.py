@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,11 @@ class Threat:
         """All that there is to it, for settings: numbers where they are few, else a digest."""
         said = [f"{name} {_digest(array)}" for name, array in self._arrays().items()]
         return "; ".join(said) or PLAIN
+
+    @staticmethod
+    def of(given: Threat | Mapping[str, Any]) -> Threat:
+        """Returns a threat as it is, or the one with these arguments."""
+        return given if isinstance(given, Threat) else Threat(**given)
 
     def config(self) -> dict[str, list]:
         """Returns lists of which `Threat(**config)` makes the same one."""

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_curv.errors import require_at_least, require_positive
-from keras_curv.training.logits_model import LogitsModel, class_numbers
+from keras_curv.training.logits_model import LogitsModel
 
 _RAMP_START = 0.05
 
@@ -17,7 +17,8 @@ _RAMP_START = 0.05
 class BallModel(LogitsModel):
     """Trains a base model against the worst of an l2 ball; subclasses say in `step_loss` how.
 
-    Metrics: those compiled, on the clean examples, and `clean_accuracy`.
+    Metrics: those compiled, on the clean examples, and `clean_accuracy` (of numbers,
+    `clean_error`).
 
     Args:
         base: a built model with one input and one output of logits, a plain chain of layers
@@ -38,7 +39,7 @@ class BallModel(LogitsModel):
         if radius is not None or self.needs_radius:
             self.radius = require_positive(math.nan if radius is None else radius, "radius")
         self.ramp_steps = require_at_least(ramp_steps, 0, "ramp_steps")
-        self.clean_metric = keras.metrics.SparseCategoricalAccuracy("clean_accuracy")
+        self.clean_metric = self.targets.metric(self.targets.metric_name)
 
     def progress(self, training: bool) -> tf.Tensor | float:
         """Returns how much of the ramp is done, from 0 to 1; 1 outside of training."""
@@ -66,8 +67,8 @@ class BallModel(LogitsModel):
     def compute_metrics(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
     ) -> dict[str, tf.Tensor]:
-        """Returns the compiled metrics and the accuracy, on the clean examples."""
-        self.clean_metric.update_state(class_numbers(y), y_pred, sample_weight)
+        """Returns the compiled metrics and the clean one, on the clean examples."""
+        self.clean_metric.update_state(self.targets.as_given(y), y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
 

@@ -3,20 +3,13 @@
 The model wraps a base that returns logits; after training, export the base. How its curvature is
 estimated: `regularizer.py`.
 
-The certified loss. Let `∇²f_t ≽ −κ_t` for the margin f_t of the label over rival t. For any
-x̂_t in the ball of radius ρ around x, the dual optimum of the attack is at most
-
-    V_t = f_t(x̂_t) + (κ_t/2) (‖x̂_t − x‖² − ρ²),
-
-and equal to it where x̂_t is the minimiser, which is where the attack ends up. There, by the
-envelope theorem, the gradient of V_t in the weights, through κ_t too, is that of the optimum,
-with x̂_t held fixed. `log(1 + Σ_t exp(−V_t))` is the cross-entropy of the logits
+The certified loss. With V_t the dual value of the margin of the label over rival t, see
+`worst_case.py`, `log(1 + Σ_t exp(−V_t))` is the cross-entropy of the logits
 `(0, −V_1, …, −V_k)` with the first as label, so whichever loss the model was compiled with is
 given these. It is a surrogate: k rivals, and an estimated κ. Only a certificate is a bound.
 
-Under a `Threat` the ball is one of ξ, and the network that of `threatened.py`; within a box V_t is
-that of `threats/confined.py`. A `Property` says which rivals are attacked, and how many may pass:
-one that does no harm counts with its margin at the example itself.
+A `Property` says which rivals are attacked, and how many may pass: one that does no harm counts
+with its margin at the example itself.
 
 Reference: Singla & Feizi (2020), section 5, for curvature-based robust training.
 """
@@ -30,17 +23,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.attacks.crt import curvature_attack
-from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
-from keras_curv.errors import InputError, require_at_least, require_one_of
-from keras_curv.network.network import FeedForward, likeliest_rivals
-from keras_curv.threats.box import box_reach
-from keras_curv.threats.clipped import clipped
+from keras_curv.attacks.proximal import ProximalAttack
+from keras_curv.errors import InputError, require_one_of
+from keras_curv.network.network import likeliest_rivals
 from keras_curv.threats.property import ARGMAX, Argmax, Harmful, Property, TopK
 from keras_curv.threats.threat import UNRESTRICTED, Threat
-from keras_curv.training.ball_model import BallModel, flattened
-from keras_curv.training.regularizer import CurvatureModel
-from keras_curv.training.threatened import Threatened
+from keras_curv.training.worst_case import Pairs, WorstCaseModel, pairs_of
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
@@ -51,30 +39,18 @@ class _Attacked(NamedTuple):
     """What takes the place of the labels while a step works on attacked examples.
 
     Attributes:
-        label: `(n,)`.
-        rival: `(n, k)`.
-        harms: whether it is attacked, `(n, k)`.
-        shortfall: `min(‖x̂ − x‖² − ρ², 0)/2`, `(n, k)`, or `∂V_t/∂κ_t` of a clipped input.
-        added: to the dual values, `(n, k)`; 0 but where the input is clipped.
-        minus_m: κ, without a gradient, `(n, k)`.
-        distance: ‖x̂ − x‖, `(n, k)`.
-        solved: whether the attack met its dual bound, `(n, k)`.
+        pairs: of the label and its rivals.
+        harms: whether a rival is attacked, `(n, k)`.
         logits: of the clean examples, `(n, classes)`.
     """
 
-    label: tf.Tensor
-    rival: tf.Tensor
+    pairs: Pairs
     harms: tf.Tensor
-    shortfall: tf.Tensor
-    added: tf.Tensor
-    minus_m: tf.Tensor
-    distance: tf.Tensor
-    solved: tf.Tensor
     logits: tf.Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
-class CRTModel(CurvatureModel, BallModel):
+class CRTModel(WorstCaseModel):
     """Trains a base model on the worst points that curvature finds in an l2 ball.
 
     `loss="crt"` is the paper's objective: the compiled loss at the attack toward the
@@ -113,8 +89,7 @@ class CRTModel(CurvatureModel, BallModel):
     Reference: Singla & Feizi (2020), section 5, equation 10, for "crt".
     """
 
-    clips = True
-    options = ("gamma", *BallModel.options, "rivals", "attack_steps")
+    options = (*WorstCaseModel.options, "rivals")
 
     def __init__(
         self,
@@ -130,17 +105,17 @@ class CRTModel(CurvatureModel, BallModel):
         property: Property | str = ARGMAX,
         **kwargs: Any,
     ):
-        super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
+        super().__init__(
+            base,
+            radius,
+            gamma,
+            attack_steps=attack_steps,
+            ramp_steps=ramp_steps,
+            threat=threat,
+            **kwargs,
+        )
         self.objective = require_one_of(loss, LOSSES, "loss")
-        self.threat = threat if isinstance(threat, Threat) else Threat(**threat)
         self.property = Property.parse(property) if isinstance(property, str) else property
-        if not self.threat.plain:
-            if self.live.clip is not None:
-                raise InputError(
-                    "a threat is for a base without ClipInput, which confines no attacker. "
-                    f"Received: {self.threat.text}, and {self.live.clip.name!r}"
-                )
-            self.network()  # refuses a threat that is not of this base
         classes = self.live.sizes[-1]
         self._harms = _harms(self.property, classes)
         if loss == "crt" and self.property != ARGMAX:
@@ -159,55 +134,18 @@ class CRTModel(CurvatureModel, BallModel):
                 f"Received: rivals={rivals}"
             )
         self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS + spared, others))
-        self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
-        self.certified_metric = keras.metrics.Mean("certified")
-        self.distance_metric = keras.metrics.Mean("attack_distance")
-        self.success_metric = keras.metrics.Mean("attack_success")
-
-    def network(self) -> FeedForward:
-        """Returns the network that is attacked: of u where there is a threat."""
-        network = self.live.now()
-        return network if self.threat.plain else Threatened(network, self.threat)
 
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
         """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
         x, label, sample_weight = super().prepared(data, training)
-        network, layer = self.network(), self.live.clip
-        start, reach = flattened(x, network.dim), None
-        if isinstance(network, Threatened):
-            start = network.coordinates(start)
-            reach = None if network.limits is None else box_reach(network, start)
-        elif layer is not None:
-            start, reach, _ = clipped(layer.clip(network.dim), start)
-        logits = network.logits(start)
+        start = self.start(x)
+        logits = start.network.logits(start.point)
         rival, harms = self._rivals(logits, label)
-        minus_m = self.minus_m(network, label, rival)
-        radius, steps = self.current_radius(training), self.attack_steps
-        if reach is None:
-            worst = _worst_in_ball(network, start, label, rival, radius, minus_m, steps)
-        else:
-            worst = proximal_attack(
-                network, start, reach, label, rival, radius=radius, curvature=minus_m, steps=steps
-            )
+        worst, minus_m = self.attacked(start, label, rival, training)
         if self._harms is not None:
-            worst = _spared(worst, start, harms)
-        points = worst.point
-        if isinstance(network, Threatened):
-            points = network.inputs(points)
-        points = tf.reshape(points, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
-        if layer is not None:
-            points = layer.inverse(points)
-        y = _Attacked(
-            label,
-            rival,
-            harms,
-            shortfall=worst.shortfall,
-            added=worst.added,
-            minus_m=minus_m,
-            distance=worst.distance,
-            solved=worst.solved,
-            logits=logits,
-        )
+            worst = _spared(worst, start.point, harms)
+        points = self.inputs(start, worst.point, x)
+        y = _Attacked(pairs_of(worst, label, rival, minus_m), harms, logits)
         return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
 
     def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -226,23 +164,23 @@ class CRTModel(CurvatureModel, BallModel):
         """Returns the compiled loss at the worst logits, plus the penalty."""
         if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
             return self.compiled_loss(y, y_pred, sample_weight)
-        minus_m = self.minus_m(self.network(), y.label, y.rival)
+        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival)
         self.add_penalty(minus_m, sample_weight)
         if self.objective == "certified":
-            y_pred = self._worst_logits(y, _dual_values(y, y_pred, minus_m))
-        return self.compiled_loss(y.label, y_pred, sample_weight)
+            y_pred = self._worst_logits(y.pairs, y.pairs.dual_values(y_pred, minus_m))
+        return self.compiled_loss(y.pairs.label, y_pred, sample_weight)
 
-    def _worst_logits(self, y: _Attacked, dual_values: tf.Tensor) -> tf.Tensor:
+    def _worst_logits(self, pairs: Pairs, dual_values: tf.Tensor) -> tf.Tensor:
         """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`.
 
         Nor those that may pass, the ones with the smallest V_t.
         """
         classes = self.live.sizes[-1]
-        rivals = tf.one_hot(y.rival, classes)
+        rivals = tf.one_hot(pairs.rival, classes)
         if self.property.spared:
             counts = tf.logical_not(_lowest(dual_values, self.property.spared))
             rivals *= tf.cast(counts, rivals.dtype)[..., None]
-        taking_part = tf.one_hot(y.label, classes) + tf.reduce_sum(rivals, axis=1)
+        taking_part = tf.one_hot(pairs.label, classes) + tf.reduce_sum(rivals, axis=1)
         worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
         return worst + _NEVER * (1.0 - taking_part)
 
@@ -252,18 +190,15 @@ class CRTModel(CurvatureModel, BallModel):
         """Returns the compiled metrics on the clean examples, and what the attack met."""
         if not isinstance(y, _Attacked):
             return super().compute_metrics(x, y, y_pred, sample_weight)
-        passing = (_dual_values(y, y_pred, y.minus_m) <= 0.0) & y.harms
+        passing = (y.pairs.dual_values(y_pred, y.pairs.minus_m) <= 0.0) & y.harms
         proved = tf.reduce_sum(tf.cast(passing, tf.int32), axis=1) <= self.property.spared
-        self.certified_metric.update_state(proved, sample_weight)
-        self.curvature_metric.update_state(y.minus_m)
-        self.distance_metric.update_state(y.distance)
-        self.success_metric.update_state(y.solved)
-        return super().compute_metrics(x, y.label, y.logits, sample_weight)
+        self.update_metrics(y.pairs, proved, sample_weight)
+        return super().compute_metrics(x, y.pairs.label, y.logits, sample_weight)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""
-        own = {"loss": self.objective, "threat": self.threat.config()}
-        return {**super().get_config(), **own, "property": self.property.spelling}
+        own = {"loss": self.objective, "property": self.property.spelling}
+        return {**super().get_config(), **own}
 
 
 def _harms(property: Property, classes: int) -> np.ndarray | None:
@@ -298,36 +233,3 @@ def _lowest(values: tf.Tensor, count: int) -> tf.Tensor:
     """Returns which are the `count` smallest of each row, `(n, k)`."""
     chosen = tf.math.top_k(-values, count).indices
     return tf.reduce_any(tf.one_hot(chosen, values.shape[1], True, False), axis=1)
-
-
-def _worst_in_ball(
-    network: FeedForward,
-    x: tf.Tensor,
-    label: tf.Tensor,
-    rival: tf.Tensor,
-    radius: tf.Tensor,
-    curvature: tf.Tensor,
-    steps: int,
-) -> ProximalAttack:
-    """Returns the curvature attack in the terms of the one through a clip."""
-    attack = curvature_attack(
-        network, x, label, rival, radius=radius, curvature=curvature, steps=steps, tolerance=1e-3
-    )
-    offset = attack.point - x[:, None]
-    square = tf.reduce_sum(offset * offset, axis=-1)
-    return ProximalAttack(
-        attack.point,
-        added=tf.zeros_like(square),
-        shortfall=tf.minimum(square - radius * radius, 0.0) / 2.0,
-        distance=tf.sqrt(square),
-        solved=attack.primal_equals_dual,
-    )
-
-
-def _dual_values(y: _Attacked, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
-    """Returns V_t, `(n, k)`, from the logits at the attacked points, `(n·k, classes)`."""
-    classes = logits.shape[-1]
-    logits = tf.reshape(tf.cast(logits, tf.float32), (-1, y.rival.shape[1], classes))
-    # Products with one-hot rows instead of gathers: their gradients are dense.
-    sign = tf.one_hot(y.label, classes)[:, None] - tf.one_hot(y.rival, classes)
-    return tf.reduce_sum(sign * logits, axis=-1) + y.added + minus_m * y.shortfall

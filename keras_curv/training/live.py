@@ -76,6 +76,7 @@ class LiveNetwork:
         model: built, with one input, one output of logits `(batch, classes)`, and layers in a
             plain chain.
         activations: those that it may have, by name; all smooth ones by default.
+        outputs: how many it has at least.
 
     Attributes:
         clip: the `ClipInput` that the model begins with, None where it does not; the network is
@@ -92,7 +93,9 @@ class LiveNetwork:
         (4, 8, 3)
     """
 
-    def __init__(self, model: keras.Model, activations: Mapping[str, Activation] = SMOOTH):
+    def __init__(
+        self, model: keras.Model, activations: Mapping[str, Activation] = SMOOTH, outputs: int = 2
+    ):
         inputs = getattr(model, "inputs", None)
         if not isinstance(model, keras.Model) or not inputs:
             raise InputError(
@@ -139,9 +142,10 @@ class LiveNetwork:
             )
         self.maps.append(AffineLayers(pending, shape))
         output_shape = self.maps[-1].output_shape
-        if len(output_shape) != 1 or output_shape[0] < 2:
+        if len(output_shape) != 1 or output_shape[0] < outputs:
+            wanted = "logits (batch, classes) of at least two classes"
             raise InputError(
-                "base must return logits (batch, classes) of at least two classes. "
+                f"base must return {wanted if outputs > 1 else 'numbers (batch, outputs)'}. "
                 f"Received: {(None, *output_shape)} from {model.name!r}"
             )
         self.sizes = (*(part.fan_in for part in self.maps), output_shape[0])

@@ -1,7 +1,7 @@
-"""What every training method of this library wraps: a base model that returns logits.
+"""What every training method of this library wraps: a base model that returns logits, or numbers.
 
-A method changes what one training step minimises; data, labels, compiling, saving and the export of
-the base are the same for all, and are here.
+A method changes what one training step minimises; data, targets, compiling, saving and the export
+of the base are the same for all, and are here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.training.live import LiveNetwork
-
-_ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
+from keras_curv.training.targets import Labels, Targets
 
 
 class LogitsModel(keras.Model):
@@ -29,18 +28,22 @@ class LogitsModel(keras.Model):
         base: what is trained, and exported afterwards.
         live: the base as affine maps and activations; `live.now()` is differentiable in the
             variables.
+        targets: what it learns.
+        target_kind: the class of that.
         activations: which ones the method has a theory for.
         clips: whether it has one for a base that begins with `ClipInput`.
         options: the constructor's other arguments, kept as attributes of these names.
     """
 
     activations: Mapping[str, Activation] = ACTIVATIONS
+    target_kind: type[Targets] = Labels
     clips = False
     options: tuple[str, ...] = ()
 
     def __init__(self, base: keras.Model, **kwargs: Any):
         super().__init__(**kwargs)
-        self.live = LiveNetwork(base, self.activations)
+        self.live = LiveNetwork(base, self.activations, outputs=self.target_kind.fewest)
+        self.targets = self.target_kind(self.live.sizes[-1])
         if self.live.clip is not None and not self.clips:
             raise InputError(
                 f"{type(self).__name__} has no theory for {self.live.clip.name!r}, a clip of the "
@@ -50,20 +53,22 @@ class LogitsModel(keras.Model):
         self.built = True
 
     def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """The logits of the base, `(n, classes)`."""
+        """What the base returns, `(n, classes)`."""
         return self.base(x, training=training)
 
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """Compiles as any Keras model does.
 
         Args:
-            loss: of labels `(n,)` and logits; None: sparse categorical cross-entropy.
+            loss: of labels `(n,)` and logits, or of numbers; None: sparse categorical
+                cross-entropy, or the mean squared error.
 
         Raises:
-            InputError: the loss takes probabilities, or one-hot labels.
+            InputError: the loss takes probabilities, or one-hot labels; or labels where the targets
+                are numbers.
         """
-        loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        _require_logits_loss(loss)
+        loss = loss or self.targets.loss
+        self.targets.require_loss(loss)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
         self._has_state = False
 
@@ -90,7 +95,7 @@ class LogitsModel(keras.Model):
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
         none = tf.zeros((2, self.live.sizes[-1]), self.compute_dtype)
-        keras.Model.compute_metrics(self, None, tf.zeros(2, tf.int32), none)
+        keras.Model.compute_metrics(self, None, self.targets.none(2), none)
         self.reset_metrics()
         self._has_state = True
 
@@ -103,9 +108,9 @@ class LogitsModel(keras.Model):
         return super().test_step(self.prepared(data, training=False))
 
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
-        """Returns a step's `(x, y, sample_weight)`; InputError unless y are labels."""
+        """Returns a step's `(x, y, sample_weight)`; InputError for other targets."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, require_labels(y, self.live.sizes[-1]), sample_weight
+        return x, self.targets.checked(y), sample_weight
 
     def compute_loss(
         self,
@@ -121,7 +126,7 @@ class LogitsModel(keras.Model):
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
     ) -> tf.Tensor:
-        """Returns what a step minimises, from what `prepared` gave and the logits at x."""
+        """Returns what a step minimises, of what `prepared` gave and the base made of it."""
         return self.compiled_loss(y, y_pred, sample_weight)
 
     def compiled_loss(self, y: Any, logits: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
@@ -139,58 +144,3 @@ class LogitsModel(keras.Model):
         """Returns the model, with fresh weights."""
         base = keras.saving.deserialize_keras_object(config["base"])
         return cls(**{**config, "base": base})
-
-
-def class_numbers(y: tf.Tensor) -> tf.Tensor:
-    """Returns labels `(n,)`, int32.
-
-    Keras builds its losses on labels as they come: in a column, with tf.distribute as floats.
-    """
-    return tf.reshape(tf.cast(y, tf.int32), (-1,))
-
-
-def require_labels(y: Any, classes: int) -> tf.Tensor:
-    """Returns integer labels `(n,)`, int32.
-
-    Raises:
-        InputError: another shape or type; one-hot labels by name.
-    """
-    if y is None:
-        raise InputError("training needs labels (n,). Received: none")
-    y = tf.convert_to_tensor(y)
-    if y.shape.rank == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.shape.rank == 2 and y.shape[1] == classes:
-        raise InputError(
-            f"labels of shape {tuple(y.shape)} look one-hot; pass integers (n,), as from "
-            "numpy.argmax(y, axis=1)"
-        )
-    if y.shape.rank != 1 or not y.dtype.is_integer:
-        raise InputError(f"labels must be integers (n,). Received: {y.dtype.name}, shape {y.shape}")
-    label = tf.cast(y, tf.int64)
-    message = f"labels must be from 0 to {classes - 1}"
-    with tf.control_dependencies(
-        [
-            tf.debugging.assert_non_negative(label, message),
-            tf.debugging.assert_less(label, tf.constant(classes, tf.int64), message),
-        ]
-    ):
-        # XLA drops the assertions; what stays out of range makes the loss NaN.
-        return tf.cast(tf.clip_by_value(label, -1, classes), tf.int32)
-
-
-def _require_logits_loss(loss: Any) -> None:
-    """Raises InputError for a loss that would misread integer labels or logits."""
-    for part in map(keras.losses.get, keras.tree.flatten(loss)):
-        config = part.get_config() if isinstance(part, keras.losses.Loss) else {}
-        name = str(getattr(part, "name", None) or getattr(part, "__name__", ""))
-        # Keras' own functions take probabilities.
-        if config.get("from_logits") is False or part is getattr(keras.losses, name, None):
-            raise InputError(
-                f"the base returns logits: compile with from_logits=True. Received: loss={name!r}"
-            )
-        if isinstance(part, _ONE_HOT_LOSSES):
-            raise InputError(
-                "labels are integers (n,): use SparseCategoricalCrossentropy(from_logits=True). "
-                f"Received: {type(part).__name__}"
-            )

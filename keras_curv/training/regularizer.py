@@ -16,7 +16,8 @@ from keras_curv.curvature.estimate import CurvatureEstimate
 from keras_curv.errors import require_non_negative
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.network import FeedForward, likeliest_rivals
-from keras_curv.training.logits_model import LogitsModel, class_numbers
+from keras_curv.training.logits_model import LogitsModel
+from keras_curv.training.targets import class_numbers
 
 
 class CurvatureModel(LogitsModel):
@@ -28,8 +29,14 @@ class CurvatureModel(LogitsModel):
     def __init__(self, base: keras.Model, gamma: float, **kwargs: Any):
         super().__init__(base, **kwargs)
         self.gamma = require_non_negative(gamma, "gamma")
-        self.curvature = CurvatureEstimate(self.live.sizes, self.live.activations)
+        sizes = *self.live.sizes[:-1], self.logit_count
+        self.curvature = CurvatureEstimate(sizes, self.live.activations)
         self.curvature_metric = keras.metrics.Mean("curvature")
+
+    @property
+    def logit_count(self) -> int:
+        """Of `network`."""
+        return self.live.sizes[-1]
 
     def network(self) -> FeedForward:
         """Returns the network whose curvature counts, with the weights of this moment."""

@@ -118,8 +118,9 @@ def test_serving_errors_grow_with_what_moves_only(rng, random_network):
     network, pinned_network, _ = parts(rng, random_network, (6, 5, 3), "tanh")
     x, label = rng.standard_normal((3, 5)), np.zeros(3, int)
     rivals = np.array([[1, 2]] * 3)
-    plain = Float32Error(network).linear(x, label, rivals)
-    fewer = Float32Error(pinned_network).linear(x, label, rivals)
+    anywhere = np.full(3, np.inf)
+    plain = Float32Error(network).linear(x, label, rivals, anywhere)
+    fewer = Float32Error(pinned_network).linear(x, label, rivals, anywhere)
     np.testing.assert_array_equal(fewer.fixed, plain.fixed)
     assert (fewer.rate < plain.rate).all()
 

@@ -132,7 +132,7 @@ def test_what_does_no_harm_is_not_attacked():
     logits = model.base(x).numpy()
     harmful = {0: {1, 2}, 1: {0}, 2: set(), 3: set()}
     for i, label in enumerate(y):
-        rivals, harms = attacked.rival[i].numpy(), attacked.harms[i].numpy()
+        rivals, harms = attacked.pairs.rival[i].numpy(), attacked.harms[i].numpy()
         assert {*rivals[harms]} == harmful[label]
         assert not harms[len(harmful[label]) :].any()  # they come first
         for some in (rivals[harms], rivals[~harms]):
@@ -140,8 +140,8 @@ def test_what_does_no_harm_is_not_attacked():
         moved = np.any(points[i] != x[i], axis=-1)
         assert np.array_equal(moved, harms)
     still = ~attacked.harms.numpy()
-    assert np.all(attacked.shortfall.numpy()[still] == 0.0)
-    assert np.all(attacked.added.numpy()[still] == 0.0)
+    assert np.all(attacked.pairs.shortfall.numpy()[still] == 0.0)
+    assert np.all(attacked.pairs.added.numpy()[still] == 0.0)
 
 
 def test_as_many_may_pass_as_the_property_says():
@@ -150,11 +150,11 @@ def test_as_many_may_pass_as_the_property_says():
     model = CRTModel(_base(), 0.5, rivals=3, property=Property.top_k(3))
     points, attacked = _prepared(model, x, y)
     logits = model(points.reshape(-1, DIM))
-    table = model.minus_m(model.network(), attacked.label, attacked.rival).numpy()
+    table = model.minus_m(model.network(), attacked.pairs.label, attacked.pairs.rival).numpy()
     own = logits.numpy().reshape(len(x), 3, CLASSES)
     margin = np.take_along_axis(own, y[:, None, None].repeat(3, 1), 2)[..., 0]
-    margin = margin - np.take_along_axis(own, attacked.rival.numpy()[..., None], 2)[..., 0]
-    largest = (margin + attacked.added + table * attacked.shortfall).numpy().max(axis=1)
+    margin = margin - np.take_along_axis(own, attacked.pairs.rival.numpy()[..., None], 2)[..., 0]
+    largest = (margin + attacked.pairs.added + table * attacked.pairs.shortfall).numpy().max(axis=1)
     expected = np.mean(np.log1p(np.exp(-largest)))
     loss = model.step_loss(points, attacked, logits, None, True)
     assert float(loss) == pytest.approx(expected, rel=1e-4)

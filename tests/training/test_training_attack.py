@@ -42,10 +42,10 @@ def test_attacked_points(loss, radius, steps):
     assert np.all(np.linalg.norm(points - x[:, None], axis=2) <= radius * (1.0 + 1e-5) + 1e-6)
     logits = logits_of(weights, x)
     ranked = np.argsort(np.where(np.arange(3) == y[:, None], -np.inf, logits), axis=1)[:, ::-1]
-    np.testing.assert_array_equal(attacked.rival, ranked[:, : model.rivals])
-    np.testing.assert_array_equal(attacked.label, y)
+    np.testing.assert_array_equal(attacked.pairs.rival, ranked[:, : model.rivals])
+    np.testing.assert_array_equal(attacked.pairs.label, y)
     for k in range(model.rivals):
-        rows, t = np.arange(40), np.asarray(attacked.rival)[:, k]
+        rows, t = np.arange(40), np.asarray(attacked.pairs.rival)[:, k]
         there = logits_of(weights, points[:, k])
         margin, at_start = there[rows, y] - there[rows, t], logits[rows, y] - logits[rows, t]
         assert np.all(margin <= at_start + 1e-4)  # float32, of margins of up to 30
@@ -62,7 +62,7 @@ def test_the_attack_is_that_of_algorithm_2():
     bounds = signed_bound(network)
     model.train_on_batch(x, y)
     points, attacked = model.seen
-    rival = np.asarray(attacked.rival)[:, 0]
+    rival = np.asarray(attacked.pairs.rival)[:, 0]
     theirs = tf.function(algorithm2, autograph=False)(
         network,
         tf.constant(x, tf.float64),
@@ -75,7 +75,7 @@ def test_the_attack_is_that_of_algorithm_2():
         inner_steps=1000,
         residual=1e-10,
     )
-    exact = np.asarray(attacked.solved)[:, 0]
+    exact = np.asarray(attacked.pairs.solved)[:, 0]
     assert exact.mean() > 0.8
     # Where the dual has a gap, the stationary point inside of the ball is not unique.
     np.testing.assert_allclose(points[exact], theirs.point.numpy()[exact], atol=1e-3)

@@ -37,8 +37,8 @@ from keras_curv.errors import InputError, require_at_least, require_non_negative
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.training.ball_model import BallModel, flattened
-from keras_curv.training.logits_model import class_numbers
 from keras_curv.training.rivals.interval import interval_bounds, l2_norm, row_products
+from keras_curv.training.targets import class_numbers
 
 _NARROW = 1e-3  # below, in float32, the tangent is closer to the chord than its own quotient
 _BISECTIONS = 16

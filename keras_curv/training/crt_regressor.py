@@ -1,0 +1,180 @@
+"""Training of numbers with certified intervals: what the worst change of an input makes of them.
+
+The margins of an output f_j are f_j itself and −f_j (`output_margins.py`). Their dual values (see
+`worst_case.py`) L_j = V(f_j) and U_j = −V(−f_j) enclose what the ball can make of the output, if κ
+is a bound. The compiled loss is given, of each output, the end that is farther from its target: a
+loss that grows with the distance from the target is largest there, of all that is in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.network import FeedForward
+from keras_curv.threats.property import Property
+from keras_curv.threats.scores import Interval
+from keras_curv.threats.threat import UNRESTRICTED, Threat
+from keras_curv.training.output_margins import OutputMargins, signed
+from keras_curv.training.targets import Numbers
+from keras_curv.training.worst_case import Pairs, WorstCaseModel, pairs_of
+
+
+class _Attacked(NamedTuple):
+    """What takes the place of the targets while a step works on attacked examples.
+
+    Attributes:
+        pairs: two of each output, as the rivals of logit 0.
+        target: `(n, outputs)`.
+        output: of the clean examples, `(n, outputs)`.
+    """
+
+    pairs: Pairs
+    target: tf.Tensor
+    output: tf.Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_curv")
+class CRTRegressor(WorstCaseModel):
+    """Trains a model of numbers on the ends of the intervals that curvature proves for them.
+
+    The compiled loss, of any kind that grows with the distance from the target, is that of the end
+    of the interval that is farther away; the mean squared error by default. Curvature is pushed
+    down by itself, so γ may be 0. Certify with `Property.interval` afterwards.
+
+    Metrics: those compiled, on the clean examples; `clean_error`, their mean absolute error;
+    `certified_error`, that at the farther ends; `interval`, the mean of how far they are from the
+    clean outputs; `curvature`, `attack_distance` and `attack_success` as of `CRTModel`. With an
+    interval as the property, `certified`: the fraction whose outputs all stay within. These rest on
+    an estimated κ: only a certificate is a bound.
+
+    Args:
+        base: a built model with one input and one output of numbers, `(n, outputs)`, a plain chain
+            of layers that `LiveNetwork` reads.
+        radius: ρ > 0 of the ball, in units of the model's input, or of the threat.
+        gamma: γ ≥ 0, weight of the mean curvature of the outputs.
+        attack_steps: gradients for each end.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        threat: what the attacker may do, a `Threat` without a basis.
+        property: `Property.interval(τ)` or its spelling, for the metric `certified` alone; None
+            without.
+
+    Raises:
+        InputError: an argument out of range, or the base has a part that cannot be read.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(1)])
+        >>> model = CRTRegressor(base, radius=0.5, property="interval:0.2")
+        >>> model.compile("adam", loss="mse")
+        >>> history = model.fit(tf.zeros((8, 4)), tf.zeros(8), verbose=0)
+        >>> base.export("robust")  # doctest: +SKIP
+
+    Reference: Singla & Feizi (2020), theorem 2, for the dual; docs/threats.md.
+    """
+
+    target_kind = Numbers
+
+    def __init__(
+        self,
+        base: keras.Model,
+        radius: float,
+        gamma: float = 0.0,
+        *,
+        attack_steps: int = 2,
+        ramp_steps: int = 0,
+        threat: Threat | Mapping[str, Any] = UNRESTRICTED,
+        property: Property | str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            base,
+            radius,
+            gamma,
+            attack_steps=attack_steps,
+            ramp_steps=ramp_steps,
+            threat=threat,
+            **kwargs,
+        )
+        self.property = Property.parse(property) if isinstance(property, str) else property
+        self._room = _room(self.property, self.live.now())
+        self.error_metric = keras.metrics.MeanAbsoluteError("certified_error")
+        self.interval_metric = keras.metrics.Mean("interval")
+
+    @property
+    def logit_count(self) -> int:
+        """See `CurvatureModel`."""
+        return 1 + 2 * self.live.sizes[-1]
+
+    def margin_network(self) -> FeedForward:
+        """See `WorstCaseModel`."""
+        return OutputMargins(self.live.now())
+
+    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+        """Returns a step's data, with attacked points `(2n·outputs, …)` for x."""
+        x, target, sample_weight = super().prepared(data, training)
+        start = self.start(x)
+        label = tf.zeros(tf.shape(start.point)[:1], tf.int32)
+        rival = label[:, None] + tf.range(1, self.logit_count)
+        worst, minus_m = self.attacked(start, label, rival, training)
+        points = self.inputs(start, worst.point, x)
+        output = start.network.logits(start.point)[:, 1::2]
+        y = _Attacked(pairs_of(worst, label, rival, minus_m), target, output)
+        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
+
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns the compiled loss at the farther ends, plus the penalty."""
+        if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
+            return self.compiled_loss(y, y_pred, sample_weight)
+        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival)
+        self.add_penalty(minus_m, sample_weight)
+        low, high = _ends(y.pairs, y_pred, minus_m)
+        return self.compiled_loss(y.target, _farther(low, high, y.target), sample_weight)
+
+    def compute_metrics(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the compiled metrics on the clean examples, and what the attack met."""
+        if not isinstance(y, _Attacked):
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        low, high = _ends(y.pairs, y_pred, y.pairs.minus_m)
+        away = tf.maximum(high - y.output, y.output - low)
+        proved = tf.reduce_all(away < self._room, axis=1)
+        self.update_metrics(y.pairs, proved, sample_weight)
+        self.interval_metric.update_state(tf.reduce_mean(away, axis=1), sample_weight)
+        self.error_metric.update_state(y.target, _farther(low, high, y.target), sample_weight)
+        return super().compute_metrics(x, y.target, y.output, sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        spelling = None if self.property is None else self.property.spelling
+        return {**super().get_config(), "property": spelling}
+
+
+def _room(property: Property | None, network: FeedForward) -> np.ndarray:
+    """Returns how far each output may move, `(outputs,)`; InputError unless by an interval."""
+    room = np.full(network.classes, np.inf, np.float32)
+    if property is not None:
+        if not isinstance(property, Interval):
+            raise InputError(f"numbers are trained for an interval. Received: property={property}")
+        for output, tau in property.outputs(network).items():
+            room[output] = tau
+    return room
+
+
+def _ends(pairs: Pairs, outputs: tf.Tensor, minus_m: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns L and U, `(n, outputs)`, from the outputs at the attacked points."""
+    values = pairs.dual_values(signed(outputs), minus_m)
+    return values[:, 1::2], -values[:, ::2]
+
+
+def _farther(low: tf.Tensor, high: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """Returns which end is farther from the target."""
+    return tf.where(high - target >= target - low, high, low)

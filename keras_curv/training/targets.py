@@ -1,0 +1,174 @@
+"""What a model is to learn: labels of classes, or numbers."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+
+_ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
+
+
+class Targets(abc.ABC):
+    """The targets of a model with so many outputs.
+
+    Attributes:
+        fewest: outputs that a model with such targets has at least.
+        loss: that a model is compiled with where none is said.
+        metric: of the clean examples, by its class.
+        metric_name: what it is called.
+    """
+
+    fewest: int
+    metric: type[keras.metrics.Metric]
+    metric_name: str
+
+    def __init__(self, outputs: int):
+        self.outputs = outputs
+
+    @property
+    @abc.abstractmethod
+    def loss(self) -> Any:
+        """See the class."""
+
+    @abc.abstractmethod
+    def require_loss(self, loss: Any) -> None:
+        """Raises InputError for a loss that would misread targets or outputs."""
+
+    @abc.abstractmethod
+    def checked(self, y: Any) -> tf.Tensor:
+        """Returns the targets of a step; InputError for another shape or type."""
+
+    @abc.abstractmethod
+    def as_given(self, y: tf.Tensor) -> tf.Tensor:
+        """Returns targets as `checked` does, unchecked.
+
+        Keras builds its losses on targets as they come: in a column, with tf.distribute as floats.
+        """
+
+    def none(self, count: int) -> tf.Tensor:
+        """Returns so many targets, of zeros."""
+        return self.as_given(tf.zeros((count, self.outputs)))
+
+
+class Labels(Targets):
+    """Integer labels `(n,)` of a model that returns logits."""
+
+    fewest = 2
+    metric = keras.metrics.SparseCategoricalAccuracy
+    metric_name = "clean_accuracy"
+
+    @property
+    def loss(self) -> Any:
+        """See `Targets`."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def require_loss(self, loss: Any) -> None:
+        """See `Targets`."""
+        for part, name in _losses(loss):
+            config = part.get_config() if isinstance(part, keras.losses.Loss) else {}
+            # Keras' own functions take probabilities.
+            if config.get("from_logits") is False or part is getattr(keras.losses, name, None):
+                raise InputError(
+                    "the base returns logits: compile with from_logits=True. "
+                    f"Received: loss={name!r}"
+                )
+            if isinstance(part, _ONE_HOT_LOSSES):
+                raise InputError(
+                    "labels are integers (n,): use SparseCategoricalCrossentropy(from_logits=True)"
+                    f". Received: {type(part).__name__}"
+                )
+
+    def checked(self, y: Any) -> tf.Tensor:
+        """Returns integer labels `(n,)`, int32; InputError for others, one-hot ones by name."""
+        classes = self.outputs
+        if y is None:
+            raise InputError("training needs labels (n,). Received: none")
+        y = tf.convert_to_tensor(y)
+        if y.shape.rank == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.shape.rank == 2 and y.shape[1] == classes:
+            raise InputError(
+                f"labels of shape {tuple(y.shape)} look one-hot; pass integers (n,), as from "
+                "numpy.argmax(y, axis=1)"
+            )
+        if y.shape.rank != 1 or not y.dtype.is_integer:
+            raise InputError(
+                f"labels must be integers (n,). Received: {y.dtype.name}, shape {y.shape}"
+            )
+        label = tf.cast(y, tf.int64)
+        message = f"labels must be from 0 to {classes - 1}"
+        with tf.control_dependencies(
+            [
+                tf.debugging.assert_non_negative(label, message),
+                tf.debugging.assert_less(label, tf.constant(classes, tf.int64), message),
+            ]
+        ):
+            # XLA drops the assertions; what stays out of range makes the loss NaN.
+            return tf.cast(tf.clip_by_value(label, -1, classes), tf.int32)
+
+    def as_given(self, y: tf.Tensor) -> tf.Tensor:
+        """See `Targets`."""
+        return class_numbers(y)
+
+    def none(self, count: int) -> tf.Tensor:
+        """See `Targets`."""
+        return tf.zeros(count, tf.int32)
+
+
+class Numbers(Targets):
+    """Numbers `(n, outputs)`, or `(n,)` of one output."""
+
+    fewest = 1
+    metric = keras.metrics.MeanAbsoluteError
+    metric_name = "clean_error"
+
+    @property
+    def loss(self) -> Any:
+        """See `Targets`."""
+        return keras.losses.MeanSquaredError()
+
+    def require_loss(self, loss: Any) -> None:
+        """See `Targets`."""
+        for _, name in _losses(loss):
+            plain = name.lower().replace("_", "")
+            if any(word in plain for word in ("crossentropy", "hinge", "cosine", "divergence")):
+                raise InputError(
+                    "the targets are numbers: compile with a loss that grows with the distance "
+                    f"from them, as mse, mae or huber. Received: loss={name!r}"
+                )
+
+    def checked(self, y: Any) -> tf.Tensor:
+        """Returns numbers `(n, outputs)`, float32; InputError for another shape."""
+        if y is None:
+            raise InputError(f"training needs numbers (n, {self.outputs}). Received: none")
+        y = tf.convert_to_tensor(y)
+        shape = tuple(y.shape)
+        column = self.outputs == 1 and y.shape.rank == 1
+        if not column and (y.shape.rank != 2 or shape[1] != self.outputs):
+            raise InputError(
+                f"targets must be numbers (n, {self.outputs}), as the base returns. "
+                f"Received: shape {shape}"
+            )
+        return self.as_given(y)
+
+    def as_given(self, y: tf.Tensor) -> tf.Tensor:
+        """See `Targets`."""
+        return tf.reshape(tf.cast(y, tf.float32), (-1, self.outputs))
+
+
+def class_numbers(y: tf.Tensor) -> tf.Tensor:
+    """Returns labels `(n,)`, int32; see `Targets.as_given`."""
+    return tf.reshape(tf.cast(y, tf.int32), (-1,))
+
+
+def _losses(loss: Any) -> list[tuple[Any, str]]:
+    """Returns the losses that Keras would use, with their names."""
+    parts = map(keras.losses.get, keras.tree.flatten(loss))
+    return [
+        (part, str(getattr(part, "name", None) or getattr(part, "__name__", ""))) for part in parts
+    ]

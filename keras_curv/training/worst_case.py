@@ -1,0 +1,217 @@
+"""Training at the worst points of a ball that curvature finds: what classes and numbers share.
+
+Let `∇²f_t ≽ −κ_t` for a margin f_t. For any x̂_t in the ball of radius ρ around x, the dual optimum
+of the attack is at most
+
+    V_t = f_t(x̂_t) + (κ_t/2) (‖x̂_t − x‖² − ρ²),
+
+and equal to it where x̂_t is the minimiser, which is where the attack ends up. There, by the
+envelope theorem, the gradient of V_t in the weights, through κ_t too, is that of the optimum,
+with x̂_t held fixed.
+
+Under a `Threat` the ball is one of ξ, and the network that of `threatened.py`; within a box, or
+behind a clip of the input, V_t is that of `threats/confined.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_curv.attacks.crt import curvature_attack
+from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
+from keras_curv.errors import InputError, require_at_least
+from keras_curv.network.network import FeedForward
+from keras_curv.threats.box import box_reach
+from keras_curv.threats.clipped import clipped
+from keras_curv.threats.confined import Reach
+from keras_curv.threats.threat import Threat
+from keras_curv.training.ball_model import BallModel, flattened
+from keras_curv.training.regularizer import CurvatureModel
+from keras_curv.training.threatened import Threatened
+
+
+class Pairs(NamedTuple):
+    """The attacked margins of a step: of a label over its rivals, logits of `network`.
+
+    Attributes:
+        label: `(n,)`.
+        rival: `(n, k)`.
+        shortfall: `min(‖x̂ − x‖² − ρ², 0)/2`, `(n, k)`, or `∂V_t/∂κ_t` of a confined attack.
+        added: to the dual values, `(n, k)`; 0 but where the attack is confined.
+        minus_m: κ, without a gradient, `(n, k)`.
+        distance: ‖x̂ − x‖, `(n, k)`.
+        solved: whether the attack met its dual bound, `(n, k)`.
+    """
+
+    label: tf.Tensor
+    rival: tf.Tensor
+    shortfall: tf.Tensor
+    added: tf.Tensor
+    minus_m: tf.Tensor
+    distance: tf.Tensor
+    solved: tf.Tensor
+
+    def dual_values(self, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+        """Returns V_t, `(n, k)`, from the logits at the attacked points, `(n·k, logits)`."""
+        classes = logits.shape[-1]
+        logits = tf.reshape(tf.cast(logits, tf.float32), (-1, self.rival.shape[1], classes))
+        # Products with one-hot rows instead of gathers: their gradients are dense.
+        sign = tf.one_hot(self.label, classes)[:, None] - tf.one_hot(self.rival, classes)
+        return tf.reduce_sum(sign * logits, axis=-1) + self.added + minus_m * self.shortfall
+
+
+class Start(NamedTuple):
+    """Where the attacks of a step begin.
+
+    Attributes:
+        network: that is attacked.
+        point: in its coordinates, `(n, dim)`.
+        reach: of these, where they are confined.
+    """
+
+    network: FeedForward
+    point: tf.Tensor
+    reach: Reach | None
+
+
+class WorstCaseModel(CurvatureModel, BallModel):
+    """Trains a base model on attacked points; subclasses say which margins, and what is lost.
+
+    Metrics: those of `BallModel`; `curvature`, mean κ; `attack_distance`, mean ‖x̂ − x‖;
+    `attack_success`, how often the attack met its bound.
+
+    Args:
+        base: as for `CurvatureRegularizer`.
+        radius: ρ > 0 of the ball, in units of the model's input.
+        gamma: γ ≥ 0.
+        attack_steps: gradients for each attack.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        threat: what the attacker may do, a `Threat` without a basis; ρ is in its units.
+
+    Raises:
+        InputError: an argument out of range, or the base has a part that cannot be read.
+    """
+
+    clips = True
+    options = ("gamma", *BallModel.options, "attack_steps")
+
+    def __init__(
+        self,
+        base: keras.Model,
+        radius: float,
+        gamma: float,
+        *,
+        attack_steps: int,
+        ramp_steps: int,
+        threat: Threat | Mapping[str, Any],
+        **kwargs: Any,
+    ):
+        super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
+        self.threat = Threat.of(threat)
+        if not self.threat.plain:
+            if self.live.clip is not None:
+                raise InputError(
+                    "a threat is for a base without ClipInput, which confines no attacker. "
+                    f"Received: {self.threat.text}, and {self.live.clip.name!r}"
+                )
+            self.network()  # refuses a threat that is not of this base
+        self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
+        self.certified_metric = keras.metrics.Mean("certified")
+        self.distance_metric = keras.metrics.Mean("attack_distance")
+        self.success_metric = keras.metrics.Mean("attack_success")
+
+    def network(self) -> FeedForward:
+        """Returns the network that is attacked: of u where there is a threat."""
+        network = self.margin_network()
+        return network if self.threat.plain else Threatened(network, self.threat)
+
+    def margin_network(self) -> FeedForward:
+        """Returns the network of x whose logits make the margins."""
+        return self.live.now()
+
+    def start(self, x: tf.Tensor) -> Start:
+        """Returns where attacks on inputs begin, `(n, …)`."""
+        network, layer = self.network(), self.live.clip
+        point, reach = flattened(x, network.dim), None
+        if isinstance(network, Threatened):
+            point = network.coordinates(point)
+            reach = None if network.limits is None else box_reach(network, point)
+        elif layer is not None:
+            point, reach, _ = clipped(layer.clip(network.dim), point)
+        return Start(network, point, reach)
+
+    def attacked(
+        self, start: Start, label: tf.Tensor, rival: tf.Tensor, training: bool
+    ) -> tuple[ProximalAttack, tf.Tensor]:
+        """Returns the worst points, and κ of the pairs, `(n, k)`."""
+        network, point, reach = start
+        minus_m = self.minus_m(network, label, rival)
+        radius, steps = self.current_radius(training), self.attack_steps
+        if reach is None:
+            worst = _worst_in_ball(network, point, label, rival, radius, minus_m, steps)
+        else:
+            worst = proximal_attack(
+                network, point, reach, label, rival, radius=radius, curvature=minus_m, steps=steps
+            )
+        return worst, minus_m
+
+    def inputs(self, start: Start, points: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        """Returns attacked points as the base takes them, `(n·k, …)`, of the shape of others."""
+        if isinstance(start.network, Threatened):
+            points = start.network.inputs(points)
+        points = tf.reshape(points, tf.concat([[-1], tf.shape(like)[1:]], axis=0))
+        return points if self.live.clip is None else self.live.clip.inverse(points)
+
+    def update_metrics(self, pairs: Pairs, proved: tf.Tensor, sample_weight: Any) -> None:
+        """Counts what the attacks of a step met."""
+        self.certified_metric.update_state(proved, sample_weight)
+        self.curvature_metric.update_state(pairs.minus_m)
+        self.distance_metric.update_state(pairs.distance)
+        self.success_metric.update_state(pairs.solved)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        return {**super().get_config(), "threat": self.threat.config()}
+
+
+def pairs_of(
+    worst: ProximalAttack, label: tf.Tensor, rival: tf.Tensor, minus_m: tf.Tensor
+) -> Pairs:
+    """Returns the attacked pairs, without their points."""
+    return Pairs(
+        label,
+        rival,
+        shortfall=worst.shortfall,
+        added=worst.added,
+        minus_m=minus_m,
+        distance=worst.distance,
+        solved=worst.solved,
+    )
+
+
+def _worst_in_ball(
+    network: FeedForward,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    rival: tf.Tensor,
+    radius: tf.Tensor,
+    curvature: tf.Tensor,
+    steps: int,
+) -> ProximalAttack:
+    """Returns the curvature attack in the terms of the one that is confined."""
+    attack = curvature_attack(
+        network, x, label, rival, radius=radius, curvature=curvature, steps=steps, tolerance=1e-3
+    )
+    offset = attack.point - x[:, None]
+    square = tf.reduce_sum(offset * offset, axis=-1)
+    return ProximalAttack(
+        attack.point,
+        added=tf.zeros_like(square),
+        shortfall=tf.minimum(square - radius * radius, 0.0) / 2.0,
+        distance=tf.sqrt(square),
+        solved=attack.primal_equals_dual,
+    )
