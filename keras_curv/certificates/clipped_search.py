@@ -7,6 +7,8 @@ linear model of f is 0 at the best move: where there are no limits, `x − x0 + 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_curv import dual
@@ -25,6 +27,8 @@ _HALVINGS = 5  # of the order of λ's distance from the least one
 _ORDERS = (-3.0, 0.5)  # of that distance, relative to the λ of a plain search
 _INWARD = 1.0 - rounding.gamma(64)  # the root's own rounding
 _BEYOND = 2e-3  # of a move: how much farther an adversarial point is looked for
+
+_Moves = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class ClippedSearch(RivalSearch):
@@ -56,7 +60,7 @@ class ClippedSearch(RivalSearch):
         self, batch: Batch, state: SearchState, rows: tf.Tensor, cells: tf.Tensor
     ) -> SearchStep:
         iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
-        origin, limits = tf.gather(batch.x0, rows), batch.room.rows(rows)
+        origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
         kappa, taken_off = (
             tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
         )
@@ -67,22 +71,22 @@ class ClippedSearch(RivalSearch):
             self._layers, evaluation, displacement, kappa[:, None], taken_off[:, None]
         )
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
-        multiplier, move = _best(margin, gradient, displacement, kappa, limits)
+        multiplier, move = self._best(margin, gradient, displacement, kappa, limits)
         steepness = gradient + kappa[:, None] * displacement
         proved = confined_minorant(
             bound.intercept, steepness, kappa, limits, multiplier, slope_error
         )
         following = _inside(dual.along(iterate, displacement - move), origin, limits)
-        bracket = _bracket(margin, displacement, kappa, limits, multiplier)
+        bracket = self._bracket(margin, displacement, kappa, limits, multiplier)
         radius = dual.certified_radius(proved) * _INWARD
         return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket, following)
 
     def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         cells = tf.stack([rows, current], axis=1)
-        origin, limits = tf.gather(batch.x0, rows), batch.room.rows(rows)
+        origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
         tables = batch.curvature, batch.at_start.margin - batch.taken_off, batch.at_start.gradient
         kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
-        _, move = _best(margin, gradient, tf.zeros_like(origin), kappa, limits)
+        _, move = self._best(margin, gradient, tf.zeros_like(origin), kappa, limits)
         return _inside(dual.along(dual.start(origin), -move), origin, limits)
 
     def _crossing(
@@ -93,7 +97,7 @@ class ClippedSearch(RivalSearch):
         gradient: tf.Tensor,
         radius: tf.Tensor,
     ) -> tf.Tensor:
-        origin, limits = tf.gather(batch.x0, cells[:, 0]), batch.room.rows(cells[:, 0])
+        origin, limits = tf.gather(batch.x0, cells[:, 0]), self._limits(batch, cells[:, 0])
         farther = (point - origin) * (1.0 + _BEYOND)
         displacement = tf.clip_by_value(farther, -limits.down, limits.up)
         label, rival = tf.gather(batch.label, cells[:, 0]), tf.gather_nd(batch.rivals, cells)
@@ -101,46 +105,109 @@ class ClippedSearch(RivalSearch):
         distance = tf.sqrt(limits.price(displacement))
         return tf.where(changed & tf.math.is_finite(distance), distance, float("inf"))
 
+    def _limits(self, batch: Batch, rows: tf.Tensor) -> Reach:
+        """Those of these rows."""
+        return batch.room.rows(rows)
 
-def _best(
-    margin: tf.Tensor,
-    gradient: tf.Tensor,
-    displacement: tf.Tensor,
-    curvature: tf.Tensor,
-    limits: Reach,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns λ and the best move for it, rows `(m,)` and `(m, dim)`.
+    def _best(
+        self,
+        margin: tf.Tensor,
+        gradient: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns λ and the best move for it, rows `(m,)` and `(m, dim)`.
 
-    In float32: where to look, no proof.
+        In float32: where to look, no proof.
+        """
+        single = tf.cast(gradient, tf.float32), tf.cast(curvature, tf.float32)
+        reach = Reach(*(tf.cast(part, tf.float32) for part in limits))
+        # The linear model of f at a move e is `model + g·e`; where curvature takes its share, less.
+        model = tf.cast(margin - tf.reduce_sum(gradient * displacement, axis=-1), tf.float32)
+        wanted = tf.maximum(model, 1e-30)
+        floor = single[1] / reach.least_cost**2
+        slope = tf.reduce_sum((single[0] / reach.cost) ** 2, axis=-1)
+        scale = tf.maximum(tf.maximum(floor, slope / wanted), 1e-30)
+        scale = tf.minimum(scale, 1e30)
+        moved = self._moves(*single, reach)
+
+        def reached(order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            move, gain = moved(floor + scale * 10.0**order)
+            return move, tf.math.log(tf.maximum(gain, 1e-30) / wanted)
+
+        left, right = (tf.zeros_like(floor) + order for order in _ORDERS)
+        at_left, at_right = tf.ones_like(floor), -tf.ones_like(floor)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (left + right)
+            _, value = reached(middle)
+            beyond = value > 0.0
+            left, at_left = tf.where(beyond, middle, left), tf.where(beyond, value, at_left)
+            right, at_right = tf.where(beyond, right, middle), tf.where(beyond, at_right, value)
+        part = tf.clip_by_value(at_left / tf.maximum(at_left - at_right, 1e-30), 0.0, 1.0)
+        order = left + part * (right - left)
+        move, _ = reached(order)
+        multiplier = tf.cast(floor + scale * 10.0**order, tf.float64)
+        return multiplier, tf.cast(move, tf.float64)
+
+    def _moves(self, gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach) -> _Moves:
+        """Returns λ ↦ the best move and by how much the linear model of f falls on it."""
+
+        def moved(multiplier: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            move = best_move(gradient, curvature, reach, multiplier)
+            gain = curvature * move.spread - tf.reduce_sum(gradient * move.displacement, axis=-1)
+            return move.displacement, gain
+
+        return moved
+
+    def _bracket(
+        self,
+        margin: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+        multiplier: tf.Tensor,
+    ) -> tf.Tensor:
+        """Upper bound on the radius that any evaluation and any `λ ≥ κ/b²` prove.
+
+        `S(λ) ≤ f(û) − κ·spread + (λ/2)·cost` for each way to mix moves to d, so that
+        `r² = 2S/λ ≤ cost + 2 (f(û) − κ·spread)⁺/λ`; how it is mixed is chosen by λ.
+        """
+        mixed = mixture(displacement, curvature, limits, multiplier)
+        remaining = tf.maximum(margin - curvature * mixed.spread, 0.0)
+        return _root(mixed.cost, remaining, curvature / limits.least_cost**2)
+
+
+class BoxSearch(ClippedSearch):
+    """The same for a box, whose limits are all there is: no dead zones, and b = 1.
+
+    A move is `−g/λ` as far as its limits, then, and costs its length.
     """
-    single = tf.cast(gradient, tf.float32), tf.cast(curvature, tf.float32)
-    reach = Reach(*(tf.cast(part, tf.float32) for part in limits))
-    # The linear model of f at a move e is `model + g·e`; where curvature takes its share, less.
-    model = tf.cast(margin - tf.reduce_sum(gradient * displacement, axis=-1), tf.float32)
-    wanted = tf.maximum(model, 1e-30)
-    floor = single[1] / reach.least_cost**2
-    slope = tf.reduce_sum((single[0] / reach.cost) ** 2, axis=-1)
-    scale = tf.maximum(tf.maximum(floor, slope / wanted), 1e-30)
-    scale = tf.minimum(scale, 1e30)
 
-    def reached(order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        move = best_move(*single, reach, floor + scale * 10.0**order)
-        gain = single[1] * move.spread - tf.reduce_sum(single[0] * move.displacement, axis=-1)
-        return move.displacement, tf.math.log(tf.maximum(gain, 1e-30) / wanted)
+    def _limits(self, batch: Batch, rows: tf.Tensor) -> Reach:
+        up, down = (tf.gather(part, rows) for part in (batch.room.up, batch.room.down))
+        none = tf.zeros((1, 1), up.dtype)
+        return Reach(up, down, none, none, batch.room.cost)
 
-    left, right = (tf.zeros_like(floor) + order for order in _ORDERS)
-    at_left, at_right = tf.ones_like(floor), -tf.ones_like(floor)
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (left + right)
-        _, value = reached(middle)
-        beyond = value > 0.0
-        left, at_left = tf.where(beyond, middle, left), tf.where(beyond, value, at_left)
-        right, at_right = tf.where(beyond, right, middle), tf.where(beyond, at_right, value)
-    part = tf.clip_by_value(at_left / tf.maximum(at_left - at_right, 1e-30), 0.0, 1.0)
-    order = left + part * (right - left)
-    move, _ = reached(order)
-    multiplier = tf.cast(floor + scale * 10.0**order, tf.float64)
-    return multiplier, tf.cast(move, tf.float64)
+    def _moves(self, gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach) -> _Moves:
+        size, limit = tf.abs(gradient), tf.where(gradient < 0.0, reach.up, reach.down)
+
+        def moved(multiplier: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            move = tf.minimum(size / multiplier[:, None], limit)
+            return -tf.sign(gradient) * move, tf.reduce_sum(size * move, axis=-1)
+
+        return moved
+
+    def _bracket(
+        self,
+        margin: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+        multiplier: tf.Tensor,
+    ) -> tf.Tensor:
+        cost = tf.reduce_sum(displacement * displacement, axis=-1)
+        return _root(cost, tf.maximum(margin, 0.0), curvature)
 
 
 def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:
@@ -149,21 +216,8 @@ def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Ite
     return iterate._replace(point=point)
 
 
-def _bracket(
-    margin: tf.Tensor,
-    displacement: tf.Tensor,
-    curvature: tf.Tensor,
-    limits: Reach,
-    multiplier: tf.Tensor,
-) -> tf.Tensor:
-    """Upper bound on the radius that any evaluation and any `λ ≥ κ/b²` prove.
-
-    `S(λ) ≤ f(û) − κ·spread + (λ/2)·cost` for each way to mix moves to d, so that
-    `r² = 2S/λ ≤ cost + 2 (f(û) − κ·spread)⁺/λ`; how it is mixed is chosen by λ.
-    """
-    mixed = mixture(displacement, curvature, limits, multiplier)
-    remaining = tf.maximum(margin - curvature * mixed.spread, 0.0)
-    least = curvature / limits.least_cost**2
-    upper = tf.sqrt(mixed.cost + 2.0 * tf.math.divide_no_nan(remaining, least))
+def _root(cost: tf.Tensor, remaining: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
+    """√(cost + 2 remaining/λ) for the least λ."""
+    upper = tf.sqrt(cost + 2.0 * tf.math.divide_no_nan(remaining, least))
     upper = tf.where((least > 0.0) | (remaining <= 0.0), upper, float("inf"))
     return tf.where(tf.math.is_nan(upper), tf.constant(float("inf"), upper.dtype), upper)

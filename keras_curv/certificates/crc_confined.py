@@ -1,7 +1,12 @@
 """CRC against an attacker who is confined to a box.
 
 At x0 inside, he is no stronger than one who may do anything to a classifier that clips its input to
-that box first, where x0 stays as it is: `clipped_search.py` without dead zones.
+that box first, where x0 stays as it is: `BoxSearch`.
+
+What is proved without limits holds too, and no row may be below one without. The exact dual value
+with limits never is; a search ends before. So the plain search is gone through as well, but where
+`dual.radius_bracket` at some point says that no gradient proves as much without limits as was
+proved with them: the points are that at which the search ended, and the plain step from there.
 """
 
 from __future__ import annotations
@@ -11,16 +16,19 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.clipped_search import ClippedSearch
+from keras_curv import dual
+from keras_curv.certificates.clipped_search import BoxSearch
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
 from keras_curv.certificates.rival_search import LIMITED
-from keras_curv.network.network import Network
-from keras_curv.network.shared_graph import compiled
+from keras_curv.network.network import FeedForward, Network
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
 from keras_curv.threats.box import box_reach
 
 _TOLERANCE = 3e-3  # relative gap of a search; the dual is flat at its solution
 _STEPS = 16
+_POINTS = 2  # at which a bracket of the plain search is looked for
+_OUTWARD = 1.0 + 1e-9  # what brackets and radii round
 
 
 class ConfinedCurvatureCertificate(CurvatureCertificate):
@@ -51,7 +59,10 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
     ):
         super().__init__(network, served_error, decide=decide)
         settings = _TOLERANCE, _STEPS, self.decide
-        self._limited = compiled(ClippedSearch, network, *settings, signature=LIMITED)
+        self._plain_ceiling = compiled(
+            PlainCeiling, network, signature=(ROWS, CLASS, CLASS, EACH, ROWS)
+        )
+        self._limited = compiled(BoxSearch, network, *settings, signature=LIMITED)
 
     def certify_pairs(
         self,
@@ -67,23 +78,34 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         reach = self._reach_by_margin(self.network, 1.0, start, label, rivals)
         limits = box_reach(self.network, start)
         found = self._searched(self._limited, start, x, label, rivals, reach, search_up_to, limits)
-        radius, gradients = found.radius, found.gradient_evaluations
-        radius, gradients = self._not_below_plain(x, label, rivals, radius, gradients)
+        radius, gradients = found.radius.copy(), found.gradient_evaluations + _POINTS
+        assert found.sighting is not None
+        seen = rivals[np.arange(len(x)), found.sighting.column]
+        ceiling = self._plain_ceiling(
+            start,
+            tf.constant(label, tf.int32),
+            tf.constant(seen, tf.int32),
+            tf.constant(self._kappa[label, seen]),
+            tf.constant(found.sighting.point),
+        )
+        rows = np.flatnonzero(~(ceiling.numpy() * _OUTWARD <= radius.min(axis=1)))
+        radius[rows], spent = self._not_below_plain(
+            x[rows], label[rows], rivals[rows], radius[rows]
+        )
+        gradients[rows] += spent
         return found._replace(radius=radius, gradient_evaluations=gradients)
 
     def _not_below_plain(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        radius: np.ndarray,
-        gradients: np.ndarray,
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Searches the nearest rival of each example without limits too, until it stays nearest.
 
         Then its radius, and so the smallest, is not below what all rivals come to without limits.
+
+        Returns:
+            Radii, and gradients for each example.
         """
-        radius, gradients, known = radius.copy(), gradients.copy(), np.zeros(radius.shape, bool)
+        gradients, known = np.zeros(len(x), np.int64), np.zeros(radius.shape, bool)
         while True:
             nearest = radius.argmin(axis=1)
             rows = np.flatnonzero(~known[np.arange(len(x)), nearest])
@@ -94,3 +116,41 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
             radius[cells] = np.maximum(radius[cells], plain.radius[:, 0])
             gradients[rows] += plain.gradient_evaluations
             known[cells] = True
+
+
+class PlainCeiling:
+    """An upper bound on what any gradient proves without limits.
+
+    Args:
+        network: without limits, or taken so.
+    """
+
+    def __init__(self, network: FeedForward):
+        self._network = network
+
+    def __call__(
+        self,
+        x0: tf.Tensor,
+        label: tf.Tensor,
+        rival: tf.Tensor,
+        curvature: tf.Tensor,
+        point: tf.Tensor,
+    ) -> tf.Tensor:
+        """The least bracket of some points, `(n,)`; the better, the nearer they are to a solution.
+
+        Args:
+            x0: `(n, dim)`.
+            label, rival: `(n,)`.
+            curvature: κ, `(n,)`.
+            point: the first of them, `(n, dim)`.
+        """
+        ceiling = tf.fill(tf.shape(label), tf.constant(np.inf, tf.float64))
+        iterate = dual.start(point)
+        for _ in range(_POINTS):
+            margin, gradient = self._network.margin_and_gradient(iterate.point, label, rival)
+            displacement = iterate.point - x0
+            bracket = dual.radius_bracket(margin, gradient, displacement, curvature)
+            ceiling = tf.where(bracket < ceiling, bracket, ceiling)  # NaN is not
+            multiplier = dual.certificate_multiplier
+            iterate = dual.advance(multiplier, x0, curvature, iterate, margin, gradient)
+        return ceiling

@@ -9,6 +9,14 @@ from keras_curv import Property, Threat, certify
 from keras_curv.attacks.closest import closest_points
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.clipped_search import ClippedSearch
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_confined import (
+    _STEPS,
+    _TOLERANCE,
+    ConfinedCurvatureCertificate,
+    PlainCeiling,
+)
 from keras_curv.threats.box import least_linear
 from keras_curv.threats.confined import Reach
 
@@ -70,6 +78,48 @@ def test_no_radius_is_below_that_without_a_box(method, activation, rng, random_n
     assert (confined.radius >= plain.radius * (1.0 - loose)).all()
     if method != "lipschitz":
         assert (confined.radius > 1.01 * plain.radius).sum() >= 3
+
+
+def test_nothing_proves_more_without_limits_than_its_ceiling(rng, random_network):
+    """At whatever point it is looked for; at the solution it is close."""
+    network = float32_network(rng, random_network, (5, 9, 3), "tanh", steepness=3.0)
+    x = drawn_inside(rng, 60, 5)
+    plain = CurvatureCertificate(network)
+    label = network.logits(tf.constant(x)).numpy().argmax(axis=1)
+    rival = (label + 1) % 3
+    found = plain.certify_pairs(x, label, rival[:, None])
+    kappa = tf.constant(np.maximum(-plain.curvature.lower[label, rival], 0.0))
+    ceiling = PlainCeiling(network)
+    arguments = tf.constant(label), tf.constant(rival), kappa
+    for spread in (0.0, 0.1, 1.0, 10.0, 1e200):
+        point = tf.constant(x + spread * rng.standard_normal(x.shape))
+        bound = ceiling(tf.constant(x), *arguments, point).numpy()
+        assert (bound * (1.0 + 1e-9) >= found.radius[:, 0]).all()
+    close = ceiling(tf.constant(x), *arguments, tf.constant(found.sighting.point)).numpy()
+    assert np.median(close / found.radius[:, 0]) < 1.001
+
+
+def test_a_box_that_says_nothing_is_searched_without_one(rng, random_network):
+    """There the ceiling is above the radius, so that the plain search is gone through as well."""
+    network = float32_network(rng, random_network, (5, 9, 3), "tanh", steepness=3.0)
+    x = rng.standard_normal((40, 5))
+    wide = of_threat(network, Threat(low=-1e6, high=1e6), "crc")(x)
+    plain = choose_method("crc", network).certify(x)
+    assert (wide.radius >= plain.radius * (1.0 - 1e-12)).all()
+    assert (wide.gradient_evaluations > plain.gradient_evaluations + 2).all()
+
+
+def test_a_box_is_searched_like_limits_without_dead_zones(rng, random_network):
+    network = float32_network(rng, random_network, (5, 9, 3), "softplus", steepness=3.0)
+    certificate = ConfinedCurvatureCertificate(UNIT_BOX.network(network, 5))
+    x = drawn_inside(rng, 40, 5)
+    label = network.logits(tf.constant(x)).numpy().argmax(axis=1)
+    rivals = np.array([[c for c in range(3) if c != one] for one in label])
+    box = certificate.certify_pairs(x, label, rivals)
+    settings = _TOLERANCE, _STEPS, ()
+    certificate._limited = ClippedSearch(certificate.network, *settings)
+    clip = certificate.certify_pairs(x, label, rivals)
+    np.testing.assert_allclose(box.radius, clip.radius, rtol=1e-6)
 
 
 def test_a_wide_box_is_none(rng, random_network):

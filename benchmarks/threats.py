@@ -1,0 +1,54 @@
+"""What a box or a clip of the input costs a curvature certificate, beside a plain one.
+
+    python benchmarks/threats.py [--examples 512] [--rounds 5]
+
+MNIST test images, all rivals, in turns; the least seconds of all rounds, and gradients an example.
+"""
+
+import time
+
+import numpy as np
+from absl import app, flags
+
+from keras_curv import Certifier, Threat, data
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("examples", 512, "test images")
+flags.DEFINE_integer("rounds", 5, "of which the fastest counts")
+BATCH = 256
+BOX = Threat(low=0.0, high=1.0)
+PAIRS = {  # name: model, options; and of the plain one beside it
+    "a box": (("mnist_2x1024", {"threat": BOX}), ("mnist_2x1024", {})),
+    "a clip": (("mnist_clip", {}), ("mnist_2x2048", {})),
+}
+
+
+def main(_):
+    x, y = data.load("mnist", "test").limited(FLAGS.examples).arrays()
+    print("| | seconds | gradients | plain | gradients | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, pair in PAIRS.items():
+        certifiers = [
+            Certifier(f"saved_models/{model}", method="crc", **options) for model, options in pair
+        ]
+        for certifier in certifiers:
+            certifier.certify(x[:BATCH], y[:BATCH])  # what is traced is traced
+        found = [
+            [certified(certifier, x, y) for certifier in certifiers] for _ in range(FLAGS.rounds)
+        ]
+        seconds, gradients = np.array(found).min(axis=0).T
+        cells = f"{seconds[0]:.2f} | {gradients[0]:.1f} | {seconds[1]:.2f} | {gradients[1]:.1f}"
+        print(f"| {name} | {cells} | {seconds[0] / seconds[1]:.2f} × |", flush=True)
+
+
+def certified(certifier, x, y):
+    """Seconds, and gradients an example."""
+    start, gradients = time.perf_counter(), []
+    for first in range(0, len(x), BATCH):
+        batch = slice(first, first + BATCH)
+        gradients.append(certifier.certify(x[batch], y[batch]).gradient_evaluations)
+    return time.perf_counter() - start, np.concatenate(gradients).mean()
+
+
+if __name__ == "__main__":
+    app.run(main)
