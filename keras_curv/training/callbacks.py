@@ -41,7 +41,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     Args:
         x: `(n, *input shape)`.
-        y: `(n,)` integer labels.
+        y: `(n,)` integer labels; None of numbers, whose property needs none.
         radius: one or several radii, l2, in the model's input units.
         sample: examples, drawn once with `seed`; None takes all of them.
         every: epochs from one certification to the next.
@@ -60,7 +60,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
     def __init__(
         self,
         x: np.ndarray,
-        y: np.ndarray,
+        y: np.ndarray | None,
         radius: float | Sequence[float],
         *,
         sample: int | None = 500,
@@ -73,14 +73,14 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         require_at_least(every, 1, "every")
         if sample is not None:
             require_at_least(sample, 1, "sample")
-        if len(x) != len(y) or len(x) == 0:
-            raise InputError(
-                f"x and y must have one length, not 0. Received: {len(x)} and {len(y)}"
-            )
+        many = len(x) if y is None else len(y)
+        if len(x) != many or len(x) == 0:
+            raise InputError(f"x and y must have one length, not 0. Received: {len(x)} and {many}")
         self.radii = [require_positive(value, "radius") for value in radii]
         self.names = [f"val_certified_accuracy_{value:g}" for value in self.radii]
         chosen = np.random.default_rng(seed).permutation(len(x))[:sample]
-        self.x, self.y = np.asarray(x)[chosen], np.asarray(y)[chosen]
+        self.x = np.asarray(x)[chosen]
+        self.y = None if y is None else np.asarray(y)[chosen]
         self.every = every
         self.last: dict[str, float] = {}
         self.log_dir = None if log_dir is None else pathlib.Path(log_dir)
@@ -99,11 +99,17 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     def _certify(self, epoch: int) -> dict[str, float]:
         model = getattr(self.model, "base", self.model)
+        held = getattr(self.model, "property", ARGMAX)
+        if held is None:
+            raise InputError(
+                "CertifiedAccuracy needs to know what must not change: give CRTRegressor a "
+                "property, as 'interval:0.5'"
+            )
         certifier = Certifier(
             model,
             method=CurvatureCertificate.name,
             threat=getattr(self.model, "threat", UNRESTRICTED),
-            property=getattr(self.model, "property", ARGMAX),
+            property=held,
         )
         radii = certifier.certify_all(self.x, self.y).radius
         if self.log_dir is not None:
@@ -115,8 +121,8 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         self, log_dir: pathlib.Path, epoch: int, radii: np.ndarray, certifier: Certifier
     ) -> None:
         """Writes one epoch's summaries for TensorBoard."""
-        between = ~np.eye(certifier.served.network.classes, dtype=bool)
         method: Any = certifier.method
+        between = ~np.eye(len(method.curvature.lower), dtype=bool)
         minus_m = -method.curvature.lower[between]
         writer = tf.summary.create_file_writer(str(log_dir / "certified"))
         with writer.as_default(step=epoch):

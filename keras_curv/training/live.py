@@ -143,7 +143,9 @@ class LiveNetwork:
         self.maps.append(AffineLayers(pending, shape))
         output_shape = self.maps[-1].output_shape
         if len(output_shape) != 1 or output_shape[0] < outputs:
-            wanted = "logits (batch, classes) of at least two classes"
+            wanted = (
+                "logits (batch, classes) of at least two classes; CRTRegressor takes one number"
+            )
             raise InputError(
                 f"base must return {wanted if outputs > 1 else 'numbers (batch, outputs)'}. "
                 f"Received: {(None, *output_shape)} from {model.name!r}"

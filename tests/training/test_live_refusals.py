@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "one logit": (
         lambda: _sequential((4,), L.Dense(5, "tanh"), L.Dense(1)),
-        r"at least two classes. Received: \(None, 1\)",
+        r"at least two classes; CRTRegressor .* Received: \(None, 1\)",
     ),
     "logits of rank three": (
         lambda: _sequential((2, 4), L.Dense(5, "tanh"), L.Dense(3)),

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import Certifier, ClipInput, CRTRegressor, InputError, Property, Threat
+from keras_curv import (
+    CertifiedAccuracy,
+    Certifier,
+    ClipInput,
+    CRTRegressor,
+    InputError,
+    Property,
+    Threat,
+)
+from keras_curv.training.callbacks import has_tensorboard
 from keras_curv.training.crt_regressor import _ends
 
 L = keras.layers
@@ -117,6 +126,22 @@ def test_the_metric_foretells_the_certificates(kind):
     assert after["certified_error"] <= after["clean_error"] + after["interval"] + 1e-6
     predicted = np.mean(np.abs(model.base(x).numpy() - y))
     assert after["clean_error"] == pytest.approx(predicted, rel=1e-4)
+
+
+def test_certificates_between_epochs(tmp_path):
+    x, y = _data()
+    log_dir = tmp_path if has_tensorboard() else None
+    counted = CertifiedAccuracy(x, None, radius=[0.01, 3.0], log_dir=log_dir)
+    model = CRTRegressor(_base(), 0.15, threat=THREATS["scale"], property="interval:0.25")
+    model.compile("sgd")
+    logs = model.fit(x, y, epochs=1, verbose=0, callbacks=[counted]).history
+    assert logs["val_certified_accuracy_0.01"] == [1.0] and logs["val_certified_accuracy_3"] == [
+        0.0
+    ]
+    without = CRTRegressor(_base(), 0.15)
+    without.compile("sgd")
+    with pytest.raises(InputError, match="give CRTRegressor a property"):
+        without.fit(x, y, epochs=1, verbose=0, callbacks=[counted])
 
 
 def test_training_narrows_what_is_proved():
