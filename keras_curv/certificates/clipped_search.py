@@ -175,7 +175,7 @@ class ClippedSearch(RivalSearch):
         """
         mixed = mixture(displacement, curvature, limits, multiplier)
         remaining = tf.maximum(margin - curvature * mixed.spread, 0.0)
-        return _root(mixed.cost, remaining, curvature / limits.least_cost**2)
+        return bracket(mixed.cost, remaining, curvature / limits.least_cost**2)
 
 
 class BoxSearch(ClippedSearch):
@@ -207,7 +207,7 @@ class BoxSearch(ClippedSearch):
         multiplier: tf.Tensor,
     ) -> tf.Tensor:
         cost = tf.reduce_sum(displacement * displacement, axis=-1)
-        return _root(cost, tf.maximum(margin, 0.0), curvature)
+        return bracket(cost, tf.maximum(margin, 0.0), curvature)
 
 
 def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:
@@ -216,8 +216,8 @@ def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Ite
     return iterate._replace(point=point)
 
 
-def _root(cost: tf.Tensor, remaining: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
-    """√(cost + 2 remaining/λ) for the least λ."""
+def bracket(cost: tf.Tensor, remaining: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
+    """√(cost + 2 remaining/λ) for the least λ: no evaluation that comes to these proves more."""
     upper = tf.sqrt(cost + 2.0 * tf.math.divide_no_nan(remaining, least))
     upper = tf.where((least > 0.0) | (remaining <= 0.0), upper, float("inf"))
     return tf.where(tf.math.is_nan(upper), tf.constant(float("inf"), upper.dtype), upper)

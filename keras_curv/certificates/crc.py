@@ -35,7 +35,7 @@ from keras_curv.numerics import rounding
 
 # What serving takes off is asked for up to so many times the radius that one gradient proves, and
 # farther by another factor where that turns out too short.
-_REACH, _WIDEN = 1.5, 4.0
+_REACH, _WIDEN = 1.5, 2.0
 
 
 class CurvatureCertificate(Method):

@@ -5,8 +5,8 @@ that box first, where x0 stays as it is: `BoxSearch`.
 
 What is proved without limits holds too, and no row may be below one without. The exact dual value
 with limits never is; a search ends before. So the plain search is gone through as well, but where
-`dual.radius_bracket` at some point says that no gradient proves as much without limits as was
-proved with them: the points are that at which the search ended, and the plain step from there.
+`√(‖d‖² + 2f⁺/κ)` at some point says that no gradient proves as much without limits as was proved
+with them (`dual.radius_bracket`): at that where the search ended, or a plain step from there.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.clipped_search import BoxSearch
+from keras_curv.certificates.clipped_search import BoxSearch, bracket
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
 from keras_curv.certificates.rival_search import LIMITED
-from keras_curv.network.network import FeedForward, Network
+from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
+from keras_curv.numerics.rounding import margin_error
 from keras_curv.threats.box import box_reach
 
 _TOLERANCE = 3e-3  # relative gap of a search; the dual is flat at its solution
@@ -89,43 +90,23 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
             tf.constant(found.sighting.point),
         )
         rows = np.flatnonzero(~(ceiling.numpy() * _OUTWARD <= radius.min(axis=1)))
-        radius[rows], spent = self._not_below_plain(
-            x[rows], label[rows], rivals[rows], radius[rows]
-        )
-        gradients[rows] += spent
-        return found._replace(radius=radius, gradient_evaluations=gradients)
-
-    def _not_below_plain(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Searches the nearest rival of each example without limits too, until it stays nearest.
-
-        Then its radius, and so the smallest, is not below what all rivals come to without limits.
-
-        Returns:
-            Radii, and gradients for each example.
-        """
-        gradients, known = np.zeros(len(x), np.int64), np.zeros(radius.shape, bool)
-        while True:
-            nearest = radius.argmin(axis=1)
-            rows = np.flatnonzero(~known[np.arange(len(x)), nearest])
-            if not len(rows):
-                return radius, gradients
-            cells = rows, nearest[rows]
-            plain = super().certify_pairs(x[rows], label[rows], rivals[cells][:, None])
-            radius[cells] = np.maximum(radius[cells], plain.radius[:, 0])
+        if len(rows):
+            plain = super().certify_pairs(x[rows], label[rows], rivals[rows])
+            radius[rows] = np.maximum(radius[rows], plain.radius)
             gradients[rows] += plain.gradient_evaluations
-            known[cells] = True
+        return found._replace(radius=radius, gradient_evaluations=gradients)
 
 
 class PlainCeiling:
     """An upper bound on what any gradient proves without limits.
 
+    What these round is charged to the margin.
+
     Args:
         network: without limits, or taken so.
     """
 
-    def __init__(self, network: FeedForward):
+    def __init__(self, network: Network):
         self._network = network
 
     def __call__(
@@ -147,10 +128,11 @@ class PlainCeiling:
         ceiling = tf.fill(tf.shape(label), tf.constant(np.inf, tf.float64))
         iterate = dual.start(point)
         for _ in range(_POINTS):
-            margin, gradient = self._network.margin_and_gradient(iterate.point, label, rival)
-            displacement = iterate.point - x0
-            bracket = dual.radius_bracket(margin, gradient, displacement, curvature)
-            ceiling = tf.where(bracket < ceiling, bracket, ceiling)  # NaN is not
+            found = self._network.evaluate(iterate.point, label, rival[:, None])
+            charge = margin_error(self._network.layer_norms, found.activations)
+            margin, gradient = found.margin[:, 0], found.gradient[:, 0]
+            cost = tf.reduce_sum((iterate.point - x0) ** 2, axis=1)
+            ceiling = tf.minimum(ceiling, bracket(cost, tf.nn.relu(margin + charge), curvature))
             multiplier = dual.certificate_multiplier
             iterate = dual.advance(multiplier, x0, curvature, iterate, margin, gradient)
         return ceiling

@@ -17,6 +17,7 @@ from keras_curv.certificates.crc_confined import (
     ConfinedCurvatureCertificate,
     PlainCeiling,
 )
+from keras_curv.certificates.float32 import Float32Error
 from keras_curv.threats.box import least_linear
 from keras_curv.threats.confined import Reach
 
@@ -78,6 +79,20 @@ def test_no_radius_is_below_that_without_a_box(method, activation, rng, random_n
     assert (confined.radius >= plain.radius * (1.0 - loose)).all()
     if method != "lipschitz":
         assert (confined.radius > 1.01 * plain.radius).sum() >= 3
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_no_radius_of_float32_is_below_that_without_a_box(scale, rng, random_network):
+    """Where margins are flat, and so what serving takes off them decides."""
+    for steepness in (0.3, 3.0, 30.0):
+        network = float32_network(rng, random_network, (3, 9, 4), "sigmoid", steepness=steepness)
+        x = np.float32(scale * rng.standard_normal((20, 3))).astype(float)
+        confined = Threat(low=-3.0 * scale, high=3.0 * scale).network(network, 3)
+        x = np.clip(x, -3.0 * scale, 3.0 * scale)
+        plain = CurvatureCertificate(network, Float32Error(network)).certify(x)
+        box = ConfinedCurvatureCertificate(confined, Float32Error(confined)).certify(x)
+        assert (box.radius >= plain.radius * (1.0 - 1e-12)).all()
+        assert (plain.radius > 0.0).sum() >= 5
 
 
 def test_nothing_proves_more_without_limits_than_its_ceiling(rng, random_network):
