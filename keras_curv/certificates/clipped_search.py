@@ -198,17 +198,6 @@ class BoxSearch(ClippedSearch):
 
         return moved
 
-    def _bracket(
-        self,
-        margin: tf.Tensor,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        limits: Reach,
-        multiplier: tf.Tensor,
-    ) -> tf.Tensor:
-        cost = tf.reduce_sum(displacement * displacement, axis=-1)
-        return bracket(cost, tf.maximum(margin, 0.0), curvature)
-
 
 def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:
     """The iterate with its point moved between the limits."""
