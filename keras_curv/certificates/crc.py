@@ -33,9 +33,9 @@ from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import compiled
 from keras_curv.numerics import rounding
 
-# What serving takes off is asked for up to so many times the radius that one gradient proves, and
-# farther by another factor where that turns out too short.
-_REACH, _WIDEN = 1.5, 2.0
+# What serving takes off is asked for up to so many times the radius that one gradient proves; where
+# that turns out too short, once more, up to what the search then says, or so many times.
+_REACH, _FARTHER = 1.5, 12.0
 
 
 class CurvatureCertificate(Method):
@@ -45,7 +45,8 @@ class CurvatureCertificate(Method):
         network: what to certify.
         served_error: what serving may take off a margin.
         tolerance: relative gap between the radius and its bracket at which a search stops.
-        max_steps: gradients after which a search stops in any case; any number is sound.
+        max_steps: gradients after which a search stops in any case; any number is sound. There are
+            two searches where a first one is too short for what serving takes off.
         curvature: bounds that hold for this network, if they are known already.
         decide: radii at which alone the answer matters: a search ends once it has decided them.
 
@@ -128,26 +129,24 @@ class CurvatureCertificate(Method):
         """
         x, label, rivals = np.asarray(x), np.asarray(label), np.asarray(rivals)
         search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        reach, most = self._reach(x, label, rivals)
-
-        def searched(rows: Any) -> PairCertificates:
-            start = tf.convert_to_tensor(x[rows], tf.float64)
-            pairs = x[rows], label[rows], rivals[rows]
-            return self._searched(self._search, start, *pairs, reach[rows], search_up_to[rows])
-
-        found = searched(slice(None))
-        radius, gradients = found.radius, found.gradient_evaluations
-        if self.served_error is not no_error:
-            gradients = gradients + rivals.shape[1]
-        while True:
-            short = (radius.min(axis=1) >= reach) & (0.0 < reach) & (reach < most)
-            rows = np.flatnonzero(short)
-            if not len(rows):
-                return found._replace(radius=radius, gradient_evaluations=gradients)
-            reach[rows] = np.minimum(_WIDEN * reach[rows], most[rows])
-            again = searched(rows)
+        proved, most = self._first_gradient(x, label, rivals)
+        reach = np.minimum(most, np.maximum(_REACH * proved, search_up_to[:, None]))
+        start = tf.convert_to_tensor(x, tf.float64)
+        args = x, label, rivals, reach, search_up_to
+        found, unlimited = self._searched(self._search, start, *args)
+        if self.served_error is no_error:
+            return found
+        radius, gradients = found.radius, found.gradient_evaluations + rivals.shape[1]
+        short = (radius >= reach) & (reach < most)
+        rows = np.flatnonzero((short & (radius <= _smallest(radius))).any(axis=1))
+        if len(rows):
+            farther = np.minimum(np.minimum(most, unlimited), np.maximum(_FARTHER * proved, reach))
+            reach = np.where(short, farther, reach)
+            args = x[rows], label[rows], rivals[rows], reach[rows], search_up_to[rows]
+            again, _ = self._searched(self._search, tf.gather(start, rows), *args)
             radius[rows] = np.maximum(radius[rows], again.radius)
             gradients[rows] += again.gradient_evaluations
+        return found._replace(radius=radius, gradient_evaluations=gradients)
 
     def _searched(
         self,
@@ -159,46 +158,48 @@ class CurvatureCertificate(Method):
         reach: np.ndarray,
         search_up_to: np.ndarray,
         *limits: Any,
-    ) -> PairCertificates:
+    ) -> tuple[PairCertificates, np.ndarray]:
         """What a search finds for each pair, up to where it is known what serving takes off.
+
+        Beside it, radii that would be proved if that did not grow from there on.
 
         Args:
             search: in graph.
             start: where the search begins, `(n, dim)`, float64.
             x, label, rivals, search_up_to: as in `certify_pairs`.
-            reach: radii up to which a served error is asked for, `(n,)`; as the smallest radius
-                of an example is what counts, no rival's is longer.
+            reach: radii up to which a served error is asked for, `(n, rivals)`.
             limits: what else the search takes.
         """
-        each = np.broadcast_to(reach[:, None], rivals.shape)
         found = search(
             start,
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
             tf.convert_to_tensor(self._kappa[label[:, None], rivals], tf.float64),
-            tf.convert_to_tensor(self.served_error(x, label, rivals, each), tf.float64),
+            tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
             tf.convert_to_tensor(search_up_to, tf.float64),
             *limits,
         )
-        return PairCertificates(
-            np.minimum(found.radius.numpy(), each),
+        unlimited = found.radius.numpy()
+        pairs = PairCertificates(
+            np.minimum(unlimited, reach),
             found.evaluations.numpy(),
             found.distance.numpy(),
             sighting=Sighting(*(part.numpy() for part in found.sighting)),
         )
+        return pairs, unlimited
 
-    def _reach(
+    def _first_gradient(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Radii `(n,)` up to which a served error is asked for at first, and at most."""
+        """Radii `(n, rivals)` that one gradient proves, and the most that any could; infinite
+        where serving takes nothing off, which is where nobody has to know."""
         if self.served_error is no_error:
-            return np.full(len(x), np.inf), np.full(len(x), np.inf)
+            return np.full(rivals.shape, np.inf), np.full(rivals.shape, np.inf)
         kappa = self._kappa[label[:, None], rivals]
         start = self.network.evaluate(tf.convert_to_tensor(x, tf.float64), label, rivals)
         zeros = tf.zeros_like(start.gradient[:, 0])
         proved = self._prove(start, zeros, tf.constant(kappa), tf.zeros_like(start.margin))
-        most = _smallest(_margin_bracket(start.margin, kappa))
-        return np.minimum(most, _REACH * _smallest(proved.numpy())), most
+        return _known(proved.numpy()), _known(_margin_bracket(start.margin, kappa))
 
     def _reach_by_margin(
         self,
@@ -207,18 +208,22 @@ class CurvatureCertificate(Method):
         start: tf.Tensor,
         label: np.ndarray,
         rivals: np.ndarray,
+        search_up_to: np.ndarray,
     ) -> np.ndarray:
-        """As `_reach` at most, where entries have limits: no λ proves more than a margin.
+        """Radii `(n, rivals)` up to which a served error is asked for, where entries have limits:
+        what the margin of the weakest rival could prove, whatever λ, or the search's own reach.
 
         Args:
             network: that is searched.
             price: the most that moving any entry by 1 costs.
-            start, label, rivals: see `_searched`.
+            start, label, rivals, search_up_to: see `_searched`.
         """
         if self.served_error is no_error:
-            return np.full(len(label), np.inf)
+            return np.full(rivals.shape, np.inf)
         kappa = self._kappa[label[:, None], rivals]
-        return price * _smallest(_margin_bracket(network.margins(start, label, rivals)[0], kappa))
+        margin, _ = network.margins(start, label, rivals)
+        most = price * _known(_margin_bracket(margin, kappa))
+        return np.minimum(most, np.maximum(_smallest(most), search_up_to[:, None]))
 
     def radius_at(
         self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
@@ -241,9 +246,14 @@ def _margin_bracket(margin: tf.Tensor, kappa: np.ndarray) -> np.ndarray:
         return np.sqrt(2.0 * np.maximum(margin, 0.0) / kappa)
 
 
+def _known(radius: np.ndarray) -> np.ndarray:
+    """As it is, but 0 of a margin that is always 0, where it is 0/0."""
+    return np.nan_to_num(radius, nan=0.0, posinf=np.inf)
+
+
 def _smallest(radius: np.ndarray) -> np.ndarray:
-    """Of each example, `(n,)`; 0 of a margin that is always 0, where it is 0/0."""
-    return np.nan_to_num(radius, nan=0.0, posinf=np.inf).min(axis=1, initial=np.inf)
+    """Of each example, `(n, 1)`."""
+    return radius.min(axis=1, keepdims=True, initial=np.inf)
 
 
 def _constant_margins(network: Network) -> np.ndarray:

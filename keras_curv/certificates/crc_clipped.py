@@ -73,8 +73,9 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         label, rivals = np.asarray(label), np.asarray(rivals)
         search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
         price = self.clip.cost.max()
-        reach = self._reach_by_margin(self.behind, price, start.value, label, rivals)
-        found = self._searched(
+        args = start.value, label, rivals, search_up_to
+        reach = self._reach_by_margin(self.behind, price, *args)
+        found, _ = self._searched(
             self._limited, start.value, x, label, rivals, reach, search_up_to, start.reach
         )
         assert found.sighting is not None

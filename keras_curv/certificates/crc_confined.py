@@ -76,9 +76,11 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         label, rivals = np.asarray(label), np.asarray(rivals)
         start = tf.constant(x, tf.float64)
         search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        reach = self._reach_by_margin(self.network, 1.0, start, label, rivals)
+        reach = self._reach_by_margin(self.network, 1.0, start, label, rivals, search_up_to)
         limits = box_reach(self.network, start)
-        found = self._searched(self._limited, start, x, label, rivals, reach, search_up_to, limits)
+        found, _ = self._searched(
+            self._limited, start, x, label, rivals, reach, search_up_to, limits
+        )
         radius, gradients = found.radius.copy(), found.gradient_evaluations + _POINTS
         assert found.sighting is not None
         seen = rivals[np.arange(len(x)), found.sighting.column]

@@ -14,6 +14,7 @@ from keras_curv.certificates.best_of import choose_method
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
+from keras_curv.certificates.method import ServedError
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
 from keras_curv.network.affine import Affine
@@ -108,17 +109,52 @@ def test_slopes_are_those_that_the_error_reaches(rng):
     assert worst.max() > 1e-3 and np.all(worst <= charge)
 
 
-def test_a_radius_far_beyond_that_of_one_gradient_is_not_cut_short():
-    """The margin is convex: its first gradient proves 3.2 of 13, the search nearly all."""
-    network = Network.from_weights(
+def convex_margin():
+    """Its first gradient at −3 proves 3.2 of 13, the search nearly all."""
+    return Network.from_weights(
         [np.array([[-1.0]]), np.array([[1.0, 0.0]])],
         [np.zeros(1), np.array([0.0, np.log1p(np.exp(-10.0))])],
         "softplus",
     )
+
+
+def test_a_radius_far_beyond_that_of_one_gradient_is_not_cut_short():
+    network = convex_margin()
     x = np.array([[-3.0]])
     real = CurvatureCertificate(network).certify(x)
-    served = CurvatureCertificate(network, Float32Error(network)).certify(x)
+    certificate = CurvatureCertificate(network, Float32Error(network), max_steps=12)
+    served = certificate.certify(x)
     assert 12.5 < served.radius[0] <= real.radius[0] <= 13.0
+    assert served.gradient_evaluations[0] <= 2 * 12 + 3  # two searches, not more
+
+
+class ErrorBeyond(ServedError):
+    """Serving is exact up to a radius, and anything beyond."""
+
+    def __init__(self, radius):
+        self.radius = radius
+
+    def __call__(self, x, label, rivals, radius):
+        return np.where(radius <= self.radius, 0.0, np.inf)
+
+
+@pytest.mark.parametrize("radius", [5.0, 9.0])
+def test_nothing_is_proved_beyond_what_serving_was_charged_for(radius):
+    certificate = CurvatureCertificate(convex_margin(), ErrorBeyond(radius))
+    assert 3.0 < certificate.certify(np.array([[-3.0]])).radius[0] <= radius
+
+
+def test_a_rival_is_charged_up_to_its_own_radius_not_that_of_a_nearer_one():
+    """What `auto` needs, as another method may prove more of the nearer one."""
+    kernels = [-np.eye(2), np.array([[1.0, 1.0, 0.0], [0.0, -1.0, 0.0]])]
+    biases = [np.zeros(2), np.array([0.0, np.log(2.0) - 0.05, np.log1p(np.exp(-10.0))])]
+    network = Network.from_weights(kernels, biases, "softplus")
+    certificate = CurvatureCertificate(network, Float32Error(network))
+    args = np.array([[-3.0, 0.0]]), np.array([0]), np.array([[1, 2]]), np.zeros((1, 2))
+    near, far = certificate.radii(*args).radius[0]
+    assert near < 0.11 and far > 3.0
+    near, far = certificate.radii_below(*args, np.array([12.9])).radius[0]
+    assert near < 0.11 and far > 12.5
 
 
 def test_what_may_overflow_is_charged_without_end(rng):
