@@ -33,6 +33,7 @@ from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.numerics.spectral import spectral_norm_bound
 
 PLAIN = "l2"
+_NAMES = ("scale", "frozen", "basis", "low", "high")
 _EXACT = 0.5  # the mantissa of a power of 2: products with it, and quotients, are exact
 
 
@@ -159,8 +160,12 @@ class Threat:
 
     @staticmethod
     def of(given: Threat | Mapping[str, Any]) -> Threat:
-        """Returns a threat as it is, or the one with these arguments."""
-        return given if isinstance(given, Threat) else Threat(**given)
+        """Returns a threat as it is, or the one with these arguments; InputError for others."""
+        if isinstance(given, Threat):
+            return given
+        if not isinstance(given, Mapping) or not set(given) <= set(_NAMES):
+            raise InputError(f"a threat has {', '.join(_NAMES)}. Received: {given!r}")
+        return Threat(**given)
 
     def config(self) -> dict[str, list]:
         """Returns lists of which `Threat(**config)` makes the same one."""
@@ -168,8 +173,7 @@ class Threat:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         """What there is, by the names of the constructor."""
-        names = ("scale", "frozen", "basis", "low", "high")
-        parts = {name: getattr(self, f"_{name}") for name in names}
+        parts = {name: getattr(self, f"_{name}") for name in _NAMES}
         return {name: a for name, a in parts.items() if a is not None and _says(name, a)}
 
     def __eq__(self, other: object) -> bool:

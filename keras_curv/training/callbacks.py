@@ -49,8 +49,8 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         seed: of the sample.
 
     Raises:
-        InputError: a radius or a count that is not positive; later, a model that cannot be
-            certified.
+        InputError: a radius or a count that is not positive; before the first epoch, a model that
+            cannot be certified, or labels that are not its.
 
     Example:
         >>> CertifiedAccuracy(np.zeros((8, 4)), np.zeros(8, int), radius=[0.5, 1.0]).names
@@ -90,6 +90,10 @@ class CertifiedAccuracy(keras.callbacks.Callback):
                 "pip install 'keras_curv[tensorboard]'"
             )
 
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Certifies one example, so that what is refused is refused before the first epoch."""
+        self._certifier().certify(self.x[:1], None if self.y is None else self.y[:1])
+
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Certifies the model as it is now; between, the figures of the last time are kept."""
         if epoch % self.every == 0 or not self.last:
@@ -97,7 +101,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         if logs is not None:
             logs.update(self.last)
 
-    def _certify(self, epoch: int) -> dict[str, float]:
+    def _certifier(self) -> Certifier:
         model = getattr(self.model, "base", self.model)
         held = getattr(self.model, "property", ARGMAX)
         if held is None:
@@ -105,12 +109,15 @@ class CertifiedAccuracy(keras.callbacks.Callback):
                 "CertifiedAccuracy needs to know what must not change: give CRTRegressor a "
                 "property, as 'interval:0.5'"
             )
-        certifier = Certifier(
+        return Certifier(
             model,
             method=CurvatureCertificate.name,
             threat=getattr(self.model, "threat", UNRESTRICTED),
             property=held,
         )
+
+    def _certify(self, epoch: int) -> dict[str, float]:
+        certifier = self._certifier()
         radii = certifier.certify_all(self.x, self.y).radius
         if self.log_dir is not None:
             self._write(self.log_dir, epoch, radii, certifier)

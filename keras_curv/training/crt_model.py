@@ -134,6 +134,7 @@ class CRTModel(WorstCaseModel):
                 f"Received: rivals={rivals}"
             )
         self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS + spared, others))
+        self.certified_metric = keras.metrics.Mean("certified")
 
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
         """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""

@@ -103,6 +103,8 @@ class CRTRegressor(WorstCaseModel):
         )
         self.property = Property.parse(property) if isinstance(property, str) else property
         self._room = _room(self.property, self.live.now())
+        if self.property is not None:
+            self.certified_metric = keras.metrics.Mean("certified")
         self.error_metric = keras.metrics.MeanAbsoluteError("certified_error")
         self.interval_metric = keras.metrics.Mean("interval")
 

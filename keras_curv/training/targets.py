@@ -11,6 +11,11 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 
 _ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
+# In the names of losses of labels, or of which an end farther from the target may lose less.
+_OTHER_LOSSES = (
+    *("crossentropy", "hinge", "cosine", "divergence", "poisson", "logarithmic"),
+    *("dice", "tversky", "circle", "ctc"),
+)
 
 
 class Targets(abc.ABC):
@@ -136,7 +141,7 @@ class Numbers(Targets):
         """See `Targets`."""
         for _, name in _losses(loss):
             plain = name.lower().replace("_", "")
-            if any(word in plain for word in ("crossentropy", "hinge", "cosine", "divergence")):
+            if any(word in plain for word in _OTHER_LOSSES):
                 raise InputError(
                     "the targets are numbers: compile with a loss that grows with the distance "
                     f"from them, as mse, mae or huber. Received: loss={name!r}"
@@ -147,14 +152,13 @@ class Numbers(Targets):
         if y is None:
             raise InputError(f"training needs numbers (n, {self.outputs}). Received: none")
         y = tf.convert_to_tensor(y)
-        shape = tuple(y.shape)
-        column = self.outputs == 1 and y.shape.rank == 1
-        if not column and (y.shape.rank != 2 or shape[1] != self.outputs):
+        column = self.outputs == 1 and y.shape.rank in (1, None)
+        if not column and not y.shape.is_compatible_with((None, self.outputs)):
             raise InputError(
                 f"targets must be numbers (n, {self.outputs}), as the base returns. "
-                f"Received: shape {shape}"
+                f"Received: shape {y.shape}"
             )
-        return self.as_given(y)
+        return self.as_given(y if column else tf.ensure_shape(y, (None, self.outputs)))
 
     def as_given(self, y: tf.Tensor) -> tf.Tensor:
         """See `Targets`."""

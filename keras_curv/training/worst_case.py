@@ -82,7 +82,10 @@ class WorstCaseModel(CurvatureModel, BallModel):
     """Trains a base model on attacked points; subclasses say which margins, and what is lost.
 
     Metrics: those of `BallModel`; `curvature`, mean κ; `attack_distance`, mean ‖x̂ − x‖;
-    `attack_success`, how often the attack met its bound.
+    `attack_success`, how often the attack met its bound; `certified` where a subclass has it.
+
+    While a step trains, dropout and the batch's own statistics act on the attacked points, as they
+    do in any training; attacks, κ and validation are without.
 
     Args:
         base: as for `CurvatureRegularizer`.
@@ -98,6 +101,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
 
     clips = True
     options = ("gamma", *BallModel.options, "attack_steps")
+    certified_metric: keras.metrics.Mean | None = None
 
     def __init__(
         self,
@@ -120,7 +124,6 @@ class WorstCaseModel(CurvatureModel, BallModel):
                 )
             self.network()  # refuses a threat that is not of this base
         self.attack_steps = require_at_least(attack_steps, 1, "attack_steps")
-        self.certified_metric = keras.metrics.Mean("certified")
         self.distance_metric = keras.metrics.Mean("attack_distance")
         self.success_metric = keras.metrics.Mean("attack_success")
 
@@ -168,7 +171,8 @@ class WorstCaseModel(CurvatureModel, BallModel):
 
     def update_metrics(self, pairs: Pairs, proved: tf.Tensor, sample_weight: Any) -> None:
         """Counts what the attacks of a step met."""
-        self.certified_metric.update_state(proved, sample_weight)
+        if self.certified_metric is not None:
+            self.certified_metric.update_state(proved, sample_weight)
         self.curvature_metric.update_state(pairs.minus_m)
         self.distance_metric.update_state(pairs.distance)
         self.success_metric.update_state(pairs.solved)

@@ -141,7 +141,46 @@ def test_certificates_between_epochs(tmp_path):
     without = CRTRegressor(_base(), 0.15)
     without.compile("sgd")
     with pytest.raises(InputError, match="give CRTRegressor a property"):
-        without.fit(x, y, epochs=1, verbose=0, callbacks=[counted])
+        without.fit(x, y, epochs=1, verbose=0, callbacks=[counted, NoEpoch()])
+    labelled = CertifiedAccuracy(x, np.zeros(len(x), int), radius=0.1)
+    with pytest.raises(InputError, match="label"):
+        model.fit(x, y, epochs=1, verbose=0, callbacks=[labelled, NoEpoch()])
+
+
+class NoEpoch(keras.callbacks.Callback):
+    """Fails if an epoch begins."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        pytest.fail("an epoch has begun")
+
+
+def test_without_a_property_nothing_is_called_certified():
+    x, y = _data()
+    logs = {}
+    for property in (None, "interval:0.25"):
+        model = CRTRegressor(_base(), 0.15, property=property)
+        model.compile("sgd")
+        logs[property] = set(model.evaluate(x, y, verbose=0, return_dict=True))
+    assert logs["interval:0.25"] - logs[None] == {"certified"}
+
+
+def test_targets_whose_size_is_not_known_before(rng):
+    """As `from_generator` leaves them, and a map in Python."""
+    x, y = _data(2)
+    for shape in ((None, None), None):
+        unknown = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+        unknown = unknown.map(lambda x, y, shape=shape: (x, tf.ensure_shape(_hidden(y), shape)))
+        model = CRTRegressor(_base(2), 0.15)
+        model.compile("sgd")
+        assert np.isfinite(model.fit(unknown, epochs=1, verbose=0).history["loss"][0])
+    wrong = tf.data.Dataset.from_tensor_slices((x, y[:, :1])).batch(16)
+    wrong = wrong.map(lambda x, y: (x, tf.ensure_shape(_hidden(y), (None, None))))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.fit(wrong, epochs=1, verbose=0)
+
+
+def _hidden(y):
+    return tf.numpy_function(lambda y: y, [y], tf.float32)
 
 
 def test_training_narrows_what_is_proved():
@@ -213,7 +252,7 @@ def test_what_cannot_be_trained_for_is_refused(options, message):
         CRTRegressor(_base(2), **{"radius": 0.5, **options})
 
 
-@pytest.mark.parametrize("loss", ["binary_crossentropy", "kl_divergence", keras.losses.Hinge()])
+@pytest.mark.parametrize("loss", ["binary_crossentropy", "kl_divergence", keras.losses.Hinge(), "msle", "poisson"])
 def test_a_loss_of_labels_is_refused(loss):
     with pytest.raises(InputError, match="the targets are numbers"):
         CRTRegressor(_base(), 0.5).compile("sgd", loss)
