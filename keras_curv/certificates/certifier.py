@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from keras_curv.attacks.crt import curvature_attack
 from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.certificates.budget import BudgetCertificate
+from keras_curv.certificates.category_changes import after_changes
 from keras_curv.certificates.certificate import (
     GUARANTEES,
     RIVALS,
@@ -28,7 +30,7 @@ from keras_curv.reading import saved_model
 from keras_curv.reading.served_inputs import ServedInputs
 from keras_curv.threats.box import farthest
 from keras_curv.threats.property import ARGMAX, Property
-from keras_curv.threats.threat import UNRESTRICTED, Threat
+from keras_curv.threats.threat import PLAIN, UNRESTRICTED, Threat
 
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
@@ -88,7 +90,11 @@ class Certifier:
         self.method = choose_method(
             method, network, error, tolerance=tolerance, decide=_checked(decide)
         )
-        self._inputs = ServedInputs(self.served, self.property.labels(network))
+        if self.threat.norm != PLAIN:
+            self.method = BudgetCertificate(self.method, error)
+        labels = self.property.labels(network)
+        self._labelled = labels > 0
+        self._inputs = ServedInputs(self.served, labels)
 
     def certify(
         self,
@@ -125,6 +131,8 @@ class Certifier:
             raise InputError(
                 f"rivals {rivals!r} are for argmax. Received: {self.property.spelling}"
             )
+        if rivals != "all" and self.threat.categories is not None:
+            raise InputError(f"where categories change, all rivals count. Received: {rivals!r}")
         if seed < 0:
             raise InputError(f"seed must not be negative. Received: {seed}")
         x = self.served.inputs.joined(x)
@@ -135,19 +143,33 @@ class Certifier:
             self.threat.require_inside(exact, first_index)
             if not self.threat.moves_freely:
                 moved = self.threat.moved(served, exact - served)
+            moved = self._in_norm(moved)
         seeds = None
         if rivals == "random":
             pairs = [(seed, first_index + i) for i in range(len(flat))]
             seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
         numbers = self.property.numbers(self.served.network, served)
-        whole = np.concatenate([self.threat.coordinates(served), numbers], axis=1)
-        result = self.method.certify(
-            whole, label, rivals=rivals, seeds=seeds, property=self.property
-        )
-        result = around(result, moved)
-        # A radius beyond all that the attacker can reach is one of all that there is.
-        beyond = result.radius > up(farthest(self.method.network, whole) + moved)
-        return result._replace(radius=np.where(beyond, np.inf, result.radius))
+
+        def certified(
+            rows: slice | np.ndarray, x: np.ndarray, label: np.ndarray | None
+        ) -> Certificates:
+            whole = np.concatenate([self.threat.coordinates(x), numbers[rows]], axis=1)
+            options = {"rivals": rivals, "seeds": seeds, "property": self.property}
+            result = around(self.method.certify(whole, label, **options), moved[rows])
+            # A radius beyond all that the attacker can reach is one of all that there is.
+            away = up(self._in_norm(farthest(self.method.network, whole)) + moved[rows])
+            return result._replace(radius=np.where(result.radius > away, np.inf, result.radius))
+
+        result = certified(slice(None), served, label)
+        if self.threat.categories is None:
+            return result
+        known = label if label is not None or not self._labelled else result.prediction
+        args = self.threat.categories, served, known, result, self.property.of_classes
+        return after_changes(certified, *args)
+
+    def _in_norm(self, length: np.ndarray) -> np.ndarray:
+        """The most that a change of such an l2 length has in the norm of the threat."""
+        return length if self.threat.norm == PLAIN else up(length * self.method.network.dim**0.5, 8)
 
     def certify_all(
         self,

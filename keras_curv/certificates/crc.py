@@ -41,6 +41,10 @@ _REACH, _FARTHER = 1.5, 12.0
 class CurvatureCertificate(Method):
     """Certifies inputs of one network; computes its curvature bounds once.
 
+    Attributes:
+        curvature: its bounds.
+        constant_margins: which pairs have a margin that no input can change, `(classes, classes)`.
+
     Args:
         network: what to certify.
         served_error: what serving may take off a margin.
@@ -84,7 +88,8 @@ class CurvatureCertificate(Method):
         self.curvature = curvature_bounds(network) if curvature is None else curvature
         # κ = 0 says that the margin is constant; all others get a floor against underflow.
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
-        self._kappa = np.where(_constant_margins(network), 0.0, kappa)
+        self.constant_margins = _constant_margins(network)
+        self._kappa = np.where(self.constant_margins, 0.0, kappa)
         self._prove = functools.partial(proved_radius, network.layer_norms)
         settings = tolerance, max_steps, self.decide
         self._search = compiled(RivalSearch, network, *settings, signature=SEARCHED)

@@ -116,6 +116,7 @@ class LinearBoundCertificate(BallBoundCertificate):
     Args:
         network: relu, or activations with a bounded second derivative but for known kinks.
         served_error: what serving may take off a margin.
+        norm: of the balls, "l2" or "l1".
 
     Raises:
         InputError: the network has an activation without a rule; it is named.
@@ -133,8 +134,11 @@ class LinearBoundCertificate(BallBoundCertificate):
     relaxation = staticmethod(relaxation)
     refined = True
 
-    def __init__(self, network: Network, served_error: ServedError = no_error):
+    def __init__(
+        self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"
+    ):
         _require_rules(network)
+        self._norm = norm
         self._plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
         self._first = FirstLayer.of(network) if self.refined else None
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
@@ -191,7 +195,8 @@ class LinearBoundCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        balls = Balls(self.network, self._plan, x, radius, self.relaxation, self._first)
+        args = x, radius, self.relaxation, self._first, self._norm
+        balls = Balls(self.network, self._plan, *args)
         balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]
         margin_map = self.network.margin_map(tf.constant(x), label, rivals)

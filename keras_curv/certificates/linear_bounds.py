@@ -94,7 +94,10 @@ class _Layer(NamedTuple):
 class Balls:
     """Balls around n examples, with the layers that have been bounded on them so far.
 
+    Those of l1 are within those of l2, for which all holds that does not ask for the norm.
+
     Attributes:
+        norm: of the balls, "l2" or "l1".
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
         size: bound of ‖a_k‖, `(n,)`.
         box: of a_k; None if there is none, as for the input.
@@ -109,8 +112,9 @@ class Balls:
         radius: np.ndarray,
         relax: Callable[..., Relaxation] = relaxation,
         first: FirstLayer | None = None,
+        norm: str = "l2",
     ):
-        self.network, self.plan, self.first = network, plan, first
+        self.network, self.plan, self.first, self.norm = network, plan, first, norm
         self.x = x
         self.radius = radius
         self.relax = relax
@@ -154,7 +158,7 @@ class Balls:
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
         """These examples, with lines close to σ at the point of the ball against `direction`."""
         length = np.linalg.norm(direction, axis=1)
-        args = self.x[some], self.radius[some], self.relax, self.first
+        args = self.x[some], self.radius[some], self.relax, self.first, self.norm
         balls = Balls(self.network, self.plan, *args)
         a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
         a = a if self.network.limits is None else np.clip(a, *self.network.limits)
@@ -246,6 +250,7 @@ class Balls:
             value = value + least_linear(rows, self.room, self.radius)
         else:
             steepest = size if self.network.pinned is None else row_norms(rows)
+            steepest = steepest if self.norm == "l2" else np.abs(rows).max(axis=-1)
             value = value - self.radius[:, None] * steepest
         error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
         error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)

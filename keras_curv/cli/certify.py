@@ -75,7 +75,7 @@ MODEL.define(
     "string",
     "threat",
     None,
-    "File of what the attacker may do (.json or .npz): scale, weights by feature; frozen, features that do not change; basis, directions of change; low and high, between which he stays. Default: any change.",
+    "File of what the attacker may do (.json or .npz): scale, weights by feature; frozen, features that do not change; basis, directions of change; low and high, between which he stays; groups, one-hot features of which he may change the category, and changes, of how many; norm. Default: any change.",
 )
 MODEL.define(
     "string",
@@ -88,6 +88,13 @@ MODEL.define(
     "box",
     None,
     "LOW,HIGH, between which the attacker stays, as 0,1; one may be left away. This is a weaker claim than one of all changes, and reports say so. Short for a --threat.",
+)
+
+MODEL.define(
+    "string",
+    "norm",
+    None,
+    "Norm of changes: l2, or l1, where a radius bounds their sum, a budget. Short for a --threat.",
 )
 
 NAMED = COMMAND.section("A data set by name")
@@ -347,7 +354,7 @@ def common_options() -> dict:
     if FLAGS.radius:
         options["radii"] = FLAGS.radius
     return options | {
-        "threat": parse_threat(FLAGS.threat, FLAGS.scale, FLAGS.box),
+        "threat": parse_threat(FLAGS.threat, FLAGS.scale, FLAGS.box, FLAGS.norm),
         "required": FLAGS.require_certified_accuracy,
         "beam_options": FLAGS.beam_option or (),
         "progress": at_terminal(),

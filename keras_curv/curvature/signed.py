@@ -18,6 +18,7 @@ Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -67,11 +68,9 @@ def signed_bound(network: Network) -> CurvatureBounds:
     # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
     once = symmetric and network.depth == 2
     pairs = [(y, t) for y in range(classes) for t in range(y + 1 if once else 0, classes) if y != t]
-    for index, sensitivity in enumerate(_sensitivities(network, *np.transpose(pairs))):
-        bends = network.activations[index].second_range
-        smallest, _ = intervals.product(bends, (sensitivity.low, sensitivity.high))
+    for index, diagonals in enumerate(negative_diagonals(network, *np.transpose(pairs))):
         behind = list(products_behind(network.differentials[: index + 1], network.activations))
-        for (y, t), negative in zip(pairs, up(np.maximum(-smallest, 0.0)), strict=True):
+        for (y, t), negative in zip(pairs, diagonals, strict=True):
             own = _congruent_norm(network.differentials[index], negative, network.depth > 2)
             # Lip² alone could underflow where the product does not.
             size = own * outer[index]
@@ -88,15 +87,30 @@ def signed_bound(network: Network) -> CurvatureBounds:
     return CurvatureBounds(lower, -lower.T)
 
 
+def negative_diagonals(
+    network: Network, label: np.ndarray, rival: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yields `(−d_lo)⁺` of each hidden layer, from above, `(P, N_I)`; see the module's docstring.
+
+    Args:
+        label, rival: `(P,)`.
+    """
+    found = zip(network.activations, _sensitivities(network, label, rival), strict=True)
+    for activation, sensitivity in found:
+        ends = sensitivity.low, sensitivity.high
+        smallest, _ = intervals.product(activation.second_range, ends)
+        yield up(np.maximum(-smallest, 0.0))
+
+
 def _congruent_norm(
     affine: Affine | Product, diagonal: np.ndarray, sparse_by_norm: bool = True
 ) -> float:
     """Upper bound of `‖W √d‖` for d ≥ 0; see `congruence_bound`."""
     value = congruence_bound(affine, diagonal, sparse_by_norm=sparse_by_norm)
-    return np.sqrt(value + _underflow(affine))
+    return np.sqrt(value + underflow(affine))
 
 
-def _underflow(affine: Affine | Product) -> float:
+def underflow(affine: Affine | Product) -> float:
     """As much as what underflows in d, and in the eigenvalue, comes to."""
     return 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
 
@@ -110,7 +124,7 @@ def first_layer_curvature(affine: Affine, negative: np.ndarray, guesses: np.ndar
         guesses: about κ, `(P,)`.
     """
     pairs = zip(negative, guesses, strict=True)
-    return up(np.array([congruence_bound(affine, *pair) for pair in pairs]) + _underflow(affine))
+    return up(np.array([congruence_bound(affine, *pair) for pair in pairs]) + underflow(affine))
 
 
 def congruence_bound(

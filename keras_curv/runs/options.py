@@ -126,7 +126,7 @@ class RunOptions:
     @builtins.property
     def searched(self) -> bool:
         """Whether adversarial points can be searched: of the prediction, in the input's units."""
-        return self.property == ARGMAX and self.threat.moves_freely
+        return self.property == ARGMAX and self.threat.searchable
 
     @builtins.property
     def claim(self) -> dict:

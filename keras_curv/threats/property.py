@@ -47,6 +47,7 @@ class Property(abc.ABC):
     Attributes:
         spelling: as for `--property`; says all that there is to it.
         text: the same in words, what stands after "within the radius".
+        of_classes: whether predictions and rivals are classes.
         spared: how many rivals may pass the reference.
         passed: how many numbers of each example its logits need; see `numbers`.
 
@@ -57,6 +58,7 @@ class Property(abc.ABC):
 
     spelling: str
     text: str
+    of_classes: bool = True
     spared: int = 0
     passed: int = 0
 

@@ -4,6 +4,8 @@
     frozen    features that do not move: s_i = 0
     basis     B of few columns: all features move together, in a subspace
     low, high what x + Bξ stays between, feature by feature; either may be infinite
+    groups    features that say categories, some of which may change (`categories.py`)
+    norm      l1 in place of l2: a budget for all features together
 
 B is absorbed by the first map: `ξ ↦ f(x + Bξ)` is the network whose first kernel is B W, and every
 bound and every charge of rounding is one of that network. Weights are divided out of the input,
@@ -17,7 +19,6 @@ whatever is printed says so.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -25,16 +26,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_curv.errors import InputError
-from keras_curv.network.affine import Affine
+from keras_curv.errors import InputError, require_one_of
 from keras_curv.network.network import Network, require_dense
 from keras_curv.network.pinned import PinnedNetwork
-from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
-from keras_curv.numerics.spectral import spectral_norm_bound
+from keras_curv.numerics.rounding import UNIT, norm_bound
+from keras_curv.threats.absorbed import is_exact, scaled, subspace
+from keras_curv.threats.arrays import digest, features, limit, numbers, spread
+from keras_curv.threats.categories import Categories
 
 PLAIN = "l2"
-_NAMES = ("scale", "frozen", "basis", "low", "high")
-_EXACT = 0.5  # the mantissa of a power of 2: products with it, and quotients, are exact
+NORMS = (PLAIN, "l1")
+NAMES = ("norm", "scale", "frozen", "basis", "low", "high", "groups", "changes")
 
 
 class Threat:
@@ -43,10 +45,14 @@ class Threat:
     Arrays are of the shape of one input, or flat; one number stands for all features.
 
     Args:
+        norm: "l2", or "l1" where radii bound the sum of all changes, a budget.
         scale: weights s > 0 by feature, so that radii are in units of `δ_i / s_i`.
         frozen: features that do not change: bools, or indices into the flattened input.
         basis: `(dim, q)`, the directions in which inputs change, as columns.
         low, high: the attacker stays between; examples must, too.
+        groups: one-hot features that say a category together, see `Categories`; they change in no
+            other way.
+        changes: groups that the attacker may give another category, beside what else he does.
 
     Raises:
         InputError: a weight that is not positive, a limit the wrong way round, nothing that can
@@ -61,17 +67,26 @@ class Threat:
     def __init__(
         self,
         *,
+        norm: str = PLAIN,
         scale: ArrayLike | None = None,
         frozen: ArrayLike | None = None,
         basis: ArrayLike | None = None,
         low: ArrayLike | None = None,
         high: ArrayLike | None = None,
+        groups: Any = None,
+        changes: int | None = None,
     ):
-        self._scale = None if scale is None else _numbers(scale, "scale").reshape(-1)
-        self._frozen = None if frozen is None else _frozen(frozen)
-        self._basis = None if basis is None else _numbers(basis, "basis")
-        self._low = _limit(low, "low", -math.inf)
-        self._high = _limit(high, "high", math.inf)
+        self.norm = require_one_of(str(norm), NORMS, "norm")
+        if groups is None and changes is not None:
+            raise InputError("changes says how many groups may change. Received: no groups")
+        self.categories = (
+            None if groups is None else Categories(groups, 1 if changes is None else changes)
+        )
+        self._scale = None if scale is None else numbers(scale, "scale").reshape(-1)
+        self._frozen = None if frozen is None else features(frozen)
+        self._basis = None if basis is None else numbers(basis, "basis")
+        self._low = limit(low, "low", -math.inf)
+        self._high = limit(high, "high", math.inf)
         if self._low.size > 1 < self._high.size and self._low.size != self._high.size:
             raise InputError(
                 f"low and high differ in size. Received: {self._low.size} and {self._high.size}"
@@ -91,20 +106,29 @@ class Threat:
             raise InputError("all features are frozen: there is nothing that an attacker can move")
 
     def _require_basis(self, basis: np.ndarray) -> None:
-        if any(part is not None for part in (self._scale, self._frozen)) or self.confined:
-            raise InputError("a basis says by itself what changes: no scale, frozen, low or high")
+        beside = (self._scale, self._frozen, self.categories)
+        if any(part is not None for part in beside) or self.confined:
+            raise InputError(
+                "a basis says by itself what changes: no scale, frozen, groups, low or high"
+            )
         if basis.ndim != 2 or 0 in basis.shape or not basis.any():
             raise InputError(f"basis must be (dim, q) and not 0. Received: {basis.shape}")
 
     @property
     def plain(self) -> bool:
         """Whether this is any δ with `‖δ‖₂ < r`."""
-        return self.moves_freely and not self.confined
+        return self.searchable and not self.confined
+
+    @property
+    def searchable(self) -> bool:
+        """Whether any δ with `‖δ‖₂ < r` that stays in a box, if there is one."""
+        return self.moves_freely and self.norm == PLAIN
 
     @property
     def moves_freely(self) -> bool:
         """Whether δ = ξ."""
-        return self._scale is None and self._frozen is None and self._basis is None
+        held = (self._scale, self._frozen, self._basis, self.categories)
+        return all(part is None for part in held)
 
     @property
     def has_basis(self) -> bool:
@@ -125,24 +149,27 @@ class Threat:
     def units(self) -> str | None:
         """The units of radii, if not those of the model's input."""
         if self._basis is not None:
-            return "the length of ξ, of which changes are Bξ"
-        return None if self._scale is None else "the weights s of the features"
+            return f"the {self.norm} norm of ξ, of which changes are Bξ"
+        if self._scale is not None:
+            return "the weights s of the features"
+        return None if self.norm == PLAIN else "the sum of all changes"
 
     @property
     def text(self) -> str:
         """The threat in words."""
+        end = "‖₂ < r" if self.norm == PLAIN else "‖₁ < r"
         if self._basis is not None:
-            what = (
-                f"changes δ = Bξ with ‖ξ‖₂ < r, in a subspace of {self._basis.shape[1]} directions"
-            )
+            what = f"changes δ = Bξ with ‖ξ{end}, in a subspace of {self._basis.shape[1]} directions"
         elif self._scale is not None:
             least, most = self._scale.min(), self._scale.max()
-            what = f"changes with ‖δ/s‖₂ < r, weights s by feature from {least:g} to {most:g}"
+            what = f"changes with ‖δ/s{end}, weights s by feature from {least:g} to {most:g}"
         else:
-            what = "changes with ‖δ‖₂ < r"
+            what = f"changes with ‖δ{end}"
         if self._frozen is not None:
             count = int(self._frozen.sum() if self._frozen.dtype == bool else self._frozen.size)
             what += f", {count} features frozen"
+        if self.categories is not None:
+            what += f", {self.categories.text}"
         return f"{what}; attacker confined to {self._box_text()}" if self.confined else what
 
     def _box_text(self) -> str:
@@ -155,7 +182,11 @@ class Threat:
 
     def __str__(self) -> str:
         """All that there is to it, for settings: numbers where they are few, else a digest."""
-        said = [f"{name} {_digest(array)}" for name, array in self._arrays().items()]
+        said = [f"{name} {digest(array)}" for name, array in self._arrays().items()]
+        if self.norm != PLAIN:
+            said.insert(0, self.norm)
+        if self.categories is not None:
+            said.append(str(self.categories))
         return "; ".join(said) or PLAIN
 
     @staticmethod
@@ -163,17 +194,24 @@ class Threat:
         """Returns a threat as it is, or the one with these arguments; InputError for others."""
         if isinstance(given, Threat):
             return given
-        if not isinstance(given, Mapping) or not set(given) <= set(_NAMES):
-            raise InputError(f"a threat has {', '.join(_NAMES)}. Received: {given!r}")
+        if not isinstance(given, Mapping) or not set(given) <= set(NAMES):
+            raise InputError(f"a threat has {', '.join(NAMES)}. Received: {given!r}")
         return Threat(**given)
 
-    def config(self) -> dict[str, list]:
-        """Returns lists of which `Threat(**config)` makes the same one."""
-        return {name: array.tolist() for name, array in self._arrays().items()}
+    def config(self) -> dict[str, Any]:
+        """Returns what `Threat(**config)` makes the same one of, as JSON can hold it."""
+        said: dict[str, Any] = {name: array.tolist() for name, array in self._arrays().items()}
+        if self.norm != PLAIN:
+            said["norm"] = self.norm
+        if self.categories is not None:
+            said["groups"] = [group.tolist() for group in self.categories.groups]
+            said["changes"] = self.categories.changes
+        return said
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """What there is, by the names of the constructor."""
-        parts = {name: getattr(self, f"_{name}") for name in _NAMES}
+        """The arrays that there are, by the names of the constructor."""
+        names = ("scale", "frozen", "basis", "low", "high")
+        parts = {name: getattr(self, f"_{name}") for name in names}
         return {name: a for name, a in parts.items() if a is not None and _says(name, a)}
 
     def __eq__(self, other: object) -> bool:
@@ -188,23 +226,25 @@ class Threat:
         if self._frozen is not None:
             chosen = self._frozen.reshape(-1)
             if chosen.dtype == bool:
-                fixed[:] = _spread(chosen, dim, "frozen")
+                fixed[:] = spread(chosen, dim, "frozen")
             elif chosen.max() >= dim:
                 raise InputError(
                     f"frozen names feature {chosen.max()}, but there are {dim} (0 to {dim - 1})"
                 )
             else:
                 fixed[chosen] = True
-            if fixed.all():
-                raise InputError(
-                    "all features are frozen: there is nothing that an attacker can move"
-                )
-        scale = np.ones(dim) if self._scale is None else _spread(self._scale, dim, "scale")
+        if self.categories is not None:
+            fixed |= self.categories.of(fixed)
+        if fixed.all():
+            raise InputError(
+                "all features are frozen, or categories: nothing is left of which a radius could be"
+            )
+        scale = np.ones(dim) if self._scale is None else spread(self._scale, dim, "scale")
         return np.where(fixed, 1.0, scale), fixed
 
     def limits(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
         """`low` and `high` of every feature."""
-        return _spread(self._low, dim, "low"), _spread(self._high, dim, "high")
+        return spread(self._low, dim, "low"), spread(self._high, dim, "high")
 
     def network(self, network: Network, dim: int) -> Network:
         """The network of ξ, or of x/s: the first `dim` inputs are those of the model.
@@ -223,7 +263,7 @@ class Threat:
         known = np.zeros(network.dim, bool) if network.pinned is None else network.pinned
         direct = getattr(network, "direct", None)
         if self._basis is not None:
-            moved = _basis_map(self._basis, first, dim)
+            moved = subspace(self._basis, first, dim)
             count = self._basis.shape[1]
             pinned = np.arange(moved.fan_in) >= count
             if direct is not None:
@@ -250,7 +290,7 @@ class Threat:
         if not self.confined:
             return None
         factor = self.factors(dim)[0]
-        exact = np.abs(np.frexp(factor)[0]) == _EXACT
+        exact = is_exact(factor)
         low, high = low / factor, high / factor
         # An infinite one stays so.
         low = np.where(exact | np.isinf(low), low, np.nextafter(low, -np.inf))
@@ -284,12 +324,14 @@ class Threat:
         if self._basis is not None:
             return np.zeros(len(x))
         factor, fixed = self.factors(x.shape[1])
-        inexact = ~fixed & (np.abs(np.frexp(factor)[0]) != _EXACT)
+        inexact = ~fixed & ~is_exact(factor)
         off = UNIT * np.abs(x / factor) * inexact  # of the quotient
         return norm_bound(np.where(fixed, 0.0, np.abs(change) / factor) + off, axis=1)
 
     def require_inside(self, x: np.ndarray, first_index: int) -> None:
-        """InputError where an example is outside of the box, naming it; `(n, dim)`."""
+        """InputError where an example, `(n, dim)`, is outside of the box or no category; named."""
+        if self.categories is not None:
+            self.categories.require_one_hot(x, first_index)
         low, high = self.limits(x.shape[1])
         outside = (x < low) | (x > high)
         if outside.any():
@@ -300,86 +342,9 @@ class Threat:
             )
 
 
-def _basis_map(basis: np.ndarray, first: Affine, dim: int) -> Affine:
-    """`ξ ↦ Bξ + x` before the first map: the rows of B W above its own."""
-    if len(basis) != dim:
-        raise InputError(f"basis must be ({dim}, q). Received: {basis.shape}")
-    kernel = first.kernel[:dim]
-    product = basis.T @ kernel
-    size = norm_bound(basis) * norm_bound(kernel)
-    lost = gamma(dim + 4) * size + 8.0 * TINY * dim * (1.0 + size)
-    error = up(first.kernel_error * (1.0 + spectral_norm_bound(basis)) + lost)
-    return Affine(np.concatenate([product, first.kernel]), first.bias, error, first.bias_error)
-
-
-def scaled(affine: Affine, factor: np.ndarray) -> Affine:
-    """The map of u, with `a = factor ∘ u`: rounding charged where a factor is no power of 2."""
-    most = max(1.0, float(factor.max()))
-    kernel = factor[:, None] * affine.kernel
-    exact = (np.abs(np.frexp(factor)[0]) == _EXACT)[:, None]
-    lost = (
-        UNIT * norm_bound(np.where(exact, 0.0, kernel)) + TINY * kernel.size * (factor != 1.0).any()
-    )
-    return Affine(
-        kernel,
-        affine.bias,
-        up(affine.kernel_error * most + lost),
-        affine.bias_error,
-        factor[:, None] * affine.served_kernel_error,
-        affine.served_bias_error,
-        affine.served_gain * most,
-    )
-
-
-def _numbers(values: Any, name: str) -> np.ndarray:
-    try:
-        array = np.array(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers: {error}") from error
-    if not array.size or not np.isfinite(array).all():
-        raise InputError(f"{name} must be finite numbers. Received: {array.size} entries")
-    return array
-
-
-def _limit(values: Any, name: str, none: float) -> np.ndarray:
-    """A limit as an array; None, or NaN in its place, is no limit."""
-    try:
-        array = np.array(none if values is None else values, np.float64).reshape(-1)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers: {error}") from error
-    array = np.where(np.isnan(array), none, array)
-    if not array.size or (array == -none).any():
-        raise InputError(f"{name} must be numbers, or {none:g} for none. Received: {-none:g}")
-    return array
-
-
-def _frozen(values: Any) -> np.ndarray:
-    array = np.array(values).reshape(-1)
-    if array.dtype == bool:
-        return array
-    if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
-        raise InputError("frozen must be bools, or indices of features, one at least")
-    return np.unique(array)
-
-
-def _spread(values: np.ndarray, dim: int, name: str) -> np.ndarray:
-    values = values.reshape(-1)
-    if len(values) not in (1, dim):
-        raise InputError(f"{name} must have {dim} entries, one for each feature, or one. "
-                         f"Received: {len(values)}")  # fmt: skip
-    return np.broadcast_to(values, dim)
-
-
 def _says(name: str, values: np.ndarray) -> bool:
     """Whether it is there at all; limits always are arrays."""
     return name not in ("low", "high") or bool(np.isfinite(values).any())
-
-
-def _digest(values: np.ndarray) -> str:
-    if values.size <= 8 and values.ndim == 1:
-        return ",".join(repr(value) for value in values.tolist())
-    data = f"{values.dtype.str} {values.shape} ".encode() + np.ascontiguousarray(values).tobytes()
-    return f"{values.shape} sha256:{hashlib.sha256(data).hexdigest()[:16]}"
 
 
 UNRESTRICTED = Threat()

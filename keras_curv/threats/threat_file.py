@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_curv.errors import InputError
-from keras_curv.threats.threat import UNRESTRICTED, Threat
-
-_KEYS = ("scale", "frozen", "basis", "low", "high")
+from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
 
 
 def load_threat(path: str) -> Threat:
@@ -38,25 +36,24 @@ def load_threat(path: str) -> Threat:
         arrays = _from_json(path) if suffix == ".json" else _from_npz(path)
     except Exception as error:  # zipfile, OSError, ValueError: whatever a broken file raises
         raise InputError(f"{path} cannot be read as a threat: {error}") from error
-    unknown = [key for key in arrays if key not in _KEYS]
-    if unknown or not arrays:
-        raise InputError(
-            f"{path} must have some of {', '.join(_KEYS)}. "
-            f"Received: {', '.join(map(repr, unknown)) or 'nothing'}"
-        )
+    if not arrays:
+        raise InputError(f"{path} must have some of {', '.join(NAMES)}. Received: nothing")
     try:
-        return Threat(**arrays)
+        return Threat.of(arrays)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def parse_threat(path: str | None, scale: str | None, box: str | None) -> Threat:
-    """The threat of `--threat`, or of its shortcuts `--scale` and `--box`.
+def parse_threat(
+    path: str | None, scale: str | None, box: str | None, norm: str | None = None
+) -> Threat:
+    """The threat of `--threat`, or of its shortcuts `--scale`, `--box` and `--norm`.
 
     Args:
         path: of a file; nothing else then.
         scale: weights, one or as many as features, between commas.
         box: `LOW,HIGH`; either may be left away.
+        norm: "l2" or "l1"; None is l2.
 
     Raises:
         InputError: one of these means nothing, or a file is given beside.
@@ -66,10 +63,10 @@ def parse_threat(path: str | None, scale: str | None, box: str | None) -> Threat
         scale 0.5; low 0.0
     """
     if path is not None:
-        if scale is not None or box is not None:
-            raise InputError("--threat says all: no --scale or --box beside it")
+        if any(shortcut is not None for shortcut in (scale, box, norm)):
+            raise InputError("--threat says all: no --scale, --box or --norm beside it")
         return load_threat(path)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if norm is None else {"norm": norm}
     if scale is not None:
         weights = [_number(part, "--scale") for part in scale.split(",")]
         options["scale"] = weights[0] if len(weights) == 1 else weights
@@ -103,4 +100,4 @@ def _from_npz(path: str) -> dict[str, Any]:
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError("not an .npz file")
     with archive:
-        return {key: archive[key] for key in archive.files}
+        return {key: archive[key][()] for key in archive.files}

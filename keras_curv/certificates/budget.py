@@ -1,0 +1,111 @@
+"""Certificates for changes of a bounded l1 norm: a budget that the attacker spends as he likes.
+
+As `‖δ‖₂ ≤ ‖δ‖₁`, every l2 radius is one for l1. Two bounds know more:
+
+    curvature   f(x + δ) ≥ f(x) − ‖∇f(x)‖_∞ ‖δ‖₁ − (κ₁/2) ‖δ‖₁²    (`curvature/vertex.py`)
+    crown       a linear function falls by ‖Λ‖_∞ R on `‖δ‖₁ ≤ R`, where it falls by ‖Λ‖₂ R on the ball
+
+The first is the minorant of `dual.py` at x itself, with the norms that belong to l1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.certificates.best_of import BestOf
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate
+from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.proved_radius import charged_minorant
+from keras_curv.curvature.vertex import vertex_curvature
+from keras_curv.numerics import rounding
+
+
+class BudgetCertificate(Method):
+    """Radii of l1 balls: those of another method, and what is more for l1 where there is more.
+
+    Distances of adversarial points, which are l2, are left out.
+
+    Args:
+        method: whose l2 radii hold at least, and which says by its kind which bounds are asked for.
+        served_error: what serving may take off a margin, on l2 balls.
+
+    Example:
+        >>> from keras_curv.network.network import Network
+        >>> network = Network.from_weights([np.ones((4, 2)) * [1, 0]], [np.zeros(2)], ())
+        >>> certificate = BudgetCertificate(CurvatureCertificate(network))
+        >>> certificate.certify(np.ones((1, 4))).radius.round(9)  # margin 4, gradient (1, 1, 1, 1)
+        array([4.])
+    """
+
+    def __init__(self, method: Method, served_error: ServedError = no_error):
+        self.name, self.network = method.name, method.network
+        asked = method.methods if isinstance(method, BestOf) else (method,)
+        self._method = method
+        self._more: list[Method] = []
+        for one in asked:
+            if type(one) is LinearBoundCertificate:
+                self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
+            elif type(one) in (CurvatureCertificate, ConfinedCurvatureCertificate):
+                self._more.insert(0, VertexCertificate(one, served_error))
+
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
+        """See `Method`."""
+        found = self._method.radii(x, label, rivals, known)
+        radius, gradients = found.radius, found.gradient_evaluations
+        method = found.method
+        if method is None:
+            method = np.where(radius > known, self._method.name, "").astype("U16")
+        for one in self._more:
+            more = one.radii(x, label, rivals, radius)
+            method = np.where(more.radius > radius, one.name, method)
+            radius, gradients = more.radius, gradients + more.gradient_evaluations
+        return PairCertificates(radius, gradients, None, method)
+
+
+class VertexCertificate(Method):
+    """What curvature proves of l1 balls by one gradient.
+
+    Args:
+        certificate: the l2 one of the same network.
+        served_error: what serving may take off a margin, on l2 balls.
+    """
+
+    name = CurvatureCertificate.name
+
+    def __init__(self, certificate: CurvatureCertificate, served_error: ServedError = no_error):
+        self.network = network = certificate.network
+        self.served_error = served_error
+        kappa = vertex_curvature(network, certificate.curvature) + rounding.CURVATURE_FLOOR
+        self._kappa = np.where(certificate.constant_margins, 0.0, kappa)
+
+    def radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+    ) -> PairCertificates:
+        """See `Method`."""
+        radius = self._proved(x, label, rivals, np.zeros(rivals.shape))
+        charge = self.served_error(x, label, rivals, radius)
+        if np.any(charge):
+            radius = np.minimum(radius, self._proved(x, label, rivals, charge))
+        return PairCertificates(
+            np.maximum(radius, known), np.full(len(x), rivals.shape[1], np.int64)
+        )
+
+    def _proved(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, taken_off: np.ndarray
+    ) -> np.ndarray:
+        """Radii `(n, rivals)` where serving takes no more off; rounding charged."""
+        start = tf.constant(x, tf.float64)
+        evaluation = self.network.evaluate(start, tf.constant(label), tf.constant(rivals))
+        kappa, taken_off = tf.constant(self._kappa[label[:, None], rivals]), tf.constant(taken_off)
+        args = evaluation, tf.zeros_like(start), kappa, taken_off
+        bound, slope_error = charged_minorant(self.network.layer_norms, *args)
+        steepest = tf.reshape(tf.reduce_max(tf.abs(evaluation.gradient), axis=-1), [-1])
+        slope = (steepest + slope_error) * (1.0 + rounding.gamma(8))
+        radius = dual.certified_radius(bound._replace(slope=slope)) * (1.0 - rounding.gamma(32))
+        return tf.reshape(radius, rivals.shape).numpy()

@@ -1,0 +1,68 @@
+"""Arrays as users give them, by feature: checked, and named in what is said of them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from keras_curv.errors import InputError
+
+
+def numbers(values: Any, name: str) -> np.ndarray:
+    """Values as an array; InputError unless they are finite numbers."""
+    try:
+        array = np.array(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be numbers: {error}") from error
+    if not array.size or not np.isfinite(array).all():
+        raise InputError(f"{name} must be finite numbers. Received: {array.size} entries")
+    return array
+
+
+def number(value: Any, name: str) -> float:
+    """One number; InputError for anything else."""
+    array = numbers(value, name)
+    if array.size != 1:
+        raise InputError(f"{name} must be one number. Received: {array.size}")
+    return float(array.item())
+
+
+def limit(values: Any, name: str, none: float) -> np.ndarray:
+    """A limit as an array; None, or NaN in its place, is no limit."""
+    try:
+        array = np.array(none if values is None else values, np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be numbers: {error}") from error
+    array = np.where(np.isnan(array), none, array)
+    if not array.size or (array == -none).any():
+        raise InputError(f"{name} must be numbers, or {none:g} for none. Received: {-none:g}")
+    return array
+
+
+def features(values: Any) -> np.ndarray:
+    """Features as bools, or as indices; InputError unless they are either."""
+    array = np.array(values).reshape(-1)
+    if array.dtype == bool:
+        return array
+    if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
+        raise InputError("frozen must be bools, or indices of features, one at least")
+    return np.unique(array)
+
+
+def spread(values: np.ndarray, dim: int, name: str) -> np.ndarray:
+    """One entry for each feature; InputError unless there are as many, or one."""
+    values = values.reshape(-1)
+    if len(values) not in (1, dim):
+        raise InputError(f"{name} must have {dim} entries, one for each feature, or one. "
+                         f"Received: {len(values)}")  # fmt: skip
+    return np.broadcast_to(values, dim)
+
+
+def digest(values: np.ndarray) -> str:
+    """Numbers where they are few, else a digest."""
+    if values.size <= 8 and values.ndim == 1:
+        return ",".join(repr(value) for value in values.tolist())
+    data = f"{values.dtype.str} {values.shape} ".encode() + np.ascontiguousarray(values).tobytes()
+    return f"{values.shape} sha256:{hashlib.sha256(data).hexdigest()[:16]}"

@@ -1,0 +1,165 @@
+"""Features that say categories: one-hot groups, some of which an attacker may change.
+
+There are finitely many ways to do so, and each leads to an input from which the other features move
+as ever. So the radius is the smallest of those inputs' own, which is exact in the categories; a
+minorant of the jumps, `(h_cur − h_j + κ)⁺` for each, is never above it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_curv.errors import InputError, require_at_least
+from keras_curv.threats.arrays import digest, number
+
+_MOST = 2**16  # ways to change an input
+
+
+class Categories:
+    """Which features are categories, and how many groups the attacker may change.
+
+    Args:
+        groups: for each group its features, indices into the flattened input, two at least; or for
+            each feature its group, from 0 on, −1 for none.
+        changes: groups that may change at once.
+
+    Raises:
+        InputError: a feature in two groups, a group of one, or more ways to change an input than
+            can be gone through.
+
+    Example:
+        >>> categories = Categories([[1, 2, 3], [4, 5]], changes=2)
+        >>> categories.ways
+        5
+        >>> x = np.array([[0.7, 1, 0, 0, 0, 1]])
+        >>> for changed in categories.changed(x):
+        ...     print(*changed[0])
+        0.7 0.0 1.0 0.0 0.0 1.0
+        0.7 0.0 0.0 1.0 0.0 1.0
+        0.7 1.0 0.0 0.0 1.0 0.0
+        0.7 0.0 1.0 0.0 1.0 0.0
+        0.7 0.0 0.0 1.0 1.0 0.0
+    """
+
+    def __init__(self, groups: Any, changes: Any = 1):
+        self.groups = tuple(map(np.array, _lists(groups)))
+        self.changes = require_at_least(number(changes, "changes"), 1, "changes")
+        if self.changes > len(self.groups):
+            raise InputError(
+                f"changes must be at most {len(self.groups)}, the number of groups. "
+                f"Received: {changes}"
+            )
+        if self.ways > _MOST:
+            raise InputError(
+                f"{self.changes} of {len(self.groups)} groups can change in {self.ways} ways, and "
+                f"{_MOST} are the most that can be gone through: allow fewer changes"
+            )
+
+    @property
+    def features(self) -> np.ndarray:
+        """All features that are part of a category."""
+        return np.concatenate(self.groups)
+
+    @property
+    def ways(self) -> int:
+        """In how many ways an input can be changed."""
+        ways = [1] + [0] * self.changes  # by the number of groups that change
+        for group in self.groups:
+            for count in range(self.changes, 0, -1):
+                ways[count] += (len(group) - 1) * ways[count - 1]
+        return sum(ways[1:])
+
+    @property
+    def text(self) -> str:
+        """What may change, in words."""
+        return f"the category of at most {self.changes} of {len(self.groups)} groups changed"
+
+    def __str__(self) -> str:
+        by_feature = np.full(self.features.max() + 1, -1)
+        for number, group in enumerate(self.groups):
+            by_feature[group] = number
+        return f"groups {digest(by_feature)}; changes {self.changes}"
+
+    def changed(self, x: np.ndarray) -> Iterator[np.ndarray]:
+        """Yields the inputs that a change leads to, one for each example, `(n, dim)`."""
+        rows = np.arange(len(x))[:, None]
+        for count in range(1, self.changes + 1):
+            for some in itertools.combinations(self.groups, count):
+                for steps in itertools.product(*(range(1, len(group)) for group in some)):
+                    other = x.copy()
+                    for group, step in zip(some, steps, strict=True):
+                        other[rows, group] = np.roll(x[:, group], step, axis=1)
+                    yield other
+
+    def of(self, frozen: np.ndarray) -> np.ndarray:
+        """Returns which of all features are part of a category, `(dim,)`.
+
+        Args:
+            frozen: which of them never change, `(dim,)`.
+
+        Raises:
+            InputError: a feature that there is not, or that never changes.
+        """
+        chosen, dim = self.features, len(frozen)
+        if chosen.max() >= dim:
+            raise InputError(
+                f"groups name feature {chosen.max()}, but there are {dim} (0 to {dim - 1})"
+            )
+        if frozen[chosen].any():
+            raise InputError(
+                f"feature {chosen[frozen[chosen]][0]} is frozen and in a group: a category that "
+                "cannot change is frozen and in none"
+            )
+        return np.isin(np.arange(dim), chosen)
+
+    def require_one_hot(self, x: np.ndarray, first_index: int) -> None:
+        """InputError where a group of an example is not one 1 and zeros, naming both."""
+        for number, group in enumerate(self.groups):
+            values = x[:, group]
+            wrong = (np.isin(values, (0.0, 1.0)).sum(axis=1) < len(group)) | (
+                values.sum(axis=1) != 1.0
+            )
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                shown = " ".join(f"{value:g}" for value in values[row][:8])
+                raise InputError(
+                    f"example {first_index + row} is not one-hot in group {number}, of feature "
+                    f"{group[0]} on: one of them must be 1 and the others 0. Received: {shown}"
+                )
+
+
+def _lists(groups: Any) -> Sequence[list[int]]:
+    """The features of each group; InputError unless they are groups."""
+    try:
+        given = [np.array(group) for group in groups]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"groups must be lists of features: {error}") from error
+    if given and all(group.ndim == 0 for group in given):
+        given = _by_number(np.array(given))
+    for group in given:
+        whole = group.ndim == 1 and np.issubdtype(group.dtype, np.integer)
+        if not whole or len(group) < 2 or group.min() < 0:
+            raise InputError(
+                "a group must be a list of features by index, two at least. "
+                f"Received: {group.tolist()}"
+            )
+    if not given:
+        raise InputError("groups must name one group at least. Received: none")
+    features, counts = np.unique(np.concatenate(given), return_counts=True)
+    if counts.max() > 1:
+        raise InputError(f"feature {features[counts.argmax()]} is in a group twice")
+    return [sorted(group.tolist()) for group in given]
+
+
+def _by_number(numbers: np.ndarray) -> list[np.ndarray]:
+    """The features of each group, from the group of each feature."""
+    if not np.issubdtype(numbers.dtype, np.integer) or numbers.min() < -1:
+        raise InputError(
+            "groups must be lists of features, or for each feature its group, from 0 on, −1 for "
+            f"none. Received: {numbers.tolist()[:8]}"
+        )
+    return [np.flatnonzero(numbers == number) for number in np.unique(numbers[numbers >= 0])]
