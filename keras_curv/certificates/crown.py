@@ -134,9 +134,7 @@ class LinearBoundCertificate(BallBoundCertificate):
     relaxation = staticmethod(relaxation)
     refined = True
 
-    def __init__(
-        self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"
-    ):
+    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
         _require_rules(network)
         self._norm = norm
         self._plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])

@@ -159,7 +159,9 @@ class Threat:
         """The threat in words."""
         end = "‖₂ < r" if self.norm == PLAIN else "‖₁ < r"
         if self._basis is not None:
-            what = f"changes δ = Bξ with ‖ξ{end}, in a subspace of {self._basis.shape[1]} directions"
+            what = (
+                f"changes δ = Bξ with ‖ξ{end}, in a subspace of {self._basis.shape[1]} directions"
+            )
         elif self._scale is not None:
             least, most = self._scale.min(), self._scale.max()
             what = f"changes with ‖δ/s{end}, weights s by feature from {least:g} to {most:g}"

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.network import FeedForward, Product
-from keras_curv.threats.threat import Threat
+from keras_curv.threats.threat import PLAIN, Threat
 
 
 class Threatened(FeedForward):
@@ -20,10 +20,10 @@ class Threatened(FeedForward):
 
     Args:
         network: of x.
-        threat: without a basis.
+        threat: without a basis or groups, in l2.
 
     Raises:
-        InputError: the threat is of inputs of another size, or has a basis.
+        InputError: the threat is of inputs of another size, or another one.
 
     Example:
         >>> from keras_curv.network.network import Network
@@ -35,10 +35,10 @@ class Threatened(FeedForward):
     """
 
     def __init__(self, network: FeedForward, threat: Threat):
-        if threat.has_basis:
+        if threat.has_basis or threat.norm != PLAIN or threat.categories is not None:
             raise InputError(
-                "training takes scale, frozen, low and high. Received: a basis, whose directions "
-                "are no features; certificates take it"
+                "training takes scale, frozen, low and high; a basis, whose directions are no "
+                f"features, groups and l1 are for certificates. Received: {threat}"
             )
         if network.depth < 2:
             raise InputError("training under a threat needs a hidden layer. Received: none")

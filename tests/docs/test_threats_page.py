@@ -37,3 +37,10 @@ def test_what_the_page_says_of_diabetes(names):
 def test_a_box_is_worth_something_for_pixels(names):
     assert names["gain"] > 1.005
     assert np.all(names["confined"].radius >= names["unrestricted"].radius)
+
+
+def test_what_the_page_says_of_categories_and_budgets(names):
+    every, one, budget = (names[k].radius for k in ("any_colour", "this_colour", "budget"))
+    assert np.all(every <= one * (1 + 2e-3)) and (every < 0.9 * one).any() and (every > 0.0).any()
+    assert np.any(names["any_colour"].adversarial_distance == 0.0)
+    assert np.all(budget >= one * (1 - 2e-2)) and budget.mean() > 1.02 * one.mean()

@@ -52,7 +52,9 @@ def test_the_radius_is_the_smallest_of_all_that_a_change_leads_to(method, change
         x, plain.prediction, found.radius, found.status, strict=True
     ):
         others = np.array(all_changes(row, changes))
-        each = certify(model, others, np.full(len(others), prediction), threat=frozen, method=method)
+        each = certify(
+            model, others, np.full(len(others), prediction), threat=frozen, method=method
+        )
         assert radius == pytest.approx(each.radius.min(), rel=2e-3)
         assert (status == Status.CERTIFIED) == (radius > 0.0)
         fell += (each.status == Status.MISCLASSIFIED).any()

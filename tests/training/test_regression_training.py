@@ -252,7 +252,9 @@ def test_what_cannot_be_trained_for_is_refused(options, message):
         CRTRegressor(_base(2), **{"radius": 0.5, **options})
 
 
-@pytest.mark.parametrize("loss", ["binary_crossentropy", "kl_divergence", keras.losses.Hinge(), "msle", "poisson"])
+@pytest.mark.parametrize(
+    "loss", ["binary_crossentropy", "kl_divergence", keras.losses.Hinge(), "msle", "poisson"]
+)
 def test_a_loss_of_labels_is_refused(loss):
     with pytest.raises(InputError, match="the targets are numbers"):
         CRTRegressor(_base(), 0.5).compile("sgd", loss)

@@ -1,0 +1,220 @@
+"""l1 budgets: no point of the octahedron changes the prediction, and more is proved than by l2."""
+
+import csv
+
+import numpy as np
+import pytest
+from attacked import METHODS_AND_SIGMAS, float32_network, model_of, scores
+from scripts import call
+
+from keras_curv import InputError, Threat, certify
+from keras_curv.certificates.budget import BudgetCertificate
+from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.curvature.bounds import curvature_bounds
+from keras_curv.curvature.vertex import vertex_curvature
+from keras_curv.network.network import Network
+
+L1 = Threat(norm="l1")
+
+
+def octahedron(dim, rng, count=20_000):
+    """Points of `‖ξ‖₁ ≤ 1`: all vertices, many of its edges and faces, some inside."""
+    points = rng.exponential(size=(count, dim)) * rng.choice([-1.0, 1.0], (count, dim))
+    points[: count // 2] *= rng.random((count // 2, dim)) < 2.0 / dim
+    points /= np.maximum(np.abs(points).sum(axis=1, keepdims=True), 1e-300)
+    points[::5] *= rng.random((len(points[::5]), 1))
+    return np.concatenate([np.eye(dim), -np.eye(dim), points])
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+@pytest.mark.parametrize(("method", "activation"), METHODS_AND_SIGMAS)
+def test_no_class_changes_within_the_budget(method, activation, dim, rng, random_network):
+    network = float32_network(rng, random_network, (dim, 9, 3), activation)
+    model, x = model_of(network), rng.standard_normal((8, dim)).astype(np.float32)
+    found = certify(model, x, threat=L1, method=method)
+    plain = certify(model, x, method=method)
+    assert (found.radius >= plain.radius * (1.0 - 1e-12)).all() and (found.radius > 0.0).all()
+    for row, prediction, radius in zip(x, found.prediction, found.radius, strict=True):
+        points = row + radius * (1.0 - 1e-6) * octahedron(dim, rng)
+        logits = network.logits(points).numpy()
+        assert np.all(logits.argmax(axis=1) == prediction)
+
+
+@pytest.mark.parametrize("method", ["crc", "crown", "auto"])
+@pytest.mark.parametrize("sizes", [(6, 9, 3), (6, 8, 7, 3)])
+def test_more_is_proved_than_by_l2(method, sizes, rng, random_network):
+    """And no more than there is: never beyond the nearest vertex that changes the prediction."""
+    model = model_of(float32_network(rng, random_network, sizes, "softplus", 0.3))
+    x = rng.standard_normal((20, 6)).astype(np.float32)
+    found, plain = certify(model, x, threat=L1, method=method), certify(model, x, method=method)
+    gain = 1.001 if len(sizes) == 4 else 1.1  # with more layers κ₁ is coarse
+    assert found.radius.mean() > gain * plain.radius.mean()
+    length = np.geomspace(0.05, 50.0, 150)[:, None, None]
+    vertices = np.concatenate([np.eye(6), -np.eye(6)]).astype(np.float32)
+    for row, prediction, radius in zip(x, found.prediction, found.radius, strict=True):
+        points = row + length * vertices
+        changed = model(points.reshape(-1, 6)).numpy().argmax(axis=1) != prediction
+        there = length[changed.reshape(len(length), -1).any(axis=1)]
+        assert radius <= (there.min() if len(there) else np.inf)
+
+
+def test_a_linear_classifier_has_its_exact_radius(rng):
+    kernel = rng.standard_normal((5, 3)).astype(np.float32)
+    model = model_of(Network.from_weights([kernel], [np.zeros(3, np.float32)], []))
+    x = rng.standard_normal((10, 5)).astype(np.float32)
+    logits = x.astype(float) @ kernel
+    label = logits.argmax(axis=1)
+    expected = [
+        min(
+            (logits[i, y] - logits[i, t]) / np.abs(kernel[:, y] - kernel[:, t]).max()
+            for t in range(3)
+            if t != y
+        )
+        for i, y in enumerate(label)
+    ]
+    for method in ("crc", "crown"):
+        found = certify(model, x, threat=L1, method=method)
+        np.testing.assert_allclose(found.radius, expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("method", ["crc", "crown"])
+def test_one_feature_has_one_norm(method, rng, random_network):
+    model = model_of(float32_network(rng, random_network, (3, 9, 3), "tanh"))
+    x = rng.standard_normal((10, 3)).astype(np.float32)
+    found, plain = (
+        certify(model, x, threat=Threat(frozen=[0, 2], **norm), method=method)
+        for norm in ({"norm": "l1"}, {})
+    )
+    np.testing.assert_allclose(found.radius, plain.radius, rtol=3e-3)
+
+
+@pytest.mark.parametrize("sizes", [(5, 9, 3), (5, 8, 7, 3), (5, 6, 6, 6, 3)])
+@pytest.mark.parametrize("activation", ["tanh", "softplus"])
+def test_curvature_along_budgets(sizes, activation, rng, random_network):
+    """`e·∇²f e ≥ −κ₁ ‖e‖₁²` at sampled points and directions; κ₁ ≤ κ."""
+    network = random_network(rng, sizes, activation, scale=2.0)
+    bounds = curvature_bounds(network)
+    kappa = vertex_curvature(network, bounds)
+    assert np.all(kappa <= np.maximum(-bounds.lower, 0.0))
+    x, directions = rng.standard_normal((40, 5)), octahedron(5, rng, 300)
+    least = 0.0
+    for y in range(3):
+        for t in range(3):
+            if y == t:
+                continue
+            pair = np.full(40, y), np.full(40, t)
+            hessian = network.hessian(x, *pair).numpy()
+            bent = np.einsum("ei,nij,ej->ne", directions, hessian, directions)
+            size = np.abs(directions).sum(axis=1) ** 2
+            assert np.all(bent >= -kappa[y, t] * size - 1e-9)
+            least = min(least, (bent / np.maximum(size, 1e-12)).min() / kappa[y, t])
+    if len(sizes) == 3:
+        assert least < -0.2 and kappa[0, 1] < 0.8 * -bounds.lower[0, 1]
+
+
+def test_folded_weights_are_charged(rng, random_network):
+    """κ₁ of any kernel within the folding error is below that of the folded one."""
+    network = random_network(rng, (4, 7, 3), "tanh", scale=2.0)
+    first, last = network.affines
+    error = 0.05 * np.linalg.norm(first.kernel)
+    folded = Network([type(first)(first.kernel, first.bias, error), last], network.activations)
+    charged = vertex_curvature(folded, curvature_bounds(folded))
+    for _ in range(20):
+        other = rng.standard_normal(first.kernel.shape)
+        other *= error / np.linalg.norm(other, 2)
+        moved = Network([type(first)(first.kernel + other, first.bias), last], network.activations)
+        assert np.all(vertex_curvature(moved, curvature_bounds(moved)) <= charged)
+
+
+def test_weights_and_a_box_and_float32(rng, random_network):
+    network = float32_network(rng, random_network, (4, 9, 3), "tanh", 0.3)
+    model, x = model_of(network), rng.uniform(-1.0, 1.0, (10, 4)).astype(np.float32)
+    scale = np.array([0.5, 2.0, 1.0, 0.25])
+    found = certify(model, x, threat=Threat(norm="l1", scale=scale), method="crc")
+    first, *rest = ((a.kernel, a.bias) for a in network.affines)
+    scaled = Network.from_weights(
+        *zip((scale[:, None] * first[0], first[1]), *rest, strict=True), "tanh"
+    )
+    other = certify(model_of(scaled), x / scale, threat=L1, method="crc")
+    np.testing.assert_allclose(found.radius, other.radius, rtol=2e-3)
+    for method in ("crc", "crown", "auto"):
+        plain = certify(model, x, threat=L1, method=method)
+        boxed = certify(model, x, threat=Threat(norm="l1", low=-1.0, high=1.0), method=method)
+        assert np.all(boxed.radius >= plain.radius * (1.0 - 2e-3))
+        for row, prediction, radius in zip(x, boxed.prediction, boxed.radius, strict=True):
+            points = row + min(radius, 8.0) * (1.0 - 1e-6) * octahedron(4, rng, 4000)
+            points = points[np.all(np.abs(points) <= 1.0, axis=1)]
+            assert np.all(network.logits(points).numpy().argmax(axis=1) == prediction)
+        served = certify(model, x, threat=L1, method=method, guarantee="float32")
+        assert np.all(served.radius <= plain.radius) and (served.radius > 0.9 * plain.radius).any()
+
+
+def test_a_subspace_has_a_budget_of_its_own(rng, random_network):
+    network = float32_network(rng, random_network, (4, 9, 3), "tanh", 0.3)
+    basis = rng.standard_normal((4, 3))
+    x = rng.standard_normal((6, 4)).astype(np.float32)
+    found = certify(model_of(network), x, threat=Threat(norm="l1", basis=basis), method="crc")
+    for row, prediction, radius in zip(x, found.prediction, found.radius, strict=True):
+        points = row + radius * (1.0 - 1e-6) * octahedron(3, rng, 4000) @ basis.T
+        assert np.all(network.logits(points).numpy().argmax(axis=1) == prediction)
+
+
+def test_what_conversion_moves_is_charged_in_the_norm(rng, random_network):
+    model = model_of(float32_network(rng, random_network, (9, 9, 3), "tanh"))
+    x = rng.standard_normal((6, 9))
+    served = certify(model, x.astype(np.float32), threat=L1, method="crc")
+    found = certify(model, x, threat=L1, method="crc")
+    away = np.abs(x - x.astype(np.float32)).sum(axis=1)
+    assert np.all(served.radius - found.radius >= away - 1e-15)
+
+
+def test_numbers_of_a_regression(rng, random_network):
+    network = scores(rng, random_network, 1)
+    model, x = model_of(network), rng.standard_normal((8, 2)).astype(np.float32)
+    network = type(network).from_weights(
+        [affine.kernel.astype(np.float32) for affine in network.affines],
+        [affine.bias.astype(np.float32) for affine in network.affines],
+        "tanh",
+    )
+    found = certify(model, x, threat=L1, property="interval:0.3", method="auto")
+    for row, radius in zip(x, found.radius, strict=True):
+        points = row + radius * (1.0 - 1e-6) * octahedron(2, rng)
+        there, here = (
+            network.logits(points).numpy(),
+            network.logits(row[None].astype(float)).numpy(),
+        )
+        assert np.all(np.abs(there - here)[:, 0] < 0.3)
+
+
+def test_radii_of_every_pair_hold(rng, random_network):
+    network = random_network(rng, (3, 9, 4), "tanh", scale=2.0)
+    x = rng.standard_normal((6, 3))
+    label = network.logits(x).numpy().argmax(axis=1)
+    rivals = np.array([[c for c in range(4) if c != y] for y in label])
+    for inner in (CurvatureCertificate(network), LinearBoundCertificate(network)):
+        pairs = BudgetCertificate(inner).radii(x, label, rivals, np.zeros(rivals.shape))
+        assert pairs.adversarial_distance is None and pairs.sighting is None
+        for i, row in enumerate(x):
+            for rival, radius in zip(rivals[i], pairs.radius[i], strict=True):
+                logits = network.logits(
+                    row + radius * (1 - 1e-9) * octahedron(3, rng, 5000)
+                ).numpy()
+                assert np.all(logits[:, label[i]] > logits[:, rival])
+
+
+def test_words_and_bad_norms(script, capfd, tmp_path):
+    assert "‖δ‖₁ < r" in L1.text and L1.units == "the sum of all changes" and str(L1) == "l1"
+    assert not L1.plain and L1 != Threat() and Threat(**L1.config()) == L1
+    assert "‖ξ‖₁" in Threat(norm="l1", basis=np.eye(2)).text
+    with pytest.raises(InputError, match="norm must be one of l2, l1. Received: 'linf'"):
+        Threat(norm="linf")
+    rows = tmp_path / "rows.csv"
+    arguments = "--limit=10", "--method=crc", "--norm=l1", "--radius=0.5", f"--output={rows}"
+    code, out, err = call(script, capfd, *arguments)
+    assert code == 0, err
+    assert "‖δ‖₁ < r" in out and "the sum of all changes" in out
+    with open(rows, newline="") as file:
+        assert {row["threat"] for row in csv.DictReader(file)} == {"l1"}
+    code, _, err = call(script, capfd, "--limit=10", "--norm=l3")
+    assert code == 2 and "norm must be one of" in err and err.count("\n") == 1
