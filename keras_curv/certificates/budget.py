@@ -3,7 +3,7 @@
 As `‖δ‖₂ ≤ ‖δ‖₁`, every l2 radius is one for l1. Two bounds know more:
 
     curvature   f(x + δ) ≥ f(x) − ‖∇f(x)‖_∞ ‖δ‖₁ − (κ₁/2) ‖δ‖₁²    (`curvature/vertex.py`)
-    crown       a linear function falls by ‖Λ‖_∞ R on `‖δ‖₁ ≤ R`, where it falls by ‖Λ‖₂ R on the ball
+    crown       a linear function falls by ‖Λ‖_∞ R on `‖δ‖₁ ≤ R`, by ‖Λ‖₂ R on the ball
 
 The first is the minorant of `dual.py` at x itself, with the norms that belong to l1.
 """
@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.best_of import BestOf
 from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate
+from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate as _CLIPPED
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.certificates.proved_radius import charged_minorant
@@ -49,7 +49,7 @@ class BudgetCertificate(Method):
         for one in asked:
             if type(one) is LinearBoundCertificate:
                 self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
-            elif type(one) in (CurvatureCertificate, ConfinedCurvatureCertificate):
+            elif isinstance(one, CurvatureCertificate) and not isinstance(one, _CLIPPED):
                 self._more.insert(0, VertexCertificate(one, served_error))
 
     def radii(

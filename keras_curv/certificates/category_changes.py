@@ -34,7 +34,7 @@ def after_changes(
         x: `(n, dim)`.
         label: what is held, `(n,)`; None where a property has no labels.
         unchanged: of x as they are.
-        of_classes: whether what is predicted is a class, which is the rival of an example that fell.
+        of_classes: whether what is predicted is a class: the rival of an example that fell.
     """
     result = Certificates(*(part.copy() for part in unchanged))
     for changed in categories.changed(x):

@@ -154,8 +154,10 @@ class Certifier:
             rows: slice | np.ndarray, x: np.ndarray, label: np.ndarray | None
         ) -> Certificates:
             whole = np.concatenate([self.threat.coordinates(x), numbers[rows]], axis=1)
-            options = {"rivals": rivals, "seeds": seeds, "property": self.property}
-            result = around(self.method.certify(whole, label, **options), moved[rows])
+            result = self.method.certify(
+                whole, label, rivals=rivals, seeds=seeds, property=self.property
+            )
+            result = around(result, moved[rows])
             # A radius beyond all that the attacker can reach is one of all that there is.
             away = up(self._in_norm(farthest(self.method.network, whole)) + moved[rows])
             return result._replace(radius=np.where(result.radius > away, np.inf, result.radius))

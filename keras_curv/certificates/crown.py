@@ -193,8 +193,8 @@ class LinearBoundCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        args = x, radius, self.relaxation, self._first, self._norm
-        balls = Balls(self.network, self._plan, *args)
+        how = self.relaxation, self._first, self._norm
+        balls = Balls(self.network, self._plan, x, radius, *how)
         balls.bound_layers(boxes=self.refined)
         last = self.network.affines[-1]
         margin_map = self.network.margin_map(tf.constant(x), label, rivals)

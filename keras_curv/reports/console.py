@@ -12,7 +12,7 @@ from rich.text import Text
 
 from keras_curv.errors import visible
 from keras_curv.reports.requests import print_requests
-from keras_curv.reports.wording import facts, percent
+from keras_curv.reports.wording import facts, percent, radius_name
 
 
 def print_summary(summary: dict, console: Console | None = None) -> None:
@@ -28,7 +28,7 @@ def _print_table(summary: dict, console: Console) -> None:
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     clean = summary["clean_accuracy"]
     table = Table()
-    table.add_column("l2 radius", justify="right", no_wrap=True)
+    table.add_column(radius_name(summary), justify="right", no_wrap=True)
     heading = "certified accuracy" if clean is not None else "certified (no labels)"
     table.add_column(heading, justify="right", no_wrap=True)
     if clean is not None:

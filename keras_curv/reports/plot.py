@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 
 from keras_curv.errors import InputError, visible
-from keras_curv.reports.wording import percent, units
+from keras_curv.reports.wording import percent, radius_name, radius_units
 from keras_curv.rows.tally import Tally
 
 
@@ -74,7 +74,7 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     axes.set(
         xlim=(0.0, end),
         ylim=(0.0, 104.0),
-        xlabel="l2 radius, " + units(summary["input_scale"]),
+        xlabel=f"{radius_name(summary)}, {radius_units(summary)}",
         ylabel="certified accuracy, % of all examples",
     )
     title = f"{summary['saved_model']} on {summary['dataset']}, rivals: {summary['rivals']}"

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_curv.errors import visible
-from keras_curv.reports.wording import percent, percent_up
+from keras_curv.reports.wording import percent, percent_up, radius_name
 
 
 class RequestTable(NamedTuple):
@@ -54,7 +54,7 @@ def request_tables(summary: dict) -> list[RequestTable]:
             RequestTable(
                 f"Against {baseline['saved_model']}: {baseline['compared']:,} examples, "
                 f"{baseline['prediction_changed']:,} predicted differently",
-                ["l2 radius", "baseline certifies", "lost", "gained", "lost of these"],
+                [radius_name(summary), "baseline certifies", "lost", "gained", "lost of these"],
                 [
                     [radius, *(f"{entry[name]:,}" for name in ("baseline", "lost", "gained"))]
                     + [percent_up(entry["lost_fraction"])]

@@ -29,7 +29,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     return [
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
         ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
-        ("units", claim(summary).get("units") or units(summary["input_scale"])),
+        ("units", radius_units(summary)),
         *_clipping(summary),
         *_claim(summary),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
@@ -43,6 +43,16 @@ def facts(summary: dict) -> list[tuple[str, str]]:
 def claim(summary: dict) -> dict[str, str | None]:
     """Returns which changes a run is about and what holds under them, in words."""
     return summary.get("claim") or {"changes": UNRESTRICTED.text, "holds": ARGMAX.text}
+
+
+def radius_name(summary: dict) -> str:
+    """Returns what its radii are called, by their norm."""
+    return f"{claim(summary).get('norm') or PLAIN} radius"
+
+
+def radius_units(summary: dict) -> str:
+    """Returns the units of its radii."""
+    return claim(summary).get("units") or units(summary["input_scale"])
 
 
 def is_usual(summary: dict) -> bool:

@@ -130,11 +130,12 @@ class RunOptions:
 
     @builtins.property
     def claim(self) -> dict:
-        """The claim in words: which changes, what holds, units other than the input's."""
+        """The claim in words: which changes, what holds, norm and units of the radii."""
         return {
             "changes": self.threat.text,
             "holds": Property.parse(str(self.property)).text,
             "units": self.threat.units,
+            "norm": self.threat.norm,
         }
 
     @builtins.property

@@ -80,8 +80,8 @@ class Categories:
 
     def __str__(self) -> str:
         by_feature = np.full(self.features.max() + 1, -1)
-        for number, group in enumerate(self.groups):
-            by_feature[group] = number
+        for index, group in enumerate(self.groups):
+            by_feature[group] = index
         return f"groups {digest(by_feature)}; changes {self.changes}"
 
     def changed(self, x: np.ndarray) -> Iterator[np.ndarray]:
@@ -118,7 +118,7 @@ class Categories:
 
     def require_one_hot(self, x: np.ndarray, first_index: int) -> None:
         """InputError where a group of an example is not one 1 and zeros, naming both."""
-        for number, group in enumerate(self.groups):
+        for index, group in enumerate(self.groups):
             values = x[:, group]
             wrong = (np.isin(values, (0.0, 1.0)).sum(axis=1) < len(group)) | (
                 values.sum(axis=1) != 1.0
@@ -127,7 +127,7 @@ class Categories:
                 row = int(np.argmax(wrong))
                 shown = " ".join(f"{value:g}" for value in values[row][:8])
                 raise InputError(
-                    f"example {first_index + row} is not one-hot in group {number}, of feature "
+                    f"example {first_index + row} is not one-hot in group {index}, of feature "
                     f"{group[0]} on: one of them must be 1 and the others 0. Received: {shown}"
                 )
 

@@ -155,7 +155,8 @@ def test_groups_that_mean_nothing(groups, message):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"changes": 1}, "no groups"), ({"groups": GROUPS, "changes": 0}, "at least 1"),
-    ({"groups": GROUPS, "changes": 3}, "at most 2"), ({"groups": GROUPS, "changes": 1.5}, "integer"),
+    ({"groups": GROUPS, "changes": 3}, "at most 2"),
+    ({"groups": GROUPS, "changes": 1.5}, "integer"),
     ({"groups": GROUPS, "changes": "a"}, "changes must be numbers"),
     ({"groups": GROUPS, "basis": np.eye(7)}, "a basis says by itself"),
     ({"groups": np.arange(90).reshape(30, 3).tolist(), "changes": 9}, "allow fewer changes"),

@@ -38,7 +38,7 @@ class Drawing:
 
 
 def curve(
-    radii: np.ndarray, marked: Mapping[str, float], clean: float | None, units: str
+    radii: np.ndarray, marked: Mapping[str, float], clean: float | None, axis: str
 ) -> Drawing:
     """Draws the fraction of all examples certified at more than each radius.
 
@@ -48,7 +48,7 @@ def curve(
         radii: `(n,)`, 0 where nothing is certified.
         marked: radius → fraction, as the summary has it.
         clean: accuracy, or None.
-        units: of the radii.
+        axis: what the radii are, and their units.
     """
     end, right, base = last_radius(radii), _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
@@ -69,7 +69,7 @@ def curve(
         drawing.lines.append((x, base, x, base + 5, "axis"))
         drawing.texts.append((label, x, base + 24, "middle", "label"))
     middle = (_LEFT + right) / 2
-    drawing.texts.append((f"l2 radius, {units}", middle, _HEIGHT - 8, "middle", "label"))
+    drawing.texts.append((axis, middle, _HEIGHT - 8, "middle", "label"))
     if clean is not None:
         y = down(clean)
         drawing.lines.append((_LEFT, y, right, y, "clean"))

@@ -26,7 +26,15 @@ from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.html.templates import ENVIRONMENT
 from keras_curv.reports.plot import last_radius
 from keras_curv.reports.requests import request_reasons, request_tables
-from keras_curv.reports.wording import claim, facts, is_usual, number, percent, units
+from keras_curv.reports.wording import (
+    claim,
+    facts,
+    is_usual,
+    number,
+    percent,
+    radius_name,
+    radius_units,
+)
 
 _CLASSES = 24  # drawn at most
 
@@ -70,8 +78,9 @@ def render(
     """
     model = pathlib.PurePath(summary["saved_model"]).name or summary["saved_model"]
     clean, certified = summary["clean_accuracy"], summary["certified_accuracy"]
+    radius = radius_name(summary)
     shares = [] if clean is None else [("0 (clean)", percent(clean))]
-    shares += [(radius, percent(fraction)) for radius, fraction in certified.items()]
+    shares += [(at, percent(fraction)) for at, fraction in certified.items()]
     counts = {Status[name]: count for name, count in summary["statuses"].items() if count}
     searched = any(case.point is not None for case in cases) or is_usual(summary)
     searched &= summary["guarantee"] != "probabilistic"
@@ -81,7 +90,10 @@ def render(
         title=f"Certified robustness of {model} on {summary['dataset']}",
         summary=summary,
         shares=shares,
-        curve=charts.curve(report_data.radii, certified, clean, units(summary["input_scale"])),
+        radius=radius,
+        curve=charts.curve(
+            report_data.radii, certified, clean, f"{radius}, {radius_units(summary)}"
+        ),
         proved=_PROVED[summary["guarantee"]].format(**claim(summary)),
         terms=[("model", summary["saved_model"]), ("data", summary["dataset"]), *facts(summary)],
         statuses=[(s.name.lower(), f"{count:,}", s.text) for s, count in counts.items()],
