@@ -86,14 +86,21 @@ class Categories:
 
     def changed(self, x: np.ndarray) -> Iterator[np.ndarray]:
         """Yields the inputs that a change leads to, one for each example, `(n, dim)`."""
-        rows = np.arange(len(x))[:, None]
-        for count in range(1, self.changes + 1):
+        for order in self.orders(x.shape[1], self.changes):
+            yield x[:, order]
+
+    def orders(self, dim: int, changes: int) -> Iterator[np.ndarray]:
+        """Yields each change of up to so many groups as an order of features, `(dim,)`.
+
+        What is one-hot and is turned round by some places is so in another place.
+        """
+        for count in range(1, changes + 1):
             for some in itertools.combinations(self.groups, count):
                 for steps in itertools.product(*(range(1, len(group)) for group in some)):
-                    other = x.copy()
+                    order = np.arange(dim)
                     for group, step in zip(some, steps, strict=True):
-                        other[rows, group] = np.roll(x[:, group], step, axis=1)
-                    yield other
+                        order[group] = np.roll(group, step)
+                    yield order
 
     def of(self, frozen: np.ndarray) -> np.ndarray:
         """Returns which of all features are part of a category, `(dim,)`.

@@ -28,7 +28,8 @@ from keras_curv.errors import InputError, require_one_of
 from keras_curv.network.network import likeliest_rivals
 from keras_curv.threats.property import ARGMAX, Argmax, Harmful, Property, TopK
 from keras_curv.threats.threat import UNRESTRICTED, Threat
-from keras_curv.training.worst_case import Pairs, WorstCaseModel, pairs_of
+from keras_curv.training.threatened import Threatened
+from keras_curv.training.worst_case import Pairs, Start, WorstCaseModel, pairs_of
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
@@ -70,7 +71,8 @@ class CRTModel(WorstCaseModel):
         rivals: k, of the certified loss; None: 4, or all where there are fewer.
         attack_steps: gradients for each attack.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        threat: what the attacker may do, a `Threat` without a basis; ρ is in its units.
+        threat: what the attacker may do, a `Threat` in l2 without a basis; ρ is in its units. Of
+            categories the worst are found greedily, and attacks begin from there.
         property: what must not change, a `Property` or its spelling: argmax, top_k or harmful,
             the latter two of the certified loss. Rivals that do harm are attacked first; the others
             are the likeliest, where they are.
@@ -140,14 +142,29 @@ class CRTModel(WorstCaseModel):
         """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
         x, label, sample_weight = super().prepared(data, training)
         start = self.start(x)
-        logits = start.network.logits(start.point)
-        rival, harms = self._rivals(logits, label)
+        logits = found = start.network.logits(start.point)
+        if self.threat.categories is not None:
+            start = self._with_worst_categories(start, label)
+            found = start.network.logits(start.point)
+        rival, harms = self._rivals(found, label)
         worst, minus_m = self.attacked(start, label, rival, training)
         if self._harms is not None:
             worst = _spared(worst, start.point, harms)
         points = self.inputs(start, worst.point, x)
         y = _Attacked(pairs_of(worst, label, rival, minus_m), harms, logits)
         return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
+
+    def _with_worst_categories(self, start: Start, label: tf.Tensor) -> Start:
+        """Returns where attacks begin, once categories have changed."""
+        own = tf.one_hot(label, self.live.sizes[-1], dtype=tf.bool, on_value=True, off_value=False)
+        held = own if self._harms is None else ~tf.gather(tf.constant(self._harms), label)
+
+        def margins(logits: tf.Tensor) -> tf.Tensor:
+            mine = tf.reduce_sum(tf.where(own[:, None], logits, 0.0), axis=-1)
+            return mine - tf.reduce_max(tf.where(held[:, None], _NEVER, logits), axis=-1)
+
+        assert isinstance(start.network, Threatened)
+        return start._replace(point=start.network.with_worst_categories(start.point, margins))
 
     def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns rivals, `(n, k)`, those that do harm first, and which do."""

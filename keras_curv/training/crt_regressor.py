@@ -60,7 +60,7 @@ class CRTRegressor(WorstCaseModel):
         gamma: γ ≥ 0, weight of the mean curvature of the outputs.
         attack_steps: gradients for each end.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        threat: what the attacker may do, a `Threat` without a basis.
+        threat: what the attacker may do, a `Threat` in l2 without a basis or groups.
         property: `Property.interval(τ)` or its spelling, for the metric `certified` alone; None
             without.
 
@@ -101,6 +101,11 @@ class CRTRegressor(WorstCaseModel):
             threat=threat,
             **kwargs,
         )
+        if self.threat.categories is not None:
+            raise InputError(
+                "training of numbers knows no categories, whose worst change differs by end: "
+                f"freeze them, and certify with groups. Received: {self.threat}"
+            )
         self.property = Property.parse(property) if isinstance(property, str) else property
         self._room = _room(self.property, self.live.now())
         if self.property is not None:

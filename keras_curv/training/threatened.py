@@ -7,6 +7,8 @@ way back, so that no gradient moves it and no curvature counts it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -20,7 +22,7 @@ class Threatened(FeedForward):
 
     Args:
         network: of x.
-        threat: without a basis or groups, in l2.
+        threat: without a basis, in l2.
 
     Raises:
         InputError: the threat is of inputs of another size, or another one.
@@ -35,10 +37,10 @@ class Threatened(FeedForward):
     """
 
     def __init__(self, network: FeedForward, threat: Threat):
-        if threat.has_basis or threat.norm != PLAIN or threat.categories is not None:
+        if threat.has_basis or threat.norm != PLAIN:
             raise InputError(
-                "training takes scale, frozen, low and high; a basis, whose directions are no "
-                f"features, groups and l1 are for certificates. Received: {threat}"
+                "training takes scale, frozen, low, high and groups; a basis, whose directions are "
+                f"no features, and l1 are for certificates. Received: {threat}"
             )
         if network.depth < 2:
             raise InputError("training under a threat needs a hidden layer. Received: none")
@@ -49,6 +51,9 @@ class Threatened(FeedForward):
         self._moves = np.where(fixed, np.float32(0.0), self._factor)
         self.pinned = fixed if fixed.any() else None
         self.limits = threat.limits_of(network.dim, network.dim)
+        orders = [] if threat.categories is None else threat.categories.orders(network.dim, 1)
+        self._orders = np.array([*orders], np.int32)
+        self._changes = 0 if threat.categories is None else threat.categories.changes
 
     def coordinates(self, x: tf.Tensor) -> tf.Tensor:
         """Returns u of x, `(…, dim)`."""
@@ -57,6 +62,25 @@ class Threatened(FeedForward):
     def inputs(self, u: tf.Tensor) -> tf.Tensor:
         """Returns x of u, `(…, dim)`."""
         return u * self._factor
+
+    def with_worst_categories(
+        self, u: tf.Tensor, margins: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.Tensor:
+        """Returns each point with the categories that make its margin small, `(n, dim)`.
+
+        One group after the other, the worst change first; as it is where no change makes it worse.
+
+        Args:
+            u: `(n, dim)`.
+            margins: of logits `(n, m, classes)`, `(n, m)`.
+        """
+        ways = len(self._orders)
+        for _ in range(self._changes):
+            tried = tf.concat([u[:, None], tf.gather(u, self._orders, axis=1)], axis=1)
+            logits = self.logits(tf.reshape(tried, (-1, self.dim)))
+            found = margins(tf.reshape(logits, (-1, 1 + ways, self.classes)))
+            u = tf.gather(tried, tf.argmin(found, axis=1), axis=1, batch_dims=1)
+        return u
 
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """See `FeedForward`; of the first kernel, the rows that can move."""

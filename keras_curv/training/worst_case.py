@@ -93,7 +93,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
         gamma: γ ≥ 0.
         attack_steps: gradients for each attack.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        threat: what the attacker may do, a `Threat` without a basis; ρ is in its units.
+        threat: what the attacker may do, a `Threat` in l2 without a basis; ρ is in its units.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.

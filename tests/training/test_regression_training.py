@@ -241,6 +241,7 @@ def test_a_saved_model_is_the_same(tmp_path):
     [
         ({"radius": 0.0}, "radius"),
         ({"threat": Threat(basis=np.eye(2))}, "a basis, whose directions"),
+        ({"threat": Threat(groups=[[0, 1]])}, "nothing is left|knows no categories"),
         ({"property": "argmax"}, "numbers are trained for an interval"),
         ({"property": "threshold:0.5"}, "numbers are trained for an interval"),
         ({"property": Property.interval({3: 1.0})}, "names output 3"),
