@@ -22,7 +22,7 @@ def after_changes(
     x: np.ndarray,
     label: np.ndarray | None,
     unchanged: Certificates,
-    of_classes: bool,
+    argmax: bool,
 ) -> Certificates:
     """Certificates that hold whatever categories the attacker chooses.
 
@@ -34,7 +34,7 @@ def after_changes(
         x: `(n, dim)`.
         label: what is held, `(n,)`; None where a property has no labels.
         unchanged: of x as they are.
-        of_classes: whether what is predicted is a class: the rival of an example that fell.
+        argmax: whether the prediction is what holds; that of an example that fell is then its rival.
     """
     result = Certificates(*(part.copy() for part in unchanged))
     for changed in categories.changed(x):
@@ -52,7 +52,8 @@ def after_changes(
         result.radius[place] = found.radius[weaker]
         result.status[place] = np.where(lost, Status.UNPROVED, result.status[place])
         result.method[place] = found.method[weaker]
-        rival = np.where(fell & of_classes, found.prediction, found.nearest_rival)
-        result.nearest_rival[place] = rival[weaker]
-    exact = result.adversarial_distance <= result.radius * (1.0 + PRIMAL_EQUALS_DUAL)
+        rival = np.where(fell & argmax, found.prediction, found.nearest_rival)[weaker]
+        result.nearest_rival[place] = np.where(rival < 0, result.nearest_rival[place], rival)
+    distance = result.adversarial_distance
+    exact = np.isfinite(distance) & (distance <= result.radius * (1.0 + PRIMAL_EQUALS_DUAL))
     return result._replace(primal_equals_dual=exact)

@@ -48,7 +48,7 @@ class Certifier:
         property: what must not change; a `Property`, or its spelling.
         threat: what the attacker may do, a `Threat` or its arguments.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
-            example is done once each of them is proved or refuted. The radius that is returned is
+            example is done once each of them is proved or refuted, under l1 by all methods. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
 
     Raises:
@@ -166,7 +166,7 @@ class Certifier:
         if self.threat.categories is None:
             return result
         known = label if label is not None or not self._labelled else result.prediction
-        args = self.threat.categories, served, known, result, self.property.of_classes
+        args = self.threat.categories, served, known, result, self.property == ARGMAX
         return after_changes(certified, *args)
 
     def _in_norm(self, length: np.ndarray) -> np.ndarray:
@@ -235,7 +235,7 @@ def certify(
 
     For every δ with `‖δ‖₂ < radius[i]`, the class with the largest logit at `x[i] + δ` is
     `prediction[i]`; see `certificate.py` for what is proved and what is not. Radii are in the
-    model's own input units.
+    model's own input units. Under a threat all this is of the changes that it allows, in its units.
 
     Args:
         model: a SavedModel directory, or a built Keras model.

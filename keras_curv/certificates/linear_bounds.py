@@ -246,16 +246,21 @@ class Balls:
         value = _dot(rows, self.x) + constants
         if self.network.pinned is not None:
             rows = np.where(self.network.pinned, 0.0, rows)
-        if self.room is not None:
-            value = value + least_linear(rows, self.room, self.radius)
-        else:
-            steepest = size if self.network.pinned is None else row_norms(rows)
-            steepest = steepest if self.norm == "l2" else np.abs(rows).max(axis=-1)
-            value = value - self.radius[:, None] * steepest
+        value = value + self._least(rows)
         error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
         error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
         value = value - error * ROUNDING_SLACK
         return np.fmax(best, value), rows
+
+    def _least(self, rows: np.ndarray) -> np.ndarray:
+        """Lower bounds of `Λ·e` over the balls, and within the room that there is, `(n, m)`."""
+        if self.norm == "l1":
+            least = -self.radius[:, None] * np.abs(rows).max(axis=-1)
+        else:
+            least = -self.radius[:, None] * row_norms(rows)
+        if self.room is not None:
+            least = np.fmax(least, least_linear(rows, self.room, self.radius))
+        return least
 
     def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:
         """Lower bounds of `Ω z_{index+1} + c`, `(n, m)`: z is in its box, and in a ball."""

@@ -83,9 +83,10 @@ class RequestJob(Job):
         self._qualified = options.qualified
         if self._qualified:
             self.columns = (*REQUEST_COLUMNS, *QUALIFIED)
-        if options.threat.confined:
+        if options.threat.confined or options.threat.categories is not None:
             raise InputError(
-                "logged requests may be outside of any box: --box, low and high are not for them"
+                "logged requests may be outside of any box, and not one-hot: --box, low, high and "
+                "groups are not for them"
             )
         self._survey = log.survey(options.limit)
         for side in log.sides:

@@ -43,7 +43,10 @@ def limit(values: Any, name: str, none: float) -> np.ndarray:
 
 def features(values: Any) -> np.ndarray:
     """Features as bools, or as indices; InputError unless they are either."""
-    array = np.array(values).reshape(-1)
+    try:
+        array = np.array(values).reshape(-1)
+    except ValueError as error:
+        raise InputError(f"frozen must be bools, or indices of features: {error}") from error
     if array.dtype == bool:
         return array
     if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:

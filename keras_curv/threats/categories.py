@@ -17,6 +17,7 @@ from keras_curv.errors import InputError, require_at_least
 from keras_curv.threats.arrays import digest, number
 
 _MOST = 2**16  # ways to change an input
+_LONGEST = 60  # characters of groups in settings
 
 
 class Categories:
@@ -46,7 +47,8 @@ class Categories:
     """
 
     def __init__(self, groups: Any, changes: Any = 1):
-        self.groups = tuple(map(np.array, _lists(groups)))
+        lists, self._dim = _lists(groups)
+        self.groups = tuple(np.array(group) for group in sorted(lists))
         self.changes = require_at_least(number(changes, "changes"), 1, "changes")
         if self.changes > len(self.groups):
             raise InputError(
@@ -79,10 +81,10 @@ class Categories:
         return f"the category of at most {self.changes} of {len(self.groups)} groups changed"
 
     def __str__(self) -> str:
-        by_feature = np.full(self.features.max() + 1, -1)
-        for index, group in enumerate(self.groups):
-            by_feature[group] = index
-        return f"groups {digest(by_feature)}; changes {self.changes}"
+        said = "|".join(",".join(map(str, group)) for group in self.groups)
+        if len(said) > _LONGEST:
+            said = digest(np.concatenate([[len(group), *group] for group in self.groups]))
+        return f"groups {said}; changes {self.changes}"
 
     def changed(self, x: np.ndarray) -> Iterator[np.ndarray]:
         """Yields the inputs that a change leads to, one for each example, `(n, dim)`."""
@@ -112,6 +114,11 @@ class Categories:
             InputError: a feature that there is not, or that never changes.
         """
         chosen, dim = self.features, len(frozen)
+        if self._dim not in (None, dim):
+            raise InputError(
+                f"groups by number must have {dim} entries, one for each feature. "
+                f"Received: {self._dim}"
+            )
         if chosen.max() >= dim:
             raise InputError(
                 f"groups name feature {chosen.max()}, but there are {dim} (0 to {dim - 1})"
@@ -139,13 +146,19 @@ class Categories:
                 )
 
 
-def _lists(groups: Any) -> Sequence[list[int]]:
-    """The features of each group; InputError unless they are groups."""
+def _lists(groups: Any) -> tuple[Sequence[list[int]], int | None]:
+    """The features of each group, and how many there are in all, where that is said.
+
+    Raises:
+        InputError: they are no groups.
+    """
     try:
         given = [np.array(group) for group in groups]
     except (TypeError, ValueError) as error:
         raise InputError(f"groups must be lists of features: {error}") from error
+    dim = None
     if given and all(group.ndim == 0 for group in given):
+        dim = len(given)
         given = _by_number(np.array(given))
     for group in given:
         whole = group.ndim == 1 and np.issubdtype(group.dtype, np.integer)
@@ -159,7 +172,7 @@ def _lists(groups: Any) -> Sequence[list[int]]:
     features, counts = np.unique(np.concatenate(given), return_counts=True)
     if counts.max() > 1:
         raise InputError(f"feature {features[counts.argmax()]} is in a group twice")
-    return [sorted(group.tolist()) for group in given]
+    return [sorted(group.tolist()) for group in given], dim
 
 
 def _by_number(numbers: np.ndarray) -> list[np.ndarray]:

@@ -47,7 +47,6 @@ class Property(abc.ABC):
     Attributes:
         spelling: as for `--property`; says all that there is to it.
         text: the same in words, what stands after "within the radius".
-        of_classes: whether predictions and rivals are classes.
         spared: how many rivals may pass the reference.
         passed: how many numbers of each example its logits need; see `numbers`.
 
@@ -58,7 +57,6 @@ class Property(abc.ABC):
 
     spelling: str
     text: str
-    of_classes: bool = True
     spared: int = 0
     passed: int = 0
 

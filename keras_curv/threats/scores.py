@@ -48,8 +48,6 @@ class ScoreProperty(Property):
         name: of the values, for messages.
     """
 
-    of_classes = False
-
     def __init__(self, values: float | Mapping[int, float], name: str):
         given = values if isinstance(values, Mapping) else {None: values}
         if not given:

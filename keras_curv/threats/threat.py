@@ -150,9 +150,7 @@ class Threat:
         """The units of radii, if not those of the model's input."""
         if self._basis is not None:
             return f"the {self.norm} norm of ξ, of which changes are Bξ"
-        if self._scale is not None:
-            return "the weights s of the features"
-        return None if self.norm == PLAIN else "the sum of all changes"
+        return None if self._scale is None else "the weights s of the features"
 
     @property
     def text(self) -> str:

@@ -157,6 +157,16 @@ def test_a_rival_is_charged_up_to_its_own_radius_not_that_of_a_nearer_one():
     assert near < 0.11 and far > 12.5
 
 
+def test_a_near_rival_is_not_charged_for_a_far_one():
+    """Nor the far one up to the near one's radius only."""
+    kernels = [np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])]
+    network = Network.from_weights(kernels, [np.array([0.0, -1.0, -8.0])], ())
+    certificate = CurvatureCertificate(network, ErrorBeyond(2.0))
+    args = np.zeros((1, 2)), np.array([0]), np.array([[1, 2]]), np.zeros((1, 2))
+    near, far = certificate.radii(*args).radius[0]
+    assert near == pytest.approx(1.0) and far == 0.0
+
+
 def test_what_may_overflow_is_charged_without_end(rng):
     network = float32_network(rng, (6, 9, 3), ("softplus",))
     huge = Network.from_weights(

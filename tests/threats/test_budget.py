@@ -11,6 +11,7 @@ from keras_curv import InputError, Threat, certify
 from keras_curv.certificates.budget import BudgetCertificate
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.vertex import vertex_curvature
 from keras_curv.network.network import Network
@@ -113,6 +114,72 @@ def test_curvature_along_budgets(sizes, activation, rng, random_network):
         assert least < -0.2 and kappa[0, 1] < 0.8 * -bounds.lower[0, 1]
 
 
+@pytest.mark.parametrize("layers", [2, 3])
+def test_curvature_through_equal_units(layers):
+    """Of one input, units that are all alike: every factor of κ₁ counts, and it is nearly attained.
+
+    f is ±σ(c σ(b σ(x))) with c, b the numbers of units, biased to where the last one bends.
+    """
+    widths = [16, 9, 1][-layers:]
+    slope = 0.25  # of σ, the sigmoid, at 0
+    kernels, biases, below = [np.ones((1, widths[0]))], [np.zeros(widths[0])], widths[0]
+    for width in widths[1:]:
+        kernels.append(np.ones((below, width)))
+        biases.append(np.full(width, -0.5 * below + (1.317 if width == 1 else 0.0)))
+        below = width
+    kernels.append(np.array([[1.0, 0.0]]))
+    biases.append(np.zeros(2))
+    network = Network.from_weights(kernels, biases, "sigmoid")
+    bounds = curvature_bounds(network)
+    generous = bounds._replace(lower=100.0 * bounds.lower)  # κ₁ alone
+    kappa = vertex_curvature(network, generous)
+    x = np.linspace(-0.5, 0.5, 4001)[:, None]
+    for y, t in ((0, 1), (1, 0)):
+        pair = np.full(len(x), y), np.full(len(x), t)
+        bent = network.hessian(x, *pair).numpy().reshape(-1).min()
+        assert -kappa[y, t] <= bent
+    steepest = slope ** (layers - 1) * np.prod(widths[:-1])
+    assert kappa[0, 1] >= 0.0962 * steepest**2 * 0.99  # sup σ″ times the square of the slope before
+
+
+class ErrorBeyond(ServedError):
+    """Serving is exact up to a radius, and anything beyond; below, it takes a little off."""
+
+    def __init__(self, radius, little=0.0):
+        self.radius, self.little = radius, little
+
+    def __call__(self, x, label, rivals, radius):
+        return np.where(radius <= self.radius, self.little, np.inf)
+
+
+@pytest.mark.parametrize("kind", [CurvatureCertificate, LinearBoundCertificate])
+def test_what_serving_takes_off_is_charged_in_l1_too(kind, rng):
+    kernel = rng.standard_normal((5, 2))
+    network = Network.from_weights([kernel], [np.zeros(2)], ())
+    x = rng.standard_normal((8, 5))
+    w = kernel[:, 0] - kernel[:, 1]
+    exact = np.abs(x @ w) / np.abs(w).max()
+    little = 0.1 * np.abs(x @ w).min()
+    charged = ErrorBeyond(np.inf, little)
+    found = BudgetCertificate(kind(network, charged), charged).certify(x).radius
+    np.testing.assert_allclose(found, exact - little / np.abs(w).max(), rtol=3e-3)
+    l2 = (np.abs(x @ w) / np.linalg.norm(w)).min()
+    charged = ErrorBeyond(1.05 * l2)
+    found = BudgetCertificate(kind(network, charged), charged).certify(x).radius
+    assert found.max() <= 1.05 * l2
+
+
+def test_a_box_is_all_within_only_where_its_farthest_corner_is(rng):
+    """The distance of that corner is l1: between, a radius says nothing of the whole box."""
+    kernel = np.array([[1.0, 0.0]] * 4, np.float32)  # at 0 the margin falls to 0 at −(1, 1, 1, 1)
+    for bias, whole in ((3.0, False), (5.0, True)):
+        model = model_of(Network.from_weights([kernel], [np.float32([bias, 0.0])], []))
+        threat = Threat(norm="l1", low=-1.0, high=1.0)
+        found = certify(model, np.zeros((1, 4), np.float32), threat=threat, method="crown")
+        assert np.isinf(found.radius[0]) == whole
+        assert whole or found.radius[0] == pytest.approx(3.0, rel=3e-3)
+
+
 def test_folded_weights_are_charged(rng, random_network):
     """κ₁ of any kernel within the folding error is below that of the folded one."""
     network = random_network(rng, (4, 7, 3), "tanh", scale=2.0)
@@ -204,7 +271,7 @@ def test_radii_of_every_pair_hold(rng, random_network):
 
 
 def test_words_and_bad_norms(script, capfd, tmp_path):
-    assert "‖δ‖₁ < r" in L1.text and L1.units == "the sum of all changes" and str(L1) == "l1"
+    assert "‖δ‖₁ < r" in L1.text and L1.units is None and str(L1) == "l1"
     assert not L1.plain and L1 != Threat() and Threat(**L1.config()) == L1
     assert "‖ξ‖₁" in Threat(norm="l1", basis=np.eye(2)).text
     with pytest.raises(InputError, match="norm must be one of l2, l1. Received: 'linf'"):
@@ -213,7 +280,7 @@ def test_words_and_bad_norms(script, capfd, tmp_path):
     arguments = "--limit=10", "--method=crc", "--norm=l1", "--radius=0.5", f"--output={rows}"
     code, out, err = call(script, capfd, *arguments)
     assert code == 0, err
-    assert "‖δ‖₁ < r" in out and "the sum of all changes" in out
+    assert "‖δ‖₁ < r" in out and "l1 radius" in out
     with open(rows, newline="") as file:
         assert {row["threat"] for row in csv.DictReader(file)} == {"l1"}
     code, _, err = call(script, capfd, "--limit=10", "--norm=l3")

@@ -8,6 +8,7 @@ import pytest
 from attacked import ball, float32_network, model_of, scores
 
 from keras_curv import Certifier, InputError, Property, Status, Threat, certify
+from keras_curv.network.network import Network
 from keras_curv.threats.categories import Categories
 from keras_curv.threats.threat_file import load_threat
 
@@ -142,6 +143,30 @@ def test_other_properties_float32_and_a_box(rng, model):
     assert (top.radius >= real.radius).all() and (top.radius > real.radius).any()
 
 
+def test_a_rival_that_takes_over_is_one_that_counts(rng):
+    """Under `harmful:1` class 2 is none; where a change ties, the rival before it stays."""
+    kernel = np.zeros((4, 3), np.float32)
+    kernel[0], kernel[1] = [1.0, 0.0, 0.0], [0.0, 1.5, 2.0]
+    model = model_of(Network.from_weights([kernel], [np.zeros(3, np.float32)], []))
+    x, threat = np.array([[1.0, 0.0, 0.3, 0.4]], np.float32), Threat(groups=[[0, 1]])
+    harmful = certify(model, x, threat=threat, property="harmful:1", method="crc")
+    assert harmful.radius[0] == 0.0 and harmful.nearest_rival[0] == 1
+    assert certify(model, x, threat=threat, method="crc").nearest_rival[0] == 2
+    kernel[1] = 0.0
+    tied = model_of(Network.from_weights([kernel], [np.zeros(3, np.float32)], []))
+    found = certify(tied, x, threat=threat, method="crc")
+    assert found.status[0] == Status.UNPROVED and found.nearest_rival[0] in (1, 2)
+
+
+def test_an_infinite_radius_is_no_exact_distance(rng):
+    kernel = np.zeros((4, 2), np.float32)
+    kernel[2] = [0.1, 0.0]
+    model = model_of(Network.from_weights([kernel], [np.float32([9.0, 0.0])], []))
+    threat = Threat(groups=[[0, 1]], low=-1.0, high=1.0)
+    found = certify(model, np.array([[1.0, 0.0, 0.0, 0.0]], np.float32), threat=threat)
+    assert np.isinf(found.radius[0]) and not found.primal_equals_dual[0]
+
+
 @pytest.mark.parametrize(("groups", "message"), [
     ([], "one group at least"), ([[0]], "two at least"), ([[0, 1], [1, 2]], "in a group twice"),
     ([[0.5, 1.0]], "two at least"), ("ab", "two at least|lists of features"),
@@ -175,6 +200,8 @@ def test_inputs_and_models_that_do_not_fit(rng, model):
             certify(model, other, threat=Threat(groups=GROUPS))
     with pytest.raises(InputError, match="groups name feature 9, but there are 7"):
         certify(model, x, threat=Threat(groups=[[8, 9]]))
+    with pytest.raises(InputError, match="groups by number must have 7 entries.*Received: 5"):
+        certify(model, x, threat=Threat(groups=[0, 0, 0, 1, 1]))
     with pytest.raises(InputError, match="feature 5 is frozen and in a group"):
         certify(model, x, threat=Threat(groups=GROUPS, frozen=[5]))
     with pytest.raises(InputError, match="nothing is left"):
@@ -188,6 +215,11 @@ def test_files_and_words(tmp_path):
     expected = Threat(groups=GROUPS, changes=2, scale=2.0)
     assert Threat(groups=by_feature, changes=2, scale=2.0) == expected
     assert Threat(**expected.config()) == expected != Threat(groups=GROUPS, scale=2.0)
+    assert Threat(groups=[[5, 6], [2, 1, 0]], changes=2, scale=2.0) == expected
+    assert str(Threat(groups=GROUPS)) == "groups 0,1,2|5,6; changes 1"
+    many = [np.arange(3 * i, 3 * i + 3).tolist() for i in range(20)]
+    assert "sha256" in str(Threat(groups=many)) and Threat(groups=many) != Threat(groups=many[1:])
+    assert len(str(Threat(groups=[[1, 10**12]]))) < 60
     assert "the category of at most 2 of 2 groups changed" in expected.text
     (tmp_path / "threat.json").write_text(json.dumps(expected.config()))
     np.savez(tmp_path / "threat.npz", groups=by_feature, changes=2, scale=2.0)

@@ -72,7 +72,8 @@ def test_bad_threats_end_in_one_line(arguments, named, script, capfd):
     ({"scale": [1.0, -1.0]}, "weights must be positive"), ({"weights": [1.0]}, "'weights'"),
     ({}, "nothing"), ([1.0], "not an object"),
     ({"frozen": [True, True]}, "all features are frozen"),
-    ({"low": "a"}, "low must be numbers"),
+    ({"low": "a"}, "low must be numbers"), ({"frozen": [[0], [1, 2]]}, "frozen must be"),
+    ({"groups": [[0, 1], 2]}, "a list of features"), ({"norm": "l7"}, "norm must be one of"),
     ({"basis": [[1.0], [2.0, 3.0]]}, "basis must be numbers"),
 ])  # fmt: skip
 def test_files_that_are_no_threat(content, named, tmp_path):
