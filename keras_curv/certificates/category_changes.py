@@ -34,7 +34,7 @@ def after_changes(
         x: `(n, dim)`.
         label: what is held, `(n,)`; None where a property has no labels.
         unchanged: of x as they are.
-        argmax: whether the prediction is what holds; that of an example that fell is then its rival.
+        argmax: whether the prediction is what holds: that of an example that fell is its rival.
     """
     result = Certificates(*(part.copy() for part in unchanged))
     for changed in categories.changed(x):

@@ -48,7 +48,7 @@ class Certifier:
         property: what must not change; a `Property`, or its spelling.
         threat: what the attacker may do, a `Threat` or its arguments.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
-            example is done once each of them is proved or refuted, under l1 by all methods. The radius that is returned is
+            example is done once each of them is proved or refuted. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
 
     Raises:
