@@ -41,10 +41,6 @@ _REACH, _FARTHER = 1.5, 12.0
 class CurvatureCertificate(Method):
     """Certifies inputs of one network; computes its curvature bounds once.
 
-    Attributes:
-        curvature: its bounds.
-        constant_margins: which pairs have a margin that no input can change, `(classes, classes)`.
-
     Args:
         network: what to certify.
         served_error: what serving may take off a margin.
@@ -53,6 +49,10 @@ class CurvatureCertificate(Method):
             two searches where a first one is too short for what serving takes off.
         curvature: bounds that hold for this network, if they are known already.
         decide: radii at which alone the answer matters: a search ends once it has decided them.
+
+    Attributes:
+        curvature: its bounds.
+        constant_margins: which pairs have a margin that no input can change, `(classes, classes)`.
 
     Raises:
         InputError: an activation is not differentiable; it is named.

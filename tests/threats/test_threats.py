@@ -153,7 +153,7 @@ def test_frozen_features_in_float32(rng, random_network):
     ({"low": [0.0, 1.0], "high": [1.0, 2.0, 3.0]}, "Received: 2 and 3"),
     ({"low": np.inf}, "low must be numbers"), ({"high": "a"}, "high must be numbers"),
     ({"basis": [1.0]}, r"\(dim, q\)"), ({"basis": np.zeros((2, 1))}, "not 0"),
-    ({"basis": np.eye(2), "low": 0.0}, "no scale, frozen, low or high"),
+    ({"basis": np.eye(2), "low": 0.0}, "no scale, frozen, groups, low or high"),
     ({"basis": np.eye(2), "scale": 1.0}, "no scale, frozen"),
 ])  # fmt: skip
 def test_threats_that_mean_nothing(options, match):
