@@ -16,11 +16,12 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.best_of import BestOf
 from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate as _CLIPPED
+from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.certificates.proved_radius import charged_minorant
 from keras_curv.curvature.vertex import vertex_curvature
+from keras_curv.network.network import Evaluation
 from keras_curv.numerics import rounding
 
 
@@ -49,7 +50,9 @@ class BudgetCertificate(Method):
         for one in asked:
             if type(one) is LinearBoundCertificate:
                 self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
-            elif isinstance(one, CurvatureCertificate) and not isinstance(one, _CLIPPED):
+            elif isinstance(one, ClippedCurvatureCertificate):
+                continue  # its curvature is that of the network behind the clip
+            elif isinstance(one, CurvatureCertificate):
                 self._more.insert(0, VertexCertificate(one, served_error))
 
     def radii(
@@ -88,24 +91,25 @@ class VertexCertificate(Method):
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
     ) -> PairCertificates:
         """See `Method`."""
-        radius = self._proved(x, label, rivals, np.zeros(rivals.shape))
+        start = tf.constant(x, tf.float64)
+        evaluation = self.network.evaluate(start, tf.constant(label), tf.constant(rivals))
+        kappa = tf.constant(self._kappa[label[:, None], rivals])
+        radius = self._proved(evaluation, kappa, np.zeros(rivals.shape))
         charge = self.served_error(x, label, rivals, radius)
         if np.any(charge):
-            radius = np.minimum(radius, self._proved(x, label, rivals, charge))
+            radius = np.minimum(radius, self._proved(evaluation, kappa, charge))
         return PairCertificates(
             np.maximum(radius, known), np.full(len(x), rivals.shape[1], np.int64)
         )
 
     def _proved(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, taken_off: np.ndarray
+        self, evaluation: Evaluation, kappa: tf.Tensor, taken_off: np.ndarray
     ) -> np.ndarray:
         """Radii `(n, rivals)` where serving takes no more off; rounding charged."""
-        start = tf.constant(x, tf.float64)
-        evaluation = self.network.evaluate(start, tf.constant(label), tf.constant(rivals))
-        kappa, taken_off = tf.constant(self._kappa[label[:, None], rivals]), tf.constant(taken_off)
-        args = evaluation, tf.zeros_like(start), kappa, taken_off
+        still = tf.zeros_like(evaluation.gradient[:, 0])
+        args = evaluation, still, kappa, tf.constant(taken_off)
         bound, slope_error = charged_minorant(self.network.layer_norms, *args)
         steepest = tf.reshape(tf.reduce_max(tf.abs(evaluation.gradient), axis=-1), [-1])
         slope = (steepest + slope_error) * (1.0 + rounding.gamma(8))
         radius = dual.certified_radius(bound._replace(slope=slope)) * (1.0 - rounding.gamma(32))
-        return tf.reshape(radius, rivals.shape).numpy()
+        return tf.reshape(radius, tf.shape(kappa)).numpy()

@@ -60,8 +60,8 @@ class Certificates(NamedTuple):
     Attributes:
         prediction: int64, the class with the largest logit; −1 where ABSTAINED.
         radius: float64, `‖δ‖₂ < radius` cannot change the prediction against the rivals asked
-            for, or no other change of that size that the threat allows; in the model's input
-            units, or the threat's; 0 unless `status` is CERTIFIED.
+            for; in the model's input units; 0 unless `status` is CERTIFIED. Under a threat, the
+            same of the changes that it allows, in its norm and units.
         nearest_rival: int64, the rival with the smallest radius; −1 where none was examined.
         status: int64, values of `Status`.
         gradient_evaluations: int64, gradients of one margin, summed over the rivals.

@@ -1,7 +1,4 @@
-"""First maps that absorb what moves an input: `x + Bξ` as an input of its own.
-
-Reference: docs/mathematics.md, on threats.
-"""
+"""First maps that absorb what moves an input: `x + Bξ` as an input of its own."""
 
 from __future__ import annotations
 
