@@ -24,6 +24,7 @@ from keras_curv.certificates.method import (
     no_error,
 )
 from keras_curv.certificates.quadratic import QuadraticCertificate
+from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
@@ -31,6 +32,7 @@ from keras_curv.network.network import Network
 _FROM_CHEAP_TO_DEAR = (
     LipschitzCertificate,
     CurvatureCertificate,
+    TwoStageCertificate,
     QuadraticCertificate,
     LinearBoundCertificate,
     LocalCurvatureCertificate,
@@ -185,7 +187,7 @@ def choose_method(
         network: what to certify.
         served_error: what serving may take off a margin.
         tolerance: of "auto", see `BestOf`.
-        decide: radii at which alone the answer matters, for "auto" and "crc".
+        decide: radii at which alone the answer matters, for "auto", "crc" and "two_stage".
 
     Raises:
         InputError: the name is unknown, the tolerance is not from 0 to 1, or there is no
@@ -200,12 +202,16 @@ def choose_method(
     if network.limits is not None:
         curvature = ConfinedCurvatureCertificate
     kinds[CurvatureCertificate.name] = functools.partial(curvature, decide=decide)
+    kinds[TwoStageCertificate.name] = functools.partial(TwoStageCertificate, decide=decide)
     if name != BestOf.name:
         return kinds[name](network, served_error)
-    methods, reasons = [], []
+    methods: list[Method] = []
+    reasons = []
     # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
     order = _SEARCH_FIRST if tolerance and not decide else _FROM_CHEAP_TO_DEAR
     for kind in order:
+        if _in_vain(kind, methods):
+            continue
         try:
             methods.append(kinds[kind.name](network, served_error))
         except InputError as error:
@@ -213,3 +219,16 @@ def choose_method(
     if not methods:
         raise InputError("no method can certify this network; " + "; ".join(reasons))
     return BestOf(methods, tolerance=tolerance, decide=decide)
+
+
+def _in_vain(kind: type[Method], before: Sequence[Method]) -> bool:
+    """Whether "auto" leaves a method out, as one of those before it is better.
+
+    Behind a clip, curvature knows more than that lengths are kept. Behind a trunk that keeps them,
+    linear bounds prove less, and of large convolutions they take seconds an example.
+    """
+    known = {one.name for one in before}
+    if kind is TwoStageCertificate:
+        return CurvatureCertificate.name in known
+    large = before and any(affine.is_sparse for affine in before[0].network.affines)
+    return kind is LinearBoundCertificate and bool(large) and TwoStageCertificate.name in known

@@ -42,7 +42,7 @@ MODEL.define(
     "string",
     "method",
     "auto",
-    "Method of proof. auto takes the largest radius of all that apply: crc, crc_local, crown, lipschitz, quadratic, each of which can be named alone; interval, coap and smoothing are there to compare with.",
+    "Method of proof. auto takes the largest radius of all that apply: crc, crc_local, crown, lipschitz, quadratic, two_stage, each of which can be named alone; interval, coap and smoothing are there to compare with.",
 )
 MODEL.define(
     "string",

@@ -47,6 +47,12 @@ NETWORK.define(
     "Number of units of each hidden dense layer before the last one, which then carries its input along; default: none does.",
 )
 NETWORK.define(
+    "integer",
+    "trunk",
+    None,
+    "Number of convolutions in front of all these that keep lengths, 2 × 2 pixels a place; default: none.",
+)
+NETWORK.define(
     "list",
     "filters",
     None,

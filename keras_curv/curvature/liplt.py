@@ -85,34 +85,32 @@ def telescoped(
         else:
             total = total + activation.spread * factor * norm * lipschitz
             factor *= abs(activation.centre)
+            if factor == 0.0:  # as behind |·|: nothing is left of the products that follow
+                return total, product_of_norms
         norm = next(norms)
     return total + factor * norm, product_of_norms
 
 
-def pre_activation_lipschitz(network: Network) -> list[float]:
-    """ℓ_1, …, ℓ_{L−1}: Lipschitz constants, from above, of x ↦ z_1, …, z_{L−1}.
+def pre_activation_lipschitz(network: Network, count: int | None = None) -> list[float]:
+    """ℓ_1, …, ℓ_{L−1}, or the first `count`: Lipschitz constants, from above, of x ↦ z_1, z_2, ….
 
     Of a network that is asked about again, they are known.
     """
-    if network not in _known:
-        _known[network] = _pre_activation_lipschitz(network)
-    return list(_known[network])
-
-
-def _pre_activation_lipschitz(network: Network) -> list[float]:
-    found: list[float] = []
-    for terms in range(1, network.depth):
+    count = network.depth - 1 if count is None else count
+    found = _known.setdefault(network, [])
+    for terms in range(len(found) + 1, count + 1):
         products = products_behind(network.differentials[:terms], network.activations)
         norms = norms_of(products, lambda product: max(product.norm, LEAST_NORM))
         # fmin prefers the number where only one is one.
         bound = np.fmin(*telescoped(network.activations, norms, found))
         found.append(max(up(float(bound), 8 * terms), LEAST_NORM))
-    return found
+    return found[:count]
 
 
-def lipschitz_bounds(network: Network) -> list[float]:
-    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}, of a network of any depth."""
-    pairs = zip(network.activations, pre_activation_lipschitz(network), strict=True)
+def lipschitz_bounds(network: Network, count: int | None = None) -> list[float]:
+    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}, of a network of any depth; or of
+    the first `count`."""
+    pairs = zip(network.activations, pre_activation_lipschitz(network, count), strict=False)
     return [max(up(activation.steepest * bound), LEAST_NORM) for activation, bound in pairs]
 
 

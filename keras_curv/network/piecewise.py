@@ -86,6 +86,7 @@ def parametric(name: str) -> Activation | None:
 
 
 LEAKY_RELU = dataclasses.replace(leaky_relu(float(np.float32(0.2))), name="leaky_relu")
+ABS = dataclasses.replace(leaky_relu(-1.0), name="abs")
 RELU6 = dataclasses.replace(capped_relu(6.0), name="relu6")
 SELU = Activation(
     name="selu",
@@ -118,4 +119,4 @@ HARD_SILU = Activation(
     kinks=(-3.0, 3.0),
     piece_range=(0.0, _ULPS / 3.0),
 )
-PIECEWISE = (LEAKY_RELU, RELU6, SELU, HARD_SILU)
+PIECEWISE = (LEAKY_RELU, ABS, RELU6, SELU, HARD_SILU)

@@ -128,9 +128,29 @@ def pre_activation_errors(
         layers: one `LayerNorms` for each affine map, in order.
         activations: `a_0 = x, a_1, …` as computed, one for each map, `(n, width)`, float64.
     """
-    error = tf.zeros_like(activations[0][:, 0])
+    return _errors(layers, activations)[0]
+
+
+def activation_errors(
+    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Bounds of ‖â_I − a_I‖, ε_I in `margin_charge`, I = 0, 1, …; `(n,)` each.
+
+    Args:
+        layers: one `LayerNorms` for each affine map, in order.
+        activations: `a_0 = x, a_1, …` as computed, up to the one behind the last of these maps.
+    """
+    return [error * ROUNDING_SLACK for error in _errors(layers, activations)[1]]
+
+
+def _errors(
+    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Returns ζ_1, ζ_2, … and ε_0, ε_1, …, of as many activations as are given."""
+    errors = [tf.zeros_like(activations[0][:, 0])]
     pre_errors = []
     for index, layer in enumerate(layers):
+        error = errors[index]
         summed = gamma(layer.fan_in + 4)
         size = _norm(activations[index]) * (1.0 + summed)
         underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size + layer.magnitude)
@@ -142,12 +162,12 @@ def pre_activation_errors(
             + underflow
         )
         pre_errors.append(pre_error)
-        if index < len(layers) - 1:
+        if index < len(activations) - 1:
             out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
             out += layer.fan_out**0.5 * layer.floor
             ulps = 2.0 * ACTIVATION_ULPS * UNIT
-            error = layer.slope * pre_error + ulps * out + 1024.0 * layer.fan_out * TINY
-    return pre_errors
+            errors.append(layer.slope * pre_error + ulps * out + 1024.0 * layer.fan_out * TINY)
+    return pre_errors, errors
 
 
 def margin_charge(

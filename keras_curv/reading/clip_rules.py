@@ -55,7 +55,7 @@ def sparse_sigmoid(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
 
 
 def piecewise(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
-    """`Relu6`, `Selu` and `LeakyRelu`."""
+    """`Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
     _require_flow(value)
     if node.op == "LeakyRelu":
         return value.activated(f"leaky_relu({float(node.attr['alpha'].f)!r})")

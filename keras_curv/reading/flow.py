@@ -48,12 +48,13 @@ from keras_curv.reading.limits import (
     keep,
     require_at_most,
     require_shape,
+    roomy,
 )
 from keras_curv.reading.sources import Source
 from keras_curv.reading.sparse_ball import SparseBall
 from keras_curv.reading.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 
-_SPARSE_FROM = 2**22  # entries of a matrix that branches meet in, where few of them are stored
+_SPARSE_FROM = 2**22  # entries of a matrix of which few are stored, or beside large ones
 _FEW = 8  # of so many entries one
 _Matrix = TypeVar("_Matrix", Ball, SparseBall)
 
@@ -316,9 +317,8 @@ class Flow:
 
     def _sparse_product(self, kernel: Ball) -> SparseBall:
         rows = SparseBall.of(kernel)
-        if self.kernel is None:
+        if (before := self.kernel) is None:
             return self._of_base(rows.rounded(rows.terms + 1))
-        before = self.kernel
         return (SparseBall.of(before) if isinstance(before, Ball) else before) @ rows
 
     def _of_base(self, rows: _Matrix) -> _Matrix:
@@ -339,7 +339,7 @@ class Flow:
         flow = self._as_product()
         kernel, shift = flow.product, flow.shift
         entries = math.prod(kernel.shape)
-        dense = entries <= _dense_up_to()
+        dense = isinstance(kernel, Ball) or entries <= _dense_up_to()
         stored = entries if dense else flow.stored
         charge(LAYER + 8 * stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
         keep(stored)
@@ -386,7 +386,9 @@ def _better_sparse(entries: int, kernel: Ball) -> bool:
 
 
 def _dense_up_to() -> int:
-    return min(TENSOR_ENTRIES, sparse_affine.DENSE_UP_TO)
+    """Of how many entries the matrix of a convolution is dense: fewer once many are."""
+    most = TENSOR_ENTRIES if roomy() else _SPARSE_FROM
+    return min(most, sparse_affine.DENSE_UP_TO)
 
 
 def _require_finite(constant: Ball) -> None:

@@ -108,6 +108,12 @@ def keep(entries: int) -> None:
         require_at_most(spent[1], TOTAL_ENTRIES, what)
 
 
+def roomy() -> bool:
+    """Whether the matrices that are kept so far are at most a quarter of what may be."""
+    spent = _spent.get()
+    return spent is None or spent[1] <= TOTAL_ENTRIES // 4
+
+
 def require_at_most(number: int, limit: int, what: str) -> None:
     """InputError where there is more of it than its limit."""
     if number > limit:

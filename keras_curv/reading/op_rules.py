@@ -306,7 +306,7 @@ _rule("Mean")(convolution.mean)
 _rule("MaxPool", "MaxPoolV2")(pool_rules.max_pooled)
 _rule("Max")(pool_rules.largest_along)
 _rule("Clip")(clip_rules.clipped)
-_rule("Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
+_rule("Abs", "Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
 
 
 @_rule("PRelu")

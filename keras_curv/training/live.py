@@ -14,11 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.activations import SMOOTH, Activation, named_in_keras
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation, named_in_keras
 from keras_curv.network.network import FeedForward, Product
 from keras_curv.training.affine_layers import AFFINE, KEEPS_ENTRIES, AffineLayers, CarriedLayers
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
+from keras_curv.training.trunk import Trunk, absolute
 
 _layers = keras.layers
 _HALF = ("float16", "bfloat16")
@@ -77,10 +78,14 @@ class LiveNetwork:
             plain chain.
         activations: those that it may have, by name; all smooth ones by default.
         outputs: how many it has at least.
+        trunks: whether layers with kinks in front of smooth ones are a trunk.
 
     Attributes:
         clip: the `ClipInput` that the model begins with, None where it does not; the network is
             what comes after it.
+        trunk: the layers up to the last kink, if smooth ones follow and `trunks` is set; the
+            network is what comes after them.
+        layers: those of the network, as Keras has them.
 
     Raises:
         InputError: the model is not built, or has a layer, an activation or an output for
@@ -94,7 +99,11 @@ class LiveNetwork:
     """
 
     def __init__(
-        self, model: keras.Model, activations: Mapping[str, Activation] = SMOOTH, outputs: int = 2
+        self,
+        model: keras.Model,
+        activations: Mapping[str, Activation] = SMOOTH,
+        outputs: int = 2,
+        trunks: bool = False,
     ):
         inputs = getattr(model, "inputs", None)
         if not isinstance(model, keras.Model) or not inputs:
@@ -117,23 +126,13 @@ class LiveNetwork:
                 f"base must take floats. Received: {inputs[0].dtype} in {model.name!r}; "
                 "convert the data before"
             )
-        self.maps: list[AffineLayers | CarriedLayers] = []
-        self._activations: list[Activation] = []
-        shape, pending = self.input_shape, []
         self.clip, layers = _split_clip(_chain(model))
-        for layer in layers:
-            activation = _activation(layer, activations)
-            if not isinstance(layer, (_layers.Activation, Carry)):
-                pending.append(layer)
-            if activation is not None:
-                part = (
-                    CarriedLayers(pending, layer, shape)
-                    if isinstance(layer, Carry)
-                    else AffineLayers(pending, shape)
-                )
-                self.maps.append(part)
-                self._activations.append(part.activation(activation))
-                shape, pending = part.output_shape, []
+        self.trunk, self.layers = _split_trunk(layers, self.input_shape if trunks else None)
+        shape = self.input_shape if self.trunk is None else self.trunk.output_shape
+        parts, pending = _parts(self.layers, shape, activations)
+        self.maps: list[AffineLayers | CarriedLayers] = [part for part, _ in parts]
+        self._activations = [activation for _, activation in parts]
+        shape = self.maps[-1].output_shape if self.maps else shape
         if not any(isinstance(layer, AFFINE) for layer in pending):
             raise InputError(
                 f"base must return logits, but {model.name!r} ends with the activation "
@@ -164,7 +163,9 @@ class LiveNetwork:
         # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
         theirs = np.asarray(model(x, training=False), np.float32)
-        clipped = x if self.clip is None else np.asarray(self.clip(x))
+        entries = x if self.clip is None else np.asarray(self.clip(x))
+        if self.trunk is not None:
+            entries = np.asarray(self.trunk.features(entries, training=False), np.float32)
 
         def logits(flat: tf.Tensor) -> tf.Tensor:
             return self.now().logits(flat)
@@ -172,7 +173,7 @@ class LiveNetwork:
         if any(part.is_structured for part in self.maps):
             # In graph, where nothing makes a convolution's matrix that nothing asks for.
             logits = tf.function(logits, autograph=False)
-        ours = logits(tf.constant(clipped.reshape(len(x), -1)))
+        ours = logits(tf.constant(entries.reshape(len(x), -1)))
         half = any(layer.compute_dtype in _HALF for layer in _chain(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
         if not np.all(np.abs(ours.numpy() - theirs).max(axis=1) <= allowed):
@@ -205,6 +206,61 @@ def _split_clip(
     return first, [layer for layer in layers if layer is not first]
 
 
+def _split_trunk(
+    layers: list[keras.layers.Layer], shape: tuple[int, ...] | None
+) -> tuple[Trunk | None, list[keras.layers.Layer]]:
+    """Returns the layers up to the last kink, if there is one and smooth ones follow, and others.
+
+    Args:
+        layers: without a clip.
+        shape: of what goes in; None: there is to be no trunk.
+    """
+    if shape is None or any(isinstance(layer, Carry) for layer in layers):
+        return None, layers
+    bends = [(i, _known(layer, ACTIVATIONS)) for i, layer in enumerate(layers)]
+    kinks = [i for i, sigma in bends if sigma is not None and not sigma.smooth]
+    smooth = [i for i, sigma in bends if sigma is not None and sigma.smooth]
+    if not kinks or not smooth or max(smooth) < max(kinks):
+        return None, layers
+    first, others = layers[: max(kinks) + 1], layers[max(kinks) + 1 :]
+    parts, _ = _parts(first, shape, ACTIVATIONS)
+    return Trunk([(part, sigma.steepest) for part, sigma in parts], first), others
+
+
+def _parts(
+    layers: list[keras.layers.Layer], shape: tuple[int, ...], table: Mapping[str, Activation]
+) -> tuple[list[tuple[AffineLayers | CarriedLayers, Activation]], list[keras.layers.Layer]]:
+    """Returns the affine maps, each with the activation behind it, and the layers after the last.
+
+    Raises:
+        InputError: a layer has no rule; it is named.
+    """
+    parts: list[tuple[AffineLayers | CarriedLayers, Activation]] = []
+    pending: list[keras.layers.Layer] = []
+    for layer in layers:
+        activation = _activation(layer, table)
+        if not isinstance(layer, (_layers.Activation, Carry)):
+            pending.append(layer)
+        if activation is not None:
+            part = (
+                CarriedLayers(pending, layer, shape)
+                if isinstance(layer, Carry)
+                else AffineLayers(pending, shape)
+            )
+            parts.append((part, part.activation(activation)))
+            shape, pending = part.output_shape, []
+    return parts, pending
+
+
+def _known(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
+    """Returns the layer's activation, None where it has none or one that is not in the table."""
+    function = getattr(layer, "activation", None)
+    if function is absolute:
+        return table.get("abs")
+    known = (table[name] for name in table if function is getattr(keras.activations, name, 0))
+    return next(known, None)
+
+
 def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
     """Returns what the layer ends with, None where it is affine; refuses what has no rule."""
     known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation, Carry)
@@ -226,9 +282,9 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
     function = getattr(layer, "activation", None)
     if function is None or function is keras.activations.linear:
         return None
-    for name, activation in table.items():
-        if function is getattr(keras.activations, name, None):
-            return activation
+    activation = _known(layer, table)
+    if activation is not None:
+        return activation
     name = getattr(function, "__name__", str(function))
     hint = (
         "base must return logits: leave the softmax away"

@@ -32,17 +32,21 @@ class LogitsModel(keras.Model):
         target_kind: the class of that.
         activations: which ones the method has a theory for.
         clips: whether it has one for a base that begins with `ClipInput`.
+        trunks: whether it has one for layers with kinks in front of smooth ones.
         options: the constructor's other arguments, kept as attributes of these names.
     """
 
     activations: Mapping[str, Activation] = ACTIVATIONS
     target_kind: type[Targets] = Labels
     clips = False
+    trunks = False
     options: tuple[str, ...] = ()
 
     def __init__(self, base: keras.Model, **kwargs: Any):
         super().__init__(**kwargs)
-        self.live = LiveNetwork(base, self.activations, outputs=self.target_kind.fewest)
+        self.live = LiveNetwork(
+            base, self.activations, outputs=self.target_kind.fewest, trunks=self.trunks
+        )
         self.targets = self.target_kind(self.live.sizes[-1])
         if self.live.clip is not None and not self.clips:
             raise InputError(

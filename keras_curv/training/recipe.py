@@ -34,6 +34,7 @@ from keras_curv.training.rivals.crown_ibp import CROWNIBPModel
 from keras_curv.training.rivals.noise import NoiseModel
 from keras_curv.training.rivals.pgd import PGDModel
 from keras_curv.training.rivals.trades import TRADESModel
+from keras_curv.training.trunk import TRUNK, trunk_layers
 
 OPTIMIZERS = ("muon", "adam")
 _DEFAULT_RADIUS = 0.5
@@ -47,6 +48,7 @@ _LEAST = {
     "kernel_size": 1,
     "strides": 1,
     "pool": 1,
+    "trunk": 1,
 }
 _POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
 _MOST = dict(
@@ -65,6 +67,9 @@ class Recipe:
         width: units of each hidden dense layer; None: 256.
         carry: units of each hidden dense layer before the last one, which carries its input along
             (`Carry`); None: no layer carries, and all have `width`.
+        trunk: convolutions in front of all these that keep lengths, with |·| behind each (see
+            `trunk.py`): 2 × 2 pixels become the channels of one place, then kernels are 3 × 3.
+            Sizes of what follows are in these places. None: no trunk.
         filters: of convolutions before the dense layers, each with padding "same"; none by default.
         kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
         pool: side of the average pooling behind the last convolution, in places; None: no pooling.
@@ -121,6 +126,7 @@ class Recipe:
     layers: int = 2
     width: int | None = None
     carry: int | None = None
+    trunk: int | None = None
     filters: tuple[int, ...] | None = None
     kernel_size: int | None = None
     strides: int | None = None
@@ -245,15 +251,15 @@ class Recipe:
         clip = "input clipped to [0, 1], " if self.clip else ""
         if self.dead_zone:
             clip += f"dead zone {self.dead_zone:g}, "
+        trunk = f"trunk of {self.trunk}, " if self.trunk else ""
         width = f"{self.carry} that carry and {self.width}" if self.carry else self.width
         dense = clip + (f"{self.layers} × {width}" if self.layers > 1 else "logits")
         if not self.filters:
-            return f"{dense} {self.activation}"
+            return f"{trunk}{dense} {self.activation}"
         filters, size = " and ".join(map(str, self.filters)), self.kernel_size
         pool = f", pooled {self.pool} × {self.pool}" if self.pool else ""
-        return (
-            f"{filters} filters {size} × {size} / {self.strides}{pool}, {dense}, {self.activation}"
-        )
+        convolutions = f"{trunk}{filters} filters {size} × {size} / {self.strides}{pool}"
+        return f"{convolutions}, {dense}, {self.activation}"
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
         """Returns the base model: what the recipe has of it, in this order, and logits."""
@@ -275,7 +281,8 @@ class Recipe:
         clip = [ClipInput(dead_zone=self.dead_zone or 0.0, name="clip")] if self.clip else []
         flatten, logits = keras.layers.Flatten(), keras.layers.Dense(classes, name="logits")
         carried = [Carry(dense[i - 1], name=f"carry_{i}") for i in carrying]
-        hidden = [*clip, *convolutions, *pooling, flatten, *carried, *dense[len(carried) :]]
+        trunk = trunk_layers(self.trunk, input_shape) if self.trunk else []
+        hidden = [*clip, *trunk, *convolutions, *pooling, flatten, *carried, *dense[len(carried) :]]
         base = keras.Sequential(
             [keras.Input(input_shape), *hidden, logits],
             name=self.dataset,
@@ -334,7 +341,7 @@ class Recipe:
         return Muon(
             self.muon_rate,
             adam_lr_ratio=self.learning_rate / self.muon_rate,
-            exclude_layers=["logits"],
+            exclude_layers=["logits", TRUNK],  # an angle of a step at which the rest cannot follow
             rms_rate=None,
             weight_decay=None,
             adam_weight_decay=None,

@@ -82,6 +82,7 @@ OPTIONS = {
     "kernel_size": _of_convolutions(4),
     "strides": _of_convolutions(2),
     "pool": _of_convolutions(None),
+    "trunk": _of_losses(*CLIPPING),
     "dead_zone": Option(
         0.0, "inputs that are clipped: give clip", lambda recipe: recipe.clip, ("clip",)
     ),

@@ -32,6 +32,7 @@ from keras_curv.threats.threat import Threat
 from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.regularizer import CurvatureModel
 from keras_curv.training.threatened import Threatened
+from keras_curv.training.trunk import Behind, LipschitzEstimate, Moved, through
 
 
 class Pairs(NamedTuple):
@@ -100,6 +101,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
     """
 
     clips = True
+    trunks = True
     options = ("gamma", *BallModel.options, "attack_steps")
     certified_metric: keras.metrics.Mean | None = None
 
@@ -116,6 +118,13 @@ class WorstCaseModel(CurvatureModel, BallModel):
     ):
         super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
         self.threat = Threat.of(threat)
+        self.lipschitz = None if self.live.trunk is None else LipschitzEstimate(self.live.trunk)
+        if self.lipschitz is not None and not (self.threat.plain and self.live.clip is None):
+            clip = "" if self.live.clip is None else f" and {self.live.clip.name!r}"
+            raise InputError(
+                "training behind layers with kinks knows no threat and no clip of the input. "
+                f"Received: {self.threat}{clip}"
+            )
         if not self.threat.plain:
             if self.live.clip is not None:
                 raise InputError(
@@ -130,7 +139,26 @@ class WorstCaseModel(CurvatureModel, BallModel):
     def network(self) -> FeedForward:
         """Returns the network that is attacked: of u where there is a threat."""
         network = self.margin_network()
+        if self.lipschitz is not None:
+            return Behind(network, self.lipschitz.estimate())
         return network if self.threat.plain else Threatened(network, self.threat)
+
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """See `CurvatureModel`."""
+        if self.lipschitz is not None:
+            self.lipschitz.advance()
+        return super().train_step(data)
+
+    def call(self, x: Any, training: bool | None = None) -> tf.Tensor:
+        """Returns what the base returns, `(n, classes)`; at features that are `Moved`, too."""
+        if not isinstance(x, Moved):
+            return super().call(x, training)
+        assert self.lipschitz is not None
+        shape = self.lipschitz.trunk.output_shape
+        features = tf.cast(self.lipschitz.trunk.features(x.x, training), tf.float32)
+        offset = tf.reshape(x.offset, (-1, x.offset.shape[1], *shape))
+        points = features[:, None] + self.lipschitz.estimate() * offset
+        return through(self.live.layers, tf.reshape(points, (-1, *shape)), training)
 
     def margin_network(self) -> FeedForward:
         """Returns the network of x whose logits make the margins."""
@@ -139,6 +167,10 @@ class WorstCaseModel(CurvatureModel, BallModel):
     def start(self, x: tf.Tensor) -> Start:
         """Returns where attacks on inputs begin, `(n, …)`."""
         network, layer = self.network(), self.live.clip
+        if isinstance(network, Behind):
+            assert self.lipschitz is not None
+            features = flattened(self.lipschitz.trunk.features(x, training=False), network.dim)
+            return Start(network, features / network.lipschitz, None)
         point, reach = flattened(x, network.dim), None
         if isinstance(network, Threatened):
             point = network.coordinates(point)
@@ -162,8 +194,10 @@ class WorstCaseModel(CurvatureModel, BallModel):
             )
         return worst, minus_m
 
-    def inputs(self, start: Start, points: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-        """Returns attacked points as the base takes them, `(n·k, …)`, of the shape of others."""
+    def inputs(self, start: Start, points: tf.Tensor, like: tf.Tensor) -> Any:
+        """Returns attacked points as `call` takes them: `(n·k, …)`, of the shape of others."""
+        if isinstance(start.network, Behind):
+            return Moved(like, points - start.point[:, None])
         if isinstance(start.network, Threatened):
             points = start.network.inputs(points)
         points = tf.reshape(points, tf.concat([[-1], tf.shape(like)[1:]], axis=0))

@@ -313,6 +313,26 @@ def test_a_model_for_cifar_is_read_and_certified_in_bounded_memory(cifar_size, r
     assert_not_broken(certifier.served.network, x, found, steps=5)
 
 
+def test_many_convolutions_that_would_be_dense_one_by_one(tmp_path, rng):
+    """Each matrix has 9 million entries, of which there is room for two."""
+    layers = [
+        L.Conv2D(12, 2, 2, activation=tf.abs),
+        *(L.Conv2D(12, 3, padding="same", activation=tf.abs) for _ in range(4)),
+        L.AveragePooling2D(4),
+        L.Flatten(),
+        L.Dense(3),
+    ]
+    model = randomised(keras.Sequential([keras.Input((32, 32, 3)), *layers]), rng)
+    model.export(tmp_path / "model", verbose=False)
+    network = saved_model.read(tmp_path / "model").network
+    assert [affine.is_sparse for affine in network.affines] == [False, *[True] * 4, False]
+    x = rng.uniform(0.0, 1.0, (3, 32, 32, 3)).astype(np.float32)
+    np.testing.assert_allclose(network.logits(rows(x)), model(x), rtol=1e-4, atol=1e-4)
+    first = network.affines[1]
+    one = first.kernel.toarray()
+    assert np.linalg.norm(one, 2) <= first.norm <= 1.04 * np.linalg.norm(one, 2)
+
+
 # What is refused
 
 

@@ -43,7 +43,7 @@ def _loop(x, net):
 UNREADABLE = {  # name: body, words of the message
     "exp": (lambda x, n: tf.exp(x @ n.w) @ n.v, ["Exp"]),
     "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
-    "absolute": (lambda x, n: tf.abs(x @ n.w) @ n.v, ["Abs"]),
+    "sign": (lambda x, n: tf.sign(x @ n.w) @ n.v, ["Sign"]),
     "max pooling": (
         lambda x, n: tf.reshape(tf.raw_ops.MaxPoolV2(**_pooled(x)), (-1, 4)) @ n.w,
         ["MaxPoolV2", "attributes"],

@@ -55,6 +55,7 @@ KERAS = {
         *(lambda: L.Dense(4), lambda: L.LeakyReLU(1.5)),
     ),
     "leaky_relu, negative": _with(lambda z: tf.nn.leaky_relu(z, -0.4)),
+    "abs": _with(tf.abs),
     "relu6": _with("relu6"),
     "ReLU up to 2.5": _of((5,), lambda: L.Dense(6), lambda: L.ReLU(max_value=2.5)),
     "ReLU with a slope": _of((5,), lambda: L.Dense(6), lambda: L.ReLU(negative_slope=0.2)),

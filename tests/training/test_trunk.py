@@ -1,0 +1,167 @@
+"""Training behind a trunk: its loss is the dual value there, its metric what a certificate says."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_curv import Certifier, ClipInput, CRTModel, InputError, Threat, data
+from keras_curv.certificates.two_stage import TwoStageCertificate
+from keras_curv.numerics.spectral import spectral_norm_bound
+from keras_curv.reading.saved_model import read
+from keras_curv.training.affine_layers import AffineLayers
+from keras_curv.training.recipe import Recipe
+from keras_curv.training.rivals.pgd import PGDModel
+from keras_curv.training.trunk import Orthogonal, absolute, taps, trunk_layers
+
+L = keras.layers
+IMAGE = (6, 6, 2)
+
+
+def _base(*first, classes=3):
+    keras.utils.set_random_seed(3)
+    last = [L.Conv2D(5, 2, activation="sparse_plus"), L.Flatten(), L.Dense(classes)]
+    return keras.Sequential([keras.Input(IMAGE), *first, *last])
+
+
+def _data(count=24):
+    rng = np.random.default_rng(0)
+    return rng.random((count, *IMAGE)).astype(np.float32), np.arange(count) % 3
+
+
+def _loss(model, x, y):
+    for _ in range(30):
+        model.lipschitz.advance()
+        model.curvature.advance(model.network())
+    points, attacked, _ = model.prepared((x, y), True)
+    return model.step_loss(points, attacked, model(points, training=True), None, True)
+
+
+def test_the_gradient_is_that_of_the_loss():
+    """Through the features, L and κ, by differences of the loss, its attack and all norms anew."""
+    scaled = L.Conv2D(8, 2, 2, activation="relu")  # of no norm in particular
+    model = CRTModel(_base(scaled, *trunk_layers(2, (3, 3, 2))[1:]), 0.2, attack_steps=8)
+    model.compile("sgd")
+    x, y = _data()
+    for _ in range(2):
+        _loss(model, x, y)
+    variables = model.trainable_variables
+    assert len(variables) == 8 and "conv" in variables[0].path
+    _loss(model, x, y)
+    points, attacked, _ = model.prepared((x, y), True)
+    with tf.GradientTape() as tape:
+        loss = model.step_loss(points, attacked, model(points, training=True), None, True)
+    gradients = tape.gradient(loss, [v.value for v in variables])
+    rng, step = np.random.default_rng(1), 3e-3
+    for variable, gradient in zip(variables, gradients, strict=True):
+        direction = rng.standard_normal(variable.shape).astype(np.float32)
+        direction /= np.linalg.norm(direction)
+        here = variable.numpy()
+        ends = []
+        for sign in (1, -1):
+            variable.assign(here + sign * step * direction)
+            ends.append(float(_loss(model, x, y)))
+        variable.assign(here)
+        difference = (ends[0] - ends[1]) / (2 * step)
+        assert np.sum(gradient.numpy() * direction) == pytest.approx(difference, rel=0.05, abs=1e-3)
+
+
+def test_the_metric_is_what_is_certified(tmp_path):
+    """On digits, trained for a minute at most; each estimate is near the bound."""
+    x, y = data.load_all("digits", "train")
+    unseen, labels = data.load_all("digits", "test")
+    recipe = Recipe(
+        trunk=2, filters=(16,), kernel_size=2, strides=1, layers=1, radius=0.3, ramp=0.5
+    )
+    recipe = recipe.__class__(**{**vars(recipe), "activation": "sparse_plus", "epochs": 12})
+    keras.utils.set_random_seed(0)
+    base = recipe.build(x.shape[1:], 10)
+    model = recipe.model(base, 6)
+    model.fit(x, y, epochs=12, batch_size=250, verbose=0)
+    seen = model.evaluate(unseen, labels, verbose=0, return_dict=True)
+    base.export(tmp_path / "model", verbose=False)
+    certifier = Certifier(str(tmp_path / "model"))
+    result = certifier.certify_all(unseen, labels)
+    assert seen["clean_accuracy"] == pytest.approx(np.mean(result.prediction == labels), abs=0.005)
+    assert set(result.method) <= {"two_stage", "crown", ""}
+    two_stage = Certifier(str(tmp_path / "model"), method="two_stage")
+    certified = np.mean(two_stage.certify_all(unseen, labels).radius > 0.3)
+    assert 0.3 < certified == pytest.approx(seen["certified"], abs=0.03)
+    lipschitz = two_stage.method.lipschitz
+    assert 0.95 < lipschitz < 1.0 + 1e-4
+    assert float(model.lipschitz.estimate()) == pytest.approx(lipschitz, rel=0.02)
+
+
+def test_the_estimate_is_that_of_the_certificate(tmp_path):
+    layers = [
+        L.Conv2D(6, 3, padding="same", activation=absolute),
+        L.AveragePooling2D(2),
+        L.BatchNormalization(),
+        L.Conv2D(4, 2, activation="leaky_relu"),
+    ]
+    base = _base(*layers)
+    model = CRTModel(base, 0.1)
+    model.compile("adam")
+    for _ in range(40):
+        model.lipschitz.advance()
+    base.export(tmp_path / "model", verbose=False)
+    certificate = TwoStageCertificate(read(str(tmp_path / "model")).network)
+    assert certificate.trunk_depth == 2
+    # LipLT is below the product of norms, where a slope's range is not centred at 0.
+    norms = [affine.norm for affine in certificate.network.affines[:2]]
+    assert float(model.lipschitz.estimate()) == pytest.approx(np.prod(norms), rel=5e-3)
+    assert certificate.lipschitz <= np.prod(norms) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("channels", [4, 12])
+def test_kernels_stay_orthogonal(channels):
+    rng = np.random.default_rng(0)
+    for shifts, shape in (
+        (False, (2, 2, channels // 4, channels)),
+        (True, (3, 3, channels, channels)),
+    ):
+        constraint = Orthogonal(shifts)
+        kernel = 0.03 * rng.standard_normal(shape).astype(np.float32)
+        first = trunk_layers(1 + shifts, (8, 8, channels // 4))[-1].kernel.numpy()
+        moved = constraint(first + kernel * (taps(shape) if shifts else 1.0)).numpy()
+        matrix = (moved.sum(axis=(0, 1)) if shifts else moved).reshape(-1, channels)
+        np.testing.assert_allclose(matrix.T @ matrix, np.eye(channels), atol=1e-5)
+        assert np.abs(moved - first).max() > 0.01
+        strides = 1 if shifts else 2
+        layer = L.Conv2D(channels, shape[0], strides, "same")
+        layer.build((None, 8, 8, shape[2]))
+        layer.kernel.assign(moved)
+        dense = AffineLayers([layer], (8, 8, shape[2])).weights()[0].numpy()
+        assert spectral_norm_bound(dense) <= 1.0 + 1e-5
+        if shifts:
+            assert np.all(moved * (1.0 - taps(shape)) == 0.0)
+        again = Orthogonal.from_config(constraint.get_config())(first + kernel)
+        np.testing.assert_array_equal(again, constraint(first + kernel))
+
+
+def test_a_saved_model_goes_on_as_if_nothing_had_been(tmp_path):
+    x, y = _data()
+    model = CRTModel(_base(*trunk_layers(2, IMAGE)), 0.2)
+    model.compile("adam")
+    model.fit(x, y, epochs=2, shuffle=False, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    histories = [m.fit(x, y, shuffle=False, verbose=0).history for m in (model, loaded)]
+    assert histories[0] == histories[1]
+    assert float(loaded.lipschitz.estimate()) == float(model.lipschitz.estimate())
+
+
+def test_who_has_no_theory_for_a_trunk_says_so():
+    dense = [L.Flatten(), L.Dense(5, "relu"), L.Dense(3)]
+    with pytest.raises(InputError, match="activation 'relu'"):
+        CRTModel(keras.Sequential([keras.Input(IMAGE), *dense]), 0.1)
+    trunk = trunk_layers(2, IMAGE)
+    assert PGDModel(_base(*trunk), 0.1).live.trunk is None  # of any activations
+    with pytest.raises(InputError, match="knows no threat and no clip"):
+        CRTModel(_base(*trunk), 0.1, threat=Threat(low=0.0, high=1.0))
+    with pytest.raises(InputError, match="knows no threat and no clip"):
+        CRTModel(_base(ClipInput(), *trunk), 0.1)
+    with pytest.raises(InputError, match="a trunk is for images"):
+        Recipe(trunk=1).build((4,), 3)
+    with pytest.raises(InputError, match="trunk is for the loss certified, crt"):
+        Recipe(trunk=1, loss="plain")
