@@ -210,7 +210,7 @@ def choose_method(
     # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
     order = _SEARCH_FIRST if tolerance and not decide else _FROM_CHEAP_TO_DEAR
     for kind in order:
-        if _in_vain(kind, methods):
+        if _in_vain(kind, methods, tolerance):
             continue
         try:
             methods.append(kinds[kind.name](network, served_error))
@@ -221,14 +221,16 @@ def choose_method(
     return BestOf(methods, tolerance=tolerance, decide=decide)
 
 
-def _in_vain(kind: type[Method], before: Sequence[Method]) -> bool:
-    """Whether "auto" leaves a method out, as one of those before it is better.
+def _in_vain(kind: type[Method], before: Sequence[Method], tolerance: float) -> bool:
+    """Whether "auto" leaves a method out, as one of those before it proves more.
 
-    Behind a clip, curvature knows more than that lengths are kept. Behind a trunk that keeps them,
-    linear bounds prove less, and of large convolutions they take seconds an example.
+    Behind a clip, curvature knows more than that the clip keeps lengths. Behind a trunk that keeps
+    them, linear bounds seldom prove as much, and of large convolutions they take seconds an
+    example; with a tolerance of 0 they are asked even so.
     """
     known = {one.name for one in before}
     if kind is TwoStageCertificate:
         return CurvatureCertificate.name in known
-    large = before and any(affine.is_sparse for affine in before[0].network.affines)
-    return kind is LinearBoundCertificate and bool(large) and TwoStageCertificate.name in known
+    if kind is not LinearBoundCertificate or TwoStageCertificate.name not in known:
+        return False
+    return bool(tolerance) and any(affine.is_sparse for affine in before[0].network.affines)

@@ -89,7 +89,7 @@ class TwoStageCertificate(Method):
         if not np.isfinite(self.lipschitz):
             raise InputError("two_stage: the trunk's Lipschitz constant is infinite, or overflows")
         head = Network(network.affines[depth:], network.activations[depth:])
-        decided = [up(self.lipschitz * radius * (1.0 + 1e-9)) for radius in decide]
+        decided = [up(self.lipschitz * radius * (1.0 + 1e-6)) for radius in decide]  # E, too
         self._curved = CurvatureCertificate(head, decide=decided)
         self._norms = network.layer_norms[:depth]
 
@@ -105,9 +105,10 @@ class TwoStageCertificate(Method):
         x = np.asarray(x, np.float64)
         features, error = (part.numpy() for part in self._features(tf.constant(x)))
         found = self._curved.certify_pairs(features, label, rivals)
-        with np.errstate(all="ignore"):  # what is not finite proves nothing
+        with np.errstate(all="ignore"):  # NaN proves nothing, nor does more than all numbers
             radius = (found.radius - error[:, None]) / self.lipschitz * (1.0 - gamma(8))
-        radius = np.where(radius > 0.0, np.minimum(radius, np.finfo(np.float64).max), 0.0)
+        most = np.where(np.isinf(found.radius), np.inf, np.finfo(np.float64).max)
+        radius = np.where(radius > 0.0, np.minimum(radius, most), 0.0)
         gradients = found.gradient_evaluations + 1
         sighting = self._sighting(x, np.asarray(label), np.asarray(rivals), radius)
         return PairCertificates(np.maximum(known, radius), gradients, sighting=sighting)

@@ -165,7 +165,7 @@ class LiveNetwork:
         theirs = np.asarray(model(x, training=False), np.float32)
         entries = x if self.clip is None else np.asarray(self.clip(x))
         if self.trunk is not None:
-            entries = np.asarray(self.trunk.features(entries, training=False), np.float32)
+            entries = np.asarray(self.trunk.features(entries), np.float32)
 
         def logits(flat: tf.Tensor) -> tf.Tensor:
             return self.now().logits(flat)

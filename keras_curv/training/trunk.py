@@ -24,6 +24,7 @@ from keras_curv.training.affine_layers import AffineLayers, CarriedLayers
 
 TRUNK = "trunk"  # what the names of the layers begin with
 _STEPS = 4  # of Newton–Schulz; an error e becomes ¾e²
+_LEAST = 1e-12  # of a squared norm: there is a gradient, and what to divide by
 _VECTORS = 4  # of each map: the largest singular values of one that keeps norms are many
 
 
@@ -158,17 +159,18 @@ class Trunk:
         self.layers = [one for one in layers if not isinstance(one, keras.layers.InputLayer)]
         self.output_shape = self.maps[-1].output_shape
 
-    def features(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    def features(self, x: tf.Tensor) -> tf.Tensor:
         """Returns φ(x), `(n, *output_shape)`."""
-        return through(self.layers, x, training)
+        return through(self.layers, x)
 
 
-def through(
-    layers: Sequence[keras.layers.Layer], x: tf.Tensor, training: bool | None = None
-) -> tf.Tensor:
-    """Returns what these layers make of x, one after the other."""
+def through(layers: Sequence[keras.layers.Layer], x: tf.Tensor) -> tf.Tensor:
+    """Returns what these layers make of x, one after the other.
+
+    Inside of a model's `call` they are in its mode, as Keras hands that on; elsewhere at inference.
+    """
     for layer in layers:
-        x = layer(x, training=training) if layer._call_has_training_arg else layer(x)
+        x = layer(x)
     return x
 
 
@@ -218,7 +220,8 @@ class LipschitzEstimate(keras.layers.Layer):
         vectors = self._iterated(tf.where(self.steps > 0, 0, self.start_iterations))
         total = tf.constant(1.0)
         for part, slope, vector in zip(self.trunk.maps, self.trunk.slopes, vectors, strict=True):
-            total *= slope * tf.reduce_max(tf.norm(part.product(vector), axis=-1))
+            squares = tf.reduce_sum(tf.square(part.product(vector)), axis=-1)
+            total *= slope * tf.sqrt(tf.reduce_max(squares) + _LEAST)
         return total
 
     def _iterated(self, iterations: tf.Tensor) -> list[tf.Tensor]:

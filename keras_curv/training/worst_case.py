@@ -155,10 +155,10 @@ class WorstCaseModel(CurvatureModel, BallModel):
             return super().call(x, training)
         assert self.lipschitz is not None
         shape = self.lipschitz.trunk.output_shape
-        features = tf.cast(self.lipschitz.trunk.features(x.x, training), tf.float32)
+        features = tf.cast(self.lipschitz.trunk.features(x.x), tf.float32)
         offset = tf.reshape(x.offset, (-1, x.offset.shape[1], *shape))
         points = features[:, None] + self.lipschitz.estimate() * offset
-        return through(self.live.layers, tf.reshape(points, (-1, *shape)), training)
+        return through(self.live.layers, tf.reshape(points, (-1, *shape)))
 
     def margin_network(self) -> FeedForward:
         """Returns the network of x whose logits make the margins."""
@@ -169,7 +169,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
         network, layer = self.network(), self.live.clip
         if isinstance(network, Behind):
             assert self.lipschitz is not None
-            features = flattened(self.lipschitz.trunk.features(x, training=False), network.dim)
+            features = flattened(self.lipschitz.trunk.features(x), network.dim)
             return Start(network, features / network.lipschitz, None)
         point, reach = flattened(x, network.dim), None
         if isinstance(network, Threatened):

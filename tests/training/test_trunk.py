@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import Certifier, ClipInput, CRTModel, InputError, Threat, data
+from keras_curv import Certifier, ClipInput, CRTModel, CRTRegressor, InputError, Threat, data
 from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.numerics.spectral import spectral_norm_bound
 from keras_curv.reading.saved_model import read
@@ -137,6 +137,30 @@ def test_kernels_stay_orthogonal(channels):
             assert np.all(moved * (1.0 - taps(shape)) == 0.0)
         again = Orthogonal.from_config(constraint.get_config())(first + kernel)
         np.testing.assert_array_equal(again, constraint(first + kernel))
+
+
+def test_dropout_acts_on_attacked_points_alone():
+    """A step's own mode reaches the layers in front of the features, and those behind them."""
+    x, y = _data()
+    for place in range(2):
+        layers = trunk_layers(2, IMAGE)
+        layers.insert(1 + place, L.Dropout(0.9))
+        model = CRTModel(_base(*layers), 0.2)
+        model.compile("adam")
+        points, _, _ = model.prepared((x, y), True)
+        again, _, _ = model.prepared((x, y), True)
+        np.testing.assert_array_equal(points.offset, again.offset)
+        plain, dropped = model(points, training=False), model(points, training=True)
+        assert np.abs(plain - dropped).max() > 1e-3
+        np.testing.assert_array_equal(plain, model(points))
+
+
+def test_numbers_are_trained_behind_a_trunk():
+    x, y = _data()
+    model = CRTRegressor(_base(*trunk_layers(1, IMAGE), classes=1), 0.1, property="interval:0.5")
+    model.compile("adam", loss="mse")
+    losses = model.fit(x, y.astype(np.float32), epochs=30, verbose=0).history["loss"]
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_a_saved_model_goes_on_as_if_nothing_had_been(tmp_path):
