@@ -7,7 +7,8 @@ that they read and d_p their part of d,
     W diag(d) Wᵀ = Σ_p S_pᵀ (U_p diag(d_p) U_pᵀ) S_p,
 
 a sum of small dense products, scattered into a matrix whose side is the number of inputs. Then the
-proof is that of `spectral.py`.
+proof is that of `spectral.py`. Where places have the same U and d, as those of a convolution that
+are pooled together have, the product is formed once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import scipy.sparse.linalg
 from keras_curv.numerics.rounding import gamma, up
 from keras_curv.numerics.spectral import symmetric_eigenvalue_bound
 
+_FORMED = 64  # products that are kept at a time
 _LANCZOS_FROM = 64  # sides below which there is nothing to gain by a guess
 
 
@@ -34,11 +36,13 @@ class _Group(NamedTuple):
         rows: `(s,)`.
         columns: `(k,)`.
         values: `(s, k)`, scaled to at most 1.
+        kind: which values these are: the same for the same ones.
     """
 
     rows: np.ndarray
     columns: np.ndarray
     values: np.ndarray
+    kind: int
 
 
 class ColumnGroups:
@@ -67,13 +71,16 @@ class ColumnGroups:
         same: dict[bytes, list[int]] = {}
         for column, (start, stop) in enumerate(itertools.pairwise(by_column.indptr)):
             same.setdefault(by_column.indices[start:stop].tobytes(), []).append(column)
-        self._groups = []
+        self._groups: list[_Group] = []
+        kinds: dict[bytes, _Group] = {}
         for listed in same.values():
             columns = np.array(listed)
             starts = by_column.indptr[columns]
             rows = by_column.indices[starts[0] : by_column.indptr[columns[0] + 1]]
             values = data[starts[None, :] + np.arange(len(rows))[:, None]]
-            self._groups.append(_Group(rows, columns, values))
+            group = _Group(rows, columns, values, len(kinds))
+            like = kinds.setdefault(values.tobytes() + b"%d" % len(rows), group)
+            self._groups.append(group._replace(values=like.values, kind=like.kind))
         self.work = sum(group.values.size * len(group.rows) for group in self._groups)
 
     def largest_eigenvalue_bound(self, diagonal: np.ndarray) -> float:
@@ -85,16 +92,23 @@ class ColumnGroups:
         power = math.frexp(diagonal.max(initial=0.0))[1]
         root = np.sqrt(np.ldexp(diagonal, -power))
         matrix, size, terms = np.zeros((self.side, self.side)), 0.0, len(self._groups)
-        for rows, columns, values in self._groups:
-            scaled = values * root[columns]
-            matrix[np.ix_(rows, rows)] += scaled @ scaled.T
-            size += float(np.sum(scaled * scaled))  # Σ d_i ‖W_i‖²
+        formed: dict[tuple[int, bytes], tuple[np.ndarray, float]] = {}
+        for rows, columns, values, kind in self._groups:
+            of = kind, root[columns].tobytes()
+            if of not in formed:
+                if len(formed) == _FORMED:
+                    formed.clear()
+                scaled = values * root[columns]
+                formed[of] = scaled @ scaled.T, float(np.sum(scaled * scaled))
+            product, trace = formed[of]
+            matrix[np.ix_(rows, rows)] += product
+            size += trace  # Σ d_i ‖W_i‖²
         terms += max(len(group.columns) for group in self._groups)
         # Each entry is a sum of products in some order, off by at most γ Σ d_k |W_ik| |W_jk|, and
         # the norm of the matrix of these sums is at most its trace.
-        formed = gamma(terms + 8) * up(size, self._count + self.side)
+        rounding = gamma(terms + 8) * up(size, self._count + self.side)
         underflow = self.side * self._count * (terms + 4.0) * 2.0**-1020
-        bound = up(symmetric_eigenvalue_bound(matrix, _guess(matrix)) + formed + underflow)
+        bound = up(symmetric_eigenvalue_bound(matrix, _guess(matrix)) + rounding + underflow)
         try:
             return math.nextafter(math.ldexp(bound, 2 * self._power + power), math.inf)
         except OverflowError:

@@ -19,10 +19,14 @@ def _convolution(side: int, size: int, filters: int, seed: int) -> scipy.sparse.
     return scipy.sparse.csr_array(matrix.reshape(side * side, -1))
 
 
+@pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_of_a_convolution_it_is_the_bound_of_the_dense_matrix(seed):
-    kernel = _convolution(10, 3, 5, seed)
-    diagonal = np.maximum(np.random.default_rng(seed).standard_normal(kernel.shape[1]), 0.0)
+def test_of_a_convolution_it_is_the_bound_of_the_dense_matrix(seed, pooled):
+    """Of 100 places; pooled, 25 of them at a time have one diagonal, and share a product."""
+    kernel = _convolution(12, 3, 5, seed)
+    diagonal = np.random.default_rng(seed).standard_normal((2, 5, 2, 5, 5))
+    diagonal = diagonal[:, :1, :, :1] if pooled else diagonal
+    diagonal = np.maximum(np.broadcast_to(diagonal, (2, 5, 2, 5, 5)).reshape(-1), 0.0)
     dense = kernel.toarray()
     exact = np.linalg.eigvalsh(dense @ (diagonal[:, None] * dense.T))[-1]
     bound = ColumnGroups(kernel).largest_eigenvalue_bound(diagonal)
