@@ -46,6 +46,13 @@ def test_columns_of_any_pattern_are_covered(density):
     assert exact - 1e-12 <= bound <= exact * (1.0 + 1e-8) + 1e-100
 
 
+def test_other_weights_are_another_product():
+    blocks = [np.eye(3), 2.0 * np.eye(3), np.ones((2, 3)), np.ones((3, 2))]
+    kernel = scipy.sparse.csr_array(scipy.sparse.block_diag(blocks))
+    bound = ColumnGroups(kernel).largest_eigenvalue_bound(np.ones(kernel.shape[1]))
+    assert bound == pytest.approx(6.0, rel=1e-9)
+
+
 @pytest.mark.parametrize("scale", [1e-145, 1e-80, 1.0, 1e80, 1e150])
 def test_scales_with_the_square_of_the_weights(scale):
     kernel, diagonal = _convolution(6, 3, 2, 0), np.linspace(0.0, 1.0, 32)
