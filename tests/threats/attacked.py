@@ -7,10 +7,14 @@ from keras_curv.certificates.best_of import METHODS, choose_method
 from keras_curv.network.network import Network, Scores
 from keras_curv.threats.property import ARGMAX
 
-METHODS_AND_SIGMAS = [
-    (method, "relu" if method in ("quadratic", "coap") else "tanh") for method in METHODS
-]
+SIGMAS = {"quadratic": "relu", "coap": "relu", "two_stage": ("relu", "tanh")}
+METHODS_AND_SIGMAS = [(method, SIGMAS.get(method, "tanh")) for method in METHODS]
 GRID = 81
+
+
+def sizes(dim, activation):
+    """Of a network of three classes, with a hidden layer for each activation."""
+    return (dim, 9, 3) if isinstance(activation, str) else (dim, 9, 8, 3)
 
 
 def model_of(network, head=None):

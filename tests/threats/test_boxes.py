@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_threat, scores
+from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_threat, scores, sizes
 
 from keras_curv import Property, Threat, certify
 from keras_curv.attacks.closest import closest_points
@@ -53,7 +53,7 @@ CASES = [
 
 @pytest.mark.parametrize("method, activation, threat", CASES)
 def test_no_class_changes_inside(method, activation, threat, rng, random_network):
-    network = float32_network(rng, random_network, (2, 9, 3), activation)
+    network = float32_network(rng, random_network, sizes(2, activation), activation)
     x = drawn_inside(rng, 9, 2)
     found = of_threat(network, threat, method)(x)
     for one, radius, label in zip(x, found.radius, found.prediction, strict=True):

@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from attacked import METHODS_AND_SIGMAS, float32_network, model_of, scores
+from attacked import METHODS_AND_SIGMAS, float32_network, model_of, scores, sizes
 from scripts import call
 
 from keras_curv import InputError, Threat, certify
@@ -31,7 +31,7 @@ def octahedron(dim, rng, count=20_000):
 @pytest.mark.parametrize("dim", [2, 5])
 @pytest.mark.parametrize(("method", "activation"), METHODS_AND_SIGMAS)
 def test_no_class_changes_within_the_budget(method, activation, dim, rng, random_network):
-    network = float32_network(rng, random_network, (dim, 9, 3), activation)
+    network = float32_network(rng, random_network, sizes(dim, activation), activation)
     model, x = model_of(network), rng.standard_normal((8, dim)).astype(np.float32)
     found = certify(model, x, threat=L1, method=method)
     plain = certify(model, x, method=method)

@@ -26,6 +26,7 @@ CASES = [
     ("interval", "relu", (9, 7, 4)),
     ("quadratic", "relu", (9, 4)),
     ("coap", "relu", (9, 7, 4)),
+    ("two_stage", ("relu", "tanh"), (9, 7, 4)),
     ("auto", "softplus", (9, 4)),
 ]
 

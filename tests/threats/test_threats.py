@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_threat, scores
+from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_threat, scores, sizes
 
 from keras_curv import InputError, Property, Status, Threat, certify
 from keras_curv.certificates.best_of import choose_method
@@ -13,7 +13,7 @@ FIELDS = "prediction", "nearest_rival", "status", "radius"
 
 @pytest.mark.parametrize("method, activation", METHODS_AND_SIGMAS)
 def test_weights_are_those_of_the_first_kernel(method, activation, rng, random_network):
-    network = float32_network(rng, random_network, (4, 9, 3), activation)
+    network = float32_network(rng, random_network, sizes(4, activation), activation)
     scale, x = np.array([0.3, 1.0, 2.7, 0.5]), rng.standard_normal((6, 4))
     kernels = [affine.kernel for affine in network.affines]
     kernels[0] = scale[:, None] * kernels[0]
@@ -74,7 +74,7 @@ CASES = [
 
 @pytest.mark.parametrize("method, activation, threat, basis", CASES)
 def test_no_class_changes_inside(method, activation, threat, basis, rng, random_network):
-    network = float32_network(rng, random_network, (2, 9, 3), activation)
+    network = float32_network(rng, random_network, sizes(2, activation), activation)
     x = rng.standard_normal((6, 2))
     found = of_threat(network, threat, method)(x)
     assert (found.radius > 0.0).all()
