@@ -72,7 +72,6 @@ KERAS = {
         _of(lambda x: FunctionLayer(lambda z: z - tf.reduce_max(z, axis=0))(x)),
         "op Max",
     ),
-    "largest magnitude": (_of(lambda x: FunctionLayer(tf.abs)(x)), "op Abs"),
     "loop": (
         _of(
             lambda x: FunctionLayer(lambda z: tf.while_loop(lambda i, _: i < 3, _step, (0, z))[1])(
