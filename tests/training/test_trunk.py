@@ -68,7 +68,8 @@ def test_the_gradient_is_that_of_the_loss():
             ends.append(float(_loss(model, x, y)))
         variable.assign(here)
         difference = (ends[0] - ends[1]) / (2 * step)
-        assert np.sum(gradient.numpy() * direction) == pytest.approx(difference, rel=0.05, abs=1e-3)
+        slope, size = np.sum(gradient.numpy() * direction), float(np.linalg.norm(gradient))
+        assert slope == pytest.approx(difference, rel=0.02, abs=0.02 * size)  # kinks are crossed
 
 
 def test_the_metric_is_what_is_certified(tmp_path):
