@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_curv import data
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
 from keras_curv.files import (
@@ -150,6 +151,8 @@ def train(
 
 def _proof(recipe: Recipe) -> tuple[str, int | None]:
     """Returns the method that certifies the result, and on how many examples; None: all."""
+    if recipe.trunk:
+        return TwoStageCertificate.name, None
     if recipe.activation in SMOOTH and recipe.loss not in ("crown_ibp", "coap"):
         return CurvatureCertificate.name, None
     return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(recipe.layers, _LINEAR_BOUNDS[3])

@@ -142,6 +142,14 @@ def test_convolutions(tmp_path):
     assert Recipe(**json.loads((tmp_path / "model" / "recipe.json").read_text())) == chosen
 
 
+def test_what_is_trained_behind_a_trunk_is_certified_in_two_stages(tmp_path):
+    options = {"filters": (3,), "strides": 1, "kernel_size": 2, "epochs": 1, "jit": False}
+    chosen = Recipe(trunk=1, layers=1, activation="sparse_plus", **options)
+    summary = training_run.train(chosen, str(tmp_path / "model"), limit=20)
+    assert summary["method"] == "two_stage" and summary["examples"] == 20
+    assert "trunk" in (tmp_path / "model" / "CARD.md").read_text()
+
+
 def test_a_convolution_and_the_logits_are_two_layers():
     base = Recipe(filters=(3,), layers=1, strides=1, initial_scale=1e-9).build((8, 8, 1), 10)
     assert [type(layer).__name__ for layer in base.layers] == ["Conv2D", "Flatten", "Dense"]
