@@ -22,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network.activations import Activation
-from keras_curv.network.network import FeedForward, Product
+from keras_curv.network.network import FeedForward
+from keras_curv.network.products import Product
 from keras_curv.numerics import intervals
 
 _Map = Callable[[tf.Tensor], tf.Tensor]

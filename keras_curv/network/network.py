@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,8 @@ from keras_curv.errors import InputError
 from keras_curv.network import activations as activation_table
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
-from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
+from keras_curv.network.products import Product, dense_product, sparse_product
+from keras_curv.network.sparse_affine import DENSE_UP_TO
 from keras_curv.numerics.rounding import LayerNorms
 
 
@@ -38,13 +39,6 @@ class Evaluation(NamedTuple):
     gradient: tf.Tensor
     activations: list[tf.Tensor]
     cotangents: list[tf.Tensor]
-
-
-class Product(NamedTuple):
-    """A product with a matrix and with its transpose, on the last axis of arrays of any rank."""
-
-    forward: Callable[[tf.Tensor], tf.Tensor]
-    backward: Callable[[tf.Tensor], tf.Tensor]
 
 
 class FeedForward(abc.ABC):
@@ -66,12 +60,13 @@ class FeedForward(abc.ABC):
     def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
         """Kernels `(in, out)` and biases `(out,)`, L of each.
 
-        A large kernel may be a `tf.SparseTensor`; the last one never is.
+        None stands for one that is too large to be dense, of which there are the `products`; the
+        last one never is.
         """
 
     def products(self, dtype: tf.DType) -> list[Product]:
         """`a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; a network may know quicker ones."""
-        return [_product(kernel) for kernel in self.weights(dtype)[0][:-1]]
+        return [dense_product(kernel) for kernel in self.weights(dtype)[0][:-1]]
 
     @property
     def depth(self) -> int:
@@ -262,7 +257,8 @@ class Network(FeedForward):
         self.affines = tuple(affines)
         self.activations = tuple(activations)
         self.sizes = (affines[0].fan_in, *(affine.fan_out for affine in affines))
-        self._tensors: dict[str, tuple[list[tf.Tensor], list[tf.Tensor]]] = {}
+        self._tensors: dict[str, tuple[list[tf.Tensor | None], list[tf.Tensor]]] = {}
+        self._sparse: dict[tuple[int, str], Product] = {}
 
     @classmethod
     def from_weights(
@@ -303,10 +299,20 @@ class Network(FeedForward):
         if dtype.name not in self._tensors:
             with tf.init_scope():  # outside of any graph: captured, not copied into it
                 self._tensors[dtype.name] = (
-                    [_constant(affine, dtype) for affine in self.affines],
+                    [None if a.is_sparse else tf.constant(a.kernel, dtype) for a in self.affines],
                     [tf.constant(affine.bias, dtype) for affine in self.affines],
                 )
         return self._tensors[dtype.name]
+
+    def products(self, dtype: tf.DType) -> list[Product]:
+        """See `FeedForward`; of sparse maps, one for each dtype."""
+        for index, affine in enumerate(self.affines):
+            if affine.is_sparse and (index, dtype.name) not in self._sparse:
+                self._sparse[index, dtype.name] = sparse_product(affine.kernel, dtype)
+        return [
+            self._sparse[index, dtype.name] if kernel is None else dense_product(kernel)
+            for index, kernel in enumerate(self.weights(dtype)[0][:-1])
+        ]
 
 
 class Scores(Network):
@@ -330,52 +336,3 @@ def require_dense(
                 f"the network is too large for {what}: map {index + 1}, {affine.fan_in} × "
                 f"{affine.fan_out}, has more than {DENSE_UP_TO} entries; {instead}"
             )
-
-
-def _constant(affine: Affine, dtype: tf.DType) -> tf.Tensor | tf.SparseTensor:
-    if not isinstance(affine, SparseAffine):
-        return tf.constant(affine.kernel, dtype)
-    stored = affine.kernel.tocoo()
-    places = np.stack(stored.coords, axis=1).astype(np.int64)
-    return tf.SparseTensor(places, tf.constant(stored.data, dtype), stored.shape)
-
-
-def _product(kernel: tf.Tensor | tf.SparseTensor) -> Product:
-    if not isinstance(kernel, tf.SparseTensor):
-        return Product(
-            functools.partial(_last_axis_product, matrix=kernel),
-            functools.partial(_last_axis_product, matrix=tf.transpose(kernel)),
-        )
-    # Four times as quick as `tf.sparse.sparse_dense_matmul`, which has one thread.
-    matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
-        indices=kernel.indices, values=kernel.values, dense_shape=kernel.dense_shape
-    )
-    arguments = {"matrix": matrix, "shape": tuple(kernel.shape)}
-    return Product(
-        functools.partial(_sparse_last_axis_product, transposed=False, **arguments),
-        functools.partial(_sparse_last_axis_product, transposed=True, **arguments),
-    )
-
-
-def _sparse_last_axis_product(
-    array: tf.Tensor, *, matrix: tf.Tensor, shape: tuple[int, int], transposed: bool
-) -> tf.Tensor:
-    """`array @ matrix` on the last axis, or with the transposed matrix, of that shape."""
-    rows, columns = reversed(shape) if transposed else shape
-    product = tf.raw_ops.SparseMatrixMatMul(
-        a=matrix,
-        b=tf.reshape(array, (-1, rows)),
-        transpose_a=not transposed,
-        transpose_b=True,
-        transpose_output=True,
-    )
-    return tf.reshape(product, tf.concat([tf.shape(array)[:-1], [columns]], axis=0))
-
-
-def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
-    """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
-    if len(array.shape) == 2:
-        return tf.matmul(array, matrix)
-    shape, (rows, columns) = tf.shape(array), tf.unstack(tf.shape(matrix))
-    product = tf.matmul(tf.reshape(array, (-1, rows)), matrix)
-    return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))

@@ -29,20 +29,40 @@ _FORMED = 64  # products that are kept at a time
 _LANCZOS_FROM = 64  # sides below which there is nothing to gain by a guess
 
 
-class _Group(NamedTuple):
-    """Columns with entries in the same rows.
+class Kind(NamedTuple):
+    """Groups of columns, each with entries in the same rows, that hold the same values.
+
+    A convolution's places are such groups, and all of them that it does not cut are of one kind.
 
     Attributes:
-        rows: `(s,)`.
-        columns: `(k,)`.
-        values: `(s, k)`, scaled to at most 1.
-        kind: which values these are: the same for the same ones.
+        values: `(s, k)`, those of each group.
+        rows: `(groups, s)`, where they are, of each.
+        columns: `(groups, k)`.
     """
 
+    values: np.ndarray
     rows: np.ndarray
     columns: np.ndarray
-    values: np.ndarray
-    kind: int
+
+
+def kinds_of(kernel: scipy.sparse.csc_array, least: int = 1) -> list[Kind] | None:
+    """Returns the columns by group and kind; None: there are less than so many to a group."""
+    kernel.sort_indices()
+    same: dict[bytes, list[int]] = {}
+    for column, (start, stop) in enumerate(itertools.pairwise(kernel.indptr)):
+        same.setdefault(kernel.indices[start:stop].tobytes(), []).append(column)
+        if len(same) * least > kernel.shape[1]:
+            return None
+    kinds: dict[bytes, tuple[np.ndarray, list, list]] = {}
+    for columns in same.values():
+        starts = kernel.indptr[columns]
+        rows = kernel.indices[starts[0] : kernel.indptr[columns[0] + 1]]
+        values = kernel.data[starts[None, :] + np.arange(len(rows))[:, None]]
+        key = values.tobytes() + b"%d" % len(rows)
+        _, all_rows, all_columns = kinds.setdefault(key, (values, [], []))
+        all_rows.append(rows)
+        all_columns.append(columns)
+    return [Kind(values, np.array(rows), np.array(c)) for values, rows, c in kinds.values()]
 
 
 class ColumnGroups:
@@ -62,26 +82,13 @@ class ColumnGroups:
     """
 
     def __init__(self, kernel: scipy.sparse.csr_array):
-        by_column = scipy.sparse.csc_array(kernel, dtype=np.float64)
-        by_column.sort_indices()
+        by_column = scipy.sparse.csc_array(kernel, dtype=np.float64, copy=True)
         self.side, self._count = by_column.shape
         # A power of two scales without rounding, and keeps squares away from over- and underflow.
         self._power = math.frexp(np.abs(by_column.data).max(initial=0.0))[1]
-        data = np.ldexp(by_column.data, -self._power)
-        same: dict[bytes, list[int]] = {}
-        for column, (start, stop) in enumerate(itertools.pairwise(by_column.indptr)):
-            same.setdefault(by_column.indices[start:stop].tobytes(), []).append(column)
-        self._groups: list[_Group] = []
-        kinds: dict[bytes, _Group] = {}
-        for listed in same.values():
-            columns = np.array(listed)
-            starts = by_column.indptr[columns]
-            rows = by_column.indices[starts[0] : by_column.indptr[columns[0] + 1]]
-            values = data[starts[None, :] + np.arange(len(rows))[:, None]]
-            group = _Group(rows, columns, values, len(kinds))
-            like = kinds.setdefault(values.tobytes() + b"%d" % len(rows), group)
-            self._groups.append(group._replace(values=like.values, kind=like.kind))
-        self.work = sum(group.values.size * len(group.rows) for group in self._groups)
+        by_column.data = np.ldexp(by_column.data, -self._power)
+        self._kinds = kinds_of(by_column) or []
+        self.work = sum(kind.values.size * kind.rows.size for kind in self._kinds)
 
     def largest_eigenvalue_bound(self, diagonal: np.ndarray) -> float:
         """A proved upper bound of `λ_max(W diag(d) Wᵀ)`.
@@ -91,19 +98,21 @@ class ColumnGroups:
         """
         power = math.frexp(diagonal.max(initial=0.0))[1]
         root = np.sqrt(np.ldexp(diagonal, -power))
-        matrix, size, terms = np.zeros((self.side, self.side)), 0.0, len(self._groups)
-        formed: dict[tuple[int, bytes], tuple[np.ndarray, float]] = {}
-        for rows, columns, values, kind in self._groups:
-            of = kind, root[columns].tobytes()
-            if of not in formed:
-                if len(formed) == _FORMED:
-                    formed.clear()
-                scaled = values * root[columns]
-                formed[of] = scaled @ scaled.T, float(np.sum(scaled * scaled))
-            product, trace = formed[of]
-            matrix[np.ix_(rows, rows)] += product
-            size += trace  # Σ d_i ‖W_i‖²
-        terms += max(len(group.columns) for group in self._groups)
+        matrix, size, terms = np.zeros((self.side, self.side)), 0.0, 0
+        for values, all_rows, all_columns in self._kinds:
+            formed: dict[bytes, tuple[np.ndarray, float]] = {}
+            for rows, columns in zip(all_rows, all_columns, strict=True):
+                of = root[columns].tobytes()
+                if of not in formed:
+                    if len(formed) == _FORMED:
+                        formed.clear()
+                    scaled = values * root[columns]
+                    formed[of] = scaled @ scaled.T, float(np.sum(scaled * scaled))
+                product, trace = formed[of]
+                matrix[np.ix_(rows, rows)] += product
+                size += trace  # Σ d_i ‖W_i‖²
+            terms += len(all_rows)
+        terms += max(kind.columns.shape[1] for kind in self._kinds)
         # Each entry is a sum of products in some order, off by at most γ Σ d_k |W_ik| |W_jk|, and
         # the norm of the matrix of these sums is at most its trace.
         rounding = gamma(terms + 8) * up(size, self._count + self.side)

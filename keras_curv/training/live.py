@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation, named_in_keras
-from keras_curv.network.network import FeedForward, Product
+from keras_curv.network.network import FeedForward
+from keras_curv.network.products import Product
 from keras_curv.training.affine_layers import AFFINE, KEEPS_ENTRIES, AffineLayers, CarriedLayers
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from keras_curv.network.network import FeedForward, Product
+from keras_curv.network.network import FeedForward
+from keras_curv.network.products import Product
 
 
 class OutputMargins(FeedForward):

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.network import FeedForward, Product
+from keras_curv.network.network import FeedForward
+from keras_curv.network.products import Product
 from keras_curv.threats.threat import PLAIN, Threat
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.network import FeedForward, Product
+from keras_curv.network.network import FeedForward
+from keras_curv.network.products import Product
 from keras_curv.training.affine_layers import AffineLayers, CarriedLayers
 
 TRUNK = "trunk"  # what the names of the layers begin with

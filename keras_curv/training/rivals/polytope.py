@@ -38,7 +38,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_curv.dual import as_dtype
-from keras_curv.network.network import FeedForward, Product
+from keras_curv.network.network import FeedForward
+from keras_curv.network.products import Product
 from keras_curv.training.rivals.interval import l2_norm
 
 

@@ -1,0 +1,108 @@
+"""Products of arrays with the matrix of an affine map, and with its transpose."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+import tensorflow as tf
+
+from keras_curv.numerics.column_groups import Kind, kinds_of
+
+_TOGETHER = 8  # columns to a group, and kinds of groups: more of the former and less of the latter
+_KINDS = 64
+
+
+class Product(NamedTuple):
+    """A product with a matrix and with its transpose, on the last axis of arrays of any rank."""
+
+    forward: Callable[[tf.Tensor], tf.Tensor]
+    backward: Callable[[tf.Tensor], tf.Tensor]
+
+
+def dense_product(kernel: tf.Tensor) -> Product:
+    """Returns `a ↦ a W` and `t ↦ t Wᵀ`.
+
+    Example:
+        >>> product = dense_product(tf.constant([[1.0, 2.0]]))
+        >>> product.backward(tf.constant([[1.0, 1.0]])).numpy()
+        array([[3.]], dtype=float32)
+    """
+    return Product(
+        functools.partial(_last_axis_product, matrix=kernel),
+        functools.partial(_last_axis_product, matrix=tf.transpose(kernel)),
+    )
+
+
+def _last_axis_product(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
+    """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
+    if len(array.shape) == 2:
+        return tf.matmul(array, matrix)
+    shape, (rows, columns) = tf.shape(array), tf.unstack(tf.shape(matrix))
+    product = tf.matmul(tf.reshape(array, (-1, rows)), matrix)
+    return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))
+
+
+def sparse_product(kernel: scipy.sparse.csr_array, dtype: tf.DType) -> Product:
+    """Returns the products with a sparse W, `(in, out)`, as constants of a dtype.
+
+    A convolution's are with its filters, at all places at a time; see `Kind`.
+
+    Example:
+        >>> product = sparse_product(scipy.sparse.csr_array([[1.0, 2.0]]), tf.float32)
+        >>> product.forward(tf.constant([[3.0]])).numpy()
+        array([[3., 6.]], dtype=float32)
+    """
+    kinds = kinds_of(scipy.sparse.csc_array(kernel), _TOGETHER)
+    shape = kernel.shape
+    with tf.init_scope():  # outside of any graph: captured, not copied into it
+        if kinds is None or len(kinds) > _KINDS:
+            stored = kernel.tocoo()
+            places = np.stack(stored.coords, axis=1).astype(np.int64)
+            matrix = tf.SparseTensor(places, tf.constant(stored.data, dtype), shape)
+            forward = functools.partial(_unstructured, matrix=matrix, transposed=False)
+            backward = functools.partial(_unstructured, matrix=matrix, transposed=True)
+            return Product(forward, backward)
+        reading = _Windows(kinds, shape, dtype)
+        writing = _Windows([Kind(v.T, c, r) for v, r, c in kinds], shape[::-1], dtype)
+    return Product(reading, writing)
+
+
+class _Windows:
+    """The product with a matrix of groups: gathered, multiplied, and added where they belong."""
+
+    def __init__(self, kinds: Sequence[Kind], shape: tuple[int, int], dtype: tf.DType):
+        self._fan_in, self._fan_out = shape
+        self._values = [tf.constant(kind.values.T, dtype) for kind in kinds]
+        self._from = [tf.constant(kind.rows.T, tf.int32) for kind in kinds]
+        self._to = tf.constant(np.concatenate([kind.columns.T.reshape(-1) for kind in kinds]))
+
+    def __call__(self, array: tf.Tensor) -> tf.Tensor:
+        flat = tf.transpose(tf.reshape(array, (-1, self._fan_in)))
+        count, parts = tf.shape(flat)[1], []
+        for values, places in zip(self._values, self._from, strict=True):
+            (written, read), groups = values.shape, places.shape[1]
+            seen = tf.reshape(tf.gather(flat, places), (read, groups * count))
+            parts.append(tf.reshape(tf.matmul(values, seen), (written * groups, count)))
+        total = tf.math.unsorted_segment_sum(tf.concat(parts, axis=0), self._to, self._fan_out)
+        shape = tf.concat([tf.shape(array)[:-1], [self._fan_out]], axis=0)
+        return tf.reshape(tf.transpose(total), shape)
+
+
+def _unstructured(array: tf.Tensor, *, matrix: tf.SparseTensor, transposed: bool) -> tf.Tensor:
+    """`array @ matrix` on the last axis, or with the transposed matrix."""
+    rows, columns = matrix.shape[::-1] if transposed else matrix.shape
+    # Four times as quick as `tf.sparse.sparse_dense_matmul`, which has one thread.
+    product = tf.raw_ops.SparseMatrixMatMul(
+        a=tf.raw_ops.SparseTensorToCSRSparseMatrix(
+            indices=matrix.indices, values=matrix.values, dense_shape=matrix.dense_shape
+        ),
+        b=tf.reshape(array, (-1, rows)),
+        transpose_a=not transposed,
+        transpose_b=True,
+        transpose_output=True,
+    )
+    return tf.reshape(product, tf.concat([tf.shape(array)[:-1], [columns]], axis=0))
