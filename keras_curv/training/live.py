@@ -158,15 +158,10 @@ class LiveNetwork:
         """Returns the network with the weights of this moment, differentiable in the variables."""
         return _Snapshot(self)
 
-    def _check(self, model: keras.Model) -> None:
-        """Compares logits with the model's: a chain of layers does not say how they are wired."""
-        x = np.random.default_rng(0).standard_normal((3, *self.input_shape))
-        # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
-        x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
-        theirs = np.asarray(model(x, training=False), np.float32)
-        entries = x if self.clip is None else np.asarray(self.clip(x))
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """Returns the logits of what comes after the clip, `(n, *input_shape)`, read so."""
         if self.trunk is not None:
-            entries = np.asarray(self.trunk.features(entries), np.float32)
+            x = np.asarray(self.trunk.features(x), np.float32)
 
         def logits(flat: tf.Tensor) -> tf.Tensor:
             return self.now().logits(flat)
@@ -174,10 +169,18 @@ class LiveNetwork:
         if any(part.is_structured for part in self.maps):
             # In graph, where nothing makes a convolution's matrix that nothing asks for.
             logits = tf.function(logits, autograph=False)
-        ours = logits(tf.constant(entries.reshape(len(x), -1)))
+        return logits(tf.constant(x.reshape(len(x), -1))).numpy()
+
+    def _check(self, model: keras.Model) -> None:
+        """Compares logits with the model's: a chain of layers does not say how they are wired."""
+        x = np.random.default_rng(0).standard_normal((3, *self.input_shape))
+        # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
+        x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
+        theirs = np.asarray(model(x, training=False), np.float32)
+        ours = self.logits(x if self.clip is None else np.asarray(self.clip(x)))
         half = any(layer.compute_dtype in _HALF for layer in _chain(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
-        if not np.all(np.abs(ours.numpy() - theirs).max(axis=1) <= allowed):
+        if not np.all(np.abs(ours - theirs).max(axis=1) <= allowed):
             raise InputError(
                 f"the layers of {model.name!r} are not a plain chain: read one after the other "
                 "they give other logits than the model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -37,14 +38,16 @@ def start_from(base: keras.Model, directory: str) -> None:
     network = read(directory).network
     split = split_clip(network)
     network = network if split is None else split[1]
-    live = LiveNetwork(base)
+    live = LiveNetwork(base, trunks=True)
     layers = [layer for layer in base.layers if layer.weights]
     inserted, known = layers[: -network.depth], layers[-network.depth :]
     fits = len(known) == network.depth and all(isinstance(layer, Carry) for layer in inserted)
-    if not fits or live.sizes[0] != network.dim or live.sizes[-1] != network.classes:
+    shapes = [live.input_shape, *(layer.output.shape[1:] for layer in layers)]
+    sizes = tuple(map(math.prod, shapes))
+    if not fits or sizes[0] != network.dim or sizes[-1] != network.classes:
         raise InputError(
             f"{directory} cannot be started from: its maps are between {network.sizes} entries, "
-            f"those of the model to train between {live.sizes}; the latter may have more units and "
+            f"those of the model to train between {sizes}; the latter may have more units and "
             "first layers that carry, and nothing else"
         )
     # Of the units that come into a layer (channels, into a convolution): their number in the
@@ -70,7 +73,7 @@ def start_from(base: keras.Model, directory: str) -> None:
         places = _followed(after, bias_variable.shape[0] - bias.size)
     # Whatever was taken for a weight and is none, or did not fit, shows here.
     x = np.random.default_rng(0).uniform(0.0, 1.0, (_INPUTS, network.dim)).astype(np.float32)
-    ours, theirs = live.now().logits(x).numpy(), network.logits(x).numpy()
+    ours, theirs = live.logits(x.reshape(-1, *live.input_shape)), network.logits(x).numpy()
     if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max()):
         raise InputError(
             f"{directory} cannot be started from: its layers are not those of the model to train, "

@@ -12,6 +12,7 @@ from keras_curv.reading.saved_model import read
 from keras_curv.training.affine_layers import AffineLayers
 from keras_curv.training.recipe import Recipe
 from keras_curv.training.rivals.pgd import PGDModel
+from keras_curv.training.start import start_from
 from keras_curv.training.trunk import Orthogonal, absolute, taps, trunk_layers
 
 L = keras.layers
@@ -179,6 +180,26 @@ def test_a_saved_model_goes_on_as_if_nothing_had_been(tmp_path):
     histories = [m.fit(x, y, shuffle=False, verbose=0).history for m in (model, loaded)]
     assert histories[0] == histories[1]
     assert float(loaded.lipschitz.estimate()) == float(model.lipschitz.estimate())
+
+
+def test_a_trained_trunk_is_started_from(tmp_path):
+    """Filters that it lacks have no effect at first."""
+    narrow, wide = (
+        Recipe(
+            trunk=2, layers=1, activation="sparse_plus", filters=(filters,), kernel_size=3, pool=2
+        )
+        for filters in (5, 9)
+    )
+    trained, base = narrow.build((8, 8, 3), 4), wide.build((8, 8, 3), 4)
+    for variable in trained.trainable_variables:
+        variable.assign(keras.random.normal(variable.shape, seed=1))
+    trained.export(tmp_path / "model", verbose=False)
+    x = np.random.default_rng(0).random((5, 8, 8, 3)).astype(np.float32)
+    assert np.abs(trained(x) - base(x)).max() > 1e-2
+    start_from(base, str(tmp_path / "model"))
+    np.testing.assert_allclose(trained(x), base(x), rtol=1e-4, atol=1e-3)
+    with pytest.raises(InputError, match="cannot be started from: its maps are between"):
+        start_from(narrow.build((8, 8, 1), 4), str(tmp_path / "model"))
 
 
 def test_who_has_no_theory_for_a_trunk_says_so():
