@@ -49,11 +49,17 @@ class Argument(FeedForward):
         self.activations = activations
         self.layer_norms = [LayerNorms(*tf.unstack(norms)) for norms in weights.norms]
         self._weights = weights
+        self._rows = tf.transpose(weights.kernels[-1])  # here, outside of any loop
 
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """See `FeedForward`; in float64 alone."""
         assert dtype == tf.float64
         return self._weights.kernels, self._weights.biases
+
+    def class_rows(self, dtype: tf.DType) -> tf.Tensor:
+        """See `FeedForward`; in float64 alone."""
+        assert dtype == tf.float64
+        return self._rows
 
 
 def compiled(
