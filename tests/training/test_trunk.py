@@ -216,3 +216,5 @@ def test_who_has_no_theory_for_a_trunk_says_so():
         Recipe(trunk=1).build((4,), 3)
     with pytest.raises(InputError, match="trunk is for the loss certified, crt"):
         Recipe(trunk=1, loss="plain")
+    with pytest.raises(InputError, match="layers that do not carry. Received: trunk 1, carry 16"):
+        Recipe(trunk=1, layers=3, carry=16)
