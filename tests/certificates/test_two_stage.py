@@ -107,8 +107,8 @@ def test_errors_of_features_are_charged(shift, rng):
     """Features beside a large bias lose digits; they are compared with exact ones."""
     kernel = rng.standard_normal((3, 4))
     bias = shift + rng.standard_normal(4)
-    second = 0.5 * np.eye(4)
-    back = -0.5 * bias + rng.standard_normal(4)
+    second = 2.0 * np.eye(4)  # so that the first map's errors alone would be too few
+    back = -2.0 * bias + rng.standard_normal(4)
     head = [rng.standard_normal((4, 6)), rng.standard_normal((6, 3))]
     network = Network.from_weights(
         [kernel, second, *head],
