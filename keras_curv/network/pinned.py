@@ -115,6 +115,10 @@ class PinnedNetwork(Pinned, Network):
             raise InputError(
                 f"direct must be ({self.dim}, {self.classes}). Received: {self.direct.shape}"
             )
+        if self.direct is not None:
+            moved = True if self.pinned is None else ~self.pinned
+            if np.any(self.direct[moved]):
+                raise InputError("direct must be 0 but in rows of inputs that are pinned")
         self.limits = limits
         if limits is not None and any(limit.shape != (self.dim,) for limit in limits):
             raise InputError(f"limits must be ({self.dim},). Received: {limits[0].shape}")
