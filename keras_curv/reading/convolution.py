@@ -72,11 +72,11 @@ def matrix(
     seen = down_inside.sum(axis=1)[ky] * across_inside.sum(axis=1)[kx]
     ky, kx, channel, filter_ = (index[seen > 0] for index in (ky, kx, channel, filter_))
     _refuse_large(len(ky), height * width, int(seen.sum()))
-    down, across, channel, filter_ = (a.astype(np.int32) for a in (down, across, channel, filter_))
+    down, across = down.astype(np.int32), across.astype(np.int32)
     source = (down[ky][:, :, None] * image[1] + across[kx][:, None]) * image[2]
-    source += channel[:, None, None]
+    source += channel.astype(np.int32)[:, None, None]
     position = np.arange(height * width, dtype=np.int32).reshape(height, width)
-    target = position * np.int32(filters) + filter_[:, None, None]
+    target = position * np.int32(filters) + filter_.astype(np.int32)[:, None, None]
     inside = down_inside[ky][:, :, None] & across_inside[kx][:, None]
     places = source[inside], target[inside]
 
