@@ -1,3 +1,4 @@
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -69,6 +70,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if _may_be_quick(item.path) and getattr(item, "originalname", "") not in NOT_QUICK_TESTS:
             item.add_marker(pytest.mark.quick)
+
+
+def pytest_collection_finish():
+    """What was imported stays: it need not be looked through each time that garbage is looked for.
+
+    Nor is it looked for as often: what tests leave, graphs for the most part, are cycles of many
+    thousand objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

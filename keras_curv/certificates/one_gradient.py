@@ -36,6 +36,9 @@ the input is not finite, logits tie, or the margin is within its error.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -44,7 +47,7 @@ from keras_curv.certificates.float32 import Float32Error
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.affine import Affine
-from keras_curv.network.network import Network, require_dense
+from keras_curv.network.network import Network
 from keras_curv.numerics import rounding
 
 _LARGEST = 2.0**120  # radius that is returned; float32 ends at 2¹²⁸
@@ -63,7 +66,7 @@ class OneGradient:
 
     Attributes:
         affines: the network's maps with their weights rounded to float32, charged for it. The
-            kernels of all but the last are what `__call__` takes.
+            products of all but the last are what `__call__` takes.
 
     Raises:
         InputError: an activation is not differentiable, or a weight overflows float32.
@@ -78,7 +81,6 @@ class OneGradient:
 
     def __init__(self, network: Network, *, curvature: CurvatureBounds | None = None):
         require_smooth(network.activations)
-        require_dense(network, "a certified signature", "certify it offline, by lipschitz or crc")
         curvature = curvature_bounds(network) if curvature is None else curvature
         self.activations = network.activations
         self.affines = [_in_float32(affine) for affine in network.affines]
@@ -100,7 +102,7 @@ class OneGradient:
         x: tf.Tensor,
         logits: tf.Tensor,
         pre_activations: list[tf.Tensor],
-        kernels: list[tf.Tensor],
+        transposed: Sequence[Callable[[tf.Tensor], tf.Tensor]],
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The closed form of the module's docstring; no loops but over layers.
 
@@ -108,7 +110,7 @@ class OneGradient:
             x: `(n, dim)`, float32, as all that follow.
             logits: `(n, classes)`, as served.
             pre_activations: `z_1, …, z_{L−1}`, as they were on the way there, `(n, width)`.
-            kernels: those of `affines` but the last, `(in, out)`.
+            transposed: `t ↦ t Wᵀ` of `affines` but the last, on the last axis.
 
         Returns:
             Classes `(n,)`, int64, and radii `(n,)`, float32.
@@ -129,7 +131,7 @@ class OneGradient:
 
         bound = dual.Minorant(
             intercept=margin - taken_off,
-            slope=(self._slope(size[:, 0], label, rivals, pre_activations, kernels) + rate)
+            slope=(self._slope(size[:, 0], label, rivals, pre_activations, transposed) + rate)
             * _OUTWARD,
             curvature=self._of_label(self._kappa, label),
         )
@@ -146,17 +148,15 @@ class OneGradient:
         label: tf.Tensor,
         rivals: tf.Tensor,
         pre_activations: list[tf.Tensor],
-        kernels: list[tf.Tensor],
+        transposed: Sequence[Callable[[tf.Tensor], tf.Tensor]],
     ) -> tf.Tensor:
         """‖∇f(x)‖ from above, `(n, rivals)`, float64."""
         rows = tf.constant(self.affines[-1].kernel.T, tf.float32)
         v = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
         sizes = [_norm(v)]
-        backward = reversed(list(zip(kernels, self.activations, pre_activations, strict=True)))
-        for kernel, activation, z in backward:
-            t = activation.first(z)[:, None, :] * v
-            product = tf.matmul(tf.reshape(t, (-1, kernel.shape[1])), kernel, transpose_b=True)
-            v = tf.reshape(product, (-1, rivals.shape[1], kernel.shape[0]))
+        backward = reversed(list(zip(transposed, self.activations, pre_activations, strict=True)))
+        for product, activation, z in backward:
+            v = product(activation.first(z)[:, None, :] * v)
             sizes.append(_norm(v))
         pre_errors = [fixed[0] + rate[0] * size for fixed, rate in self._error.pre_activations]
         error = rounding.gradient_error(
@@ -184,7 +184,9 @@ def _in_float32(affine: Affine) -> Affine:
     """The map with the nearest float32 kernel, what that moved added to `kernel_error`."""
     with np.errstate(over="ignore"):
         kernel = affine.kernel.astype(np.float32).astype(np.float64)
-    if np.array_equal(kernel, affine.kernel):
+    with np.errstate(invalid="ignore"):  # what overflows is refused by the map
+        moved = rounding.norm_bound(kernel - affine.kernel)
+    if moved == 0.0:
         return affine
-    moved = rounding.norm_bound(kernel - affine.kernel) if np.isfinite(kernel).all() else 0.0
-    return Affine(kernel, affine.bias, rounding.up(affine.kernel_error + moved), affine.bias_error)
+    error = affine.kernel_error + (moved if np.isfinite(moved) else 0.0)
+    return dataclasses.replace(affine, kernel=kernel, kernel_error=rounding.up(error))

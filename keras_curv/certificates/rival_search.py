@@ -237,7 +237,13 @@ class RivalSearch:
             mine = (tf.gather(part, ended[:, 0]) for part in (state.radius, state.upper))
             done = tf.gather(state.closed, ended[:, 0]) | self._decided(*mine)[:, None]
             state = state._replace(closed=tf.tensor_scatter_nd_update(state.closed, ended, done))
-        witness = self._crossing(batch, cells, point, gradient, state.radius)
+        # Where primal = dual, the radius has come to its bracket.
+        gap = 1.0 - 2.0 * max(self._tolerance, PRIMAL_EQUALS_DUAL)
+        near = gap * tf.gather_nd(state.upper, cells) <= tf.gather_nd(state.radius, cells)
+        close, from_here, steepest = (
+            tf.boolean_mask(part, near) for part in (cells, point, gradient)
+        )
+        witness = self._crossing(batch, close, from_here, steepest, state.radius)
         following = _weakest(tf.gather_nd(state.radius, ended), tf.gather_nd(state.closed, ended))
         fresh = self._begin(batch, ended[:, 0], following)
         reached = tf.gather_nd(state.upper, cells)
@@ -245,7 +251,7 @@ class RivalSearch:
         place = tf.gather(ended, kept)
         update = tf.tensor_scatter_nd_update
         return state._replace(
-            distance=tf.tensor_scatter_nd_min(state.distance, cells, witness),
+            distance=tf.tensor_scatter_nd_min(state.distance, close, witness),
             current=update(state.current, ended, following),
             iterate=_updated(state.iterate, ended[:, 0], fresh),
             nearest=update(state.nearest, place, tf.gather(reached, kept)),

@@ -91,6 +91,7 @@ class TwoStageCertificate(Method):
         head = Network(network.affines[depth:], network.activations[depth:])
         decided = [up(self.lipschitz * radius * (1.0 + 1e-6)) for radius in decide]  # E, too
         self._curved = CurvatureCertificate(head, decide=decided)
+        self._most_error = 1e-6 * self.lipschitz * min(decide, default=np.inf)
         self._norms = network.layer_norms[:depth]
 
     @property
@@ -104,7 +105,8 @@ class TwoStageCertificate(Method):
         """See `Method`."""
         x = np.asarray(x, np.float64)
         features, error = (part.numpy() for part in self._features(tf.constant(x)))
-        found = self._curved.certify_pairs(features, label, rivals)
+        curved = self._searching_on if np.any(error > self._most_error) else self._curved
+        found = curved.certify_pairs(features, label, rivals)
         with np.errstate(all="ignore"):  # NaN proves nothing, nor does more than all numbers
             radius = (found.radius - error[:, None]) / self.lipschitz * (1.0 - gamma(8))
         most = np.where(np.isinf(found.radius), np.inf, np.finfo(np.float64).max)
@@ -112,6 +114,11 @@ class TwoStageCertificate(Method):
         gradients = found.gradient_evaluations + 1
         sighting = self._sighting(x, np.asarray(label), np.asarray(rivals), radius)
         return PairCertificates(np.maximum(known, radius), gradients, sighting=sighting)
+
+    @functools.cached_property
+    def _searching_on(self) -> CurvatureCertificate:
+        """The head's where E takes more off than was left for it beyond the radii to decide."""
+        return CurvatureCertificate(self.head, curvature=self._curved.curvature)
 
     def _sighting(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray

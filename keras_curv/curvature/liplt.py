@@ -97,13 +97,14 @@ def pre_activation_lipschitz(network: Network, count: int | None = None) -> list
     Of a network that is asked about again, they are known.
     """
     count = network.depth - 1 if count is None else count
-    found = _known.setdefault(network, [])
+    found = list(_known.get(network, ()))  # one's own: threads may ask about one network at a time
     for terms in range(len(found) + 1, count + 1):
         products = products_behind(network.differentials[:terms], network.activations)
         norms = norms_of(products, lambda product: max(product.norm, LEAST_NORM))
         # fmin prefers the number where only one is one.
         bound = np.fmin(*telescoped(network.activations, norms, found))
         found.append(max(up(float(bound), 8 * terms), LEAST_NORM))
+    _known[network] = found
     return found[:count]
 
 

@@ -70,6 +70,10 @@ class FeedForward(abc.ABC):
         """`a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; a network may know quicker ones."""
         return [dense_product(kernel) for kernel in self.weights(dtype)[0][:-1]]
 
+    def class_rows(self, dtype: tf.DType) -> tf.Tensor:
+        """The last kernel with a row for each class, `(classes, N_{L−1})`."""
+        return tf.transpose(self.weights(dtype)[0][-1])
+
     @property
     def depth(self) -> int:
         """L, the number of affine maps; "2 × 1024" has depth 2."""
@@ -121,8 +125,7 @@ class FeedForward(abc.ABC):
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers.
         """
-        kernels, biases = self.weights(x.dtype)
-        rows, bias = tf.transpose(kernels[-1]), biases[-1]
+        rows, bias = self.class_rows(x.dtype), self.weights(x.dtype)[1][-1]
         w = tf.expand_dims(tf.gather(rows, label), 1) - tf.gather(rows, rivals)
         return w, tf.expand_dims(tf.gather(bias, label), 1) - tf.gather(bias, rivals)
 
@@ -260,6 +263,7 @@ class Network(FeedForward):
         self.activations = tuple(activations)
         self.sizes = (affines[0].fan_in, *(affine.fan_out for affine in affines))
         self._tensors: dict[str, tuple[list[tf.Tensor | None], list[tf.Tensor]]] = {}
+        self._rows: dict[str, tf.Tensor] = {}
         self._sparse: dict[tuple[int, str], Product] = {}
 
     @classmethod
@@ -305,6 +309,13 @@ class Network(FeedForward):
                     [tf.constant(affine.bias, dtype) for affine in self.affines],
                 )
         return self._tensors[dtype.name]
+
+    def class_rows(self, dtype: tf.DType) -> tf.Tensor:
+        """See `FeedForward`; one constant for each dtype."""
+        if dtype.name not in self._rows:
+            with tf.init_scope():
+                self._rows[dtype.name] = tf.constant(self.affines[-1].kernel.T, dtype)
+        return self._rows[dtype.name]
 
     def products(self, dtype: tf.DType) -> list[Product]:
         """See `FeedForward`; of sparse maps, one for each dtype."""

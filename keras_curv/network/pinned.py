@@ -19,10 +19,59 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
-from keras_curv.network.network import Evaluation, Network, require_dense
+from keras_curv.network.network import Evaluation, FeedForward, Network, require_dense
 
 
-class PinnedNetwork(Network):
+class Pinned(FeedForward):
+    """What pinned inputs change in any network.
+
+    Attributes:
+        pinned, direct: as of `PinnedNetwork`.
+    """
+
+    direct: np.ndarray | None = None
+
+    def margin_map(
+        self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `FeedForward`."""
+        w, c = super().margin_map(x, label, rivals)
+        if self.direct is None:
+            return w, c
+        added = self._added(x)
+        own = tf.gather(added, tf.cast(label, tf.int32)[:, None], axis=1, batch_dims=1)
+        return w, c + (own - tf.gather(added, rivals, axis=1, batch_dims=1))
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """See `FeedForward`."""
+        x = tf.convert_to_tensor(x)
+        logits = super().logits(x)
+        return logits if self.direct is None else logits + self._added(x)
+
+    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
+        """See `FeedForward`; the gradient is 0 at inputs that are pinned."""
+        found = super().evaluate(x, label, rivals)
+        if self.pinned is None:
+            return found
+        gradient = tf.where(self.pinned, tf.zeros_like(found.gradient), found.gradient)
+        return found._replace(gradient=gradient, cotangents=[*found.cotangents[:-1], gradient])
+
+    def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
+        """See `FeedForward`; 0 in rows and columns of inputs that are pinned."""
+        hessian = super().hessian(x, label, rival)
+        if self.pinned is None:
+            return hessian
+        moved = ~self.pinned
+        return tf.where(moved[:, None] & moved, hessian, tf.zeros_like(hessian))
+
+    def _added(self, x: tf.Tensor) -> tf.Tensor:
+        """`x_p D`, `(n, classes)`."""
+        with tf.init_scope():
+            direct = tf.constant(self.direct, x.dtype)
+        return tf.matmul(x, direct)
+
+
+class PinnedNetwork(Pinned, Network):
     """A network with pinned inputs: `z_L = a_{L−1} W_L + b_L + x_p D`, x_p those that are pinned.
 
     Args:
@@ -66,6 +115,10 @@ class PinnedNetwork(Network):
             raise InputError(
                 f"direct must be ({self.dim}, {self.classes}). Received: {self.direct.shape}"
             )
+        if self.direct is not None:
+            moved = True if self.pinned is None else ~self.pinned
+            if np.any(self.direct[moved]):
+                raise InputError("direct must be 0 but in rows of inputs that are pinned")
         self.limits = limits
         if limits is not None and any(limit.shape != (self.dim,) for limit in limits):
             raise InputError(f"limits must be ({self.dim},). Received: {limits[0].shape}")
@@ -82,42 +135,3 @@ class PinnedNetwork(Network):
             served_kernel_error=np.where(moved, first.served_kernel_error, 0.0),
         )
         return (free, *self.affines[1:])
-
-    def margin_map(
-        self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `FeedForward`."""
-        w, c = super().margin_map(x, label, rivals)
-        if self.direct is None:
-            return w, c
-        added = self._added(x)
-        own = tf.gather(added, tf.cast(label, tf.int32)[:, None], axis=1, batch_dims=1)
-        return w, c + (own - tf.gather(added, rivals, axis=1, batch_dims=1))
-
-    def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """See `FeedForward`."""
-        x = tf.convert_to_tensor(x)
-        logits = super().logits(x)
-        return logits if self.direct is None else logits + self._added(x)
-
-    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
-        """See `FeedForward`; the gradient is 0 at inputs that are pinned."""
-        found = super().evaluate(x, label, rivals)
-        if self.pinned is None:
-            return found
-        gradient = tf.where(self.pinned, tf.zeros_like(found.gradient), found.gradient)
-        return found._replace(gradient=gradient, cotangents=[*found.cotangents[:-1], gradient])
-
-    def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
-        """See `FeedForward`; 0 in rows and columns of inputs that are pinned."""
-        hessian = super().hessian(x, label, rival)
-        if self.pinned is None:
-            return hessian
-        moved = ~self.pinned
-        return tf.where(moved[:, None] & moved, hessian, tf.zeros_like(hessian))
-
-    def _added(self, x: tf.Tensor) -> tf.Tensor:
-        """`x_p D`, `(n, classes)`."""
-        with tf.init_scope():
-            direct = tf.constant(self.direct, x.dtype)
-        return tf.matmul(x, direct)

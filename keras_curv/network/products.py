@@ -32,17 +32,18 @@ def dense_product(kernel: tf.Tensor) -> Product:
         array([[3.]], dtype=float32)
     """
     return Product(
-        functools.partial(rows_times, matrix=kernel),
-        functools.partial(rows_times, matrix=tf.transpose(kernel)),
+        functools.partial(rows_times, matrix=kernel, transposed=False),
+        functools.partial(rows_times, matrix=kernel, transposed=True),
     )
 
 
-def rows_times(array: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
+def rows_times(array: tf.Tensor, matrix: tf.Tensor, transposed: bool = False) -> tf.Tensor:
     """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
     if len(array.shape) == 2:
-        return tf.matmul(array, matrix)
-    shape, (rows, columns) = tf.shape(array), tf.unstack(tf.shape(matrix))
-    product = tf.matmul(tf.reshape(array, (-1, rows)), matrix)
+        return tf.matmul(array, matrix, transpose_b=transposed)
+    shape, sizes = tf.shape(array), tf.unstack(tf.shape(matrix))
+    rows, columns = reversed(sizes) if transposed else sizes
+    product = tf.matmul(tf.reshape(array, (-1, rows)), matrix, transpose_b=transposed)
     return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward, Network
+from keras_curv.network.pinned import Pinned
 from keras_curv.numerics.rounding import LayerNorms
 
 # Arguments of graphs, of any size: an array with rows, a number for each, a class for each.
@@ -30,11 +31,13 @@ class Weights(NamedTuple):
     Attributes:
         kernels, biases: as of `FeedForward.weights`.
         norms: of each map, the entries of its `LayerNorms`.
+        pins: which inputs are pinned, and D of a `PinnedNetwork`; as far as there are such.
     """
 
     kernels: list[tf.Tensor]
     biases: list[tf.Tensor]
     norms: list[tf.Tensor]
+    pins: tuple[tf.Tensor, ...] = ()
 
 
 class Argument(FeedForward):
@@ -49,11 +52,29 @@ class Argument(FeedForward):
         self.activations = activations
         self.layer_norms = [LayerNorms(*tf.unstack(norms)) for norms in weights.norms]
         self._weights = weights
+        self._rows = tf.transpose(weights.kernels[-1])  # here, outside of any loop
 
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """See `FeedForward`; in float64 alone."""
         assert dtype == tf.float64
         return self._weights.kernels, self._weights.biases
+
+    def class_rows(self, dtype: tf.DType) -> tf.Tensor:
+        """See `FeedForward`; in float64 alone."""
+        assert dtype == tf.float64
+        return self._rows
+
+
+class PinnedArgument(Pinned, Argument):
+    """An `Argument` some inputs of which are pinned; which ones are an argument too."""
+
+    def __init__(self, activations: tuple[Activation, ...], weights: Weights):
+        super().__init__(activations, weights)
+        self.pinned, *direct = weights.pins
+        self.direct = direct[0] if direct else None
+
+    def _added(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(x, self.direct)
 
 
 def compiled(
@@ -67,8 +88,8 @@ def compiled(
     Args:
         make: gives what is to be traced, for any network; what it asks the network for is its
             activations, its norms, and what `FeedForward` computes from float64 tensors.
-        network: one that is sparse, or has pinned inputs, has a graph of its own. Limits of its
-            inputs are not seen by the graph.
+        network: one that is sparse has a graph of its own. Limits of its inputs are not seen by
+            the graph.
         settings: what else `make` takes.
         signature: specs of the graph's arguments, without sizes.
 
@@ -78,15 +99,16 @@ def compiled(
         >>> logits(tf.zeros((1, 2), tf.float64)).numpy()
         array([[1., 1.]])
     """
-    if network.pinned is not None or any(affine.is_sparse for affine in network.affines):
+    if any(affine.is_sparse for affine in network.affines):
         own = make(network, *settings)
         return tf.function(lambda *args: own(*args), input_signature=signature, autograph=False)
     norms = [tf.constant(layer, tf.float64) for layer in network.layer_norms]
-    weights = Weights(*network.weights(tf.float64), norms)
+    weights = Weights(*network.weights(tf.float64), norms, _pins(network))
+    key = make, network.activations, settings, signature, len(weights.pins)
     try:
-        graph = _graph(make, network.activations, settings, signature)
+        graph = _graph(*key)
     except TypeError:  # units that differ have activations of their own
-        graph = _graph.__wrapped__(make, network.activations, settings, signature)
+        graph = _graph.__wrapped__(*key)
     return functools.partial(graph, weights)
 
 
@@ -103,18 +125,30 @@ def traced(
     return make(network)
 
 
+def _pins(network: Network) -> tuple[tf.Tensor, ...]:
+    """Returns `Weights.pins`; without pinned inputs, D is nothing."""
+    if network.pinned is None:
+        return ()
+    direct = getattr(network, "direct", None)
+    pinned = tf.constant(network.pinned)
+    return (pinned,) if direct is None else (pinned, tf.constant(direct, tf.float64))
+
+
 @functools.lru_cache(maxsize=_KEPT)
 def _graph(
     make: Callable[..., Callable[..., Any]],
     activations: tuple[Activation, ...],
     settings: tuple[Hashable, ...],
     signature: tuple[Any, ...],
+    pins: int,
 ) -> Callable[..., Any]:
     depth = len(activations) + 1
     norms = tf.TensorSpec((len(LayerNorms._fields),), tf.float64)
-    weights = Weights([ROWS] * depth, [EACH] * depth, [norms] * depth)
+    pinned = (tf.TensorSpec((None,), tf.bool), ROWS)[:pins]
+    weights = Weights([ROWS] * depth, [EACH] * depth, [norms] * depth, pinned)
+    argument = PinnedArgument if pins else Argument
 
     def graph(weights: Weights, *args: Any) -> Any:
-        return make(Argument(activations, weights), *settings)(*args)
+        return make(argument(activations, weights), *settings)(*args)
 
     return tf.function(graph, input_signature=(weights, *signature), autograph=False)

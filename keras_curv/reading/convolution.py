@@ -69,18 +69,22 @@ def matrix(
     ky, kx, channel, filter_ = np.nonzero(
         (kernel.value != 0.0) | (kernel.error != 0.0) | (kernel.served != 0.0)
     )
-    _refuse_large(len(ky), height * width)
+    seen = down_inside.sum(axis=1)[ky] * across_inside.sum(axis=1)[kx]
+    ky, kx, channel, filter_ = (index[seen > 0] for index in (ky, kx, channel, filter_))
+    _refuse_large(len(ky), height * width, int(seen.sum()))
+    down, across = down.astype(np.int32), across.astype(np.int32)
     source = (down[ky][:, :, None] * image[1] + across[kx][:, None]) * image[2]
-    source = source + channel[:, None, None]
-    position = np.arange(height * width).reshape(height, width)
-    target = position * filters + filter_[:, None, None]
+    source += channel.astype(np.int32)[:, None, None]
+    position = np.arange(height * width, dtype=np.int32).reshape(height, width)
+    target = position * np.int32(filters) + filter_.astype(np.int32)[:, None, None]
     inside = down_inside[ky][:, :, None] & across_inside[kx][:, None]
+    places = source[inside], target[inside]
 
     def placed(weights: np.ndarray) -> scipy.sparse.csr_array:
         if not np.any(weights):
             return scipy.sparse.csr_array((np.prod(image), height * width * filters))
         weights = np.broadcast_to(weights[ky, kx, channel, filter_][:, None, None], inside.shape)
-        entries = weights[inside], (source[inside], target[inside])
+        entries = weights[inside], places
         array = scipy.sparse.csr_array(entries, shape=(np.prod(image), height * width * filters))
         array.eliminate_zeros()
         return array
@@ -105,8 +109,8 @@ def axis(
     return place, (place >= 0) & (place < size)
 
 
-def _refuse_large(weights: int, positions: int) -> None:
-    if weights * positions > STORED_ENTRIES:
+def _refuse_large(weights: int, positions: int, inside: int) -> None:
+    if inside > STORED_ENTRIES or weights * positions > 2 * STORED_ENTRIES:
         raise InputError(
             f"{weights} weights at {positions} positions each are too many (at most "
             f"{STORED_ENTRIES} products in all); use larger strides, fewer filters, or a smaller "

@@ -26,6 +26,6 @@ PURE_OPS = frozenset(
     DepthToSpace SpaceToBatchND BatchToSpaceND RandomUniform RandomStandardNormal TruncatedNormal
     RandomUniformInt StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessRandomGetKeyCounter
     StatelessRandomGetAlg StatelessRandomUniform StatelessRandomGetKeyCounterAlg Where
-    UnsortedSegmentSum Xlogy Cross
+    UnsortedSegmentSum SparseTensorToCSRSparseMatrix SparseMatrixMatMul Xlogy Cross
     """.split()
 )

@@ -213,12 +213,14 @@ def _sum_norm(phases: np.ndarray) -> float:
 
 
 def _grid_norm(phases: np.ndarray) -> float:
+    if phases.shape[2] > phases.shape[3]:
+        phases = phases.swapaxes(2, 3)  # the same singular values, and the smaller Gram matrix
     counts, (rows, columns) = phases.shape[:2], phases.shape[2:]
     for oversampling in _OVERSAMPLING:
         points = [max(1, oversampling * (count - 1)) for count in counts]
         matrices = (points[0] // 2 + 1) * points[1]
-        smaller = 2.0 * min(rows, columns)
-        operations = int(matrices * smaller**2 * (4.0 * max(rows, columns) + smaller))
+        smaller = 2.0 * rows
+        operations = int(matrices * smaller**2 * (4.0 * columns + smaller))
         if operations <= _OPERATIONS and affords(operations // _AT_ONCE):
             break
     else:

@@ -3,8 +3,9 @@
 `serving_default` is the model, as `base.export` would have it. `certified` returns the same logits
 with their class and a radius that `certificates/one_gradient.py` proves, in the same forward pass
 and one batched backward pass, in which a convolution, or whatever else the reader folds, is the
-dense matrix it was read as, stored beside the model's own weights. Both consist of ops that
-`reading/pure_ops.py` allows, so that `bin/certify` reads the directory as any other.
+matrix it was read as, stored beside the model's own weights: dense, or where that would be too
+large, its filters and where they are. Both consist of ops that `reading/pure_ops.py` allows, so
+that `bin/certify` reads the directory as any other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from keras_curv.curvature.bounds import CurvatureBounds
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.network.products import Product, dense_product, sparse_product
 from keras_curv.reading import graph, saved_model
 
 CERTIFIED_SIGNATURE = "certified"
@@ -91,7 +93,7 @@ def certified_serving(
     signature = [keras.InputSpec(shape=given.shape, dtype=given.dtype, name=given.name)]
     archive = keras.export.ExportArchive()
     archive.track_and_add_endpoint("serve", base, signature)
-    kernels = [_variable(base, affine) for affine in certificate.affines[:-1]]
+    products = [_product(base, affine) for affine in certificate.affines[:-1]]
 
     def certified(x: tf.Tensor) -> dict[str, tf.Tensor]:
         logits = base(x, training=False)
@@ -99,7 +101,7 @@ def certified_serving(
             tf.reshape(x, (-1, served.network.dim)),
             logits,
             _pre_activations(logits, served.network, served.source),
-            kernels,
+            [product.backward for product in products],
         )
         return {"logits": logits, "class": label, "radius": radius}
 
@@ -107,13 +109,16 @@ def certified_serving(
     archive.write_out(str(directory), verbose=False)
 
 
-def _variable(base: keras.Model, affine: Affine) -> tf.Variable:
-    """Returns the model's own variable that holds the kernel if there is one, else a new one."""
+def _product(base: keras.Model, affine: Affine) -> Product:
+    """Returns the products with a kernel in float32: with the model's own variable that holds it,
+    if there is one, else with one of its own, or with constants."""
+    if affine.is_sparse:
+        return sparse_product(affine.kernel, tf.float32)
     for weight in base.weights:
         if weight.dtype == "float32" and tuple(weight.shape) == affine.kernel.shape:
             if np.array_equal(weight.numpy(), affine.kernel):
-                return weight.value
-    return tf.Variable(affine.kernel.astype(np.float32), trainable=False)
+                return dense_product(weight.value)
+    return dense_product(tf.Variable(affine.kernel.astype(np.float32), trainable=False))
 
 
 def _pre_activations(logits: tf.Tensor, network: Network, source: str) -> list[tf.Tensor]:

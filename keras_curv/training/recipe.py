@@ -208,6 +208,11 @@ class Recipe:
         self._require("seed", self.seed <= _LARGEST_SEED, f"at most {_LARGEST_SEED}")
         if self.loss == "noise":
             self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
+        if self.trunk and self.carry:
+            raise InputError(
+                "a trunk is for layers that do not carry. "
+                f"Received: trunk {self.trunk}, carry {self.carry}"
+            )
         threat = self.attacker()
         if self.clip and not threat.plain:
             raise InputError(

@@ -30,6 +30,7 @@ from keras_curv.files import (
 )
 from keras_curv.network.activations import SMOOTH
 from keras_curv.reading.files import ModelFiles
+from keras_curv.reading.saved_model import read
 from keras_curv.reports import wording
 from keras_curv.runs.certify_examples import certify_examples
 from keras_curv.runs.options import DEFAULT_RADII
@@ -109,6 +110,7 @@ def train(
     base = recipe.build(x.shape[1:], int(y.max()) + 1)
     if recipe.start_from:
         start_from(base, recipe.start_from)
+    read(base)  # what would be too large to certify in the end is refused now
     model = recipe.model(base, recipe.steps(len(x)))
     directory = _prepare(pathlib.Path(output), recipe, resume)
     checkpoints = directory / "checkpoints"

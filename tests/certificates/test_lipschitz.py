@@ -1,10 +1,14 @@
 """No pair of points is farther apart in margin than L says, and the radius is f/L."""
 
+import concurrent.futures
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_curv.certificates.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
+from keras_curv.curvature import liplt
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
@@ -208,3 +212,19 @@ def test_unbounded_slopes_are_refused(rng):
     maps = [Affine(np.eye(2), np.zeros(2)), Affine(np.eye(2), np.zeros(2))]
     with pytest.raises(InputError, match="'square' has an unbounded slope"):
         LipschitzCertificate(Network(maps, [square]))
+
+
+def test_threads_that_ask_at_a_time_find_what_one_finds(monkeypatch, rng):
+    """Of |·|, whose bounds take the last ℓ alone: one that is there twice goes unnoticed."""
+    network = _network(rng, (4, 5, 6, 5, 3), "abs")
+    alone = lipschitz_bounds(Network(network.affines, network.activations), 2)
+    barrier, products_behind = threading.Barrier(2), liplt.products_behind
+
+    def together(*args):
+        barrier.wait(timeout=60.0)
+        return products_behind(*args)
+
+    monkeypatch.setattr(liplt, "products_behind", together)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: lipschitz_bounds(network, 2), range(2)))
+    assert found == [alone, alone]

@@ -107,8 +107,8 @@ def test_errors_of_features_are_charged(shift, rng):
     """Features beside a large bias lose digits; they are compared with exact ones."""
     kernel = rng.standard_normal((3, 4))
     bias = shift + rng.standard_normal(4)
-    second = 0.5 * np.eye(4)
-    back = -0.5 * bias + rng.standard_normal(4)
+    second = 2.0 * np.eye(4)  # so that the first map's errors alone would be too few
+    back = -2.0 * bias + rng.standard_normal(4)
     head = [rng.standard_normal((4, 6)), rng.standard_normal((6, 3))]
     network = Network.from_weights(
         [kernel, second, *head],
@@ -131,6 +131,40 @@ def test_errors_of_features_are_charged(shift, rng):
     left = (inside - error[:, None]) / certificate.lipschitz
     assert np.all(proved.radius <= np.maximum(left, 0.0) * (1.0 + 1e-12))
     assert (error.min() > 1e-3) == (shift == 2.0**44)
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0**42])
+def test_what_can_be_proved_is_decided(shift, rng):
+    """With less search; but one that ended just above L times the radius would leave no room for
+    errors of features beside a large bias."""
+    bias = shift + rng.standard_normal(4)
+    network = Network.from_weights(
+        [
+            3 * _rotation(rng, 4),
+            np.eye(4),
+            rng.standard_normal((4, 6)),
+            rng.standard_normal((6, 3)),
+        ],
+        [bias, 3.0 - bias, np.zeros(6), np.zeros(3)],
+        ["abs", "abs", "softplus"],
+    )
+    x = rng.standard_normal((60, 4))
+    full = TwoStageCertificate(network).certify(x)
+    aim = np.quantile(full.radius[full.radius > 0.0], 0.3)
+    decided = TwoStageCertificate(network, decide=[aim]).certify(x)
+    np.testing.assert_array_equal(decided.radius > aim, full.radius > aim)
+    assert np.count_nonzero(decided.radius > aim) > 30
+    fewer = decided.gradient_evaluations.sum() < full.gradient_evaluations.sum()
+    assert fewer == (shift == 0.0)
+
+
+def test_a_radius_beyond_all_numbers_is_not_infinite():
+    """Features that do not move, and a margin that moves by 1e-160 of what they would."""
+    kernels = [np.zeros((2, 2)), 1e-20 * np.eye(2), 1e-140 * np.eye(2)]
+    biases = [np.ones(2), np.zeros(2), np.array([1e220, 0.0])]
+    network = Network.from_weights(kernels, biases, ["abs", "softplus"])
+    radius = TwoStageCertificate(network).certify(np.zeros((1, 2))).radius
+    assert 1e300 < radius[0] < np.inf
 
 
 def _exact(x, maps):

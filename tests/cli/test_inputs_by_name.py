@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import several_inputs
+from scripts import call
 from test_command_line import certify
 
 from keras_curv.data import load_npz
@@ -23,17 +24,22 @@ def exported(tmp_path_factory):
     return folder / "model", several_inputs.examples_of(model)
 
 
-def test_arrays_by_name_and_the_joined_one_give_the_same_rows(exported, tmp_path):
+def test_arrays_by_name_and_the_joined_one_give_the_same_rows(exported, script, capfd, tmp_path):
+    """The former in a process of their own."""
     path, x = exported
-    rows = []
-    for name, arrays in (("named", x), ("joined", {"x": several_inputs.by_hand(x)})):
+
+    def arguments(name, arrays):
         np.savez(tmp_path / f"{name}.npz", y=Y, **arrays)
-        result = certify(
+        return (
             "--saved_model", path, "--inputs", tmp_path / f"{name}.npz", "--radius", "0.05",
             "--method", "crc", "--output", tmp_path / f"{name}.csv",
         )  # fmt: skip
-        assert (result.returncode, result.stderr) == (0, "")
-        rows.append((tmp_path / f"{name}.csv").read_bytes())
+
+    result = certify(*arguments("named", x))
+    assert (result.returncode, result.stderr) == (0, "")
+    code, _, err = call(script, capfd, *arguments("joined", {"x": several_inputs.by_hand(x)}))
+    assert (code, err) == (0, "")
+    rows = [(tmp_path / f"{name}.csv").read_bytes() for name in ("named", "joined")]
     assert rows[0] == rows[1] and rows[0].count(b"\n") == 5
 
 

@@ -69,9 +69,42 @@ def test_activations_depth_and_settings_are_not(traced):
 def test_pinned_inputs_stay_pinned(traced):
     plain = network((3, 5, 2), "tanh")
     logits(traced, plain)
-    pinned = PinnedNetwork(plain.affines, plain.activations, np.array([True, False, False]))
-    logits(traced, pinned)
+    for mask in ([True, False, False], [False, True, True]):
+        pinned = PinnedNetwork(plain.affines, plain.activations, np.array(mask))
+        logits(traced, pinned)
     assert traced.count == 2
+
+
+def test_what_is_pinned_is_an_argument():
+    """Which inputs are, and what they add: margins and gradients are those of each network."""
+
+    class Margins:
+        count = 0
+
+        def __init__(self, network):
+            self.network = network
+
+        def __call__(self, x, label, rivals):
+            Margins.count += 1
+            found = self.network.evaluate(x, label, rivals)
+            return found.margin, found.gradient, self.network.logits(x)
+
+    signature = (ROWS, tf.TensorSpec((None,), tf.int32), tf.TensorSpec((None, None), tf.int32))
+    for seed, sizes in ((0, (3, 5, 2)), (1, (4, 6, 3)), (2, (4, 5, 3))):
+        plain, rng = network(sizes, "tanh", seed), np.random.default_rng(seed)
+        pinned = np.arange(sizes[0]) == seed
+        entries = rng.integers(-1, 2, (sizes[0], sizes[-1])) * pinned[:, None]
+        label, rivals = np.array([0, 1], np.int32), np.array([[1], [0]], np.int32)
+        args = [tf.constant(part) for part in (rng.normal(size=(2, sizes[0])), label, rivals)]
+        for direct in (None, entries):
+            mine = PinnedNetwork(plain.affines, plain.activations, pinned, direct)
+            found = compiled(Margins, mine, signature=signature)(*args)
+            expected = mine.evaluate(*args)
+            np.testing.assert_array_equal(found[0], expected.margin)
+            np.testing.assert_array_equal(found[1], expected.gradient)
+            np.testing.assert_array_equal(found[2], mine.logits(args[0]))
+            assert np.all(found[1].numpy()[..., pinned] == 0.0) and np.any(found[1])
+    assert Margins.count == 2  # with what is added directly, and without
 
 
 def test_norms_are_those_of_each_network():

@@ -5,6 +5,7 @@ import resource
 import keras
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse
 import tensorflow as tf
 
@@ -13,7 +14,6 @@ from keras_curv.certificates.best_of import METHODS, choose_method
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
-from keras_curv.certificates.one_gradient import OneGradient
 from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.errors import InputError
@@ -155,8 +155,6 @@ def test_every_other_method_refuses_by_name(pair):
             InputError, match=f"too large for {method}: map 1, (242|288) × .*use lips"
         ):
             choose_method(method, sparse.network)
-    with pytest.raises(InputError, match="too large for a certified signature"):
-        OneGradient(sparse.network)
 
 
 def test_the_guarantee_float32_is_that_of_the_dense_network(pair):
@@ -330,14 +328,17 @@ def test_many_convolutions_that_would_be_dense_one_by_one(tmp_path, rng):
     np.testing.assert_allclose(network.logits(rows(x)), model(x), rtol=1e-4, atol=1e-4)
     first = network.affines[1]
     one = first.kernel.toarray()
-    assert np.linalg.norm(one, 2) <= first.norm <= 1.04 * np.linalg.norm(one, 2)
+    last = [len(one) - 1] * 2
+    exact = np.sqrt(scipy.linalg.eigh(one @ one.T, eigvals_only=True, subset_by_index=last)[0])
+    assert exact <= first.norm <= 1.04 * exact
 
 
 # What is refused
 
 
 def test_too_many_products_are_refused_before_they_are_made(monkeypatch):
-    monkeypatch.setattr(convolution, "STORED_ENTRIES", 9 * 2 * 4 * 64 - 1)
+    # Of three taps along an axis of eight, the outer ones are outside once: 22 of 24 are inside.
+    monkeypatch.setattr(convolution, "STORED_ENTRIES", 22 * 22 * 2 * 4 - 1)
     with pytest.raises(InputError, match="op Conv2D .*72 weights at 64 positions .*smaller image"):
         saved_model.read(architecture(8))
 

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+import scripts
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -312,30 +312,16 @@ BAD = [
     (["--table", "local", "--limit", "0"], "--limit"),
     (["--table", "local", "--output", ""], "--output must name a folder"),
 ]
-# In one process for all, whose flags are this command's: to start one takes seconds.
-ENTRY = """
-import json, sys
-import scripts
-script = scripts.load("reproduce")
-for arguments in json.loads(sys.argv[1]):
-    print(scripts.status(script, *arguments), flush=True)
-"""
 
 
-def test_bad_input_is_one_line(tmp_path):
-    lines = json.dumps([["--output", str(tmp_path / "out"), *arguments] for arguments, _ in BAD])
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
-    result = subprocess.run(
-        [sys.executable, "-c", ENTRY, lines],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    assert result.stdout.split() == ["2"] * len(BAD), result.stderr
-    said = result.stderr.splitlines()
-    assert len(said) == len(BAD) and not (tmp_path / "out").exists()
-    for line, (_, message) in zip(said, BAD, strict=True):
-        assert message in line and line.startswith("reproduce: ")
+def test_bad_input_is_one_line(capfd, tmp_path):
+    script = scripts.load("reproduce")
+    for arguments, message in BAD:
+        output = "--output", str(tmp_path / "out")
+        status, stdout, line = scripts.call(script, capfd, *output, *arguments)
+        assert (status, stdout) == (2, "")
+        assert message in line and line.startswith("reproduce: ") and line.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_list():

@@ -10,8 +10,10 @@ import keras_curv
 from keras_curv import data
 from keras_curv.certificates.one_gradient import OneGradient
 from keras_curv.errors import InputError
+from keras_curv.network import sparse_affine
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
 from keras_curv.network.network import Network
+from keras_curv.network.products import dense_product
 from keras_curv.numerics import rounding
 
 LAYERS = keras.layers
@@ -197,7 +199,9 @@ def test_the_slope_is_a_bound(random_network, rng, name, scale):
         pre.append(tf.matmul(a, kernel) + tf.cast(affine.bias, tf.float32))
         a = activation.value(pre[-1])
     size = tf.norm(tf.constant(x, tf.float64), axis=1)
-    bound = certificate._slope(size, tf.constant(label), tf.constant(rivals), pre, kernels).numpy()
+    products = [dense_product(kernel).backward for kernel in kernels]
+    args = size, tf.constant(label), tf.constant(rivals), pre
+    bound = certificate._slope(*args, products).numpy()
     real = network.evaluate(tf.constant(x, tf.float64), label, rivals).gradient
     norm = np.linalg.norm(real, axis=-1)
     assert np.all(bound >= norm)
@@ -300,8 +304,11 @@ def test_a_margin_that_cannot_change_has_a_finite_radius(tmp_path):
     assert 1e6 < radius[0] < np.inf
 
 
-def test_convolutions_and_what_folds(rng, tmp_path):
-    """Layers that the reader folds: no variable holds the kernels of the backward pass."""
+@pytest.mark.parametrize("dense_up_to", [sparse_affine.DENSE_UP_TO, 1000])
+def test_convolutions_and_what_folds(rng, tmp_path, monkeypatch, dense_up_to):
+    """Layers that the reader folds: no variable holds the kernels of the backward pass, which are
+    dense, or too large for it."""
+    monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", dense_up_to)
     keras.utils.set_random_seed(5)
     base = keras.Sequential(
         [
@@ -321,7 +328,8 @@ def test_convolutions_and_what_folds(rng, tmp_path):
     full = keras_curv.Certifier(base, method="crc").certify_all(x)
     assert np.all(answer["radius"] <= full.radius)
     assert answer["radius"].mean() > 0.3 * full.radius.mean() > 0.0
-    assert keras_curv.read(str(tmp_path / "model")).network.depth == 3
+    affines = keras_curv.read(str(tmp_path / "model")).network.affines
+    assert [affine.is_sparse for affine in affines] == [dense_up_to == 1000, False, False]
     for _, _, margin in attacked(plain, x, answer["class"], answer["radius"]):
         assert np.all(margin > 0.0)
 
@@ -371,7 +379,7 @@ def test_known_curvature_is_used(rng, random_network):
     x = tf.constant(rng.standard_normal((9, 4)), tf.float32)
     logits = network.logits(x)
     pre = [tf.matmul(x, network.weights(tf.float32)[0][0]) + network.weights(tf.float32)[1][0]]
-    kernels = network.weights(tf.float32)[0][:-1]
-    _, bent = OneGradient(network)(x, logits, pre, kernels)
-    _, straight = OneGradient(network, curvature=flat)(x, logits, pre, kernels)
+    products = [product.backward for product in network.products(tf.float32)]
+    _, bent = OneGradient(network)(x, logits, pre, products)
+    _, straight = OneGradient(network, curvature=flat)(x, logits, pre, products)
     assert np.all(straight.numpy() > bent.numpy())

@@ -136,3 +136,10 @@ def test_something_must_move():
         PinnedNetwork(network.affines, [], np.array([True, True]))
     with pytest.raises(InputError, match=r"\(2, 2\)"):
         PinnedNetwork(network.affines, [], np.array([True, False]), np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("pinned", [None, np.array([True, False])])
+def test_what_is_added_comes_from_pinned_inputs_alone(pinned):
+    base = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
+    with pytest.raises(InputError, match="direct must be 0 but in rows of inputs that are pinned"):
+        PinnedNetwork(base.affines, base.activations, pinned, np.eye(2))

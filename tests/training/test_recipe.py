@@ -16,7 +16,7 @@ import scripts
 import tensorflow as tf
 
 from keras_curv import InputError, data
-from keras_curv.reading import saved_model
+from keras_curv.reading import limits, saved_model
 from keras_curv.training import trainer as training_run
 from keras_curv.training.checkpoints import Checkpoints
 from keras_curv.training.recipe import Recipe
@@ -283,6 +283,13 @@ def test_bad_recipes_are_refused_by_name(name):
 def test_what_the_model_refuses_leaves_nothing_behind(changes, message, tmp_path):
     with pytest.raises(InputError, match=message):
         training_run.train(dataclasses.replace(SMALL, **changes), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_could_not_be_certified_in_the_end_is_not_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "WORK", 0)
+    with pytest.raises(InputError, match="multiplications"):
+        training_run.train(SMALL, str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
 
 

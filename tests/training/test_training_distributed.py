@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from keras_curv.training.crt_model import CRTModel
 from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.training.rivals.noise import NoiseModel
+from keras_curv.training.rivals.pgd import PGDModel
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -55,12 +57,35 @@ def train(kind, strategy):
 
 one = tf.distribute.OneDeviceStrategy("CPU:0")
 two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-print(json.dumps({kind: [train(kind, one), train(kind, two)] for kind in BUILD}))
+found = {kind: [train(kind, one), train(kind, two)] for kind in BUILD}
+seeds = []
+for kind in (PGDModel, NoiseModel):
+    with two.scope():
+        model = kind(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), 0.5, seed=7)
+        model.compile("sgd", run_eagerly=True)
+    for _ in range(2):
+        drawn = two.run(tf.function(model.seed_of_step), args=(True,))
+        seeds.append([one.numpy().tolist() for one in two.experimental_local_results(drawn)])
+        model.fit(np.ones((8, 4)), np.arange(8) % 3, batch_size=8, verbose=0)
+print(json.dumps({"trained": found, "seeds": seeds}))
 """
 
 
-def test_two_replicas_are_one_device():
-    found = _printed(_PROGRAM)
+@pytest.fixture(scope="module")
+def printed():
+    """What the program prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_two_replicas_are_one_device(printed):
+    found = printed["trained"]
     assert list(found) == ["penalty", "certified", "crt"]
     for kind, (one, two) in found.items():
         assert (one["replicas"], two["replicas"]) == (1, 2)
@@ -77,47 +102,9 @@ def test_two_replicas_are_one_device():
     assert all(math.isfinite(each["last"][0]) for each in found["certified"])
 
 
-def _printed(program):
-    """What the program prints in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def _flat(values):
     return [part for v in values for part in _flat(v)] if isinstance(values, list) else [values]
 
 
-_SEEDS = """
-import json
-
-import keras
-import numpy as np
-import tensorflow as tf
-
-from keras_curv.training.rivals.noise import NoiseModel
-from keras_curv.training.rivals.pgd import PGDModel
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-seeds = []
-for kind in (PGDModel, NoiseModel):
-    with strategy.scope():
-        model = kind(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), 0.5, seed=7)
-        model.compile("sgd", run_eagerly=True)
-    for _ in range(2):
-        drawn = strategy.run(tf.function(model.seed_of_step), args=(True,))
-        seeds.append([one.numpy().tolist() for one in strategy.experimental_local_results(drawn)])
-        model.fit(np.ones((8, 4)), np.arange(8) % 3, batch_size=8, verbose=0)
-print(json.dumps(seeds))
-"""
-
-
-def test_replicas_draw_random_numbers_of_their_own():
-    assert _printed(_SEEDS) == [[[7, 0], [7, 1]], [[7, 2], [7, 3]]] * 2
+def test_replicas_draw_random_numbers_of_their_own(printed):
+    assert printed["seeds"] == [[[7, 0], [7, 1]], [[7, 2], [7, 3]]] * 2
