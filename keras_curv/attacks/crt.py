@@ -11,9 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import examples_of, project
+from keras_curv.attacks.ball import examples_of
 from keras_curv.errors import require_at_least
-from keras_curv.network.network import FeedForward
+from keras_curv.network.network import Evaluation, FeedForward
+
+_WRITTEN = 4  # steps up to which there is no loop: what is in one shares nothing with the rest
 
 
 class AttackResult(NamedTuple):
@@ -30,6 +32,20 @@ class AttackResult(NamedTuple):
     margin: tf.Tensor
     lower_bound: tf.Tensor
     primal_equals_dual: tf.Tensor
+
+
+class Hidden(NamedTuple):
+    """What the network made of the points of an attack, in rows, one for each and rival.
+
+    Attributes:
+        pre: `z_1, …, z_{L−1}`, each `(n · rivals, width)`.
+        post: `a_1, …, a_{L−1}`.
+        distance: ‖x̂ − x‖, `(n · rivals,)`.
+    """
+
+    pre: list[tf.Tensor]
+    post: list[tf.Tensor]
+    distance: tf.Tensor
 
 
 def curvature_attack(
@@ -73,6 +89,30 @@ def curvature_attack(
 
     Reference: Singla & Feizi (2020), theorem 2 and definition 2.
     """
+    return attack_and_hidden(
+        network,
+        x,
+        label,
+        rival,
+        radius=radius,
+        curvature=curvature,
+        steps=steps,
+        tolerance=tolerance,
+    )[0]
+
+
+def attack_and_hidden(
+    network: FeedForward,
+    x: tf.Tensor,
+    label: tf.Tensor,
+    rival: tf.Tensor,
+    *,
+    radius: Any,
+    curvature: tf.Tensor,
+    steps: int,
+    tolerance: float,
+) -> tuple[AttackResult, Hidden]:
+    """Returns what `curvature_attack` does, and what its last forward pass came to."""
     require_at_least(steps, 1, "steps")
     shape, several = tf.shape(rival), rival if rival.shape.rank == 2 else rival[:, None]
     # From here on a row is a pair (example, rival).
@@ -87,7 +127,10 @@ def curvature_attack(
     evaluation = network.evaluate(x, label, several)
     at_start = tf.reshape(evaluation.margin, (-1,))
     gradient = tf.reshape(evaluation.gradient, tf.shape(origin))
-    first = dual.advance(multiplier, origin, curvature, dual.start(origin), at_start, gradient)
+    # The first step of `dual.advance`, from the origin: no other is so short to write.
+    eta = multiplier(at_start, gradient, tf.zeros_like(origin), curvature)
+    residual = tf.expand_dims(eta, 1) * gradient
+    first = dual.Iterate(origin - residual, origin, residual, tf.ones_like(of, tf.int32))
 
     def body(index: tf.Tensor, margin: tf.Tensor, gradient: tf.Tensor, *state: tf.Tensor) -> tuple:
         iterate = dual.Iterate(*state)
@@ -95,24 +138,63 @@ def curvature_attack(
         moved = dual.advance(multiplier, origin, curvature, iterate, margin, gradient)
         return index + 1, margin, gradient, *moved
 
-    _, margin, gradient, *state = tf.while_loop(
-        lambda index, *_: index < steps,
-        body,
-        (tf.constant(1), at_start, gradient, *first),
-        maximum_iterations=steps - 1,
-    )
-    iterate = dual.Iterate(*state)
+    state = tf.constant(1), at_start, gradient, *first
+    if steps <= _WRITTEN:
+        for _ in range(steps - 1):
+            state = body(*state)
+    else:
+        state = tf.while_loop(
+            lambda index, *_: index < steps, body, state, maximum_iterations=steps - 1
+        )
+    _, margin, gradient, *last = state
+    iterate = dual.Iterate(*last)
     # The last gradient was taken a step back.
     bound = dual.minorant(margin, gradient, iterate.previous_point - origin, curvature)
     lower = dual.lower_bound(bound, radius)
     lower = tf.where(tf.math.is_nan(lower), tf.constant(-np.inf, lower.dtype), lower)
-    point = project(iterate.point, origin, radius)
-    margin = network.margin(point, rows, rival)
-    worse = ~(margin < at_start)  # NaN counts as worse
-    point = tf.where(worse[:, None], origin, point)
-    margin = tf.where(worse, at_start, margin)
+    point, margin, hidden = _in_ball(
+        network, evaluation, origin, iterate.point - origin, radius, rows, rival, of, at_start
+    )
     exact = margin - lower <= tolerance * (1.0 + tf.abs(at_start))
-    return AttackResult(
+    result = AttackResult(
         tf.reshape(point, tf.concat([shape, tf.shape(x)[1:]], axis=0)),
         *(tf.reshape(value, shape) for value in (margin, lower, exact)),
     )
+    return result, hidden
+
+
+def _in_ball(
+    network: FeedForward,
+    start: Evaluation,
+    origin: tf.Tensor,
+    offset: tf.Tensor,
+    radius: tf.Tensor,
+    label: tf.Tensor,
+    rival: tf.Tensor,
+    of: tf.Tensor,
+    at_start: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, Hidden]:
+    """Returns the nearest points of the ball, their margins and what goes with them.
+
+    Where these are no lower than at the origin it is the origin, whose evaluation is `start`.
+    """
+    length = tf.norm(offset, axis=-1)
+    outside = length > radius
+    scale = tf.where(outside, radius / length, tf.ones_like(length))
+    point = origin + offset * tf.expand_dims(scale, 1)
+    there = network.evaluate(point, label, tf.expand_dims(rival, 1))  # in graph without gradients
+    margin, post = there.margin[:, 0], there.activations[1:]
+    worse = ~(margin < at_start)  # NaN counts as worse
+
+    def mended() -> list[tf.Tensor]:
+        begun = [tf.gather(a, of) for a in (*start.pre, *start.activations[1:])]
+        pairs = zip([origin, *begun], [point, *there.pre, *post], strict=True)
+        return [tf.where(worse[:, None], before, after) for before, after in pairs]
+
+    # Hardly ever: that is looked at before all is copied.
+    point, *hidden = tf.cond(
+        tf.reduce_any(worse), mended, lambda: [tf.identity(a) for a in (point, *there.pre, *post)]
+    )
+    distance = tf.where(worse, tf.zeros_like(length), tf.minimum(length, radius))
+    known = Hidden(hidden[: len(post)], hidden[len(post) :], distance)
+    return point, tf.where(worse, at_start, margin), known

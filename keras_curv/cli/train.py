@@ -174,6 +174,12 @@ OPTIMISATION.define(
     "float", "muon_rate", None, "Length of a step of Muon, in spectral norm; default: 0.05."
 )
 OPTIMISATION.define(
+    "bool",
+    "centre",
+    False,
+    "Takes steps as of hidden activations without their running means; what is trained stays a net without such.",
+)
+OPTIMISATION.define(
     "float", "flat", 0.5, "Fraction of the training after which the learning rate falls."
 )
 OPTIMISATION.define(

@@ -25,9 +25,29 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
 from keras_curv.numerics import intervals
+from keras_curv.numerics.known import known
 
 _Map = Callable[[tf.Tensor], tf.Tensor]
 _Span = tuple[int, int]  # from one hidden layer to another, both included, counted from 0
+
+
+class Vectors(NamedTuple):
+    """Those of power iteration, each list by spans or kernels; constants to the gradient."""
+
+    pairs: list[tf.Tensor]
+    products: list[tf.Tensor]
+    kernels: list[tf.Tensor]
+
+
+class Reached(NamedTuple):
+    """The vectors, and where single kernels take those of the class pairs, by layers.
+
+    To the gradient of these nothing counts but the vectors: where several kernels are multiplied,
+    that of one needs the others.
+    """
+
+    vectors: Vectors
+    pairs: list[tf.Tensor]
 
 
 class CurvatureEstimate(keras.layers.Layer):
@@ -101,8 +121,8 @@ class CurvatureEstimate(keras.layers.Layer):
         setattr(self, name, variable)  # tf.train.Checkpoint follows attributes, not Keras' lists
         return variable
 
-    def advance(self, network: FeedForward) -> None:
-        """Moves the vectors on: the one place where the state of training changes."""
+    def advance(self, network: FeedForward) -> Vectors:
+        """Moves the vectors on, and returns them: the one place where training's state changes."""
         first = tf.equal(self.steps, 0)
         vectors = self._iterated(network, tf.where(first, self.start_iterations - 1, 0), written=1)
         for variables, moved in zip(
@@ -111,17 +131,38 @@ class CurvatureEstimate(keras.layers.Layer):
             for variable, vector in zip(variables, moved, strict=True):
                 variable.assign(vector)
         self.steps.assign_add(1)
+        return vectors
 
-    def estimate(self, network: FeedForward) -> tf.Tensor:
-        """Returns κ for every (label, rival), `(classes, classes)`; moves nothing."""
-        # Random vectors say nothing: before the first step, iterate for this one answer.
-        vectors = self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
+    def reached(self, network: FeedForward, vectors: Vectors | None = None) -> Reached:
+        """Returns where the network's kernels take the vectors of the class pairs; moves nothing.
+
+        Args:
+            vectors: what `advance` has just returned; None: the present ones.
+        """
+        products = network.products(tf.float32)
+        vectors = self._vectors(network) if vectors is None else vectors
+        rows = zip(self.pair_spans, vectors.pairs, strict=True)
+        single = [
+            self._forward(products, span, pairs) for span, pairs in rows if span[0] == span[1]
+        ]
+        return Reached(vectors, single)
+
+    def estimate(self, network: FeedForward, reached: Reached | None = None) -> tf.Tensor:
+        """Returns κ for every (label, rival), `(classes, classes)`; moves nothing.
+
+        Args:
+            reached: of the same weights, all maps dense; none of these products is worked out once
+                more then, but for its gradient.
+        """
+        vectors = self._vectors(network) if reached is None else reached.vectors
         products = network.products(tf.float32)
         diagonals = self._diagonals(network, self._kernel_norms(products, vectors.kernels))
         lipschitz = self._lipschitz(products, vectors.products)
         squares: list[list[tf.Tensor]] = [[] for _ in self.activations]
         for span, pairs in zip(self.pair_spans, vectors.pairs, strict=True):
             reach = self._forward(products, span, pairs)
+            if reached is not None and span[0] == span[1]:
+                reach = known(reached.pairs[span[0]], reach)
             squares[span[1]].append(tf.reduce_sum(diagonals[span[1]] * reach * reach, axis=1))
         total = tf.zeros((self.classes**2,))
         for terms in squares:
@@ -131,7 +172,11 @@ class CurvatureEstimate(keras.layers.Layer):
             total += whole
         return tf.reshape(total, (self.classes, self.classes))
 
-    def _iterated(self, network: FeedForward, iterations: tf.Tensor, written: int = 0) -> _Vectors:
+    def _vectors(self, network: FeedForward) -> Vectors:
+        # Random vectors say nothing: before the first step, iterate for this one answer.
+        return self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
+
+    def _iterated(self, network: FeedForward, iterations: tf.Tensor, written: int = 0) -> Vectors:
         """Returns the vectors after so many more steps; to the gradient they are constants.
 
         Args:
@@ -158,7 +203,7 @@ class CurvatureEstimate(keras.layers.Layer):
         diagonals = self._diagonals(network, self._kernel_norms(maps, kernels))
         grams = [moved(span, diagonals[span[1]]) for span in self.pair_spans]
         pairs = powered(grams, self.pair_vectors)
-        return _Vectors(pairs, products, kernels)
+        return Vectors(pairs, products, kernels)
 
     def _forward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
         """Rows times `s_i W_{i+1} c_{i+1} ⋯ W_{j+1}`."""
@@ -221,12 +266,6 @@ class CurvatureEstimate(keras.layers.Layer):
             if index > 1:
                 norm = kernel_norms[index] * activation.steepest * norm
         return diagonals[::-1]
-
-
-class _Vectors(NamedTuple):
-    pairs: list[tf.Tensor]
-    products: list[tf.Tensor]
-    kernels: list[tf.Tensor]
 
 
 def _telescoped(norms: list[tf.Tensor], before: list[tf.Tensor]) -> tf.Tensor:

@@ -33,12 +33,14 @@ class Evaluation(NamedTuple):
         gradient: of the margin with respect to the input, `(n, rivals, dim)`.
         activations: `a_0 = x, …, a_{L−1}`, each `(n, width)`.
         cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`.
+        pre: `z_1, …, z_{L−1}`, each `(n, width)`.
     """
 
     margin: tf.Tensor
     gradient: tf.Tensor
     activations: list[tf.Tensor]
     cotangents: list[tf.Tensor]
+    pre: list[tf.Tensor]
 
 
 class FeedForward(abc.ABC):
@@ -143,7 +145,7 @@ class FeedForward(abc.ABC):
         ):
             slope = tf.expand_dims(activation.first(z), 1)
             cotangents.append(product.backward(slope * cotangents[-1]))
-        return Evaluation(margin, cotangents[-1], post, cotangents)
+        return Evaluation(margin, cotangents[-1], post, cotangents, pre)
 
     def margins(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor

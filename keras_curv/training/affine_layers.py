@@ -47,7 +47,11 @@ AFFINE = (
 
 
 class AffineLayers:
-    """Consecutive layers that together are one affine map."""
+    """Consecutive layers that together are one affine map.
+
+    Attributes:
+        dense: the layer whose kernel and bias the map has, if it has those of one.
+    """
 
     def __init__(self, layers: list[keras.layers.Layer], shape: tuple[int, ...]):
         self.layers = [layer for layer in layers if not isinstance(layer, _layers.InputLayer)]
@@ -58,17 +62,17 @@ class AffineLayers:
             self.output_shape = tuple(layer.compute_output_shape((None, *self.output_shape))[1:])
         self.fan_out = math.prod(self.output_shape)
         weighty = [layer for layer in self.layers if not isinstance(layer, KEEPS_ENTRIES)]
-        self._dense = None
+        self.dense = None
         if len(weighty) == 1 and isinstance(weighty[0], _layers.Dense):
             if tuple(weighty[0].kernel.shape) == (self.fan_in, self.fan_out):
-                self._dense = weighty[0]
+                self.dense = weighty[0]
 
     def weights(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns kernel `(fan_in, fan_out)` and bias `(fan_out,)`, float32, differentiable."""
-        if self._dense is not None:
-            bias = self._dense.bias
+        if self.dense is not None:
+            bias = self.dense.bias
             bias = tf.zeros(self.fan_out) if bias is None else _float32(bias)
-            return _float32(self._dense.kernel), bias
+            return _float32(self.dense.kernel), bias
         bias, added = tf.zeros((1, *self.input_shape)), False
         for layer in self.layers:
             moved, shift = _applied(layer, bias)
@@ -113,6 +117,7 @@ class CarriedLayers:
     """
 
     is_structured = True
+    dense = None
 
     def __init__(self, layers: list[keras.layers.Layer], carry: Carry, shape: tuple[int, ...]):
         self.before = AffineLayers(layers, shape)

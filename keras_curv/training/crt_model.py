@@ -29,7 +29,7 @@ from keras_curv.network.network import likeliest_rivals
 from keras_curv.threats.property import ARGMAX, Argmax, Harmful, Property, TopK
 from keras_curv.threats.threat import UNRESTRICTED, Threat
 from keras_curv.training.threatened import Threatened
-from keras_curv.training.worst_case import Pairs, Start, WorstCaseModel, pairs_of
+from keras_curv.training.worst_case import Pairs, Start, WorstCaseModel, constants, pairs_of
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
@@ -76,6 +76,8 @@ class CRTModel(WorstCaseModel):
         property: what must not change, a `Property` or its spelling: argmax, top_k or harmful,
             the latter two of the certified loss. Rivals that do harm are attacked first; the others
             are the likeliest, where they are.
+        centre: whether steps are those of centred activations: what is trained and exported is the
+            same kind of network. Of dense layers behind the first activation.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.
@@ -105,6 +107,7 @@ class CRTModel(WorstCaseModel):
         ramp_steps: int = 0,
         threat: Threat | Mapping[str, Any] = UNRESTRICTED,
         property: Property | str = ARGMAX,
+        centre: bool = False,
         **kwargs: Any,
     ):
         super().__init__(
@@ -114,6 +117,7 @@ class CRTModel(WorstCaseModel):
             attack_steps=attack_steps,
             ramp_steps=ramp_steps,
             threat=threat,
+            centre=centre,
             **kwargs,
         )
         self.objective = require_one_of(loss, LOSSES, "loss")
@@ -147,12 +151,13 @@ class CRTModel(WorstCaseModel):
             start = self._with_worst_categories(start, label)
             found = start.network.logits(start.point)
         rival, harms = self._rivals(found, label)
-        worst, minus_m = self.attacked(start, label, rival, training)
+        attack = self.attacked(start, label, rival, training)
         if self._harms is not None:
-            worst = _spared(worst, start.point, harms)
-        points = self.inputs(start, worst.point, x)
-        y = _Attacked(pairs_of(worst, label, rival, minus_m), harms, logits)
-        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
+            spared = _spared(attack.worst, start.point, harms)
+            attack = attack._replace(worst=spared, hidden=None)
+        points = self.inputs(start, attack, x)
+        y = _Attacked(pairs_of(attack, label, rival), harms, logits)
+        return *constants((points, y)), sample_weight
 
     def _with_worst_categories(self, start: Start, label: tf.Tensor) -> Start:
         """Returns where attacks begin, once categories have changed."""
@@ -182,7 +187,7 @@ class CRTModel(WorstCaseModel):
         """Returns the compiled loss at the worst logits, plus the penalty."""
         if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
             return self.compiled_loss(y, y_pred, sample_weight)
-        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival)
+        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival, y.pairs.reached)
         self.add_penalty(minus_m, sample_weight)
         if self.objective == "certified":
             y_pred = self._worst_logits(y.pairs, y.pairs.dual_values(y_pred, minus_m))

@@ -22,7 +22,7 @@ from keras_curv.threats.scores import Interval
 from keras_curv.threats.threat import UNRESTRICTED, Threat
 from keras_curv.training.output_margins import OutputMargins, signed
 from keras_curv.training.targets import Numbers
-from keras_curv.training.worst_case import Pairs, WorstCaseModel, pairs_of
+from keras_curv.training.worst_case import Pairs, WorstCaseModel, constants, pairs_of
 
 
 class _Attacked(NamedTuple):
@@ -128,11 +128,11 @@ class CRTRegressor(WorstCaseModel):
         start = self.start(x)
         label = tf.zeros(tf.shape(start.point)[:1], tf.int32)
         rival = label[:, None] + tf.range(1, self.logit_count)
-        worst, minus_m = self.attacked(start, label, rival, training)
-        points = self.inputs(start, worst.point, x)
+        attack = self.attacked(start, label, rival, training)
+        points = self.inputs(start, attack, x)
         output = start.network.logits(start.point)[:, 1::2]
-        y = _Attacked(pairs_of(worst, label, rival, minus_m), target, output)
-        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
+        y = _Attacked(pairs_of(attack, label, rival), target, output)
+        return *constants((points, y)), sample_weight
 
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
@@ -140,7 +140,7 @@ class CRTRegressor(WorstCaseModel):
         """Returns the compiled loss at the farther ends, plus the penalty."""
         if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
             return self.compiled_loss(y, y_pred, sample_weight)
-        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival)
+        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival, y.pairs.reached)
         self.add_penalty(minus_m, sample_weight)
         low, high = _ends(y.pairs, y_pred, minus_m)
         return self.compiled_loss(y.target, _farther(low, high, y.target), sample_weight)

@@ -7,7 +7,8 @@ is read layer by layer, and what has no rule (see `affine_layers.py`) is refused
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,7 +17,8 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation, named_in_keras
 from keras_curv.network.network import FeedForward
-from keras_curv.network.products import Product
+from keras_curv.network.products import Product, rows_times
+from keras_curv.numerics.known import known, materialized
 from keras_curv.training.affine_layers import AFFINE, KEEPS_ENTRIES, AffineLayers, CarriedLayers
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
@@ -24,6 +26,7 @@ from keras_curv.training.trunk import Trunk, absolute
 
 _layers = keras.layers
 _HALF = ("float16", "bfloat16")
+_FEW = 64  # classes, of which all logits are quicker than the margins of some
 
 
 class _Snapshot(FeedForward):
@@ -32,6 +35,12 @@ class _Snapshot(FeedForward):
     def __init__(self, live: LiveNetwork):
         self.sizes, self.activations, self._maps = live.sizes, live.activations, live.maps
         self._kernels, self._biases = zip(*(part.weights() for part in live.maps), strict=True)
+        self._products = [
+            Product(part.product, part.transposed_product)
+            if part.is_structured
+            else _product(kernel)
+            for part, kernel in zip(self._maps[:-1], self._kernels, strict=False)
+        ]
 
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Returns kernels and biases; see `FeedForward`."""
@@ -42,33 +51,85 @@ class _Snapshot(FeedForward):
 
     def products(self, dtype: tf.DType) -> list[Product]:
         """Returns what `FeedForward` does; in float32 by the layers where that is quicker."""
-        return [
-            Product(part.product, part.transposed_product)
-            if part.is_structured and dtype == tf.float32
-            else matrices
-            for part, matrices in zip(self._maps, super().products(dtype), strict=False)
-        ]
+        return self._products if dtype == tf.float32 else super().products(dtype)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """Returns what `FeedForward` does; of structured maps in float32 layer by layer."""
         x = tf.convert_to_tensor(x)
-        return self._last_logits(self.forward(x)[1]) if self._by_layers(x) else super().logits(x)
+        single = x.dtype == tf.float32
+        return self._last_logits(self.forward(x)[1]) if single else super().logits(x)
+
+    def logits_given(
+        self,
+        x: tf.Tensor,
+        pre: Sequence[tf.Tensor] | None,
+        post: Sequence[tf.Tensor] | None,
+        means: Sequence[Any] | None = None,
+    ) -> tf.Tensor:
+        """Returns the logits at inputs of which z_I and a_I are known: for their gradient.
+
+        Of dense maps. The kernels are read before anything that is known here is used: TensorFlow
+        leaves away what would order their reading and the step that changes them, where it sees
+        that the one leads to the other anyway, and only then what leads there.
+
+        Args:
+            x: `(n, …)`, float32.
+            pre: `z_1, …, z_{L−1}`, each `(n, width)`; None: they are not known.
+            post: `a_1, …, a_{L−1}`.
+            means: of the latter, for gradients as `centring.py` has them; None: plain ones.
+        """
+        with tf.control_dependencies(self._kernels):
+            pre, post = (a if a is None else [*map(tf.identity, a)] for a in (pre, post))
+        a = tf.reshape(x, (-1, self.dim))
+        for index, sigma in enumerate(self.activations):
+            z = self._centred(self._products[index].forward, a, index, means)
+            z = z if pre is None else known(pre[index], z)
+            a = sigma.value(z) if post is None else known(post[index], sigma.value(z))
+        if means is None:
+            return self._last_logits([a])
+        last = self.depth - 1
+        return self._centred(lambda rows: tf.matmul(rows, self._kernels[-1]), a, last, means)
+
+    def _centred(
+        self,
+        product: Callable[[tf.Tensor], tf.Tensor],
+        a: tf.Tensor,
+        index: int,
+        means: Sequence[Any] | None,
+    ) -> tf.Tensor:
+        """Returns `a W + b` of a map; where there is a mean μ of a, as `(a − μ) W + β`."""
+        if means is None or index == 0:
+            return tf.nn.bias_add(product(a), self._biases[index])
+        mean = tf.stop_gradient(tf.convert_to_tensor(means[index - 1]))
+        shift = tf.stop_gradient(product(mean[None])[0])
+        return tf.nn.bias_add(product(a - mean), self._biases[index] + shift)
 
     def _last_margins(
         self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what `FeedForward` does; of structured maps without gathers of long rows."""
-        if not self._by_layers(post[0]):
+        """Returns what `FeedForward` does; of few classes without gathers of long rows."""
+        by_layers = self._by_layers(post[0])
+        if not by_layers and (self.classes > _FEW or post[0].dtype != tf.float32):
             return super()._last_margins(post, label, rivals)
         sign = tf.one_hot(label, self.classes)[:, None] - tf.one_hot(rivals, self.classes)
         margin = tf.reduce_sum(sign * self._last_logits(post)[:, None], axis=-1)
-        return margin, self._maps[-1].transposed_product(sign)
+        if by_layers:
+            return margin, self._maps[-1].transposed_product(sign)
+        return margin, rows_times(sign, tf.transpose(self._kernels[-1]))
 
     def _by_layers(self, x: tf.Tensor) -> bool:
         return x.dtype == tf.float32 and any(part.is_structured for part in self._maps)
 
     def _last_logits(self, post: list[tf.Tensor]) -> tf.Tensor:
-        return self._maps[-1].product(post[-1]) + self._biases[-1]
+        if self._by_layers(post[-1]):
+            return self._maps[-1].product(post[-1]) + self._biases[-1]
+        return tf.matmul(post[-1], self._kernels[-1]) + self._biases[-1]
+
+
+def _product(kernel: tf.Tensor) -> Product:
+    """Returns the products with a matrix and with its transpose, which lies in memory."""
+    transposed = materialized(tf.transpose(kernel))
+    return Product(lambda a: rows_times(a, kernel), lambda t: rows_times(t, transposed))
 
 
 class LiveNetwork:
@@ -87,6 +148,8 @@ class LiveNetwork:
         trunk: the layers up to the last kink, if smooth ones follow and `trunks` is set; the
             network is what comes after them.
         layers: those of the network, as Keras has them.
+        as_in_training: whether a base in training computes just what the network is, in float32.
+        is_dense: whether all maps are those of one dense layer each, and there is no trunk.
 
     Raises:
         InputError: the model is not built, or has a layer, an activation or an output for
@@ -152,9 +215,11 @@ class LiveNetwork:
             )
         self.sizes = (*(part.fan_in for part in self.maps), output_shape[0])
         self.activations = tuple(self._activations)
+        self.is_dense = self.trunk is None and all(part.dense for part in self.maps)
+        self.as_in_training = all(map(_same_in_training, layers))
         self._check(model)
 
-    def now(self) -> FeedForward:
+    def now(self) -> _Snapshot:
         """Returns the network with the weights of this moment, differentiable in the variables."""
         return _Snapshot(self)
 
@@ -185,6 +250,24 @@ class LiveNetwork:
                 f"the layers of {model.name!r} are not a plain chain: read one after the other "
                 "they give other logits than the model"
             )
+
+
+def _same_in_training(layer: keras.layers.Layer) -> bool:
+    """Whether the layer does in training what it does at inference, and in float32."""
+    changes = (
+        _layers.Dropout,
+        _layers.GaussianDropout,
+        _layers.GaussianNoise,
+        _layers.ActivityRegularization,
+        _layers.BatchNormalization,
+    )
+    inside = [layer.layer] if isinstance(layer, Carry) else []
+    return (
+        not isinstance(layer, changes)
+        and layer.compute_dtype == "float32"
+        and getattr(layer, "activity_regularizer", None) is None
+        and all(map(_same_in_training, inside))
+    )
 
 
 def _chain(model: keras.Model) -> list[keras.layers.Layer]:

@@ -99,6 +99,8 @@ class Recipe:
         learning_rate: Adam's; constant at first and then halved `halvings` times, evenly.
         muon_rate: length of a step of the hidden kernels in spectral norm, scheduled likewise;
             None: 0.05.
+        centre: whether steps are those of centred activations (`centring.py`), of the losses
+            "certified" and "crt" and dense layers alone.
         flat: fraction of the training at a constant rate.
         halvings: see `learning_rate`.
         start_from: directory of a model of this library, whose weights are the first ones; None:
@@ -155,6 +157,7 @@ class Recipe:
     optimizer: str = "muon"
     learning_rate: float = 3e-3
     muon_rate: float | None = None
+    centre: bool = False
     flat: float = 0.5
     halvings: float = 5.0
     start_from: str | None = None
@@ -180,11 +183,17 @@ class Recipe:
             self._require("filters", good, "positive integers, at least one")
             object.__setattr__(self, "filters", tuple(self.filters))
         require_at_least(self.layers, 1 if self.filters else 2, "layers")
-        for name in ("jit", "clip"):
+        for name in ("jit", "clip", "centre"):
             self._require(name, isinstance(getattr(self, name), bool), "True or False")
         if self.clip and self.loss not in CLIPPING:
             raise InputError(
                 f"clip is for the loss {', '.join(CLIPPING)}. Received: loss {self.loss!r}"
+            )
+        others = self.filters or self.trunk or self.carry or self.layers < 2
+        if self.centre and (others or self.loss not in CLIPPING):
+            raise InputError(
+                f"centre is for the loss {', '.join(CLIPPING)} and hidden layers that are dense, "
+                f"which do not carry. Received: loss {self.loss!r}, {self.architecture}"
             )
         for name, option in OPTIONS.items():
             self._settle(name, option)
@@ -326,7 +335,8 @@ class Recipe:
                 rivals = "all" if self.rivals is None else "runner_up"
                 return NoiseModel(base, rivals=rivals, **options)
         options |= {"gamma": self.gamma, "loss": self.loss, "rivals": self.rivals}
-        return CRTModel(base, threat=self.attacker(), property=self.claim(), **options)
+        options |= {"threat": self.attacker(), "centre": self.centre}
+        return CRTModel(base, property=self.claim(), **options)
 
     @builtins.property
     def training(self) -> str:

@@ -2,7 +2,7 @@
 
 The network is read from the layers of a base model (`live.py`), its curvature is estimated by
 power iteration that goes on from step to step (`curvature/estimate.py`). The state moves in
-`train_step` and nowhere else.
+steps that train and nowhere else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_curv.curvature.estimate import CurvatureEstimate
+from keras_curv.curvature.estimate import CurvatureEstimate, Reached
 from keras_curv.errors import require_non_negative
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.network import FeedForward, likeliest_rivals
@@ -21,7 +21,10 @@ from keras_curv.training.targets import class_numbers
 
 
 class CurvatureModel(LogitsModel):
-    """A base model, and the estimated curvature of the network read from it."""
+    """A base model, and the estimated curvature of the network read from it.
+
+    Subclasses move the vectors of the estimate on, once in a step that trains.
+    """
 
     activations = SMOOTH
     options: tuple[str, ...] = ("gamma",)
@@ -42,14 +45,15 @@ class CurvatureModel(LogitsModel):
         """Returns the network whose curvature counts, with the weights of this moment."""
         return self.live.now()
 
-    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Takes a step; moves the vectors of the curvature estimate on first."""
-        self.curvature.advance(self.network())
-        return super().train_step(data)
-
-    def minus_m(self, network: FeedForward, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
+    def minus_m(
+        self,
+        network: FeedForward,
+        label: tf.Tensor,
+        rival: tf.Tensor,
+        reached: Reached | None = None,
+    ) -> tf.Tensor:
         """Returns κ of each pair, of the shape of `rival`; differentiable, moves nothing."""
-        matrix = self.curvature.estimate(network)
+        matrix = self.curvature.estimate(network, reached)
         rows = tf.matmul(tf.one_hot(label, matrix.shape[0]), matrix)
         return tf.gather(rows, rival, batch_dims=1)
 
@@ -96,6 +100,11 @@ class CurvatureRegularizer(CurvatureModel):
 
     def __init__(self, base: keras.Model, gamma: float = 0.01, **kwargs: Any):
         super().__init__(base, gamma, **kwargs)
+
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """Takes a step; moves the vectors of the curvature estimate on first."""
+        self.curvature.advance(self.network())
+        return super().train_step(data)
 
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_curv.attacks.crt import curvature_attack
+from keras_curv.attacks.crt import Hidden, attack_and_hidden
 from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
+from keras_curv.curvature.estimate import Reached
 from keras_curv.errors import InputError, require_at_least
 from keras_curv.network.network import FeedForward
 from keras_curv.threats.box import box_reach
@@ -30,6 +31,7 @@ from keras_curv.threats.clipped import clipped
 from keras_curv.threats.confined import Reach
 from keras_curv.threats.threat import Threat
 from keras_curv.training.ball_model import BallModel, flattened
+from keras_curv.training.centring import Centring
 from keras_curv.training.regularizer import CurvatureModel
 from keras_curv.training.threatened import Threatened
 from keras_curv.training.trunk import Behind, LipschitzEstimate, Moved, through
@@ -46,6 +48,7 @@ class Pairs(NamedTuple):
         minus_m: κ, without a gradient, `(n, k)`.
         distance: ‖x̂ − x‖, `(n, k)`.
         solved: whether the attack met its dual bound, `(n, k)`.
+        reached: for `CurvatureEstimate.estimate`.
     """
 
     label: tf.Tensor
@@ -55,6 +58,7 @@ class Pairs(NamedTuple):
     minus_m: tf.Tensor
     distance: tf.Tensor
     solved: tf.Tensor
+    reached: Reached | None
 
     def dual_values(self, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
         """Returns V_t, `(n, k)`, from the logits at the attacked points, `(n·k, logits)`."""
@@ -79,6 +83,34 @@ class Start(NamedTuple):
     reach: Reach | None
 
 
+class Evaluated(NamedTuple):
+    """Points at which the network is asked, instead of the base: for the same logits.
+
+    Attributes:
+        points: as the network takes them, `(n, …)`.
+        hidden: what it made of them, where that is known already; see `attacks/crt.py`.
+    """
+
+    points: tf.Tensor
+    hidden: Hidden | None
+
+
+class Attack(NamedTuple):
+    """What the attack of a step found.
+
+    Attributes:
+        worst: the points.
+        minus_m: κ of the pairs, `(n, k)`.
+        hidden: of the points, where the attack evaluated them.
+        reached: for `CurvatureEstimate.estimate`.
+    """
+
+    worst: ProximalAttack
+    minus_m: tf.Tensor
+    hidden: Hidden | None
+    reached: Reached | None
+
+
 class WorstCaseModel(CurvatureModel, BallModel):
     """Trains a base model on attacked points; subclasses say which margins, and what is lost.
 
@@ -95,6 +127,8 @@ class WorstCaseModel(CurvatureModel, BallModel):
         attack_steps: gradients for each attack.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
         threat: what the attacker may do, a `Threat` in l2 without a basis; ρ is in its units.
+        centre: whether steps are those of centred activations, see `centring.py`; of a base of
+            dense layers behind the first activation.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.
@@ -102,7 +136,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
 
     clips = True
     trunks = True
-    options = ("gamma", *BallModel.options, "attack_steps")
+    options = ("gamma", *BallModel.options, "attack_steps", "centre")
     certified_metric: keras.metrics.Mean | None = None
 
     def __init__(
@@ -114,9 +148,12 @@ class WorstCaseModel(CurvatureModel, BallModel):
         attack_steps: int,
         ramp_steps: int,
         threat: Threat | Mapping[str, Any],
+        centre: bool = False,
         **kwargs: Any,
     ):
         super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
+        self.centre = bool(centre)
+        self.centring = Centring(self.live) if self.centre else None
         self.threat = Threat.of(threat)
         self.lipschitz = None if self.live.trunk is None else LipschitzEstimate(self.live.trunk)
         if self.lipschitz is not None and not (self.threat.plain and self.live.clip is None):
@@ -147,10 +184,19 @@ class WorstCaseModel(CurvatureModel, BallModel):
         """See `CurvatureModel`."""
         if self.lipschitz is not None:
             self.lipschitz.advance()
-        return super().train_step(data)
+        if self.centring is None:
+            return super().train_step(data)
+        before = self.centring.kernels()
+        logs = super().train_step(data)
+        self.centring.move_biases(before)
+        return logs
 
     def call(self, x: Any, training: bool | None = None) -> tf.Tensor:
-        """Returns what the base returns, `(n, classes)`; at features that are `Moved`, too."""
+        """Returns what the base returns, `(n, classes)`; of `Moved` and `Evaluated` ones, too."""
+        if isinstance(x, Evaluated):
+            pre, post = (None, None) if x.hidden is None else x.hidden[:2]
+            means = None if self.centring is None else self.centring.means
+            return self.live.now().logits_given(x.points, pre, post, means)
         if not isinstance(x, Moved):
             return super().call(x, training)
         assert self.lipschitz is not None
@@ -179,28 +225,35 @@ class WorstCaseModel(CurvatureModel, BallModel):
             point, reach, _ = clipped(layer.clip(network.dim), point)
         return Start(network, point, reach)
 
-    def attacked(
-        self, start: Start, label: tf.Tensor, rival: tf.Tensor, training: bool
-    ) -> tuple[ProximalAttack, tf.Tensor]:
-        """Returns the worst points, and κ of the pairs, `(n, k)`."""
+    def attacked(self, start: Start, label: tf.Tensor, rival: tf.Tensor, training: bool) -> Attack:
+        """Returns the worst points; a step that trains moves vectors and means on."""
         network, point, reach = start
-        minus_m = self.minus_m(network, label, rival)
+        vectors = self.curvature.advance(network) if training else None
+        if training and self.centring is not None:
+            self.centring.advance(network.hidden(point)[1:])
+        reached = self.curvature.reached(network, vectors) if self.live.is_dense else None
+        minus_m = self.minus_m(network, label, rival, reached)
         radius, steps = self.current_radius(training), self.attack_steps
         if reach is None:
-            worst = _worst_in_ball(network, point, label, rival, radius, minus_m, steps)
+            worst, hidden = worst_in_ball(network, point, label, rival, radius, minus_m, steps)
         else:
+            hidden = None
             worst = proximal_attack(
                 network, point, reach, label, rival, radius=radius, curvature=minus_m, steps=steps
             )
-        return worst, minus_m
+        return Attack(worst, minus_m, hidden, reached)
 
-    def inputs(self, start: Start, points: tf.Tensor, like: tf.Tensor) -> Any:
+    def inputs(self, start: Start, attack: Attack, like: tf.Tensor) -> Any:
         """Returns attacked points as `call` takes them: `(n·k, …)`, of the shape of others."""
+        points = attack.worst.point
         if isinstance(start.network, Behind):
             return Moved(like, points - start.point[:, None])
         if isinstance(start.network, Threatened):
             points = start.network.inputs(points)
         points = tf.reshape(points, tf.concat([[-1], tf.shape(like)[1:]], axis=0))
+        known = attack.hidden is not None and self.live.as_in_training and self.live.is_dense
+        if self.centring is not None or (known and self.live.clip is None):
+            return Evaluated(points, attack.hidden)
         return points if self.live.clip is None else self.live.clip.inverse(points)
 
     def update_metrics(self, pairs: Pairs, proved: tf.Tensor, sample_weight: Any) -> None:
@@ -216,22 +269,27 @@ class WorstCaseModel(CurvatureModel, BallModel):
         return {**super().get_config(), "threat": self.threat.config()}
 
 
-def pairs_of(
-    worst: ProximalAttack, label: tf.Tensor, rival: tf.Tensor, minus_m: tf.Tensor
-) -> Pairs:
+def constants(structure: Any) -> Any:
+    """Returns nested tensors, without gradients; None where there is None."""
+    return tf.nest.map_structure(lambda a: None if a is None else tf.stop_gradient(a), structure)
+
+
+def pairs_of(attack: Attack, label: tf.Tensor, rival: tf.Tensor) -> Pairs:
     """Returns the attacked pairs, without their points."""
+    worst = attack.worst
     return Pairs(
         label,
         rival,
         shortfall=worst.shortfall,
         added=worst.added,
-        minus_m=minus_m,
+        minus_m=attack.minus_m,
         distance=worst.distance,
         solved=worst.solved,
+        reached=attack.reached,
     )
 
 
-def _worst_in_ball(
+def worst_in_ball(
     network: FeedForward,
     x: tf.Tensor,
     label: tf.Tensor,
@@ -239,17 +297,17 @@ def _worst_in_ball(
     radius: tf.Tensor,
     curvature: tf.Tensor,
     steps: int,
-) -> ProximalAttack:
+) -> tuple[ProximalAttack, Hidden]:
     """Returns the curvature attack in the terms of the one that is confined."""
-    attack = curvature_attack(
+    attack, hidden = attack_and_hidden(
         network, x, label, rival, radius=radius, curvature=curvature, steps=steps, tolerance=1e-3
     )
-    offset = attack.point - x[:, None]
-    square = tf.reduce_sum(offset * offset, axis=-1)
-    return ProximalAttack(
+    distance = tf.reshape(hidden.distance, tf.shape(rival))
+    worst = ProximalAttack(
         attack.point,
-        added=tf.zeros_like(square),
-        shortfall=tf.minimum(square - radius * radius, 0.0) / 2.0,
-        distance=tf.sqrt(square),
+        added=tf.zeros_like(distance),
+        shortfall=tf.minimum(distance * distance - radius * radius, 0.0) / 2.0,
+        distance=distance,
         solved=attack.primal_equals_dual,
     )
+    return worst, hidden

@@ -50,6 +50,7 @@ def test_attacks_begin_at_the_worst_categories(property):
         model = CRTModel(base, 1e-4, rivals=2, threat=threat, property=property)
         model.compile("sgd", run_eagerly=True)
         points, attacked, _ = model.prepared((tf.constant(x), tf.constant(y)), training=False)
+        points = getattr(points, "points", points)
         begin = np.round(points.numpy().reshape(len(x), 2, DIM)[:, 0], 2)
         margins = []
         for row, label, found in zip(x, y, begin, strict=True):

@@ -40,7 +40,8 @@ def _data(count=96, seed=3):
 def _prepared(model, x, y):
     model.compile("sgd", run_eagerly=True)
     points, attacked, _ = model.prepared((tf.constant(x), tf.constant(y)), training=True)
-    return points.numpy().reshape(len(x), -1, DIM), attacked
+    points = getattr(points, "points", points).numpy()
+    return points.reshape(len(x), -1, DIM), attacked
 
 
 @pytest.mark.parametrize("kind", THREATS)

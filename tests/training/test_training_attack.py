@@ -16,7 +16,7 @@ class _Recorded:
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if tf.executing_eagerly():
-            self.seen = (np.asarray(x), y)
+            self.seen = (np.asarray(getattr(x, "points", x)), y)
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
 

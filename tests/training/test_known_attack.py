@@ -1,0 +1,125 @@
+"""What a step has worked out already is not worked out again, and loss and step are the same."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from loss_oracle import dense_base, network_of, random_data, weights_of
+
+from keras_curv.attacks.crt import attack_and_hidden
+from keras_curv.numerics.known import known, materialized
+from keras_curv.training.crt_model import CRTModel
+
+L = keras.layers
+
+
+def _convolutional():
+    keras.utils.set_random_seed(1)
+    hidden = [L.Conv2D(4, 3, 2, "same", activation="softplus"), L.Flatten()]
+    return keras.Sequential([keras.Input((6, 6, 2)), *hidden, L.Dense(3)])
+
+
+def _deep():
+    return dense_base(scale=2.0)
+
+
+BASES = {"dense": (_deep, (4,)), "convolution": (_convolutional, (6, 6, 2))}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("loss", ["crt", "certified"])
+@pytest.mark.parametrize("kind", BASES)
+def test_a_step_is_that_of_a_pass_through_the_base(kind, loss, jit, rng):
+    """The base itself is asked where its layers behave otherwise in training."""
+    build, shape = BASES[kind]
+    x = rng.standard_normal((40, *shape)).astype(np.float32)
+    y = rng.integers(3, size=40)
+    found = []
+    for known_already in (True, False):
+        model = CRTModel(build(), 0.5, 0.1, loss=loss)
+        assert model.live.as_in_training and model.live.is_dense == (kind == "dense")
+        model.live.as_in_training = known_already
+        model.compile(keras.optimizers.SGD(0.1), jit_compile=jit)
+        before = model.base.get_weights()
+        losses = [model.train_on_batch(x, y) for _ in range(3)]
+        moved = [now - then for now, then in zip(model.base.get_weights(), before, strict=True)]
+        found.append((losses, moved, model.evaluate(x, y, verbose=0)))
+    for ours, theirs in zip(tf.nest.flatten(found[0]), tf.nest.flatten(found[1]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)  # float32, three steps
+
+
+@pytest.mark.parametrize("centre", [False, True])
+def test_kernels_are_read_before_they_are_changed(centre):
+    """One build of a graph in six was ordered otherwise, while nothing said so."""
+    found, (x, y) = [], random_data(40)
+    for _ in range(10):
+        base = keras.Sequential(
+            [keras.Input((4,)), L.Dense(8, "softplus"), L.Dense(7, "softplus"), L.Dense(3)]
+        )
+        rng = np.random.default_rng(2)
+        base.set_weights([rng.standard_normal(w.shape) / 2 for w in base.get_weights()])
+        model = CRTModel(base, 0.3, centre=centre)
+        model.compile(keras.optimizers.SGD(0.1))
+        model.train_on_batch(x, y)
+        found.append(base.get_weights())
+    for other in found[1:]:
+        for ours, theirs in zip(found[0], other, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)  # float32
+
+
+@pytest.mark.parametrize(
+    "layer", [L.Dropout(0.5), L.GaussianNoise(0.1), L.BatchNormalization()], ids=lambda a: a.name
+)
+def test_layers_that_train_otherwise_are_asked_themselves(layer):
+    base = keras.Sequential([keras.Input((4,)), L.Dense(5, "tanh"), layer, L.Dense(3)])
+    assert not CRTModel(base, 0.5).live.as_in_training
+
+
+def test_regularised_activities_and_half_precision_too():
+    regularised = L.Dense(5, "tanh", activity_regularizer="l2")
+    base = keras.Sequential([keras.Input((4,)), regularised, L.Dense(3)])
+    assert not CRTModel(base, 0.5).live.as_in_training
+    half = [L.Dense(5, "tanh", dtype="mixed_bfloat16"), L.Dense(3, dtype="mixed_bfloat16")]
+    assert not CRTModel(keras.Sequential([keras.Input((4,)), *half]), 0.5).live.as_in_training
+
+
+@pytest.mark.parametrize("kappa", [0.0, 3.0])
+def test_what_is_known_is_that_of_the_points(kappa):
+    """Some attacks land higher than they began: there it is that of the example."""
+    base, (x, y) = dense_base(scale=6.0), random_data(40)
+    network, x = network_of(weights_of(base)), tf.constant(x, tf.float64)
+    rival = tf.constant(np.stack([(y + 1) % 3, (y + 2) % 3], axis=1))
+    found, hidden = attack_and_hidden(
+        network,
+        x,
+        tf.constant(y),
+        rival,
+        radius=3.0,
+        curvature=tf.fill((40, 2), tf.constant(kappa, tf.float64)),
+        steps=2,
+        tolerance=1e-3,
+    )
+    points = tf.reshape(found.point, (80, -1))
+    stayed = np.all(found.point == x[:, None], axis=-1)
+    assert 0 < stayed.sum() < stayed.size
+    pre, (_, *post) = network.forward(points)
+    for ours, theirs in zip([*hidden.pre, *hidden.post], [*pre, *post], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+    distance = np.linalg.norm(points - np.repeat(x, 2, axis=0), axis=1)
+    np.testing.assert_allclose(hidden.distance, distance, atol=1e-10)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_what_is_known_has_the_gradient_of_working_it_out(jit):
+    weight = tf.Variable([[2.0, -1.0]])
+
+    @tf.function(jit_compile=jit)
+    def slope(value):
+        with tf.GradientTape() as tape:
+            product = known(value, tf.constant([[3.0]]) @ materialized(weight))
+            loss = tf.reduce_sum(product**2)
+        return loss, tape.gradient(loss, weight)
+
+    loss, gradient = slope(tf.constant([[5.0, 1.0]]))  # not what it would come to: what is given
+    assert loss == 26.0
+    np.testing.assert_allclose(gradient, [[30.0, 6.0]])
