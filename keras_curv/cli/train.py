@@ -177,7 +177,8 @@ OPTIMISATION.define(
     "bool",
     "centre",
     False,
-    "Takes steps as of hidden activations without their running means; what is trained stays a net without such.",
+    "Centres hidden activations while training: steps are those of activations without their "
+    "running means. What is exported is an ordinary network.",
 )
 OPTIMISATION.define(
     "float", "flat", 0.5, "Fraction of the training after which the learning rate falls."
