@@ -263,7 +263,6 @@ class Network(FeedForward):
         self.activations = tuple(activations)
         self.sizes = (affines[0].fan_in, *(affine.fan_out for affine in affines))
         self._tensors: dict[str, tuple[list[tf.Tensor | None], list[tf.Tensor]]] = {}
-        self._rows: dict[str, tf.Tensor] = {}
         self._sparse: dict[tuple[int, str], Product] = {}
 
     @classmethod
@@ -309,13 +308,6 @@ class Network(FeedForward):
                     [tf.constant(affine.bias, dtype) for affine in self.affines],
                 )
         return self._tensors[dtype.name]
-
-    def class_rows(self, dtype: tf.DType) -> tf.Tensor:
-        """See `FeedForward`; one constant for each dtype."""
-        if dtype.name not in self._rows:
-            with tf.init_scope():
-                self._rows[dtype.name] = tf.constant(self.affines[-1].kernel.T, dtype)
-        return self._rows[dtype.name]
 
     def products(self, dtype: tf.DType) -> list[Product]:
         """See `FeedForward`; of sparse maps, one for each dtype."""

@@ -246,7 +246,7 @@ def test_jacobians_kept_inside_only_gain(sizes, names, rng, network_of):
 
 def test_only_advance_moves(rng, random_network):
     kernels = _kernels(random_network(rng, SIZES[4], MIXED[:3]))
-    traced = _restarted(SIZES[4], MIXED[:3], 25)
+    traced = _restarted(SIZES[4], MIXED[:3], 3)
     for _ in range(2):
         before = _state(traced.state)
         value = traced.estimate(kernels)
