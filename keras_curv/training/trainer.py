@@ -19,6 +19,7 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.data.examples import Examples
+from keras_curv.data.pipeline import without_tuning
 from keras_curv.errors import InputError
 from keras_curv.files import (
     part_path,
@@ -125,7 +126,7 @@ def train(
                 initial_epoch=first,
                 epochs=recipe.epochs,
                 steps_per_epoch=recipe.steps(len(x)),
-                validation_data=held and tf.data.Dataset.from_tensor_slices(held).batch(1000),
+                validation_data=held and _validation(held),
                 callbacks=[*callbacks, saving],
                 verbose=1 if progress else 2,
                 shuffle=False,
@@ -256,7 +257,12 @@ def _batches(x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int) -> 
         return chosen, tf.gather(labels, rows)
 
     epochs = tf.data.Dataset.range(first_epoch, recipe.epochs)
-    return epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2)
+    return without_tuning(epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2))
+
+
+def _validation(held: tuple[np.ndarray, np.ndarray]) -> tf.data.Dataset:
+    """Returns held-out examples in batches."""
+    return without_tuning(tf.data.Dataset.from_tensor_slices(held).batch(1000))
 
 
 class _Saving(Checkpoints):
