@@ -47,15 +47,16 @@ class SparseAffine(Affine):
         kernel = scipy.sparse.csr_array(self.kernel, dtype=np.float64)
         kernel.sort_indices()
         bias = np.array(self.bias, np.float64)
-        numbers = np.concatenate([kernel.data, bias, [self.kernel_error, self.bias_error]])
-        if not np.isfinite(numbers).all():
+        numbers = kernel.data, bias, self.kernel_error, self.bias_error
+        if not all(np.isfinite(each).all() for each in numbers):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "bias", bias)
         # The proofs go by how the matrix came about; this is the test of those that count.
-        for matrix, proved in ((kernel, self.proved_norm), (abs(kernel), self.proved_magnitude)):
+        for signed, proved in ((True, self.proved_norm), (False, self.proved_magnitude)):
             if proved >= self._schur:
                 continue
+            matrix = kernel if signed else _magnitudes(kernel)
             with np.errstate(over="ignore", invalid="ignore"):
                 least = spectral_norm_estimate(matrix, iterations=_STEPS) - self.kernel_error
             if math.inf > least > proved * (1.0 + 1e-6):
@@ -67,7 +68,7 @@ class SparseAffine(Affine):
         if self.served_kernel_error is None:
             # Where folding moved more than what is stored, nothing is known.
             unknown = math.inf if self.kernel_error else roundings
-            object.__setattr__(self, "served_kernel_error", unknown * abs(kernel))
+            object.__setattr__(self, "served_kernel_error", unknown * _magnitudes(kernel))
         if self.served_bias_error is None:
             served = roundings * (np.abs(bias) + self.bias_error)
             object.__setattr__(self, "served_bias_error", served)
@@ -109,5 +110,12 @@ class SparseAffine(Affine):
 
 def schur_bound(matrix: scipy.sparse.csr_array) -> float:
     """`√(‖W‖₁ ‖W‖_∞) ≥ ‖|W|‖`, from above."""
-    rows, columns = (abs(matrix).sum(axis=axis).max() for axis in (1, 0))
+    sizes = _magnitudes(scipy.sparse.csr_array(matrix))
+    rows, columns = (sizes.sum(axis=axis).max() for axis in (1, 0))
     return up(math.sqrt(rows) * math.sqrt(columns), sum(matrix.shape) + 8)
+
+
+def _magnitudes(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """|W|, whose places are those of W in memory too."""
+    parts = np.abs(matrix.data), matrix.indices, matrix.indptr
+    return scipy.sparse.csr_array(parts, shape=matrix.shape)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from keras_curv.reading.limits import charge, charge_entries
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
+_AT_ONCE = 2**21  # entries of a sparse matrix
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,15 +155,24 @@ class Ball:
         rows = math.prod(self.shape[:-1])
         charge(rows * terms * other.shape[-1] // _density(other), "a product of two matrices")
         charge_entries(14, self.value.size + rows * other.shape[-1], "a product of two matrices")
+        error, served = np.float64(8.0 * terms * TINY), np.float64(8.0 * terms * FLOAT32_TINY)
+        for rows, part in other.row_blocks():
+            mine = self.each(lambda array, rows=rows: array[..., rows])
+            off, away = mine._off_in_product(part, terms)
+            error, served = error + off, served + away
+        product, error = self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4))
+        return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
+
+    def _off_in_product(self, other: Ball, terms: int) -> tuple[np.ndarray, np.ndarray]:
+        """What a product with some rows of a matrix of so many adds to both errors."""
         size, other_size = np.abs(self.value), abs(other.value)
-        error = gamma(terms + 2) * (size @ other_size) + 8.0 * terms * TINY
+        error = gamma(terms + 2) * (size @ other_size)
         if other.error.max() != 0.0:
             error = error + size @ other.error
         most = size
         if np.any(self.error):
             error = error + self.error @ (other_size + other.error)
             most = size + self.error
-        product, error = self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4))
         # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_{n+1}: an
         # offset that is added to the sum may have been its first term.
         weights, away = other_size + other.error, other.read()
@@ -170,9 +180,18 @@ class Ball:
         step *= gamma(terms + 1, FLOAT32_UNIT)
         away += step
         weights += away
-        served = most @ away + self.served @ weights
-        served = served * ROUNDING_SLACK + 8.0 * terms * FLOAT32_TINY
-        return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
+        return error, (most @ away + self.served @ weights) * ROUNDING_SLACK
+
+    def row_blocks(self) -> Iterator[tuple[slice, Ball]]:
+        """The rows of a matrix: of a sparse one so many at a time that little is made of them."""
+        entries = self.value.nnz if scipy.sparse.issparse(self.value) else 0
+        if entries <= _AT_ONCE:
+            yield slice(None), self
+            return
+        step = -(-self.shape[0] // -(-entries // _AT_ONCE))
+        for start in range(0, self.shape[0], step):
+            rows = slice(start, start + step)
+            yield rows, Ball(self.value[rows], self.error[rows], self.served[rows])
 
     def reciprocal(self) -> Ball:
         """1/r; infinite error where 0 is in the ball."""

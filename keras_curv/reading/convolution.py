@@ -21,7 +21,7 @@ from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.numerics.rounding import up
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.limits import STORED_ENTRIES, require_shape
+from keras_curv.reading.limits import CONVOLUTION_ENTRIES, STORED_ENTRIES, require_shape
 from keras_curv.reading.stencil import Bounded, Stencil
 
 _PADDINGS = ("SAME", "VALID")
@@ -110,11 +110,11 @@ def axis(
 
 
 def _refuse_large(weights: int, positions: int, inside: int) -> None:
-    if inside > STORED_ENTRIES or weights * positions > 2 * STORED_ENTRIES:
+    if inside > CONVOLUTION_ENTRIES or weights * positions > 2 * CONVOLUTION_ENTRIES:
         raise InputError(
             f"{weights} weights at {positions} positions each are too many (at most "
-            f"{STORED_ENTRIES} products in all); use larger strides, fewer filters, or a smaller "
-            "image"
+            f"{CONVOLUTION_ENTRIES} products in all); use larger strides, fewer filters, or a "
+            "smaller image"
         )
 
 
@@ -163,14 +163,18 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
     image = image_shape(node, flow)
     size = two_axes(node, "ksize")
-    require_shape((*size, image[2], image[2]), STORED_ENTRIES)
-    window = Ball.exact(np.ones((*size, 1, 1)) * np.eye(image[2]))
+    require_shape(size, STORED_ENTRIES)
+    window, channels = Ball.exact(np.ones((*size, 1, 1))), image[2]
     how: dict[str, Any] = {
         "strides": two_axes(node, "strides"),
         "padding": node.attr["padding"].s.decode(),
     }
-    sums, shape = matrix(window, image, **how)
-    return _averaged(flow, sums, stencil(window, image, **how), shape)
+    plane = (*image[:2], 1)
+    one, (height, width, _) = matrix(window, plane, **how)
+    _refuse_large(channels, height * width, channels * one.value.nnz)
+    sums = one.each(lambda part: scipy.sparse.csr_array(scipy.sparse.kron(part, scipy.sparse.eye_array(channels))))
+    windows = dataclasses.replace(stencil(window, plane, **how), alone=True)
+    return _averaged(flow, sums, windows, (height, width, channels))
 
 
 def mean(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:

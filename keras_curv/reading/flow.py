@@ -280,17 +280,21 @@ class Flow:
         else:
             require_shape((self.base, kernel.shape[1]))
             product = self._dense_product(kernel)
-        shift, size = self._read_shift() @ kernel, kernel.served_size()
+        shift = self._read_shift() @ kernel
         if not (np.any(self.shift.value) or np.any(self.shift.error)):
             shift = dataclasses.replace(shift, error=np.zeros(kernel.shape[1]))
-        weights = largest_in_columns(size, np.maximum(self.runs[1], 1.0))
+        weights = mass = np.zeros(kernel.shape[1])
+        for rows, part in kernel.row_blocks():
+            size, longest = part.served_size(), np.maximum(self.runs[1, rows], 1.0)
+            weights = np.maximum(weights, largest_in_columns(size, longest))
+            mass = mass + self.mass[rows] @ size
         return self._become(
             shape=(kernel.shape[1],),
             kernel=product,
             stencils=stencils,
             scale=Ball.exact(np.ones(kernel.shape[1])),
             shift=shift,
-            mass=self.mass @ size,
+            mass=mass,
             runs=np.stack([np.ones(kernel.shape[1]), weights]),
             largest=weights.max(initial=0.0),
             terms=kernel.shape[0],

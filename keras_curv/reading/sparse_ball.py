@@ -38,7 +38,9 @@ class SparseBall:
     def of(cls, ball: Ball) -> SparseBall:
         """A ball of sparse or of dense matrices."""
         arrays = [scipy.sparse.csr_array(a) for a in (ball.value, ball.error, ball.served)]
-        return cls._of(sum(abs(array) for array in arrays), arrays)
+        some = [array for array in arrays if array.nnz] or arrays[:1]
+        places = some[0] if len(some) == 1 else sum(abs(array) for array in some)
+        return cls._of(places, arrays)
 
     @classmethod
     def _of(
@@ -80,11 +82,15 @@ class SparseBall:
 
     def __mul__(self, factor: Ball) -> SparseBall:
         """Each column times its factor, `(columns,)`."""
+        if factor.equals(1.0):
+            return self
         entries = self.entries * factor[self.places.indices]
         return dataclasses.replace(self, entries=entries)
 
     def with_rows_scaled(self, factor: Ball) -> SparseBall:
         """Each row times its factor, `(rows,)`."""
+        if factor.equals(1.0):
+            return self
         rows = np.repeat(np.arange(self.shape[0]), np.diff(self.places.indptr))
         return dataclasses.replace(self, entries=self.entries * factor[rows])
 

@@ -73,6 +73,7 @@ class Stencil:
         strides: of the two axes.
         complete: whether all positions are there that see the image, and with no diagonal map
             behind: then what follows may take its output to be zero everywhere else.
+        alone: whether it goes over each channel alone, over all alike: taps are of one channel.
 
     Example:
         >>> average = Stencil(Ball.exact(np.full((2, 2, 1, 1), 0.25)), (2, 2))
@@ -83,6 +84,7 @@ class Stencil:
     taps: Ball
     strides: tuple[int, int] = (1, 1)
     complete: bool = False
+    alone: bool = False
 
     @functools.cached_property
     def norm(self) -> float:
@@ -122,17 +124,22 @@ class Stencil:
             (second - 1) * stride + first
             for (first, second), stride in zip((heights, widths), self.strides, strict=True)
         ]
-        shape = *spans, self.taps.shape[2], other.taps.shape[3]
+        channels = other.taps.shape[2] if self.alone else self.taps.shape[2]
+        filters = self.taps.shape[3] if other.alone else other.taps.shape[3]
+        shape = *spans, channels, filters
         if math.prod(shape) > STORED_ENTRIES:
             return self, other
         taps = Ball.exact(np.zeros(shape))
         for row, column in np.ndindex(*other.taps.shape[:2]):
             start = row * self.strides[0], column * self.strides[1]
             place = tuple(slice(a, a + n) for a, n in zip(start, self.taps.shape[:2], strict=True))
-            total = taps[place] + self.taps @ other.taps[row, column]
+            total = taps[place] + self._taps_times(other, other.taps[row, column])
             taps.value[place], taps.error[place] = total.value, total.error
         strides = self.strides[0] * other.strides[0], self.strides[1] * other.strides[1]
-        return (Stencil(taps, strides, other.complete),)
+        return (Stencil(taps, strides, other.complete, self.alone and other.alone),)
+
+    def _taps_times(self, other: Stencil, tap: Ball) -> Ball:
+        return self.taps * tap if self.alone or other.alone else self.taps @ tap
 
     def _bound(self, taps: np.ndarray, norm: Callable[[np.ndarray], float]) -> float:
         """The norm of taps scaled to about 1, which rounds nothing, and scaled back."""

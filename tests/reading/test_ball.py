@@ -6,7 +6,9 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import scipy.sparse
 
+from keras_curv.reading import ball as ball_module
 from keras_curv.reading.ball import Ball
 
 mpmath.mp.dps = 60
@@ -162,3 +164,21 @@ def test_norm_of_error_is_from_above(rng):
     assert exact <= mpmath.mpf(norm) <= exact * (1 + mpmath.mpf(10) ** -12)
     assert Ball.exact(np.ones(3)).norm_of_error() == 0.0
     assert not np.isfinite(Ball(np.zeros(2), np.array([1.0, np.nan])).norm_of_error())
+
+
+def test_a_product_by_blocks_of_rows_is_that_of_all_rows(monkeypatch, rng):
+    def sparse(scale):
+        return scipy.sparse.random_array((40, 30), density=0.2, rng=rng, format="csr") * scale
+
+    value, error, served = sparse(1.0), sparse(1e-12), sparse(1e-6)
+    matrix = Ball(value, error, served)
+    vector = Ball(rng.standard_normal(40), rng.uniform(0.0, 1e-12, 40), rng.uniform(0.0, 1e-6, 40))
+    whole = vector @ matrix
+    monkeypatch.setattr(ball_module, "_AT_ONCE", 50)
+    assert len(list(matrix.row_blocks())) > 3
+    parts = vector @ matrix
+    np.testing.assert_array_equal(parts.value, whole.value)
+    np.testing.assert_allclose(parts.error, whole.error, rtol=1e-12)
+    np.testing.assert_allclose(parts.served, whole.served, rtol=1e-12)
+    rows = [part.value.toarray() for _, part in matrix.row_blocks()]
+    np.testing.assert_array_equal(np.concatenate(rows), value.toarray())

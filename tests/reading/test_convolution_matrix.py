@@ -128,7 +128,7 @@ def test_folding_errors_cover_what_folding_rounds_away(rng):
 
 
 def test_a_matrix_that_is_too_large_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(convolution, "STORED_ENTRIES", 2 * 16 - 1)
+    monkeypatch.setattr(convolution, "CONVOLUTION_ENTRIES", 2 * 16 - 1)
     model = stack((4, 4, 1), lambda: L.Conv2D(2, 1), L.Flatten)()
     with pytest.raises(
         InputError, match="op Conv2D .*2 weights at 16 positions each are too many.*strides"

@@ -1,6 +1,7 @@
 """Networks whose matrices stay sparse: what is read, bounded and certified, and what is refused."""
 
 import resource
+import tracemalloc
 
 import keras
 import numpy as np
@@ -333,12 +334,29 @@ def test_many_convolutions_that_would_be_dense_one_by_one(tmp_path, rng):
     assert exact <= first.norm <= 1.04 * exact
 
 
+def test_pooling_does_not_pair_channels_with_one_another(monkeypatch):
+    """A window of 8 × 8 for each pair of 512 channels would have 16 million entries, thrice."""
+    monkeypatch.setattr(flow, "_SPARSE_FROM", 1)
+    monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 2**14)
+    model = keras.Sequential(
+        [keras.Input((16, 16, 1)), L.Conv2D(512, 1, activation="tanh"), L.AveragePooling2D(8)]
+    )
+    model.add(L.Flatten())
+    model.add(L.Dense(2))
+    tracemalloc.start()
+    network = saved_model.read(model).network
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert network.sizes == (256, 256 * 512, 2)
+    assert peak < 2**27
+
+
 # What is refused
 
 
 def test_too_many_products_are_refused_before_they_are_made(monkeypatch):
     # Of three taps along an axis of eight, the outer ones are outside once: 22 of 24 are inside.
-    monkeypatch.setattr(convolution, "STORED_ENTRIES", 22 * 22 * 2 * 4 - 1)
+    monkeypatch.setattr(convolution, "CONVOLUTION_ENTRIES", 22 * 22 * 2 * 4 - 1)
     with pytest.raises(InputError, match="op Conv2D .*72 weights at 64 positions .*smaller image"):
         saved_model.read(architecture(8))
 

@@ -3,6 +3,8 @@
 The oracle is the singular value decomposition of the dense matrix.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -101,6 +103,30 @@ def test_pooling_and_a_convolution_are_one():
     # Padded with zeros, what lies outside is cut off before the second: not one convolution.
     padded = stencil(Ball.exact(np.ones((3, 3, 1, 1))), (8, 8, 1), padding="SAME")
     assert len(padded.then(difference)) == 2
+
+
+@pytest.mark.parametrize("order", ["before", "behind", "both"])
+def test_what_goes_over_each_channel_alone_is_that_of_all_channels(order, rng):
+    window, spread = np.full((2, 3, 1, 1), 1.0 / 6.0), np.eye(2)
+    how = {"strides": (2, 3)}
+    alone = dataclasses.replace(stencil(Ball.exact(window), (8, 9, 1), **how), alone=True)
+    whole = stencil(Ball.exact(window * spread), (8, 9, 2), **how)
+    mixing = stencil(Ball.exact(rng.standard_normal((1, 2, 2, 2))), (8, 9, 2), strides=(1, 2))
+    mixing = dataclasses.replace(mixing, complete=True)
+    pairs = {"before": (alone, mixing), "behind": (mixing, alone), "both": (alone, alone)}
+    (found,) = pairs[order][0].then(pairs[order][1])
+    (known,) = (whole if one is alone else one for one in pairs[order][:1])
+    (known,) = known.then(whole if pairs[order][1] is alone else mixing)
+    taps = found.taps.value * spread if order == "both" else found.taps.value
+    np.testing.assert_allclose(taps, known.taps.value, rtol=1e-14)
+    assert (found.strides, found.complete) == (known.strides, known.complete)
+    assert found.alone == (order == "both")
+    for one, other in ((alone, whole), (found, known)):
+        np.testing.assert_allclose(one.norm, other.norm, rtol=1e-9)
+        np.testing.assert_allclose(one.magnitude, other.magnitude, rtol=1e-9)
+    factor = Ball.exact(rng.standard_normal(12))
+    assert alone.with_inputs_scaled(factor).norm >= whole.with_inputs_scaled(factor).norm * SVD
+    assert alone.with_outputs_scaled(factor).norm >= whole.with_outputs_scaled(factor).norm * SVD
 
 
 @pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1), (4, 3)])
