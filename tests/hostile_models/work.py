@@ -78,6 +78,20 @@ for side, filters, layers in ((32, 64, 2), (64, 32, 3), (28, 128, 2), (128, 8, 6
     sizes = [(3, 3, 1, filters)] + [(3, 3, filters, filters)] * (layers - 1)
     _model(f"{layers} convolutions of {side} × {side} × {filters}", (side, side, 1), _chain, *sizes)
 
+for size, filters, window in ((8, 680, 8), (8, 2000, 6), (1, 3000, 15)):
+
+    def _wide(x, w, v, window=window):
+        x = tf.nn.softplus(tf.nn.conv2d(x, w, 2, "SAME"))
+        return _flat(tf.nn.avg_pool2d(x, window, window, "VALID"))[:, :1000] @ v
+
+    _model(
+        f"{filters} filters of {size} × {size} pooled by {window}",
+        (32, 32, 3),
+        _wide,
+        (size, size, 3, filters),
+        (1000, 3),
+    )
+
 for height, channels in ((1, 3000), (3, 2000), (1, 20_000)):
     _model(
         f"depthwise {height} × {height} on {channels} channels",
