@@ -10,6 +10,7 @@ Images are `(height, width, channels)`, flattened in that order.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -171,8 +172,12 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     }
     plane = (*image[:2], 1)
     one, (height, width, _) = matrix(window, plane, **how)
-    _refuse_large(channels, height * width, channels * one.value.nnz)
-    sums = one.each(lambda part: scipy.sparse.csr_array(scipy.sparse.kron(part, scipy.sparse.eye_array(channels))))
+    _refuse_large(channels * math.prod(size), height * width, channels * one.value.nnz)
+    sums = one.each(
+        lambda part: scipy.sparse.csr_array(
+            scipy.sparse.kron(part, scipy.sparse.eye_array(channels))
+        )
+    )
     windows = dataclasses.replace(stencil(window, plane, **how), alone=True)
     return _averaged(flow, sums, windows, (height, width, channels))
 
