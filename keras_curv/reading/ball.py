@@ -155,12 +155,15 @@ class Ball:
         rows = math.prod(self.shape[:-1])
         charge(rows * terms * other.shape[-1] // _density(other), "a product of two matrices")
         charge_entries(14, self.value.size + rows * other.shape[-1], "a product of two matrices")
-        error, served = np.float64(8.0 * terms * TINY), np.float64(8.0 * terms * FLOAT32_TINY)
-        for rows, part in other.row_blocks():
-            mine = self.each(lambda array, rows=rows: array[..., rows])
+        product = self.value @ other.value
+        error = np.full(product.shape, 8.0 * terms * TINY)
+        served = np.full(product.shape, 8.0 * terms * FLOAT32_TINY)
+        for place, part in other.row_blocks():
+            mine = Ball(*(array[..., place] for array in (self.value, self.error, self.served)))
             off, away = mine._off_in_product(part, terms)
-            error, served = error + off, served + away
-        product, error = self.value @ other.value, error * (1.0 + 2.0 * gamma(terms + 4))
+            error += off
+            served += away
+        error *= 1.0 + 2.0 * gamma(terms + 4)
         return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
 
     def _off_in_product(self, other: Ball, terms: int) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +187,8 @@ class Ball:
 
     def row_blocks(self) -> Iterator[tuple[slice, Ball]]:
         """The rows of a matrix: of a sparse one so many at a time that little is made of them."""
-        entries = self.value.nnz if scipy.sparse.issparse(self.value) else 0
+        value: Any = self.value
+        entries = value.nnz if scipy.sparse.issparse(value) else 0
         if entries <= _AT_ONCE:
             yield slice(None), self
             return

@@ -172,7 +172,7 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     }
     plane = (*image[:2], 1)
     one, (height, width, _) = matrix(window, plane, **how)
-    _refuse_large(channels * math.prod(size), height * width, channels * one.value.nnz)
+    _refuse_large(channels * math.prod(size), height * width, channels * int(one.value.sum()))
     sums = one.each(
         lambda part: scipy.sparse.csr_array(
             scipy.sparse.kron(part, scipy.sparse.eye_array(channels))

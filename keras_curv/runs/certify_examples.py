@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_curv.certificates.certificate import RIVALS
 from keras_curv.certificates.certifier import Certifier
-from keras_curv.certificates.smoothing import VOTE_RIVALS, SmoothedClassifier
+from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.data.examples import Examples
-from keras_curv.errors import InputError, require_one_of, require_positive, visible
+from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import plain_shape
@@ -87,32 +86,17 @@ class ExampleJob(Job):
 
     def __init__(self, model: Any, examples: Examples, options: ExampleOptions):
         self._model, self._options = model, options
-        with np.errstate(over="ignore"):
-            self._scale = np.float32(require_positive(float(options.input_scale), "input_scale"))
-        require_positive(float(self._scale), "input_scale, in float32,")
-        smoothing, rivals = options.smoothing, options.rivals
-        method, guarantee = options.method, options.guarantee
         self._qualified = options.qualified
         if self._qualified:
             self.columns = QUALIFIED_COLUMNS
+        rivals, smoothing = options.rivals, options.smoothing
+        method, guarantee, search = options.method, options.guarantee, options.search
         certifier: Certifier | SmoothedClassifier
         self._certify: Callable
         if smoothing is None:
-            require_one_of(rivals, RIVALS, "rivals")
             certifier = Certifier(model, **options.certifier)
-            self._certify = certifier.certify
+            self._certify, self._network = certifier.certify, certifier.method.network
         else:
-            require_one_of(rivals, VOTE_RIVALS, "rivals, with smoothing,")
-            if self._qualified:
-                raise InputError(
-                    "smoothing is for argmax under any change. "
-                    f"Received: {options.property}, {options.threat}"
-                )
-            if method != "auto" or guarantee != "real":
-                raise InputError(
-                    "smoothing is a method of its own, and its guarantee a probabilistic one: "
-                    f"leave both away. Received: {method!r}, {guarantee!r}"
-                )
             certifier = SmoothedClassifier(
                 model,
                 smoothing.deviation,
@@ -120,14 +104,11 @@ class ExampleJob(Job):
                 output_name=options.output_name,
             )
             self._certify = functools.partial(certifier.certify, **smoothing.votes())
-            method, guarantee = "smoothing", "probabilistic"
+            self._network = certifier.served.network
+            method, guarantee, search = "smoothing", "probabilistic", dataclasses.asdict(smoothing)
         self.examples, self.count = examples, examples.count
         self.served = served = certifier.served
-        self._network = served.network
-        if isinstance(certifier, Certifier):
-            self._network = certifier.method.network
-        fit = _fitting_shape(examples, served)
-        scale = self._scale
+        fit, scale = _fitting_shape(examples, served), np.float32(options.input_scale)
         self.as_input = lambda x: fit(x if scale == 1.0 else x * scale)
         self.settings = {
             "version": __version__,
@@ -142,8 +123,7 @@ class ExampleJob(Job):
             "guarantee": guarantee,
             "seed": options.seed,
             "batch_size": options.batch_size or certifier.batch_size(rivals),
-        }
-        self.settings |= options.search if smoothing is None else dataclasses.asdict(smoothing)
+        } | search
 
     def batches(self, start: int) -> Iterator[list[Row]]:
         """Certifies from example `start` on, which is the first of a batch."""
@@ -200,7 +180,7 @@ class ExampleJob(Job):
         x = self.examples.at([row.index for row in rows])
         if self._options.smoothing is not None or not self._options.searched:
             return [Case(row, example) for row, example in zip(rows, x, strict=True)]
-        scale = float(self._scale)
+        scale = float(np.float32(self._options.input_scale))
         return find_cases(rows, x, self.as_input(x), network=self._network, scale=scale)
 
 

@@ -7,8 +7,17 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from keras_curv.certificates.smoothing import Smoothing
-from keras_curv.errors import InputError, require_at_least, require_fraction, require_positive
+import numpy as np
+
+from keras_curv.certificates.certificate import RIVALS
+from keras_curv.certificates.smoothing import VOTE_RIVALS, Smoothing
+from keras_curv.errors import (
+    InputError,
+    require_at_least,
+    require_fraction,
+    require_one_of,
+    require_positive,
+)
 from keras_curv.files import part_path, require_replaceable
 from keras_curv.reading import saved_model
 from keras_curv.reading.files import GRAPH, INDEX
@@ -200,3 +209,23 @@ class ExampleOptions(RunOptions):
     rivals: str = "all"
     input_scale: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with np.errstate(over="ignore"):
+            scale = float(np.float32(require_positive(float(self.input_scale), "input_scale")))
+        require_positive(scale, "input_scale, in float32,")
+        if self.smoothing is None:
+            require_one_of(self.rivals, RIVALS, "rivals")
+            return
+        require_one_of(self.rivals, VOTE_RIVALS, "rivals, with smoothing,")
+        if self.qualified:
+            raise InputError(
+                "smoothing is for argmax under any change. "
+                f"Received: {self.property}, {self.threat}"
+            )
+        if self.method != "auto" or self.guarantee != "real":
+            raise InputError(
+                "smoothing is a method of its own, and its guarantee a probabilistic one: "
+                f"leave both away. Received: {self.method!r}, {self.guarantee!r}"
+            )
