@@ -38,9 +38,9 @@ class SparseBall:
     def of(cls, ball: Ball) -> SparseBall:
         """A ball of sparse or of dense matrices."""
         arrays = [scipy.sparse.csr_array(a) for a in (ball.value, ball.error, ball.served)]
-        some = [array for array in arrays if array.nnz] or arrays[:1]
-        places = some[0] if len(some) == 1 else sum(abs(array) for array in some)
-        return cls._of(places, arrays)
+        value, *errors = arrays
+        alone = value.data.all() and not any(array.nnz for array in errors)
+        return cls._of(value if alone else sum(abs(array) for array in arrays), arrays)
 
     @classmethod
     def _of(
