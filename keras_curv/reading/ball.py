@@ -316,7 +316,25 @@ class Ball:
         return norm_bound(self.error)
 
 
-def largest_in_columns(
+def served_columns(
+    matrix: Ball, factors: np.ndarray, masses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of what is served of each column, the largest entry times its row's factor, and the sum.
+
+    Args:
+        matrix: `(in, out)`.
+        factors: of the rows, for the largest.
+        masses: of the rows, for the sum.
+    """
+    largest = total = np.zeros(matrix.shape[1])
+    for rows, part in matrix.row_blocks():
+        size = part.served_size()
+        largest = np.maximum(largest, _largest_in_columns(size, factors[rows]))
+        total = total + masses[rows] @ size
+    return largest, total
+
+
+def _largest_in_columns(
     size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray
 ) -> np.ndarray:
     """The largest of `factors[i] * size[i, j]` over i, for non-negative arrays, `(out,)`."""

@@ -26,6 +26,7 @@ from keras_curv.reading.limits import CONVOLUTION_ENTRIES, STORED_ENTRIES, requi
 from keras_curv.reading.stencil import Bounded, Stencil
 
 _PADDINGS = ("SAME", "VALID")
+_PAIRS = 2**20  # entries of windows of pooling, one for each pair of channels
 
 
 def matrix(
@@ -178,7 +179,11 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
             scipy.sparse.kron(part, scipy.sparse.eye_array(channels))
         )
     )
-    windows = dataclasses.replace(stencil(window, plane, **how), alone=True)
+    # With factors of its own behind each channel, all of them together have the smaller norm.
+    if math.prod(size) * channels**2 > _PAIRS:
+        windows = dataclasses.replace(stencil(window, plane, **how), alone=True)
+    else:
+        windows = stencil(Ball.exact(window.value * np.eye(channels)), image, **how)
     return _averaged(flow, sums, windows, (height, width, channels))
 
 

@@ -36,7 +36,7 @@ from keras_curv.network import activations, sparse_affine
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma
-from keras_curv.reading.ball import Ball, largest_in_columns
+from keras_curv.reading.ball import Ball, served_columns
 from keras_curv.reading.limits import (
     EXAMPLE_ENTRIES,
     LAYER,
@@ -283,11 +283,7 @@ class Flow:
         shift = self._read_shift() @ kernel
         if not (np.any(self.shift.value) or np.any(self.shift.error)):
             shift = dataclasses.replace(shift, error=np.zeros(kernel.shape[1]))
-        weights = mass = np.zeros(kernel.shape[1])
-        for rows, part in kernel.row_blocks():
-            size, longest = part.served_size(), np.maximum(self.runs[1, rows], 1.0)
-            weights = np.maximum(weights, largest_in_columns(size, longest))
-            mass = mass + self.mass[rows] @ size
+        weights, mass = served_columns(kernel, np.maximum(self.runs[1], 1.0), self.mass)
         return self._become(
             shape=(kernel.shape[1],),
             kernel=product,

@@ -1,7 +1,6 @@
 """Networks whose matrices stay sparse: what is read, bounded and certified, and what is refused."""
 
 import resource
-import tracemalloc
 
 import keras
 import numpy as np
@@ -332,23 +331,6 @@ def test_many_convolutions_that_would_be_dense_one_by_one(tmp_path, rng):
     last = [len(one) - 1] * 2
     exact = np.sqrt(scipy.linalg.eigh(one @ one.T, eigvals_only=True, subset_by_index=last)[0])
     assert exact <= first.norm <= 1.04 * exact
-
-
-def test_pooling_does_not_pair_channels_with_one_another(monkeypatch):
-    """A window of 8 × 8 for each pair of 512 channels would have 16 million entries, thrice."""
-    monkeypatch.setattr(flow, "_SPARSE_FROM", 1)
-    monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 2**14)
-    model = keras.Sequential(
-        [keras.Input((16, 16, 1)), L.Conv2D(512, 1, activation="tanh"), L.AveragePooling2D(8)]
-    )
-    model.add(L.Flatten())
-    model.add(L.Dense(2))
-    tracemalloc.start()
-    network = saved_model.read(model).network
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert network.sizes == (256, 256 * 512, 2)
-    assert peak < 2**27
 
 
 # What is refused
