@@ -26,7 +26,6 @@ from keras_curv.reading.limits import CONVOLUTION_ENTRIES, STORED_ENTRIES, requi
 from keras_curv.reading.stencil import Bounded, Stencil
 
 _PADDINGS = ("SAME", "VALID")
-_PAIRS = 2**20  # entries of windows of pooling, one for each pair of channels
 
 
 def matrix(
@@ -165,7 +164,7 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
     image = image_shape(node, flow)
     size = two_axes(node, "ksize")
-    require_shape(size, STORED_ENTRIES)
+    require_shape((*size, image[2]), STORED_ENTRIES)
     window, channels = Ball.exact(np.ones((*size, 1, 1))), image[2]
     how: dict[str, Any] = {
         "strides": two_axes(node, "strides"),
@@ -179,11 +178,8 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
             scipy.sparse.kron(part, scipy.sparse.eye_array(channels))
         )
     )
-    # With factors of its own behind each channel, all of them together have the smaller norm.
-    if math.prod(size) * channels**2 > _PAIRS:
-        windows = dataclasses.replace(stencil(window, plane, **how), alone=True)
-    else:
-        windows = stencil(Ball.exact(window.value * np.eye(channels)), image, **how)
+    of_each = Ball.exact(np.ones((*size, 1, channels)))
+    windows = dataclasses.replace(stencil(of_each, plane, **how), alone=True)
     return _averaged(flow, sums, windows, (height, width, channels))
 
 

@@ -73,7 +73,8 @@ class Stencil:
         strides: of the two axes.
         complete: whether all positions are there that see the image, and with no diagonal map
             behind: then what follows may take its output to be zero everywhere else.
-        alone: whether it goes over each channel alone, over all alike: taps are of one channel.
+        alone: whether each channel has one filter, which sees no other: taps have one channel, and
+            ‖W‖ is the largest of the norms of these filters.
 
     Example:
         >>> average = Stencil(Ball.exact(np.full((2, 2, 1, 1), 0.25)), (2, 2))
@@ -89,17 +90,21 @@ class Stencil:
     @functools.cached_property
     def norm(self) -> float:
         """‖W‖, from above."""
+        if self.alone:  # of one sign, as averages are, that is the same
+            return self.magnitude
         return up(self._bound(self.taps.value, _norm) + self._bound(self.taps.error, _sum_norm))
 
     @functools.cached_property
     def magnitude(self) -> float:
         """‖|W|‖, from above."""
-        return self._bound(up(np.abs(self.taps.value) + self.taps.error), _sum_norm)
+        taps = up(np.abs(self.taps.value) + self.taps.error)
+        return self._bound(taps.max(axis=3, keepdims=True) if self.alone else taps, _sum_norm)
 
     def with_inputs_scaled(self, factor: Ball) -> Stencil:
         """The same after `diag(factor)`, one for each entry of the image."""
-        largest = _largest(factor, self.taps.shape[2])
-        return dataclasses.replace(self, taps=self.taps * Ball.exact(largest[:, None]))
+        largest = Ball.exact(_largest(factor, self.taps.shape[3 if self.alone else 2]))
+        factors = largest if self.alone else largest.reshape((-1, 1))
+        return dataclasses.replace(self, taps=self.taps * factors)
 
     def with_outputs_scaled(self, factor: Ball) -> Stencil:
         """The same before `diag(factor)`, one for each entry of the convolved image."""
@@ -124,22 +129,25 @@ class Stencil:
             (second - 1) * stride + first
             for (first, second), stride in zip((heights, widths), self.strides, strict=True)
         ]
-        channels = other.taps.shape[2] if self.alone else self.taps.shape[2]
-        filters = self.taps.shape[3] if other.alone else other.taps.shape[3]
-        shape = *spans, channels, filters
+        alone = self.alone and other.alone
+        channels = self.taps.shape[3 if self.alone and not alone else 2]
+        shape = *spans, channels, other.taps.shape[3]
         if math.prod(shape) > STORED_ENTRIES:
             return self, other
         taps = Ball.exact(np.zeros(shape))
         for row, column in np.ndindex(*other.taps.shape[:2]):
             start = row * self.strides[0], column * self.strides[1]
             place = tuple(slice(a, a + n) for a, n in zip(start, self.taps.shape[:2], strict=True))
-            total = taps[place] + self._taps_times(other, other.taps[row, column])
+            total = taps[place] + self._taps_times(other.taps[row, column], other.alone)
             taps.value[place], taps.error[place] = total.value, total.error
         strides = self.strides[0] * other.strides[0], self.strides[1] * other.strides[1]
-        return (Stencil(taps, strides, other.complete, self.alone and other.alone),)
+        return (Stencil(taps, strides, other.complete, alone),)
 
-    def _taps_times(self, other: Stencil, tap: Ball) -> Ball:
-        return self.taps * tap if self.alone or other.alone else self.taps @ tap
+    def _taps_times(self, tap: Ball, alone: bool) -> Ball:
+        """All taps before one of another stencil, `(channels, filters)`; `alone` is of that one."""
+        if alone:
+            return self.taps * tap
+        return self.taps.transpose((0, 1, 3, 2)) * tap if self.alone else self.taps @ tap
 
     def _bound(self, taps: np.ndarray, norm: Callable[[np.ndarray], float]) -> float:
         """The norm of taps scaled to about 1, which rounds nothing, and scaled back."""

@@ -109,7 +109,8 @@ def test_pooling_and_a_convolution_are_one():
 def test_what_goes_over_each_channel_alone_is_that_of_all_channels(order, rng):
     window, spread = np.full((2, 3, 1, 1), 1.0 / 6.0), np.eye(2)
     how = {"strides": (2, 3)}
-    alone = dataclasses.replace(stencil(Ball.exact(window), (8, 9, 1), **how), alone=True)
+    each = Ball.exact(np.repeat(window, 2, axis=3))
+    alone = dataclasses.replace(stencil(each, (8, 9, 1), **how), alone=True)
     whole = stencil(Ball.exact(window * spread), (8, 9, 2), **how)
     mixing = stencil(Ball.exact(rng.standard_normal((1, 2, 2, 2))), (8, 9, 2), strides=(1, 2))
     mixing = dataclasses.replace(mixing, complete=True)
@@ -125,8 +126,15 @@ def test_what_goes_over_each_channel_alone_is_that_of_all_channels(order, rng):
         np.testing.assert_allclose(one.norm, other.norm, rtol=1e-9)
         np.testing.assert_allclose(one.magnitude, other.magnitude, rtol=1e-9)
     factor = Ball.exact(rng.standard_normal(12))
-    assert alone.with_inputs_scaled(factor).norm >= whole.with_inputs_scaled(factor).norm * SVD
-    assert alone.with_outputs_scaled(factor).norm >= whole.with_outputs_scaled(factor).norm * SVD
+    by_channel = Ball.exact(np.tile([3.0, -0.5], 6))
+    for some in (factor, by_channel):
+        before = [one.with_inputs_scaled(some) for one in (alone, whole)]
+        behind = [one.with_outputs_scaled(some) for one in (alone, whole)]
+        for one, other in (before, behind):
+            np.testing.assert_allclose(one.norm, other.norm, rtol=1e-9)
+            (one,), (other,) = (first.then(mixing) for first in before)
+            np.testing.assert_allclose(one.norm, other.norm, rtol=1e-9)
+    assert alone.with_outputs_scaled(by_channel).complete
 
 
 @pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1), (4, 3)])
