@@ -204,6 +204,8 @@ def _ones(places: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
 
 def _entries_at(places: scipy.sparse.csr_array, array: scipy.sparse.csr_array) -> np.ndarray:
     """The entries of the array at each of the places; it has none elsewhere."""
+    if not array.nnz:
+        return np.zeros(places.nnz)
     array.sort_indices()
     if np.array_equal(array.indptr, places.indptr):
         if np.array_equal(array.indices, places.indices):

@@ -78,7 +78,7 @@ for side, filters, layers in ((32, 64, 2), (64, 32, 3), (28, 128, 2), (128, 8, 6
     sizes = [(3, 3, 1, filters)] + [(3, 3, filters, filters)] * (layers - 1)
     _model(f"{layers} convolutions of {side} × {side} × {filters}", (side, side, 1), _chain, *sizes)
 
-for size, filters, window in ((8, 680, 8), (8, 2000, 6), (1, 3000, 15)):
+for size, filters, window in ((8, 631, 8), (8, 2000, 6), (1, 3000, 15)):
 
     def _wide(x, w, v, window=window):
         x = tf.nn.softplus(tf.nn.conv2d(x, w, 2, "SAME"))
