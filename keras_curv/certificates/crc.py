@@ -108,6 +108,7 @@ class CurvatureCertificate(Method):
         rivals: np.ndarray,
         known: np.ndarray,
         ceiling: np.ndarray,
+        aim: np.ndarray,
     ) -> PairCertificates:
         """See `Method`: every rival is searched up to the ceiling, where there is one."""
         search_up_to = np.where(np.isfinite(ceiling), ceiling, 0.0)

@@ -102,7 +102,8 @@ class LocalCurvatureCertificate(Method):
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
     ) -> PairCertificates:
         """See `Method`."""
-        return self._radii(x, label, rivals, known, np.full(len(x), np.inf), 1.0)
+        no_limits = np.full(len(x), np.inf), np.zeros(len(x))
+        return self._radii(x, label, rivals, known, *no_limits, 1.0)
 
     def radii_below(
         self,
@@ -111,9 +112,10 @@ class LocalCurvatureCertificate(Method):
         rivals: np.ndarray,
         known: np.ndarray,
         ceiling: np.ndarray,
+        aim: np.ndarray,
     ) -> PairCertificates:
         """See `Method`."""
-        return self._radii(x, label, rivals, known, ceiling, _COARSE)
+        return self._radii(x, label, rivals, known, ceiling, aim, _COARSE)
 
     def _radii(
         self,
@@ -122,6 +124,7 @@ class LocalCurvatureCertificate(Method):
         rivals: np.ndarray,
         known: np.ndarray,
         ceiling: np.ndarray,
+        aim: np.ndarray,
         gap: float,
     ) -> PairCertificates:
         x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
@@ -140,7 +143,7 @@ class LocalCurvatureCertificate(Method):
                 rows = rows[usable]
                 if not len(rows):
                     continue
-                args = x[rows], label[rows], rivals[rows], radius[rows], ceiling[rows]
+                args = x[rows], label[rows], rivals[rows], radius[rows], ceiling[rows], aim[rows]
                 found, used = self._batch(*args, gap, start_radius[usable])
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] += used
@@ -189,6 +192,7 @@ class LocalCurvatureCertificate(Method):
         rivals: np.ndarray,
         known: np.ndarray,
         ceiling: np.ndarray,
+        aim: np.ndarray,
         gap: float,
         scale: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -196,17 +200,20 @@ class LocalCurvatureCertificate(Method):
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)
         low = grid_below(np.maximum(least, scale / 4096.0), scale)
-        high = grid_below(2.0 * np.maximum(scale, least), scale) + 1.0
-        # First just beyond what is known: few rivals are in reach, and often it ends there.
-        # Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
-        point = np.where(least > 0.0, low + 1.0, 0.0)
+        in_vain = grid_below(aim, scale) + 1.0
+        high = np.maximum(grid_below(2.0 * np.maximum(scale, least), scale), in_vain) + 1.0
+        # First just beyond what is known, or worth a proof: few rivals are in reach, and often it
+        # ends there. Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
+        point = np.where(least > 0.0, np.maximum(low + 1.0, in_vain), 0.0)
         close = ceiling < 2.0 * least
         if close.any():
             high = np.where(close, np.maximum(grid_below(ceiling, scale), low) + 1.0, high)
-            point = np.where(close, np.floor((low + high) / 2.0), point)
+            aimed = (low < in_vain) & (in_vain < high)
+            middle = np.floor((low + high) / 2.0)
+            point = np.where(close, np.where(aimed, in_vain, middle), point)
         beyond = np.zeros(len(x))  # what the ball of `high` proves
         for _ in range(_MAX_PROBES):
-            rows = np.flatnonzero(high > low + gap)
+            rows = np.flatnonzero(high > np.maximum(low + gap, in_vain))
             if not len(rows):
                 break
             radius = on_grid(point[rows], scale[rows])
@@ -221,8 +228,8 @@ class LocalCurvatureCertificate(Method):
             )
             point = np.floor((low + high) / 2.0)
         size = np.maximum(on_grid(low, scale), beyond)
-        result, rows = known.copy(), np.arange(len(x))
-        for _ in range(_PROOFS):
+        result, rows = known.copy(), np.flatnonzero(size > aim)
+        for _ in range(_PROOFS if len(rows) else 0):
             args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], size[rows]
             found, used = self._at(*args, self._curvature.bound)
             result[rows] = np.maximum(result[rows], found)

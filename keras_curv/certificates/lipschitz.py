@@ -121,7 +121,7 @@ class LipschitzCertificate(Method):
         The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken
         for all smaller ones: `r = (f − E(r_0))/L`.
         """
-        found = self.radii_below(x, label, rivals, known, np.full(len(x), np.inf))
+        found = self.radii_below(x, label, rivals, known, np.full(len(x), np.inf), np.zeros(len(x)))
         return found._replace(gradient_evaluations=np.full(len(x), np.shape(rivals)[1], np.int64))
 
     def radii_below(
@@ -131,6 +131,7 @@ class LipschitzCertificate(Method):
         rivals: np.ndarray,
         known: np.ndarray,
         ceiling: np.ndarray,
+        aim: np.ndarray,
     ) -> PairCertificates:
         """See `Method`; a forward pass is all that it takes."""
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)

@@ -153,9 +153,10 @@ class Method(abc.ABC):
         rivals: np.ndarray,
         known: np.ndarray,
         ceiling: np.ndarray,
+        aim: np.ndarray,
     ) -> PairCertificates:
-        """As `radii`, where no radius above `ceiling`, `(n,)`, is expected and a gap of 0.3 % may
-        be left; only how the search goes depends on it."""
+        """As `radii`, where no radius above `ceiling` is expected, none below `aim` need be found,
+        and a gap of 0.3 % may be left; both `(n,)`."""
         return self.radii(x, label, rivals, known)
 
     def logits(self, x: np.ndarray) -> np.ndarray:

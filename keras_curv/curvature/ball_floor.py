@@ -39,7 +39,8 @@ class CurvatureFloor:
         self._network = network
         self._kernel = network.differentials[0].kernel
         self._column_norms = np.linalg.norm(self._kernel, axis=0)
-        self._squares: dict[tuple[int, int], np.ndarray] = {}  # (W_1ᵀ v)² of each pair
+        # v and (W_1ᵀ v)² of each pair
+        self._directions: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def __call__(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
@@ -51,7 +52,8 @@ class CurvatureFloor:
             label, rival, radius: `(n,)`.
         """
         diagonal = self._diagonal(x, label, rival, radius)
-        return _inward(np.sum(diagonal * self._directions(label, rival), axis=1))
+        squares = self._everywhere(label, rival)[1]
+        return _inward(np.sum(diagonal * squares, axis=1))
 
     def sharper(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
@@ -59,7 +61,8 @@ class CurvatureFloor:
         """The same with directions of each example's own, for about ten gradients."""
         kernel, diagonal = self._kernel, self._diagonal(x, label, rival, radius)
         product = functools.partial(_congruence, kernel, diagonal)
-        value, _ = lanczos.largest_eigenpairs(product, (len(x), len(kernel)))
+        start, _ = self._everywhere(label, rival)
+        value, _ = lanczos.largest_eigenpairs(product, (len(x), len(kernel)), start=start)
         return _inward(value)
 
     def _diagonal(
@@ -76,10 +79,10 @@ class CurvatureFloor:
         columns = self._network.affines[-1].kernel.T
         return columns[label] - columns[rival]
 
-    def _directions(self, label: np.ndarray, rival: np.ndarray) -> np.ndarray:
-        """`(W_1ᵀ v)²` of each pair, `(n, N_1)`."""
+    def _everywhere(self, label: np.ndarray, rival: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The best v for all of ℝᵈ, `(n, d)`, and `(W_1ᵀ v)²`, `(n, N_1)`, of each pair."""
         pairs = list(zip(label.tolist(), rival.tolist(), strict=True))
-        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._squares]
+        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._directions]
         kernel = self._kernel
         step = max(1, _NUMBERS_AT_ONCE // (_LANCZOS_STEPS * len(kernel)))
         bends = self._network.activations[0].second_range
@@ -92,8 +95,10 @@ class CurvatureFloor:
                 product, (len(some), len(kernel)), steps=_LANCZOS_STEPS
             )
             v /= np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1.0)
-            self._squares.update(zip(some, (v @ kernel) ** 2, strict=True))
-        return np.array([self._squares[pair] for pair in pairs])
+            found = zip(v, (v @ kernel) ** 2, strict=True)
+            self._directions.update(zip(some, found, strict=True))
+        v, squares = zip(*(self._directions[pair] for pair in pairs), strict=True)
+        return np.array(v), np.array(squares)
 
 
 def _congruence(kernel: np.ndarray, diagonal: np.ndarray, v: np.ndarray) -> np.ndarray:

@@ -155,7 +155,9 @@ class LocalCurvature:
             constant += np.where(stays, (1.0 + 1.0 / t) * loss**2, 0.0)
             tilted = lowest - up((t[:, None] + 4.0 * UNIT) * size)
             diagonals.append(np.where(stays[:, None], tilted, 0.0))
-        value, _ = lanczos.largest_eigenpairs(self._product(anchor, of, diagonals), shape)
+        value, _ = lanczos.largest_eigenpairs(
+            self._product(anchor, of, diagonals), shape, start=worst
+        )
         guess = np.maximum(value, 0.0) * lanczos.ESTIMATE_MARGIN
         if prove:
             rows = zip(of, guess, *diagonals, strict=True)

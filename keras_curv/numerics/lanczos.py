@@ -14,6 +14,7 @@ import numpy as np
 
 ESTIMATE_MARGIN = 1.001  # what an estimate of ten steps is raised by: then it is above, as a rule
 _STEPS = 10
+_SMALLEST = 1e-300  # length of a start
 _EXHAUSTED = 1e-14  # what is left of a product with the space of its vectors is rounding
 
 
@@ -22,6 +23,7 @@ def largest_eigenpairs(
     shape: tuple[int, int],
     *,
     steps: int = _STEPS,
+    start: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Largest eigenvalues, from below, and about their vectors, of as many matrices as rows.
 
@@ -29,6 +31,7 @@ def largest_eigenpairs(
         product: `(P, side)` → `(P, side)`, each row by a symmetric matrix of its own.
         shape: `(P, side)`.
         steps: products, at most.
+        start: `(P, side)`, where to look first; a random vector, the same for all, if None.
 
     Returns:
         `(P,)` and `(P, side)`; infinite where a product overflowed.
@@ -41,8 +44,9 @@ def largest_eigenpairs(
     """
     count, side = shape
     steps = min(steps, side)
-    v = np.random.default_rng(0).standard_normal(shape)
-    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    if start is None:  # an answer must not depend on which others are asked for with it
+        start = np.broadcast_to(np.random.default_rng(0).standard_normal(side), shape)
+    v = start / np.maximum(np.linalg.norm(start, axis=1, keepdims=True), _SMALLEST)
     basis = np.empty((count, steps, side))
     projected = np.zeros((count, steps, steps))
     for used in range(1, steps + 1):
