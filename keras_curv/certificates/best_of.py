@@ -155,9 +155,7 @@ class _SoFar:
         """The rival of a sighting, `(n,)`."""
         return np.take_along_axis(self.rivals, sighting.column[:, None], axis=1)[:, 0]
 
-    def ask(
-        self, one: Method, rows: np.ndarray, *limits: np.ndarray
-    ) -> PairCertificates:
+    def ask(self, one: Method, rows: np.ndarray, *limits: np.ndarray) -> PairCertificates:
         """Asks a method about these rows; the limits are its ceiling and aim, if known."""
         args = self.x[rows], self.label[rows], self.rivals[rows], self.radius[rows]
         found = one.radii_below(*args, *limits) if limits else one.radii(*args)

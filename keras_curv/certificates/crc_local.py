@@ -32,6 +32,7 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, Sighting, no_error
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
+from keras_curv.curvature.sketch import CurvatureSketch
 from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network, require_dense
@@ -87,7 +88,11 @@ class LocalCurvatureCertificate(Method):
         self._served_error = served_error
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
             self._curvature = LocalCurvature(network)
-        self._floor = CurvatureFloor(network) if network.depth == 2 else None
+        if network.depth == 2:
+            floor = CurvatureFloor(network)
+            self._floors: list[Callable[..., np.ndarray]] = [floor, floor.sharper]
+        else:
+            self._floors = [CurvatureSketch(self._curvature)]
         signature = IN_BALL if network.limits is None else IN_LIMITED_BALL
         self._step = compiled(BallStep, network, signature=signature)
 
@@ -157,17 +162,17 @@ class LocalCurvatureCertificate(Method):
         radius: np.ndarray,
         sighting: Sighting,
     ) -> np.ndarray:
-        """See `Method`: for two layers, from the least curvature that there is on the ball.
+        """See `Method`: from the least curvature on the ball; of more than two layers, about that.
 
         A radius R needs a curvature κ that holds in `B(x, R)`, and no more than
         `√(‖x̂ − x‖² + 2 max(f(x̂), 0)/κ)` can be proved by it, for any x̂ (`dual.radius_bracket`).
         """
         found = np.full(len(x), np.inf)
-        if self._floor is None or self.network.limits is not None:
+        if self.network.limits is not None:
             return found
         far = np.sum((sighting.point - x) ** 2, axis=1)
         left = 2.0 * np.maximum(sighting.margin, 0.0)
-        for floor in (self._floor, self._floor.sharper):
+        for floor in self._floors:
             some = np.flatnonzero(found > radius)
             if len(some):
                 with np.errstate(all="ignore"):
@@ -203,7 +208,7 @@ class LocalCurvatureCertificate(Method):
         in_vain = grid_below(aim, scale) + 1.0
         high = np.maximum(grid_below(2.0 * np.maximum(scale, least), scale), in_vain) + 1.0
         # First just beyond what is known, or worth a proof: few rivals are in reach, and often it
-        # ends there. Where nothing is, at f/‖∇f‖: what is proved there and the radius are a bracket.
+        # ends there. Where nothing is, at f/‖∇f‖: what that proves and the radius are a bracket.
         point = np.where(least > 0.0, np.maximum(low + 1.0, in_vain), 0.0)
         close = ceiling < 2.0 * least
         if close.any():

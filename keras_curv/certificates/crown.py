@@ -53,9 +53,12 @@ from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
 from keras_curv.certificates.method import ServedError, Sighting, no_error
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
+from keras_curv.curvature.sketch import sketch
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import TINY, UNIT, norm_bound
+
+_SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
 
 
 def pre_activation_bounds(
@@ -164,26 +167,53 @@ class LinearBoundCertificate(BallBoundCertificate):
         A line below σ on an interval lies below its chord too, one above σ above it. So on
         `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
         any point, such as that of the sphere toward the sighting, nor does a box.
+
+        Deeper, by the bound that there would be if units moved as far as they are steep at x.
         """
-        if self.network.depth != 2 or self.network.limits is not None:
+        sparse = any(affine.is_sparse for affine in self.network.affines)
+        if self.network.depth < 2 or self.network.limits is not None or sparse:
             return np.full(len(x), np.inf)
-        first = self.network.affines[0]
         with np.errstate(all="ignore"):
-            toward = sighting.point - x
-            length = np.linalg.norm(toward, axis=1, keepdims=True)
-            z = x @ first.kernel + first.bias
-            moved = (toward / length * radius[:, None]) @ first.kernel
-            movable = self.network.differentials[0].kernel
-            reach = radius[:, None] * norm_bound(movable, axis=0)
-            value = self.network.activations[0].value
-            low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, moved))
-            share = np.clip((moved + reach) / np.maximum(2.0 * reach, TINY), 0.0, 1.0)
-            chord = low + (high - low) * share
-            margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
-            w, constant = (part.numpy()[:, 0] for part in margin_map)
-            terms = w * np.where(w > 0.0, np.minimum(there, chord), np.maximum(there, chord))
-            most = terms.sum(axis=1) + constant
-            return np.where(most <= -1e-9 * np.abs(terms).sum(axis=1), radius, np.inf)
+            if self.network.depth == 2:
+                hopeless = self._chords_fail(x, label, rival, radius, sighting)
+            else:
+                hopeless = self._supposed(x, label, rival, radius) <= 0.0
+        return np.where(hopeless, radius, np.inf)
+
+    def _chords_fail(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+        sighting: Sighting,
+    ) -> np.ndarray:
+        first = self.network.affines[0]
+        toward = sighting.point - x
+        length = np.linalg.norm(toward, axis=1, keepdims=True)
+        z = x @ first.kernel + first.bias
+        moved = (toward / length * radius[:, None]) @ first.kernel
+        movable = self.network.differentials[0].kernel
+        reach = radius[:, None] * norm_bound(movable, axis=0)
+        value = self.network.activations[0].value
+        low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, moved))
+        share = np.clip((moved + reach) / np.maximum(2.0 * reach, TINY), 0.0, 1.0)
+        chord = low + (high - low) * share
+        margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+        w, constant = (part.numpy()[:, 0] for part in margin_map)
+        terms = w * np.where(w > 0.0, np.minimum(there, chord), np.maximum(there, chord))
+        most = terms.sum(axis=1) + constant
+        failed: np.ndarray = most <= -1e-9 * np.abs(terms).sum(axis=1)
+        return failed
+
+    def _supposed(
+        self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        known = sketch(self.network, x)
+        reach = [_SHARE * radius[:, None] * steepness for steepness in known.steepness]
+        balls = Balls(self.network, self._plan, x, radius, self.relaxation, self._first, self._norm)
+        balls.suppose([(z - far, z + far) for z, far in zip(known.pre, reach, strict=True)])
+        return self._margins(balls, label, rival[:, None], np.ones((len(x), 1), bool))[:, 0]
 
     def _margin_bounds(
         self,
@@ -196,8 +226,14 @@ class LinearBoundCertificate(BallBoundCertificate):
         how = self.relaxation, self._first, self._norm
         balls = Balls(self.network, self._plan, x, radius, *how)
         balls.bound_layers(boxes=self.refined)
+        return self._margins(balls, label, rivals, asked)
+
+    def _margins(
+        self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
+    ) -> np.ndarray:
+        """See `_margin_bounds`; of balls whose layers are bounded."""
         last = self.network.affines[-1]
-        margin_map = self.network.margin_map(tf.constant(x), label, rivals)
+        margin_map = self.network.margin_map(tf.constant(balls.x), label, rivals)
         rows, constants = (part.numpy() for part in margin_map)
         rounding = 2.0 * UNIT * (row_norms(rows) * balls.size[:, None] + np.abs(constants))
         error = rounding + 2.0 * balls.folding(last)

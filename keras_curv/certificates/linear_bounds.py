@@ -6,7 +6,7 @@ The mathematics is in `crown.py`; here are the intervals, the steps back, and th
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from keras_curv.curvature.region import around
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.numerics.intervals import Interval
 from keras_curv.numerics.rounding import (
     ROUNDING_SLACK,
     SLOPE_FLOOR,
@@ -140,20 +141,31 @@ class Balls:
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
             if boxes:
                 self.box = Box.of_values(activation, low, high)
-            pre = affine.largest(self.reach)
-            total = 1.0 + pre.sum(axis=1) + self.reach.sum(axis=1)
-            self.layers.append(
-                _Layer(
-                    low,
-                    high,
-                    self.relax(activation, low, high),
-                    pre=norm_bound(pre, axis=1),
-                    folding=self.folding(affine),
-                    underflow=16.0 * TINY * affine.fan_out * total,
-                )
+            self._append(affine, activation, low, high)
+
+    def suppose(self, intervals: Sequence[Interval]) -> None:
+        """Takes these for the intervals of the hidden layers: what follows is no proof."""
+        parts = zip(self.network.affines, self.network.activations, intervals, strict=False)
+        for affine, activation, (low, high) in parts:
+            self._append(affine, activation, low, high)
+
+    def _append(
+        self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
+    ) -> None:
+        pre = affine.largest(self.reach)
+        total = 1.0 + pre.sum(axis=1) + self.reach.sum(axis=1)
+        self.layers.append(
+            _Layer(
+                low,
+                high,
+                self.relax(activation, low, high),
+                pre=norm_bound(pre, axis=1),
+                folding=self.folding(affine),
+                underflow=16.0 * TINY * affine.fan_out * total,
             )
-            self.reach = _magnitude(activation, self.layers[-1])
-            self.size = norm_bound(self.reach, axis=1)
+        )
+        self.reach = _magnitude(activation, self.layers[-1])
+        self.size = norm_bound(self.reach, axis=1)
 
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
         """These examples, with lines close to σ at the point of the ball against `direction`."""

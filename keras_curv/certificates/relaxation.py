@@ -44,6 +44,7 @@ from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, up
 
 POINTS = 32  # even, so that the midpoint is between two
+_AT_ONCE = 2**13  # intervals
 _EXCHANGES = 6
 _RELATIVE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT
 
@@ -113,7 +114,13 @@ def _of_one_kind(
     if activation is IDENTITY:  # which is its own line
         zero, one = np.zeros(low.shape), np.ones(low.shape)
         return Relaxation(one, zero, one, zero)
-    return _smooth(activation, low, high, at)
+    # In blocks that stay in the cache, where one of all rows takes four times as long.
+    if low.ndim < 2 or low.size <= _AT_ONCE:
+        return _smooth(activation, low, high, at)
+    step = max(1, _AT_ONCE * len(low) // low.size)
+    blocks = [slice(start, start + step) for start in range(0, len(low), step)]
+    parts = [_smooth(activation, low[rows], high[rows], at[rows]) for rows in blocks]
+    return Relaxation(*(np.concatenate(lines) for lines in zip(*parts, strict=True)))
 
 
 def _smooth(
@@ -177,6 +184,8 @@ def _line_above(
         slope = np.clip(np.where(np.isfinite(slope), slope, least), least, most)
         over = values - slope[..., None] * points
         highest = over.argmax(axis=-1)
+        if np.all((highest == left) | (highest == right)):
+            break  # it touches where it did before
         before = highest < beyond
         left, right = np.where(before, highest, left), np.where(before, right, highest)
     size = np.maximum(np.abs(points[..., 0]), np.abs(points[..., -1]))

@@ -62,8 +62,8 @@ class LocalCurvature:
 
     def __init__(self, network: Network):
         self.network = network
-        self._maps = HiddenMaps(network)
-        self._hidden, self._first = self._maps.affines, self._maps.first
+        self.maps = HiddenMaps(network)
+        self._hidden, self._first = self.maps.affines, self.maps.first
 
     @property
     def in_range(self) -> bool:
@@ -78,11 +78,11 @@ class LocalCurvature:
 
     def anchor(self, x: np.ndarray) -> Anchor:
         """See `anchor_at`."""
-        return anchor_at(self._maps, x)
+        return anchor_at(self.maps, x)
 
     def region(self, anchor: Anchor, radius: np.ndarray) -> Region:
         """See `region_around`."""
-        return region_around(self._maps, anchor, radius)
+        return region_around(self.maps, anchor, radius)
 
     def bound(
         self, anchor: Anchor, radius: np.ndarray, of: ArrayLike, label: ArrayLike, rival: ArrayLike

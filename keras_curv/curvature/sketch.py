@@ -1,0 +1,122 @@
+"""How steep the units of a network are at an input, by a few random directions; no proof.
+
+With g standard normal, `E (B_I g)_j² = ‖∇z_I,j‖²`: eight directions, pushed forward together, tell
+about each row norm of the Jacobian B_I of z_I, where B_I itself takes as many products as the input
+has entries. `auto` asks what a dear method could come to with such numbers, before it asks for them
+to be proved. Row norms come out low as often as high; everything else here is rather too low.
+
+Reference: Hutchinson, "A stochastic estimator of the trace of the influence matrix" (1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.curvature.anchor import Anchor, HiddenMaps
+from keras_curv.curvature.local import LocalCurvature
+from keras_curv.network.network import Network
+from keras_curv.numerics import lanczos
+
+_DIRECTIONS = 8
+_NORM_STEPS = 4  # products for each norm of a Jacobian
+_SHARE = 0.9  # of an estimated curvature: what the sketch may have put too high
+
+
+class Sketch(NamedTuple):
+    """The hidden layers at n inputs; lists run over the layers.
+
+    Attributes:
+        pre: z_I, `(n, N_I)`.
+        slope: σ′(z_I), `(n, N_I)`.
+        steepness: about ‖∇z_I,j‖, `(n, N_I)`.
+    """
+
+    pre: list[np.ndarray]
+    slope: list[np.ndarray]
+    steepness: list[np.ndarray]
+
+
+def sketch(network: Network, x: np.ndarray) -> Sketch:
+    """Returns the hidden layers at x, `(n, dim)`, float64, of a dense network.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "sigmoid")
+        >>> (norms,) = sketch(network, np.zeros((1, 2))).steepness  # they are 1
+        >>> bool(np.all((0.5 < norms) & (norms < 2.0)))
+        True
+    """
+    affines = network.differentials[:-1]
+    pushed = np.random.default_rng(0).standard_normal((1, _DIRECTIONS, affines[0].fan_in))
+    found = Sketch([], [], [])
+    pre, _ = network.forward(tf.constant(x))
+    for affine, activation, z in zip(affines, network.activations, pre, strict=True):
+        pushed = pushed @ affine.kernel
+        found.pre.append(z.numpy())
+        found.slope.append(activation.first(z).numpy())
+        norms = np.sqrt(np.mean(pushed**2, axis=1))
+        found.steepness.append(np.broadcast_to(norms, z.shape))
+        pushed = pushed * found.slope[-1][:, None]
+    return found
+
+
+class CurvatureSketch:
+    """About what a curvature bound on a ball comes to, for three layers or more; rather less.
+
+    Args:
+        local: of a dense network.
+    """
+
+    def __init__(self, local: LocalCurvature):
+        self._local = local
+
+    def __call__(
+        self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        """About κ of `LocalCurvature.bound` on `B(x, radius)`, `(n,)`.
+
+        Args:
+            x: `(n, dim)`.
+            label, rival, radius: `(n,)`.
+        """
+        anchor = _anchor(self._local.maps, sketch(self._local.network, x))
+        return _SHARE * self._local.estimate(anchor, radius, np.arange(len(x)), label, rival)
+
+
+def _anchor(maps: HiddenMaps, known: Sketch) -> Anchor:
+    """As far as an estimate needs it; what would take as long as a Jacobian is 0."""
+    nothing, slope = np.zeros(len(known.pre[0])), known.slope
+    layers, inner = range(len(slope)), [affine.fan_out for affine in maps.affines[1:-1]]
+    return Anchor(
+        pre=known.pre,
+        pre_error=[nothing for _ in layers],
+        slope=slope,
+        jacobian=[maps.first],
+        jacobian_error=[nothing for _ in layers],
+        rows=[np.broadcast_to(maps.column_norms[0], slope[0].shape), *known.steepness[1:]],
+        pre_norm=[_norms(maps, slope[:i], np.ones_like(slope[i])) for i in layers],
+        post_norm=[_norms(maps, slope[:i], slope[i]) for i in layers[:-1]],
+        carry=[nothing for _ in layers],
+        square=[maps.square, *(np.zeros((width, width)) for width in inner)],
+    )
+
+
+def _norms(maps: HiddenMaps, slopes: Sequence[np.ndarray], weight: np.ndarray) -> np.ndarray:
+    """`‖B_I diag(weight)‖`, from below, `(n,)`, I the layer behind those of these slopes."""
+    behind = maps.affines[1 : len(slopes) + 1]
+
+    def product(v: np.ndarray) -> np.ndarray:
+        moved = v @ maps.first
+        for affine, slope in zip(behind, slopes, strict=True):
+            moved = (moved * slope) @ affine.kernel
+        moved = moved * weight**2
+        for affine, slope in reversed(list(zip(behind, slopes, strict=True))):
+            moved = (moved @ affine.kernel.T) * slope
+        return moved @ maps.first.T
+
+    shape = len(weight), len(maps.first)
+    value, _ = lanczos.largest_eigenpairs(product, shape, steps=_NORM_STEPS)
+    return np.sqrt(np.maximum(value, 0.0))
