@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
 from keras_curv.network.network import Network
-from keras_curv.numerics.bracket import largest_radius
+from keras_curv.numerics.bracket import COARSE, largest_radius
 
 ENTRIES = 2**23  # of one array at a time: 64 MB
 
@@ -79,14 +79,37 @@ class BallBoundCertificate(Method):
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
     ) -> PairCertificates:
         """See `Method`."""
+        return self._radii(x, label, rivals, known, np.zeros(len(x)), 1.0)
+
+    def radii_below(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        ceiling: np.ndarray,
+        aim: np.ndarray,
+    ) -> PairCertificates:
+        """See `Method`."""
+        return self._radii(x, label, rivals, known, aim, COARSE)
+
+    def _radii(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        aim: np.ndarray,
+        gap: float,
+    ) -> PairCertificates:
         x = np.asarray(x, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
         radius = np.array(known, np.float64)
         gradients = np.zeros(len(x), np.int64)
         with np.errstate(all="ignore"):  # what overflows proves nothing
             for rows in self._batches(rivals):
-                args = x[rows], label[rows], rivals[rows], radius[rows]
-                proved, gradients[rows] = self._search(*args)
+                args = x[rows], label[rows], rivals[rows], radius[rows], aim[rows]
+                proved, gradients[rows] = self._search(*args, gap)
                 radius[rows] = np.maximum(radius[rows], proved[:, None])
         return PairCertificates(radius, gradients)
 
@@ -95,7 +118,13 @@ class BallBoundCertificate(Method):
         return batches(len(rivals), widest)
 
     def _search(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        aim: np.ndarray,
+        gap: float,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
@@ -117,7 +146,9 @@ class BallBoundCertificate(Method):
 
         nearest = margin.min(axis=1)
         guess = (margin / steepness).min(axis=1)
-        proved = largest_radius(bound, nearest, known.min(axis=1), guess, nearest / self._steepest)
+        floor = nearest / self._steepest
+        args = bound, nearest, known.min(axis=1), guess, floor
+        proved = largest_radius(*args, aim=aim, gap=gap)
         return proved, np.ceil(cost).astype(np.int64)
 
 

@@ -37,7 +37,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network, require_dense
 from keras_curv.network.shared_graph import compiled
-from keras_curv.numerics.bracket import grid_below, on_grid
+from keras_curv.numerics.bracket import COARSE, grid_below, on_grid
 from keras_curv.numerics.rounding import up
 from keras_curv.threats.box import box_reach
 
@@ -45,7 +45,6 @@ _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _MAX_PROBES = 16
 _SHORT = 1.002  # a proof that falls short by more is tried again
 _PROOFS = 2  # eigenvalue bounds of a rival in reach, at most
-_COARSE = 3.0  # points of the grid that may be left between what is proved and what is not
 _STEPS = 10  # gradients toward each x̂, at most
 
 
@@ -120,7 +119,7 @@ class LocalCurvatureCertificate(Method):
         aim: np.ndarray,
     ) -> PairCertificates:
         """See `Method`."""
-        return self._radii(x, label, rivals, known, ceiling, aim, _COARSE)
+        return self._radii(x, label, rivals, known, ceiling, aim, COARSE)
 
     def _radii(
         self,

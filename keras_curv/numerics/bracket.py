@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 _STEP = np.log1p(1e-3)  # of the grid, in the logarithm: the bracket that is left
+COARSE = 3.0  # points of the grid that a search may leave which need not be exact
 _MAX_PROBES = 60
 _LARGEST = 1e100
 
@@ -40,6 +42,9 @@ def largest_radius(
     known: np.ndarray,
     guess: np.ndarray,
     floor: np.ndarray,
+    *,
+    aim: ArrayLike = 0.0,
+    gap: float = 1.0,
 ) -> np.ndarray:
     """For each example the largest radius found with `bound > 0`; a gap of 0.1 % is left.
 
@@ -50,6 +55,8 @@ def largest_radius(
         known: radii that need no proof, `(n,)`; the search is for larger ones.
         guess: where to look first, `(n,)`, if nothing is known.
         floor: about the smallest radius to expect, `(n,)`.
+        aim: radii below which none need be found, `(n,)`.
+        gap: that is left, in points of the grid.
 
     Returns:
         `(n,)`, not below `known`; at most about 1e100.
@@ -64,7 +71,8 @@ def largest_radius(
     guess, floor = (np.clip(np.nan_to_num(a), 1e-100, _LARGEST) for a in (guess, floor))
     proved, unproved = known.astype(np.float64), np.full(margin.shape, np.inf)
     low, high = grid_below(proved, guess), unproved  # on the grid
-    at, top = np.where(proved > 0.0, low + 1.0, 0.0), grid_below(np.array(_LARGEST), guess)
+    in_vain, top = grid_below(np.asarray(aim), guess) + 1.0, grid_below(np.array(_LARGEST), guess)
+    at = np.where(proved > 0.0, np.minimum(np.maximum(low + 1.0, in_vain), top), 0.0)
     good, bad = np.zeros(margin.shape), unproved  # ends of the chord,
     above, below = margin, -unproved  # and its values there
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row
@@ -89,8 +97,9 @@ def largest_radius(
             crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0))
             logarithmic = np.sqrt(np.maximum(proved, np.minimum(floor, bad / 2))) * np.sqrt(bad)
             inside = np.where(np.isfinite(below) & ~crawls, chord, logarithmic)
-            beyond = np.maximum(proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), guess)
+            farther = proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64)
+            beyond = np.maximum(farther, np.sqrt(proved * guess))
             following = np.log(np.where(np.isfinite(high), inside, beyond) / guess) / _STEP
             at = np.clip(np.round(following), low + 1.0, np.minimum(high - 1.0, top))
-            active &= (high > low + 1.0) & (low < top)
+            active &= (high > np.maximum(low + gap, in_vain)) & (low < top)
     return proved
