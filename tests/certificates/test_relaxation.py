@@ -27,6 +27,17 @@ EXACT = {
 NAMES = list(EXACT)
 
 
+def test_rows_of_a_large_array_have_the_lines_that_they_have_alone(rng):
+    low, at = rng.standard_normal((40, 1000)), rng.random((40, 1000))
+    high = low + 3.0 * rng.random((40, 1000))
+    at = low + at * (high - low)
+    together = relaxation(ACTIVATIONS["sigmoid"], low, high, at)
+    for row in (0, 8, 39):
+        alone = relaxation(ACTIVATIONS["sigmoid"], low[row], high[row], at[row])
+        for some, one in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(some[row], one)
+
+
 def _value(entry, z):
     return entry.value(tf.constant(z, tf.float64)).numpy()
 

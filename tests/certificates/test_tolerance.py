@@ -30,6 +30,12 @@ def _searched(network, x):
     return label, rivals, crc.radii(x, label, rivals, np.zeros(rivals.shape))
 
 
+def _alone(method, x, label, rivals, found):
+    """What a method proves itself: little is known, so that it need not ask another."""
+    known = np.full(rivals.shape, 1e-2 * found.radius.min())
+    return method.radii(x, label, rivals, known).radius.min(axis=1)
+
+
 @pytest.mark.parametrize("kind", DEAR)
 @pytest.mark.parametrize(
     ("sizes", "name"), [((6, 15, 3), "sigmoid"), ((5, 9, 4), "softplus"), ((4, 7, 6, 3), "tanh")]
@@ -79,6 +85,47 @@ def test_the_floor_is_below_what_is_proved_and_close(name, rng, random_network):
         assert np.all(floor.sharper(x, label, rival, radii) >= 0.9 * proved - 1e-12)
     # Where every unit reaches its bend, the global direction is the best there is.
     assert np.all(floor(x, label, rival, radii) >= 0.95 * whole)
+
+
+@pytest.mark.parametrize("kind", [LinearBoundCertificate, LocalCurvatureCertificate])
+@pytest.mark.parametrize("sizes", [(6, 15, 4), (6, 9, 15, 4)])
+def test_what_is_aimed_at_is_found_and_what_is_out_of_reach_not_searched(
+    kind, sizes, rng, random_network
+):
+    network = random_network(rng, sizes, ("sigmoid",) * (len(sizes) - 2), 2.0)
+    method, x = kind(network), rng.standard_normal((20, sizes[0]))
+    label, rivals, found = _searched(network, x)
+    most = _alone(method, x, label, rivals, found)
+    known = np.repeat(0.5 * most[:, None], rivals.shape[1], axis=1)
+    anywhere = np.full(20, np.inf)
+    reached = method.radii_below(x, label, rivals, known, anywhere, 0.9 * most)
+    assert np.all(reached.radius.min(axis=1) >= most * (1.0 - _COARSE_GAP))
+    missed = method.radii_below(x, label, rivals, known, anywhere, 1.1 * most)
+    assert np.array_equal(missed.radius, known)
+    assert missed.gradient_evaluations.sum() < 0.5 * reached.gradient_evaluations.sum()
+
+
+@pytest.mark.parametrize("kind", [LinearBoundCertificate, LocalCurvatureCertificate])
+def test_deeper_ceilings_exclude_most_that_gains_nothing(kind, rng, random_network):
+    network = random_network(rng, (6, 25, 25, 3), ("sigmoid",) * 2, 2.0)
+    x = rng.standard_normal((40, 6))
+    label, rivals, found = _searched(network, x)
+    rival = rivals[np.arange(40), found.sighting.column]
+    most = _alone(kind(network), x, label, rivals, found)
+    far = 3.0 * most
+    assert np.mean(kind(network).ceiling(x, label, rival, far, found.sighting) <= far) > 0.5
+    near = 0.9 * most
+    assert np.all(kind(network).ceiling(x, label, rival, near, found.sighting) > near)
+
+
+def test_what_auto_proves_of_an_example_does_not_depend_on_the_others(rng, random_network):
+    network = random_network(rng, (6, 15, 4), ("sigmoid",), 2.0)
+    x = rng.standard_normal((30, 6))
+    together = choose_method("auto", network).certify(x)
+    method = choose_method("auto", network)
+    for start in (20, 0):
+        rows = slice(start, start + 10)
+        np.testing.assert_allclose(method.certify(x[rows]).radius, together.radius[rows], 1e-9)
 
 
 class Written(Method):
