@@ -56,6 +56,7 @@ from keras_curv.certificates.relaxation import POINTS, relaxation, require_relax
 from keras_curv.curvature.sketch import sketch
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
+from keras_curv.numerics.intervals import Interval
 from keras_curv.numerics.rounding import TINY, UNIT, norm_bound
 
 _SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
@@ -168,51 +169,58 @@ class LinearBoundCertificate(BallBoundCertificate):
         `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
         any point, such as that of the sphere toward the sighting, nor does a box.
 
-        Deeper, by the bound that there would be if units moved as far as they are steep at x.
+        Deeper, units are taken to move about as far as they are steep at x: first for these chords
+        of the last hidden layer, then for the bound itself.
         """
         sparse = any(affine.is_sparse for affine in self.network.affines)
         if self.network.depth < 2 or self.network.limits is not None or sparse:
             return np.full(len(x), np.inf)
         with np.errstate(all="ignore"):
             if self.network.depth == 2:
-                hopeless = self._chords_fail(x, label, rival, radius, sighting)
+                movable = self.network.differentials[0].kernel
+                reach = [radius[:, None] * norm_bound(movable, axis=0)]
+                pre = [part.numpy() for part in self.network.forward(tf.constant(x))[0]]
             else:
-                hopeless = self._supposed(x, label, rival, radius) <= 0.0
+                known = sketch(self.network, x)
+                reach = [_SHARE * radius[:, None] * steep for steep in known.steepness]
+                pre = known.pre
+            toward = sighting.point - x
+            length = np.linalg.norm(toward, axis=1, keepdims=True)
+            farther = tf.constant(x + toward * (radius[:, None] / length))
+            moved = self.network.forward(farther)[0][-1].numpy() - pre[-1]
+            margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+            w, constant = (part.numpy()[:, 0] for part in margin_map)
+            terms = w * self._chords(pre[-1], reach[-1], moved, above=w < 0.0)
+            hopeless = terms.sum(axis=1) + constant <= -1e-9 * np.abs(terms).sum(axis=1)
+            rest = np.flatnonzero(~hopeless)
+            if self.network.depth > 2 and len(rest):
+                layers = zip(pre, reach, strict=True)
+                ends = [(z[rest] - far[rest], z[rest] + far[rest]) for z, far in layers]
+                args = x[rest], label[rest], rival[rest], radius[rest]
+                hopeless[rest] = self._supposing(ends, *args) <= 0.0
         return np.where(hopeless, radius, np.inf)
 
-    def _chords_fail(
+    def _chords(
+        self, z: np.ndarray, reach: np.ndarray, moved: np.ndarray, above: np.ndarray
+    ) -> np.ndarray:
+        """The best that lines of the last hidden layer can be at `z + moved`, `(n, N)`."""
+        value = self.network.activations[-1].value
+        low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, moved))
+        share = np.clip((moved + reach) / np.maximum(2.0 * reach, TINY), 0.0, 1.0)
+        chord = low + (high - low) * share
+        return np.where(above, np.maximum(there, chord), np.minimum(there, chord))
+
+    def _supposing(
         self,
+        intervals: list[Interval],
         x: np.ndarray,
         label: np.ndarray,
         rival: np.ndarray,
         radius: np.ndarray,
-        sighting: Sighting,
     ) -> np.ndarray:
-        first = self.network.affines[0]
-        toward = sighting.point - x
-        length = np.linalg.norm(toward, axis=1, keepdims=True)
-        z = x @ first.kernel + first.bias
-        moved = (toward / length * radius[:, None]) @ first.kernel
-        movable = self.network.differentials[0].kernel
-        reach = radius[:, None] * norm_bound(movable, axis=0)
-        value = self.network.activations[0].value
-        low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, moved))
-        share = np.clip((moved + reach) / np.maximum(2.0 * reach, TINY), 0.0, 1.0)
-        chord = low + (high - low) * share
-        margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
-        w, constant = (part.numpy()[:, 0] for part in margin_map)
-        terms = w * np.where(w > 0.0, np.minimum(there, chord), np.maximum(there, chord))
-        most = terms.sum(axis=1) + constant
-        failed: np.ndarray = most <= -1e-9 * np.abs(terms).sum(axis=1)
-        return failed
-
-    def _supposed(
-        self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
-    ) -> np.ndarray:
-        known = sketch(self.network, x)
-        reach = [_SHARE * radius[:, None] * steepness for steepness in known.steepness]
+        """The bounds of margins that there would be with these intervals of hidden layers."""
         balls = Balls(self.network, self._plan, x, radius, self.relaxation, self._first, self._norm)
-        balls.suppose([(z - far, z + far) for z, far in zip(known.pre, reach, strict=True)])
+        balls.suppose(intervals)
         return self._margins(balls, label, rival[:, None], np.ones((len(x), 1), bool))[:, 0]
 
     def _margin_bounds(
