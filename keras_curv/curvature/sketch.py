@@ -22,6 +22,7 @@ from keras_curv.network.network import Network
 from keras_curv.numerics import lanczos
 
 _DIRECTIONS = 8
+_NUMBERS_AT_ONCE = 2**23  # of directions in one layer: 64 MiB
 _NORM_STEPS = 4  # products for each norm of a Jacobian
 _SHARE = 0.9  # of an estimated curvature: what the sketch may have put too high
 
@@ -49,6 +50,11 @@ def sketch(network: Network, x: np.ndarray) -> Sketch:
         >>> bool(np.all((0.5 < norms) & (norms < 2.0)))
         True
     """
+    step = max(1, _NUMBERS_AT_ONCE // (_DIRECTIONS * max(network.sizes)))
+    if len(x) > step:
+        parts = [sketch(network, x[start : start + step]) for start in range(0, len(x), step)]
+        fields = zip(*parts, strict=True)
+        return Sketch(*([np.concatenate(z) for z in zip(*field, strict=True)] for field in fields))
     affines = network.differentials[:-1]
     pushed = np.random.default_rng(0).standard_normal((1, _DIRECTIONS, affines[0].fan_in))
     found = Sketch([], [], [])
@@ -83,7 +89,8 @@ class CurvatureSketch:
             label, rival, radius: `(n,)`.
         """
         anchor = _anchor(self._local.maps, sketch(self._local.network, x))
-        return _SHARE * self._local.estimate(anchor, radius, np.arange(len(x)), label, rival)
+        kappa = self._local.estimate(anchor, radius, np.arange(len(x)), label, rival)
+        return _SHARE * np.where(np.isfinite(kappa), kappa, 0.0)  # what overflows excludes nothing
 
 
 def _anchor(maps: HiddenMaps, known: Sketch) -> Anchor:

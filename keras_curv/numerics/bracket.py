@@ -53,7 +53,7 @@ def largest_radius(
             may be −∞, and need not fall: then a larger such radius may exist.
         margin: what the bound is like at radius 0, `(n,)`; there is no search unless positive.
         known: radii that need no proof, `(n,)`; the search is for larger ones.
-        guess: where to look first, `(n,)`, if nothing is known.
+        guess: where to look first, `(n,)`, if nothing is known or aimed at.
         floor: about the smallest radius to expect, `(n,)`.
         aim: radii below which none need be found, `(n,)`.
         gap: that is left, in points of the grid.
@@ -72,7 +72,8 @@ def largest_radius(
     proved, unproved = known.astype(np.float64), np.full(margin.shape, np.inf)
     low, high = grid_below(proved, guess), unproved  # on the grid
     in_vain, top = grid_below(np.asarray(aim), guess) + 1.0, grid_below(np.array(_LARGEST), guess)
-    at = np.where(proved > 0.0, np.minimum(np.maximum(low + 1.0, in_vain), top), 0.0)
+    first = np.maximum(low + 1.0, in_vain)
+    at = np.where(np.isfinite(first), np.minimum(first, top), 0.0)
     good, bad = np.zeros(margin.shape), unproved  # ends of the chord,
     above, below = margin, -unproved  # and its values there
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row

@@ -34,6 +34,15 @@ def test_norms_of_jacobians_are_about_right(network, rng):
         a = activation.value(tf.constant(z)).numpy()
 
 
+def test_many_inputs_are_sketched_as_each_alone(network, rng, monkeypatch):
+    x = rng.standard_normal((10, network.dim))
+    together = sketch(network, x)
+    monkeypatch.setattr("keras_curv.curvature.sketch._NUMBERS_AT_ONCE", 3 * 8 * max(network.sizes))
+    for field, other in zip(together, sketch(network, x), strict=True):
+        for part, same in zip(field, other, strict=True):
+            np.testing.assert_allclose(part, same, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("radius", [0.01, 0.1, 0.5, 3.0])
 def test_a_sketched_curvature_is_seldom_above_the_bound_and_of_its_size(network, radius, rng):
     x, rival = rng.standard_normal((20, network.dim)), rng.integers(1, 3, 20)
