@@ -7,9 +7,9 @@ import abc
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
 from keras_curv.network.network import Network
-from keras_curv.numerics.bracket import COARSE, largest_radius
+from keras_curv.numerics.bracket import largest_radius
 
 ENTRIES = 2**23  # of one array at a time: 64 MB
 
@@ -76,40 +76,23 @@ class BallBoundCertificate(Method):
         return bounds
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
-    ) -> PairCertificates:
-        """See `Method`."""
-        return self._radii(x, label, rivals, known, np.zeros(len(x)), 1.0)
-
-    def radii_below(
         self,
         x: np.ndarray,
         label: np.ndarray,
         rivals: np.ndarray,
         known: np.ndarray,
-        ceiling: np.ndarray,
-        aim: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
-        return self._radii(x, label, rivals, known, aim, COARSE)
-
-    def _radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        aim: np.ndarray,
-        gap: float,
-    ) -> PairCertificates:
         x = np.asarray(x, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
+        prospect = prospect or Prospect.open(len(x))
         radius = np.array(known, np.float64)
         gradients = np.zeros(len(x), np.int64)
         with np.errstate(all="ignore"):  # what overflows proves nothing
             for rows in self._batches(rivals):
-                args = x[rows], label[rows], rivals[rows], radius[rows], aim[rows]
-                proved, gradients[rows] = self._search(*args, gap)
+                args = x[rows], label[rows], rivals[rows], radius[rows], prospect.take(rows)
+                proved, gradients[rows] = self._search(*args)
                 radius[rows] = np.maximum(radius[rows], proved[:, None])
         return PairCertificates(radius, gradients)
 
@@ -123,8 +106,7 @@ class BallBoundCertificate(Method):
         label: np.ndarray,
         rivals: np.ndarray,
         known: np.ndarray,
-        aim: np.ndarray,
-        gap: float,
+        prospect: Prospect,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
@@ -148,7 +130,7 @@ class BallBoundCertificate(Method):
         guess = (margin / steepness).min(axis=1)
         floor = nearest / self._steepest
         args = bound, nearest, known.min(axis=1), guess, floor
-        proved = largest_radius(*args, aim=aim, gap=gap)
+        proved = largest_radius(*args, aim=prospect.aim, gap=prospect.gap)
         return proved, np.ceil(cost).astype(np.int64)
 
 

@@ -19,6 +19,7 @@ from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import (
     Method,
     PairCertificates,
+    Prospect,
     ServedError,
     Sighting,
     no_error,
@@ -76,45 +77,47 @@ class BestOf(Method):
         self._search = next(curved, None)
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
         so_far = _SoFar(x, label, rivals, known)
         for one in self.methods:
-            rows, below, aim = self._worth_asking(one, so_far)
+            rows, prospect = self._worth_asking(one, so_far)
             if not len(rows):
                 continue
             if so_far.sighting is None:
-                limits = (below, aim) if self.decide else ()
-                found = so_far.ask(one, rows, *limits)
+                found = so_far.ask(one, rows, prospect if self.decide else None)
                 if found.sighting is not None and (self.tolerance or self.decide):
                     so_far.sighting = found.sighting.spread(rows, len(x))
                     self._look_beyond(so_far, so_far.sighting)
                 continue
             if one.dear_rivals and self._search is not None:
                 least = so_far.radius[rows].min(axis=1)
-                so_far.ask(self._search, rows, np.minimum(below, _FARTHER * least), aim)
-            so_far.ask(one, rows, below, aim)
+                ceiling = np.minimum(prospect.ceiling, _FARTHER * least)
+                so_far.ask(self._search, rows, prospect._replace(ceiling=ceiling))
+            so_far.ask(one, rows, prospect)
         return PairCertificates(so_far.radius, so_far.gradients, so_far.distance, so_far.method)
 
-    def _worth_asking(
-        self, one: Method, so_far: _SoFar
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which examples to ask a method about, radii below which the answers will be, and those
-        that are worth asking for."""
+    def _worth_asking(self, one: Method, so_far: _SoFar) -> tuple[np.ndarray, Prospect]:
+        """Which examples to ask a method about, and with what prospect."""
         least, nearest = so_far.radius.min(axis=1), so_far.distance.min(axis=1)
         solved = nearest <= least * (1.0 + max(self.tolerance, PRIMAL_EQUALS_DUAL))
         aim = self._aim(least)
         solved = nearest <= aim if self.decide else solved
         rows = np.flatnonzero(~solved & np.isfinite(least))
         if so_far.sighting is None or not len(rows):
-            return rows, nearest[rows], aim[rows]
+            return rows, Prospect(nearest[rows], aim[rows])
         sighting, least, worth = so_far.sighting.take(rows), least[rows], aim[rows]
         rival = so_far.rival(so_far.sighting)[rows]
         args = so_far.x[rows], so_far.label[rows], rival, worth
         ceiling = np.where(least > 0.0, one.ceiling(*args, sighting), np.inf)
         asked = ~(ceiling <= worth)
-        return rows[asked], np.fmin(ceiling, nearest[rows])[asked], worth[asked]
+        return rows[asked], Prospect(np.fmin(ceiling, nearest[rows]), worth).take(asked)
 
     def _aim(self, least: np.ndarray) -> np.ndarray:
         """The radius that is worth asking for, where these are proved; infinite if none is."""
@@ -155,10 +158,10 @@ class _SoFar:
         """The rival of a sighting, `(n,)`."""
         return np.take_along_axis(self.rivals, sighting.column[:, None], axis=1)[:, 0]
 
-    def ask(self, one: Method, rows: np.ndarray, *limits: np.ndarray) -> PairCertificates:
-        """Asks a method about these rows; the limits are its ceiling and aim, if known."""
+    def ask(self, one: Method, rows: np.ndarray, prospect: Prospect | None) -> PairCertificates:
+        """Asks a method about these rows."""
         args = self.x[rows], self.label[rows], self.rivals[rows], self.radius[rows]
-        found = one.radii_below(*args, *limits) if limits else one.radii(*args)
+        found = one.radii(*args, prospect)
         self.gradients[rows] += found.gradient_evaluations
         larger = found.radius > self.radius[rows]
         self.method[rows] = np.where(larger, one.name, self.method[rows])

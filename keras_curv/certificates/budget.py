@@ -18,7 +18,7 @@ from keras_curv.certificates.best_of import BestOf
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
 from keras_curv.certificates.proved_radius import charged_minorant
 from keras_curv.curvature.vertex import vertex_curvature
 from keras_curv.network.network import Evaluation
@@ -56,7 +56,12 @@ class BudgetCertificate(Method):
                 self._more.insert(0, VertexCertificate(one, served_error))
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
         found = self._method.radii(x, label, rivals, known)
@@ -88,7 +93,12 @@ class VertexCertificate(Method):
         self._kappa = np.where(certificate.constant_margins, 0.0, kappa)
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
         start = tf.constant(x, tf.float64)

@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras_curv.certificates.method import (
     Method,
     PairCertificates,
+    Prospect,
     ServedError,
     Sighting,
     no_error,
@@ -95,23 +96,17 @@ class CurvatureCertificate(Method):
         self._search = compiled(RivalSearch, network, *settings, signature=SEARCHED)
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
-    ) -> PairCertificates:
-        """See `Method`."""
-        found = self.certify_pairs(x, label, rivals)
-        return found._replace(radius=np.maximum(found.radius, known))
-
-    def radii_below(
         self,
         x: np.ndarray,
         label: np.ndarray,
         rivals: np.ndarray,
         known: np.ndarray,
-        ceiling: np.ndarray,
-        aim: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`: every rival is searched up to the ceiling, where there is one."""
-        search_up_to = np.where(np.isfinite(ceiling), ceiling, 0.0)
+        search_up_to = None
+        if prospect is not None:
+            search_up_to = np.where(np.isfinite(prospect.ceiling), prospect.ceiling, 0.0)
         found = self.certify_pairs(x, label, rivals, search_up_to)
         return found._replace(radius=np.maximum(found.radius, known))
 

@@ -29,7 +29,14 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.ball_step import IN_BALL, IN_LIMITED_BALL, BallStep
 from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, Sighting, no_error
+from keras_curv.certificates.method import (
+    Method,
+    PairCertificates,
+    Prospect,
+    ServedError,
+    Sighting,
+    no_error,
+)
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
 from keras_curv.curvature.sketch import CurvatureSketch
@@ -37,7 +44,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network, require_dense
 from keras_curv.network.shared_graph import compiled
-from keras_curv.numerics.bracket import COARSE, grid_below, on_grid
+from keras_curv.numerics.bracket import grid_below, on_grid
 from keras_curv.numerics.rounding import up
 from keras_curv.threats.box import box_reach
 
@@ -103,35 +110,16 @@ class LocalCurvatureCertificate(Method):
         return CurvatureCertificate(self.network, self._served_error)
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
-    ) -> PairCertificates:
-        """See `Method`."""
-        no_limits = np.full(len(x), np.inf), np.zeros(len(x))
-        return self._radii(x, label, rivals, known, *no_limits, 1.0)
-
-    def radii_below(
         self,
         x: np.ndarray,
         label: np.ndarray,
         rivals: np.ndarray,
         known: np.ndarray,
-        ceiling: np.ndarray,
-        aim: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
-        return self._radii(x, label, rivals, known, ceiling, aim, COARSE)
-
-    def _radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        ceiling: np.ndarray,
-        aim: np.ndarray,
-        gap: float,
-    ) -> PairCertificates:
         x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
+        prospect = prospect or Prospect.open(len(x))
         radius = np.where(np.asarray(known) > 0.0, known, 0.0)
         gradients = np.zeros(len(x), np.int64)
         unknown = np.flatnonzero(radius.min(axis=1) <= 0.0)
@@ -147,8 +135,8 @@ class LocalCurvatureCertificate(Method):
                 rows = rows[usable]
                 if not len(rows):
                     continue
-                args = x[rows], label[rows], rivals[rows], radius[rows], ceiling[rows], aim[rows]
-                found, used = self._batch(*args, gap, start_radius[usable])
+                args = x[rows], label[rows], rivals[rows], radius[rows], prospect.take(rows)
+                found, used = self._batch(*args, start_radius[usable])
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] += used
         return PairCertificates(radius, gradients)
@@ -195,15 +183,14 @@ class LocalCurvatureCertificate(Method):
         label: np.ndarray,
         rivals: np.ndarray,
         known: np.ndarray,
-        ceiling: np.ndarray,
-        aim: np.ndarray,
-        gap: float,
+        prospect: Prospect,
         scale: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         anchor = self._curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)
         low = grid_below(np.maximum(least, scale / 4096.0), scale)
+        ceiling, aim, gap = prospect
         in_vain = grid_below(aim, scale) + 1.0
         high = np.maximum(grid_below(2.0 * np.maximum(scale, least), scale), in_vain) + 1.0
         # First just beyond what is known, or worth a proof: few rivals are in reach, and often it

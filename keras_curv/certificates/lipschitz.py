@@ -19,7 +19,14 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, Sighting, no_error
+from keras_curv.certificates.method import (
+    Method,
+    PairCertificates,
+    Prospect,
+    ServedError,
+    Sighting,
+    no_error,
+)
 from keras_curv.curvature.liplt import (
     UnitNorms,
     centre_and_spread,
@@ -114,26 +121,18 @@ class LipschitzCertificate(Method):
         self._lipschitz = margin_lipschitz_bounds(network)
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
-    ) -> PairCertificates:
-        """See `Method`.
-
-        The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken
-        for all smaller ones: `r = (f − E(r_0))/L`.
-        """
-        found = self.radii_below(x, label, rivals, known, np.full(len(x), np.inf), np.zeros(len(x)))
-        return found._replace(gradient_evaluations=np.full(len(x), np.shape(rivals)[1], np.int64))
-
-    def radii_below(
         self,
         x: np.ndarray,
         label: np.ndarray,
         rivals: np.ndarray,
         known: np.ndarray,
-        ceiling: np.ndarray,
-        aim: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
-        """See `Method`; a forward pass is all that it takes."""
+        """See `Method`; a forward pass is all that it takes.
+
+        The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken
+        for all smaller ones: `r = (f − E(r_0))/L`. Asked alone it counts a gradient for each rival.
+        """
         x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
         margin, activations = self.network.margins(
@@ -149,7 +148,7 @@ class LipschitzCertificate(Method):
             left = margin - served - 4.0 * UNIT * (np.abs(margin) + served)
             radius = np.minimum(left / lipschitz, np.finfo(np.float64).max) * (1.0 - gamma(8))
             proved = (left > 0.0) & np.isfinite(left) & ~np.isnan(radius)
-        gradients = np.zeros(len(x), np.int64)
+        gradients = np.full(len(x), rivals.shape[1] if prospect is None else 0, np.int64)
         return PairCertificates(np.maximum(known, np.where(proved, radius, 0.0)), gradients)
 
     def ceiling(

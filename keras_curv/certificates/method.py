@@ -21,6 +21,7 @@ from keras_curv.certificates.certificate import (
     choose_rivals,
 )
 from keras_curv.network.network import Network
+from keras_curv.numerics.bracket import COARSE, FINE
 from keras_curv.threats.property import ARGMAX, Property
 
 
@@ -78,6 +79,29 @@ class Sighting(NamedTuple):
         return Sighting(*whole)
 
 
+class Prospect(NamedTuple):
+    """What is expected of a method before it is asked, and how close a search must come to it.
+
+    Attributes:
+        ceiling: no radius is expected above it, `(n,)`.
+        aim: no radius need be found that is not above it, `(n,)`.
+        gap: that a search may leave, in points of the grid of `numerics/bracket.py`.
+    """
+
+    ceiling: np.ndarray
+    aim: np.ndarray
+    gap: float = COARSE
+
+    @classmethod
+    def open(cls, count: int) -> Prospect:
+        """Of so many examples, of which nothing is known."""
+        return cls(np.full(count, np.inf), np.zeros(count), FINE)
+
+    def take(self, rows: np.ndarray | slice) -> Prospect:
+        """Returns what is expected for these examples only."""
+        return Prospect(self.ceiling[rows], self.aim[rows], self.gap)
+
+
 class PairCertificates(NamedTuple):
     """Radii for each example and each of its rivals.
 
@@ -112,7 +136,12 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """Proved radii, none below `known`.
 
@@ -124,6 +153,7 @@ class Method(abc.ABC):
             label: `(n,)`.
             rivals: `(n, rivals)`, none equal to its label.
             known: radii that are proved already, `(n, rivals)`.
+            prospect: what is expected; None: anything.
         """
 
     def ceiling(
@@ -145,19 +175,6 @@ class Method(abc.ABC):
             sighting: of each example.
         """
         return np.full(len(x), np.inf)
-
-    def radii_below(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        ceiling: np.ndarray,
-        aim: np.ndarray,
-    ) -> PairCertificates:
-        """As `radii`, where no radius above `ceiling` is expected, none below `aim` need be found,
-        and a gap of 0.3 % may be left; both `(n,)`."""
-        return self.radii(x, label, rivals, known)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """`(n, dim)` → `(n, classes)`, float64."""

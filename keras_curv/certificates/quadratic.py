@@ -34,7 +34,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.method import Method, PairCertificates, ServedError, no_error
+from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics import krylov
@@ -139,7 +139,12 @@ class QuadraticCertificate(Method):
         self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`. One ρ is chosen for each example, whatever is known already.
 

@@ -25,6 +25,7 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import (
     Method,
     PairCertificates,
+    Prospect,
     ServedError,
     Sighting,
     no_error,
@@ -100,7 +101,12 @@ class TwoStageCertificate(Method):
         return self._curved.network
 
     def radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, known: np.ndarray
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
         x = np.asarray(x, np.float64)

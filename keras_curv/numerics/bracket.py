@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 _STEP = np.log1p(1e-3)  # of the grid, in the logarithm: the bracket that is left
-COARSE = 3.0  # points of the grid that a search may leave which need not be exact
+FINE, COARSE = 1.0, 3.0  # points of the grid that a search may leave: 0.1 and 0.3 %
 _MAX_PROBES = 60
 _LARGEST = 1e100
 
@@ -44,9 +44,9 @@ def largest_radius(
     floor: np.ndarray,
     *,
     aim: ArrayLike = 0.0,
-    gap: float = 1.0,
+    gap: float = FINE,
 ) -> np.ndarray:
-    """For each example the largest radius found with `bound > 0`; a gap of 0.1 % is left.
+    """For each example the largest radius found with `bound > 0`; a gap is left.
 
     Args:
         bound: `(rows, radius)` → values `(len(rows),)`, for the examples of these indices. It

@@ -24,7 +24,7 @@ class Fixed(Method):
         self.name, self.network, self._radii, self._distance = name, network, radii, distance
         self.asked = []
 
-    def radii(self, x, label, rivals, known):
+    def radii(self, x, label, rivals, known, prospect=None):
         rows = [int(np.argmax((X == row).all(axis=1))) for row in x]
         self.asked.append(rows)
         distance = None if self._distance is None else self._distance[rows]

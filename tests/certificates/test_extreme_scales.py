@@ -214,7 +214,7 @@ class _Stub(Method):
         self.network = Network.from_weights([np.eye(4)], [np.zeros(4)], ())
         self._radii = np.array([radii])
 
-    def radii(self, x, label, rivals, known):
+    def radii(self, x, label, rivals, known, prospect=None):
         return PairCertificates(self._radii, np.zeros(len(x), np.int64))
 
 

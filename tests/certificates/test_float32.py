@@ -14,7 +14,7 @@ from keras_curv.certificates.best_of import choose_method
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.certificates.method import ServedError
+from keras_curv.certificates.method import Prospect, ServedError
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
 from keras_curv.network.affine import Affine
@@ -153,7 +153,7 @@ def test_a_rival_is_charged_up_to_its_own_radius_not_that_of_a_nearer_one():
     args = np.array([[-3.0, 0.0]]), np.array([0]), np.array([[1, 2]]), np.zeros((1, 2))
     near, far = certificate.radii(*args).radius[0]
     assert near < 0.11 and far > 3.0
-    near, far = certificate.radii_below(*args, np.array([12.9]), np.zeros(1)).radius[0]
+    near, far = certificate.radii(*args, Prospect(np.array([12.9]), np.zeros(1))).radius[0]
     assert near < 0.11 and far > 12.5
 
 

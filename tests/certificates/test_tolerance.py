@@ -10,7 +10,7 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
-from keras_curv.certificates.method import Method, PairCertificates, Sighting
+from keras_curv.certificates.method import Method, PairCertificates, Prospect, Sighting
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.local import LocalCurvature
@@ -98,9 +98,9 @@ def test_what_is_aimed_at_is_found_and_what_is_out_of_reach_not_searched(
     most = _alone(method, x, label, rivals, found)
     known = np.repeat(0.5 * most[:, None], rivals.shape[1], axis=1)
     anywhere = np.full(20, np.inf)
-    reached = method.radii_below(x, label, rivals, known, anywhere, 0.9 * most)
+    reached = method.radii(x, label, rivals, known, Prospect(anywhere, 0.9 * most))
     assert np.all(reached.radius.min(axis=1) >= most * (1.0 - _COARSE_GAP))
-    missed = method.radii_below(x, label, rivals, known, anywhere, 1.1 * most)
+    missed = method.radii(x, label, rivals, known, Prospect(anywhere, 1.1 * most))
     assert np.array_equal(missed.radius, known)
     assert missed.gradient_evaluations.sum() < 0.5 * reached.gradient_evaluations.sum()
 
@@ -135,7 +135,7 @@ class Written(Method):
         self.name, self.network, self._radius = name, network, radius
         self._sighting, self._highest, self.asked = sighting, highest, 0
 
-    def radii(self, x, label, rivals, known):
+    def radii(self, x, label, rivals, known, prospect=None):
         self.asked += len(x)
         radius = np.maximum(np.full(rivals.shape, self._radius), known)
         return PairCertificates(radius, np.ones(len(x), np.int64), sighting=self._sighting)
