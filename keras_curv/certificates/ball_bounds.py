@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
 from keras_curv.network.network import Network
+from keras_curv.numerics.batches import batches
 from keras_curv.numerics.bracket import largest_radius
-
-ENTRIES = 2**23  # of one array at a time: 64 MB
 
 
 class BallBoundCertificate(Method):
@@ -132,9 +131,3 @@ class BallBoundCertificate(Method):
         args = bound, nearest, known.min(axis=1), guess, floor
         proved = largest_radius(*args, aim=prospect.aim, gap=prospect.gap)
         return proved, np.ceil(cost).astype(np.int64)
-
-
-def batches(count: int, entries: int) -> list[slice]:
-    """Slices of so many things of so many entries; one holds no more than ENTRIES, if it can."""
-    step = max(1, ENTRIES // entries)
-    return [slice(start, start + step) for start in range(0, count, step)] or [slice(0, 0)]

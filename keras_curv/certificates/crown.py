@@ -47,7 +47,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.ball_bounds import BallBoundCertificate, batches
+from keras_curv.certificates.ball_bounds import BallBoundCertificate
 from keras_curv.certificates.box import require_value_range
 from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
@@ -56,6 +56,7 @@ from keras_curv.certificates.relaxation import POINTS, relaxation, require_relax
 from keras_curv.curvature.sketch import sketch
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
+from keras_curv.numerics.batches import batches
 from keras_curv.numerics.intervals import Interval
 from keras_curv.numerics.rounding import TINY, UNIT, norm_bound
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.ball_bounds import batches
 from keras_curv.certificates.box import Box
 from keras_curv.certificates.first_layer import Centres, FirstLayer
 from keras_curv.certificates.relaxation import Relaxation, relaxation
@@ -21,6 +20,7 @@ from keras_curv.curvature.region import around
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.numerics.batches import batches
 from keras_curv.numerics.intervals import Interval
 from keras_curv.numerics.rounding import (
     ROUNDING_SLACK,

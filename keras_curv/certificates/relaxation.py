@@ -41,6 +41,7 @@ from numpy.typing import ArrayLike
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.unitwise import IDENTITY
+from keras_curv.numerics.batches import batches
 from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, up
 
 POINTS = 32  # even, so that the midpoint is between two
@@ -117,8 +118,7 @@ def _of_one_kind(
     # In blocks that stay in the cache, where one of all rows takes four times as long.
     if low.ndim < 2 or low.size <= _AT_ONCE:
         return _smooth(activation, low, high, at)
-    step = max(1, _AT_ONCE * len(low) // low.size)
-    blocks = [slice(start, start + step) for start in range(0, len(low), step)]
+    blocks = batches(len(low), low[0].size, _AT_ONCE)
     parts = [_smooth(activation, low[rows], high[rows], at[rows]) for rows in blocks]
     return Relaxation(*(np.concatenate(lines) for lines in zip(*parts, strict=True)))
 

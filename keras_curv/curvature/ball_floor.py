@@ -17,9 +17,9 @@ import numpy as np
 
 from keras_curv.network.network import Network
 from keras_curv.numerics import intervals, lanczos
+from keras_curv.numerics.batches import batches
 
 _LANCZOS_STEPS = 16
-_NUMBERS_AT_ONCE = 2**23  # of a Krylov basis: 64 MiB
 
 
 class CurvatureFloor:
@@ -84,10 +84,9 @@ class CurvatureFloor:
         pairs = list(zip(label.tolist(), rival.tolist(), strict=True))
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._directions]
         kernel = self._kernel
-        step = max(1, _NUMBERS_AT_ONCE // (_LANCZOS_STEPS * len(kernel)))
         bends = self._network.activations[0].second_range
-        for start in range(0, len(missing), step):
-            some = missing[start : start + step]
+        for rows in batches(len(missing), _LANCZOS_STEPS * len(kernel)) if missing else ():
+            some = missing[rows]
             w = self._weights(*np.transpose(some))
             lowest = intervals.product((w, w), bends)[0]
             product = functools.partial(_congruence, kernel, -lowest)

@@ -20,9 +20,9 @@ from keras_curv.curvature.anchor import Anchor, HiddenMaps
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.network.network import Network
 from keras_curv.numerics import lanczos
+from keras_curv.numerics.batches import batches
 
 _DIRECTIONS = 8
-_NUMBERS_AT_ONCE = 2**23  # of directions in one layer: 64 MiB
 _NORM_STEPS = 4  # products for each norm of a Jacobian
 _SHARE = 0.9  # of an estimated curvature: what the sketch may have put too high
 
@@ -50,11 +50,12 @@ def sketch(network: Network, x: np.ndarray) -> Sketch:
         >>> bool(np.all((0.5 < norms) & (norms < 2.0)))
         True
     """
-    step = max(1, _NUMBERS_AT_ONCE // (_DIRECTIONS * max(network.sizes)))
-    if len(x) > step:
-        parts = [sketch(network, x[start : start + step]) for start in range(0, len(x), step)]
-        fields = zip(*parts, strict=True)
-        return Sketch(*([np.concatenate(z) for z in zip(*field, strict=True)] for field in fields))
+    rows = batches(len(x), _DIRECTIONS * max(network.sizes))
+    fields = zip(*(_sketch(network, x[some]) for some in rows), strict=True)
+    return Sketch(*([np.concatenate(z) for z in zip(*field, strict=True)] for field in fields))
+
+
+def _sketch(network: Network, x: np.ndarray) -> Sketch:
     affines = network.differentials[:-1]
     pushed = np.random.default_rng(0).standard_normal((1, _DIRECTIONS, affines[0].fan_in))
     found = Sketch([], [], [])
@@ -104,7 +105,10 @@ def _anchor(maps: HiddenMaps, known: Sketch) -> Anchor:
         jacobian=[maps.first],
         jacobian_error=[nothing for _ in layers],
         rows=[np.broadcast_to(maps.column_norms[0], slope[0].shape), *known.steepness[1:]],
-        pre_norm=[_norms(maps, slope[:i], np.ones_like(slope[i])) for i in layers],
+        pre_norm=[
+            np.full(len(nothing), maps.affines[0].norm),
+            *(_norms(maps, slope[:i], np.ones_like(slope[i])) for i in layers[1:]),
+        ],
         post_norm=[_norms(maps, slope[:i], slope[i]) for i in layers[:-1]],
         carry=[nothing for _ in layers],
         square=[maps.square, *(np.zeros((width, width)) for width in inner)],

@@ -35,8 +35,10 @@ def perron_bound(matrix: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
     u = np.ones_like(weight)
     for _ in range(_PERRON_STEPS):
-        u = product(u)
-        u = np.maximum(u / np.maximum(u.max(axis=1, keepdims=True), 1e-300), 1e-6)
+        moved = product(u)
+        u = np.maximum(moved / np.maximum(moved.max(axis=1, keepdims=True), 1e-300), 1e-6)
+        if not moved.any():
+            break
     return np.sqrt(up((product(u) / u).max(axis=1), weight.shape[1] + 16))
 
 

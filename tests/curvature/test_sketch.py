@@ -1,11 +1,14 @@
 """A sketch says about how steep units are, and what a curvature bound comes to, or less."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.curvature.sketch import CurvatureSketch, sketch
+from keras_curv.numerics.batches import batches
 
 DEEP = [((9, 40, 30, 3), "sigmoid"), ((12, 30, 40, 50, 3), "tanh"), ((30, 20, 60, 3), "softplus")]
 
@@ -37,7 +40,8 @@ def test_norms_of_jacobians_are_about_right(network, rng):
 def test_many_inputs_are_sketched_as_each_alone(network, rng, monkeypatch):
     x = rng.standard_normal((10, network.dim))
     together = sketch(network, x)
-    monkeypatch.setattr("keras_curv.curvature.sketch._NUMBERS_AT_ONCE", 3 * 8 * max(network.sizes))
+    few = functools.partial(batches, at_once=3 * 8 * max(network.sizes))
+    monkeypatch.setattr("keras_curv.curvature.sketch.batches", few)
     for field, other in zip(together, sketch(network, x), strict=True):
         for part, same in zip(field, other, strict=True):
             np.testing.assert_allclose(part, same, rtol=1e-12, atol=1e-12)
