@@ -1,15 +1,18 @@
 """Radii of linear bounds: known ones, of any chunk and rival, and none of what cannot be proved."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from ball_oracle import SIZES, draw_network, labelled, rivals_of
 
-from keras_curv.certificates import ball_bounds
+from keras_curv.certificates import ball_bounds, crown
 from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network
+from keras_curv.numerics.batches import batches
 
 
 def test_known_radii(rng):
@@ -75,7 +78,8 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     whole = certificate.radii(x, label, rivals, np.zeros((7, 3)))
     intervals = pre_activation_bounds(network, x, 0.1)
     for entries in (600, 60):
-        monkeypatch.setattr(ball_bounds, "ENTRIES", entries)
+        for room in (ball_bounds, crown):
+            monkeypatch.setattr(room, "batches", partial(batches, at_once=entries))
         parts = certificate.radii(x, label, rivals, np.zeros((7, 3)))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
         for one, other in zip(intervals, pre_activation_bounds(network, x, 0.1), strict=True):

@@ -1,5 +1,7 @@
 """Interval bounds hold wherever they say, are exact where that is known, and charge rounding."""
 
+from functools import partial
+
 import mpmath
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.numerics.batches import batches
 from keras_curv.training.rivals.interval import interval_bounds
 
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3)}
@@ -325,7 +328,7 @@ def test_chunks_and_an_empty_batch(rng, random_network, monkeypatch):
     x = rng.standard_normal((7, 4))
     certificate = IntervalCertificate(network)
     whole = certificate.certify(x)
-    monkeypatch.setattr(ball_bounds, "ENTRIES", 40)
+    monkeypatch.setattr(ball_bounds, "batches", partial(batches, at_once=40))
     parts = certificate.certify(x)
     np.testing.assert_allclose(parts.radius, whole.radius, rtol=2e-3)  # probes may differ
     assert whole.gradient_evaluations.min() > 2
