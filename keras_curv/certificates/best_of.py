@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import tensorflow as tf
 
+from keras_curv.attacks.crt import curvature_attack
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.coap import PolytopeCertificate
 from keras_curv.certificates.crc import CurvatureCertificate
@@ -39,6 +41,7 @@ _FROM_CHEAP_TO_DEAR = (
     LocalCurvatureCertificate,
 )
 _SEARCH_FIRST = (CurvatureCertificate, LipschitzCertificate, *_FROM_CHEAP_TO_DEAR[2:])
+_ATTACK_STEPS = 6
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
 
 
@@ -91,12 +94,12 @@ class BestOf(Method):
             if not len(rows):
                 continue
             if so_far.sighting is None:
-                found = so_far.ask(one, rows, prospect if self.decide else None)
+                found = so_far.ask(one, rows, self._of_all(prospect))
                 if found.sighting is not None and (self.tolerance or self.decide):
                     so_far.sighting = found.sighting.spread(rows, len(x))
                     self._look_beyond(so_far, so_far.sighting)
                 continue
-            if one.dear_rivals and self._search is not None:
+            if one.dear_rivals and self._search is not None and not self.decide:
                 least = so_far.radius[rows].min(axis=1)
                 ceiling = np.minimum(prospect.ceiling, _FARTHER * least)
                 so_far.ask(self._search, rows, prospect._replace(ceiling=ceiling))
@@ -119,6 +122,13 @@ class BestOf(Method):
         asked = ~(ceiling <= worth)
         return rows[asked], Prospect(np.fmin(ceiling, nearest[rows]), worth).take(asked)
 
+    def _of_all(self, prospect: Prospect) -> Prospect | None:
+        """What a first search is asked for: decisions about every rival, as the methods that come
+        after it have to know which ones they are needed for; or radii, as far as they come."""
+        if not self.decide:
+            return None
+        return prospect._replace(ceiling=np.minimum(prospect.ceiling, prospect.aim))
+
     def _aim(self, least: np.ndarray) -> np.ndarray:
         """The radius that is worth asking for, where these are proved; infinite if none is."""
         if not self.decide:
@@ -127,21 +137,40 @@ class BestOf(Method):
         return np.where(asked >= least[:, None], asked, np.inf).min(axis=1)
 
     def _look_beyond(self, so_far: _SoFar, sighting: Sighting) -> None:
-        """Notes where the point in the sighting's direction is adversarial that lies just within
-        the radius worth asking for."""
-        x, rows = so_far.x, np.arange(len(so_far.x))
-        toward = sighting.point - x
+        """Notes adversarial points just within the radius worth asking for: in the sighting's
+        direction, and where that is to be decided, where a few steps of an attack lead."""
+        reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
+        toward = sighting.point - so_far.x
         with np.errstate(all="ignore"):
-            reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
-            point = x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
-            logits, distance = self.logits(point), np.linalg.norm(point - x, axis=1)
-            crossed = logits[rows, so_far.label] <= logits[rows, so_far.rival(sighting)]
-            if self.network.limits is not None:
-                low, high = self.network.limits
-                crossed &= ((point >= low) & (point <= high)).all(axis=1)
-        rows = rows[crossed & np.isfinite(distance)]
-        cells = rows, sighting.column[rows]
-        so_far.distance[cells] = np.minimum(so_far.distance[cells], distance[rows])
+            point = so_far.x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
+            self._note(so_far, np.arange(len(point)), sighting.column, point)
+            rows = np.flatnonzero(np.isfinite(reach) & (so_far.distance.min(axis=1) > reach))
+            if self.decide and len(rows):
+                pairs = so_far.x[rows], so_far.label[rows], so_far.rival(sighting)[rows]
+                found = curvature_attack(
+                    self.network,
+                    *(tf.constant(part) for part in pairs),
+                    radius=reach[rows],
+                    curvature=tf.zeros(len(rows), tf.float64),
+                    steps=_ATTACK_STEPS,
+                )
+                so_far.gradients[rows] += _ATTACK_STEPS
+                self._note(so_far, rows, sighting.column[rows], found.point.numpy())
+
+    def _note(
+        self, so_far: _SoFar, rows: np.ndarray, column: np.ndarray, point: np.ndarray
+    ) -> None:
+        """Notes the distances of those points that are adversarial toward these rivals."""
+        logits, each = self.logits(point), np.arange(len(rows))
+        rival = so_far.rivals[rows, column]
+        distance = np.linalg.norm(point - so_far.x[rows], axis=1)
+        crossed = logits[each, so_far.label[rows]] <= logits[each, rival]
+        if self.network.limits is not None:
+            low, high = self.network.limits
+            crossed &= ((point >= low) & (point <= high)).all(axis=1)
+        some = np.flatnonzero(crossed & np.isfinite(distance))
+        cells = rows[some], column[some]
+        so_far.distance[cells] = np.minimum(so_far.distance[cells], distance[some])
 
 
 class _SoFar:

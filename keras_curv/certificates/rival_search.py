@@ -72,7 +72,7 @@ class SearchState(NamedTuple):
     evaluations: tf.Tensor  # gradients, (n,)
     current: tf.Tensor  # the rival being searched, (n,)
     iterate: dual.Iterate  # of that search, rows n
-    nearest: tf.Tensor  # smallest bracket of the searches that ended, else inf, (n,)
+    nearest: tf.Tensor  # smallest bracket of the rivals that are closed, else inf, (n,)
     column: tf.Tensor  # its rival, (n,)
     point: tf.Tensor  # its last point, (n, dim)
     left: tf.Tensor  # the margin there, (n,)
@@ -163,8 +163,10 @@ class RivalSearch:
         margin = batch.at_start.margin - batch.taken_off
         radius, upper = self._first_radii(batch, margin)
         closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
-        closed |= self._decided(radius, upper)[:, None]
+        closed |= self._decided(radius, upper, batch.reach)
         current = _weakest(radius, closed)
+        known = tf.where(closed, upper, tf.constant(np.inf, tf.float64))
+        column = tf.argmin(known, axis=1, output_type=tf.int32)
         return SearchState(
             radius=radius,
             upper=upper,
@@ -173,10 +175,10 @@ class RivalSearch:
             evaluations=tf.fill([count], width),
             current=current,
             iterate=self._begin(batch, tf.range(count), current),
-            nearest=tf.fill([count], tf.constant(np.inf, tf.float64)),
-            column=current,
+            nearest=tf.reduce_min(known, axis=1),
+            column=column,
             point=batch.x0,
-            left=tf.gather(batch.at_start.margin, current, batch_dims=1),
+            left=tf.gather(batch.at_start.margin, column, batch_dims=1),
         )
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -197,14 +199,14 @@ class RivalSearch:
 
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
-        goal = self._goal(tf.gather(upper, rows), tf.gather(batch.reach, rows))
+        known = tuple(tf.gather(part, rows) for part in (radius, upper, batch.reach))
+        goal, decided = self._goal(*known[1:]), self._decided(*known)
         finished = tf.gather_nd(radius, cells) >= tf.gather(goal, cells[:, 1], batch_dims=1)
         following = step.following
         finished |= (following.steps > self._max_steps) | _not_finite(following.point)
+        finished |= tf.gather(decided, cells[:, 1], batch_dims=1)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
-        if self._decide:
-            finished |= self._decided(tf.gather(radius, rows), tf.gather(upper, rows))
-        closing = tf.where(here, tf.expand_dims(finished, 1), tf.gather(radius, rows) >= goal)
+        closing = tf.where(here, tf.expand_dims(finished, 1), decided | (known[0] >= goal))
         index = tf.expand_dims(rows, 1)
         closed = tf.tensor_scatter_nd_update(
             state.closed, index, tf.gather(state.closed, rows) | closing
@@ -233,10 +235,6 @@ class RivalSearch:
     ) -> SearchState:
         """Ends the searches of these cells, at these points, and begins the next ones."""
         ended = cells[:, :1]
-        if self._decide:
-            mine = (tf.gather(part, ended[:, 0]) for part in (state.radius, state.upper))
-            done = tf.gather(state.closed, ended[:, 0]) | self._decided(*mine)[:, None]
-            state = state._replace(closed=tf.tensor_scatter_nd_update(state.closed, ended, done))
         # Where primal = dual, the radius has come to its bracket.
         gap = 1.0 - 2.0 * max(self._tolerance, PRIMAL_EQUALS_DUAL)
         near = gap * tf.gather_nd(state.upper, cells) <= tf.gather_nd(state.radius, cells)
@@ -300,15 +298,17 @@ class RivalSearch:
         distance = tf.norm(point - x0, axis=1)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
-    def _decided(self, radius: tf.Tensor, upper: tf.Tensor) -> tf.Tensor:
-        """Whether each radius that is asked for is proved or cannot be, `(n,)`."""
+    def _decided(self, radius: tf.Tensor, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:
+        """Which rivals need no more, as each radius that is asked for is proved of them or cannot
+        be, `(n, rivals)`. Where there is no reach, one that cannot be proved ends the others too.
+        """
         if not self._decide:
-            return tf.zeros_like(radius[:, 0], tf.bool)
-        asked = tf.constant(self._decide, tf.float64)[None, :]
-        proved = tf.reduce_min(radius, axis=1, keepdims=True) * (1.0 - _DECIDED_GAP)
-        return tf.reduce_all(
-            (proved > asked) | (tf.reduce_min(upper, axis=1, keepdims=True) <= asked), axis=1
-        )
+            return tf.zeros_like(radius, tf.bool)
+        asked = tf.constant(self._decide, tf.float64)
+        alone = tf.reduce_min(upper, axis=1, keepdims=True)
+        upper = tf.where(tf.expand_dims(reach, 1) > 0.0, upper, alone)
+        proved = tf.expand_dims(radius * (1.0 - _DECIDED_GAP), 2)
+        return tf.reduce_all((proved > asked) | (tf.expand_dims(upper, 2) <= asked), axis=2)
 
     def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         """The search of these rows against these rivals, after its evaluation at x0."""

@@ -247,6 +247,48 @@ def test_decisions_are_those_of_the_radii(method, tolerance, sizes, rng, random_
     assert decided.gradient_evaluations.sum() < most * every.gradient_evaluations.sum()
 
 
+def test_a_reach_decides_every_rival(rng, random_network):
+    network = random_network(rng, (6, 14, 5), ("sigmoid",), 2.0)
+    x = rng.standard_normal((40, 6))
+    label, rivals, found = _searched(network, x)
+    radius = float(np.median(found.radius.min(axis=1)))
+    crc = CurvatureCertificate(network, decide=[radius])
+    each = np.concatenate([crc.certify_pairs(x, label, t[:, None]).radius for t in rivals.T], 1)
+    everyone = crc.certify_pairs(x, label, rivals, search_up_to=np.full(len(x), radius))
+    assert np.array_equal(everyone.radius > radius, each > radius)
+    weakest = everyone.sighting.column
+    assert np.all((each > radius).all(axis=1) | (each[np.arange(len(x)), weakest] <= radius))
+    anyone = crc.certify_pairs(x, label, rivals)
+    assert np.array_equal((anyone.radius > radius).all(axis=1), (each > radius).all(axis=1))
+    assert anyone.gradient_evaluations.sum() < everyone.gradient_evaluations.sum()
+
+
+def test_an_adversarial_point_decides(rng, random_network, monkeypatch):
+    network = random_network(rng, (6, 14, 5), ("sigmoid",), 2.0)
+    x = rng.standard_normal((200, 6))
+    label, rivals, found = _searched(network, x)
+    radius = 3.0 * float(np.median(found.radius.min(axis=1)))
+    auto = choose_method("auto", network, decide=(radius,))
+    asked = []
+    for method in auto.methods:
+        if method.name in ("crown", "crc_local"):
+
+            def radii(x, *args, search=method.radii):
+                asked.append(x)
+                return search(x, *args)
+
+            monkeypatch.setattr(method, "radii", radii)
+    distance = auto.radii(x, label, rivals, np.zeros(rivals.shape)).adversarial_distance
+    reached = distance.min(axis=1) <= radius
+    assert np.mean(reached) > 0.3
+    for rows in asked:
+        assert not (rows[:, None] == x[reached]).all(axis=2).any()
+    # A few steps of an attack reach more than the direction of the search's last point.
+    monkeypatch.setattr("keras_curv.certificates.best_of._ATTACK_STEPS", 1)
+    nearer = auto.radii(x, label, rivals, np.zeros(rivals.shape)).adversarial_distance
+    assert np.count_nonzero(nearer.min(axis=1) <= radius) < np.count_nonzero(reached)
+
+
 def test_what_a_lipschitz_bound_decides_needs_no_gradient(rng, random_network):
     network = random_network(rng, (6, 14, 4), ("sigmoid",), 2.0)
     x = rng.standard_normal((60, 6))
