@@ -30,7 +30,8 @@ from keras_curv.certificates.quadratic import QuadraticCertificate
 from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.clip import split_clip
-from keras_curv.network.network import Network
+from keras_curv.network.network import FeedForward, Network
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
 
 _FROM_CHEAP_TO_DEAR = (
     LipschitzCertificate,
@@ -147,15 +148,15 @@ class BestOf(Method):
             rows = np.flatnonzero(np.isfinite(reach) & (so_far.distance.min(axis=1) > reach))
             if self.decide and len(rows):
                 pairs = so_far.x[rows], so_far.label[rows], so_far.rival(sighting)[rows]
-                found = curvature_attack(
-                    self.network,
-                    *(tf.constant(part) for part in pairs),
-                    radius=reach[rows],
-                    curvature=tf.zeros(len(rows), tf.float64),
-                    steps=_ATTACK_STEPS,
-                )
+                x, label, rival = map(tf.constant, pairs, (tf.float64, tf.int32, tf.int32))
+                found = self._attack(x, label, rival, tf.constant(reach[rows]))
                 so_far.gradients[rows] += _ATTACK_STEPS
-                self._note(so_far, rows, sighting.column[rows], found.point.numpy())
+                self._note(so_far, rows, sighting.column[rows], found.numpy())
+
+    @functools.cached_property
+    def _attack(self) -> Callable[..., tf.Tensor]:
+        signature = ROWS, CLASS, CLASS, EACH
+        return compiled(_BallAttack, self.network, _ATTACK_STEPS, signature=signature)
 
     def _note(
         self, so_far: _SoFar, rows: np.ndarray, column: np.ndarray, point: np.ndarray
@@ -171,6 +172,19 @@ class BestOf(Method):
         some = np.flatnonzero(crossed & np.isfinite(distance))
         cells = rows[some], column[some]
         so_far.distance[cells] = np.minimum(so_far.distance[cells], distance[some])
+
+
+class _BallAttack:
+    """The point of each ball that an attack of a few steps finds, toward one rival each."""
+
+    def __init__(self, network: FeedForward, steps: int):
+        self._network, self._steps = network, steps
+
+    def __call__(
+        self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor, radius: tf.Tensor
+    ) -> tf.Tensor:
+        args, none = (self._network, x, label, rival), tf.zeros_like(radius)
+        return curvature_attack(*args, radius=radius, curvature=none, steps=self._steps).point
 
 
 class _SoFar:
