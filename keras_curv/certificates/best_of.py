@@ -141,11 +141,12 @@ class BestOf(Method):
         """Notes adversarial points just within the radius worth asking for: in the sighting's
         direction, and where that is to be decided, where a few steps of an attack lead."""
         reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
-        toward = sighting.point - so_far.x
+        rows = np.flatnonzero(np.isfinite(reach))
         with np.errstate(all="ignore"):
-            point = so_far.x + toward * (reach / np.linalg.norm(toward, axis=1))[:, None]
-            self._note(so_far, np.arange(len(point)), sighting.column, point)
-            rows = np.flatnonzero(np.isfinite(reach) & (so_far.distance.min(axis=1) > reach))
+            x, toward = so_far.x[rows], sighting.point[rows] - so_far.x[rows]
+            point = x + toward * (reach[rows] / np.linalg.norm(toward, axis=1))[:, None]
+            self._note(so_far, rows, sighting.column[rows], point)
+            rows = rows[so_far.distance[rows].min(axis=1) > reach[rows]]
             if self.decide and len(rows):
                 pairs = so_far.x[rows], so_far.label[rows], so_far.rival(sighting)[rows]
                 x, label, rival = map(tf.constant, pairs, (tf.float64, tf.int32, tf.int32))
