@@ -90,6 +90,8 @@ def split_clip(network: Network) -> tuple[Clip, Network] | None:
         return None
     if first.kernel_error > 1e-3 * np.abs(scale).min():
         return None
+    if first.bias_error and not scale.all():
+        return None  # no move of x makes good what an entry is off by that it does not move
     limits = np.zeros(len(scale)), np.full(len(scale), cap)
     errors = first.kernel_error, first.bias_error
     behind = Network(network.affines[1:], network.activations[1:])

@@ -9,7 +9,8 @@ certified of F is certified for every δ: it is the classifier that clips, not t
 **Rounding.** In floating point u0 is not T(x0), but T(x0′) of an x0′ nearby: where the limits of T
 are not in the way, z comes out off by some η, and x0′ is x0 moved by that, η/|s|. Dead zones are
 rounded down, to what they are at x0′ at least. A radius at x0′ is one at x0 that is smaller by
-`‖x0 − x0′‖`, which is what `displaced` bounds.
+`‖x0 − x0′‖`, which is what `displaced` bounds. An entry with s = 0 comes out as it is stored; where
+folding left an error in that, no x0′ makes it good, and `split_clip` takes the map for no clip.
 """
 
 from __future__ import annotations

@@ -186,3 +186,19 @@ def test_other_methods_take_the_clip_for_a_layer():
 def test_what_is_no_clip_is_not_taken_for_one(first, activation):
     network = Network.from_weights([first, np.eye(2)], [np.zeros(2)] * 2, activation)
     assert split_clip(network) is None
+
+
+def test_an_entry_that_does_not_move_must_be_known_exactly():
+    """What folding was off by is made good by a move of x, and by none where the scale is 0."""
+    last = Affine(np.array([[1.0, 0.0], [1000.0, 0.0]]), np.array([-500.25, 0.0]))
+    sigma = activations.get("capped_relu(1.0)")
+    x = np.array([[0.75, 0.0]])
+    for error, other in ((0.0, 0.5), (1e-3, 0.499)):
+        network = Network(
+            [Affine(np.diag([1.0, 0.0]), np.array([0.0, 0.5]), 0.0, error), last], [sigma]
+        )
+        real = np.append(x[0, :1], other) @ last.kernel + last.bias  # as far as the error allows
+        assert (split_clip(network) is None) == (real[0] < real[1])
+        for name in ("auto", "lipschitz", "crown"):
+            radius = choose_method(name, network).certify(x).radius
+            assert (radius > 0.0) == (real[0] > real[1])
