@@ -269,12 +269,12 @@ def _guesses(matrix: np.ndarray) -> Iterator[float]:
 
 
 def _is_factorisable(matrix: np.ndarray) -> bool:
-    """Whether Cholesky runs to completion, of each of a stack; one matrix is overwritten."""
+    """Whether Cholesky runs to completion, of each of a stack.
+
+    By the library that multiplies, too: the threads of two of them are in each other's way.
+    """
     try:
-        if matrix.ndim == 3:
-            factor = np.linalg.cholesky(matrix)
-        else:
-            factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+        factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         return False
     return bool(np.isfinite(np.diagonal(factor, axis1=-2, axis2=-1)).all())
