@@ -17,10 +17,10 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.curvature.state import TrainingState
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
@@ -50,7 +50,7 @@ class Reached(NamedTuple):
     pairs: list[tf.Tensor]
 
 
-class CurvatureEstimate(keras.layers.Layer):
+class CurvatureEstimate(TrainingState):
     """`κ_yt ≈ −m_yt` for every class pair, where `∇²(z_y − z_t)(x) ≽ m_yt` for all x.
 
     The state, float32 whatever the precision of the model, moves in `advance` alone. With the
@@ -60,25 +60,17 @@ class CurvatureEstimate(keras.layers.Layer):
     Args:
         sizes: `(dim, N_1, …, classes)` of the network.
         activations: of the network.
-        start_iterations: of power iteration at the first step; then one a step.
 
     Reference: Singla & Feizi (2020), theorem 3 and appendix C.1; Miyato et al., "Spectral
     normalization for generative adversarial networks" (2018), for the vectors carried over.
     """
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        activations: Sequence[Activation],
-        start_iterations: int = 25,
-        name: str = "curvature",
-    ):
-        super().__init__(name=name, dtype="float32", trainable=False)
+    def __init__(self, sizes: Sequence[int], activations: Sequence[Activation]):
+        super().__init__("curvature")
         self.activations = tuple(activations)
         self._centres = _as_float32(a.centre for a in activations)
         self._spreads = _as_float32(a.spread for a in activations)
         self.classes = sizes[-1]
-        self.start_iterations = start_iterations
         hidden = range(len(activations))
         # A vector for each class pair and term of ‖J W_I √D‖, by the layers from which on its
         # Jacobian is a product of kernels.
@@ -88,38 +80,17 @@ class CurvatureEstimate(keras.layers.Layer):
         self.spans = [(i, j) for i, j in self.pair_spans if j < len(activations) - 1]
         self.kernels = list(hidden[2:])
         self.pair_vectors = [
-            self._state((self.classes**2, sizes[i]), f"pairs_{i}_{j}", 1000 * (j - i) + j)
+            self.normal(f"pairs_{i}_{j}", (self.classes**2, sizes[i]), 1000 * (j - i) + j)
             for i, j in self.pair_spans
         ]
         self.product_vectors = [
-            self._state((1, sizes[i]), f"product_{i}_{j}", 500 + 20 * i + j) for i, j in self.spans
+            self.normal(f"product_{i}_{j}", (1, sizes[i]), 500 + 20 * i + j) for i, j in self.spans
         ]
         self.kernel_vectors = [
-            self._state((1, sizes[i]), f"kernel_{i}", 400 + i) for i in self.kernels
+            self.normal(f"kernel_{i}", (1, sizes[i]), 400 + i) for i in self.kernels
         ]
-        self.steps = self.add_weight(
-            shape=(),
-            dtype="int32",
-            initializer="zeros",
-            trainable=False,
-            autocast=False,
-            aggregation="only_first_replica",
-            name="steps",
-        )
+        self.state("steps", (), dtype="int32")
         self.built = True
-
-    def _state(self, shape: tuple[int, int], name: str, seed: int) -> keras.Variable:
-        variable = self.add_weight(
-            shape=shape,
-            dtype="float32",
-            initializer=keras.initializers.RandomNormal(seed=seed),
-            trainable=False,
-            autocast=False,
-            aggregation="only_first_replica",
-            name=name,
-        )
-        setattr(self, name, variable)  # tf.train.Checkpoint follows attributes, not Keras' lists
-        return variable
 
     def advance(self, network: FeedForward) -> Vectors:
         """Moves the vectors on, and returns them: the one place where training's state changes."""

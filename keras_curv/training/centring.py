@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from keras_curv.curvature.state import TrainingState
 from keras_curv.errors import InputError
 from keras_curv.training.live import LiveNetwork
 
 _SLOWEST = 0.01  # part of a step's mean that enters the running one
 
 
-class Centring(keras.layers.Layer):
+class Centring(TrainingState):
     """The running means of a network's hidden activations; they move in `advance` alone.
 
     Args:
@@ -36,8 +36,8 @@ class Centring(keras.layers.Layer):
         InputError: a map is another one, or a layer does otherwise in training than at inference.
     """
 
-    def __init__(self, live: LiveNetwork, name: str = "centring"):
-        super().__init__(name=name, dtype="float32", trainable=False)
+    def __init__(self, live: LiveNetwork):
+        super().__init__("centring")
         self.dense: list[Any] = [part.dense for part in live.maps[1:]]
         if not self.dense or not live.is_dense or not live.as_in_training:
             raise InputError(
@@ -48,24 +48,11 @@ class Centring(keras.layers.Layer):
         if any(dense.bias is None for dense in self.dense):
             raise InputError("centre moves biases, and a dense layer has none: give use_bias=True")
         self.means = [
-            self._state(f"mean_{index}", (dense.kernel.shape[0],), "float32")
+            self.state(f"mean_{index}", (dense.kernel.shape[0],))
             for index, dense in enumerate(self.dense, start=1)
         ]
-        self.steps = self._state("steps", (), "int32")
+        self.state("steps", (), dtype="int32")
         self.built = True
-
-    def _state(self, name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
-        variable = self.add_weight(
-            shape=shape,
-            dtype=dtype,
-            initializer="zeros",
-            trainable=False,
-            autocast=False,
-            aggregation="only_first_replica",
-            name=name,
-        )
-        setattr(self, name, variable)  # tf.train.Checkpoint follows attributes, not Keras' lists
-        return variable
 
     def advance(self, activations: Sequence[tf.Tensor]) -> None:
         """Moves the means on by those of a batch, `a_1, …, a_{L−1}`, each `(n, width)`."""

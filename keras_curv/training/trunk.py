@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.curvature.state import TrainingState
 from keras_curv.errors import InputError
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
@@ -175,38 +176,20 @@ def through(layers: Sequence[keras.layers.Layer], x: tf.Tensor) -> tf.Tensor:
     return x
 
 
-class LipschitzEstimate(keras.layers.Layer):
+class LipschitzEstimate(TrainingState):
     """`Π g_k ‖W_k‖` of a trunk, from below: each norm is at the best of some vectors.
 
     The vectors are carried on by power iteration from step to step, and move in `advance` alone.
     """
 
-    def __init__(self, trunk: Trunk, start_iterations: int = 25, name: str = "lipschitz"):
-        super().__init__(name=name, dtype="float32", trainable=False)
+    def __init__(self, trunk: Trunk):
+        super().__init__("lipschitz")
         self.trunk = trunk
-        self.start_iterations = start_iterations
-        self.vectors = []
-        for index, part in enumerate(trunk.maps):
-            vector = self.add_weight(
-                shape=(_VECTORS, part.fan_in),
-                dtype="float32",
-                initializer=keras.initializers.RandomNormal(seed=600 + index),
-                trainable=False,
-                autocast=False,
-                aggregation="only_first_replica",
-                name=f"trunk_{index}",
-            )
-            setattr(self, f"trunk_{index}", vector)  # tf.train.Checkpoint follows attributes
-            self.vectors.append(vector)
-        self.steps = self.add_weight(
-            shape=(),
-            dtype="int32",
-            initializer="zeros",
-            trainable=False,
-            autocast=False,
-            aggregation="only_first_replica",
-            name="steps",
-        )
+        self.vectors = [
+            self.normal(f"trunk_{index}", (_VECTORS, part.fan_in), 600 + index)
+            for index, part in enumerate(trunk.maps)
+        ]
+        self.state("steps", (), dtype="int32")
         self.built = True
 
     def advance(self) -> None:

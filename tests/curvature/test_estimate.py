@@ -162,7 +162,8 @@ def test_it_is_never_above_the_bound(sizes, names, rng, network_of):
 
 def _estimate_and_step(network, iterations=25):
     """An estimate, and its `advance` with this network."""
-    estimate = CurvatureEstimate(network.sizes, network.activations, iterations)
+    estimate = CurvatureEstimate(network.sizes, network.activations)
+    estimate.start_iterations = iterations
     advance = tf.function(estimate.advance, autograph=False)
     return estimate, lambda: advance(network)
 
