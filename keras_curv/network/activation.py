@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -78,23 +77,23 @@ class Activation:
 
     @property
     def smooth(self) -> bool:
-        """Whether σ′ is Lipschitz, so that there is curvature to speak of."""
-        return math.isfinite(self.bend)
+        """Whether σ′ is Lipschitz, of all units, so that there is curvature to speak of."""
+        return bool(np.all(np.isfinite(self.bend)))
 
     @property
     def monotone(self) -> bool:
-        """Whether σ does not fall."""
-        return self.first_range[0] >= 0.0
+        """Whether σ does not fall, of no unit."""
+        return bool(np.all(self.first_range[0] >= 0.0))
 
     @property
     def convex(self) -> bool:
-        """Whether σ is convex."""
-        return self.second_range[0] >= 0.0
+        """Whether σ is convex, of all units."""
+        return bool(np.all(self.second_range[0] >= 0.0))
 
     @property
     def concave(self) -> bool:
-        """Whether σ is concave."""
-        return self.second_range[1] <= 0.0
+        """Whether σ is concave, of all units."""
+        return bool(np.all(self.second_range[1] <= 0.0))
 
     @property
     def centre(self) -> float:

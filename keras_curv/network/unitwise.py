@@ -66,26 +66,6 @@ class UnitWise(Activation):
         """See `Activation`; of each unit."""
         return np.maximum(*np.abs(self.second_range))
 
-    @property
-    def smooth(self) -> bool:
-        """See `Activation`; of all units."""
-        return all(sigma.smooth for sigma, _ in self.parts)
-
-    @property
-    def monotone(self) -> bool:
-        """See `Activation`; of all units."""
-        return all(sigma.monotone for sigma, _ in self.parts)
-
-    @property
-    def convex(self) -> bool:
-        """See `Activation`; of all units."""
-        return all(sigma.convex for sigma, _ in self.parts)
-
-    @property
-    def concave(self) -> bool:
-        """See `Activation`; of all units."""
-        return all(sigma.concave for sigma, _ in self.parts)
-
     def first_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """See `Activation`; the last axis is that of the units."""
         return self._range_on("first_range_on", low, high)

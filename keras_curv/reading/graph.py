@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,7 +19,6 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network, Scores
 from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
@@ -239,16 +239,12 @@ def _finish(flow: Flow) -> tuple[Network, str]:
         last = affines[-1]
         if last.is_sparse:
             raise InputError(f"an output of {last.fan_in} entries is too large; pool before it")
-        two = Affine(
-            np.concatenate([np.zeros_like(last.kernel), last.kernel], axis=1),
-            np.concatenate([np.zeros_like(last.bias), last.bias]),
-            last.kernel_error,
-            last.bias_error,
-            np.concatenate([np.zeros_like(last.kernel), last.served_kernel_error], axis=1),
-            np.concatenate([np.zeros_like(last.bias), last.served_bias_error]),
-            last.served_gain,
-        )
-        return Network([*affines[:-1], two], sigmas), "binary_sigmoid"
+        two: dict[str, Any] = {}
+        for name in ("kernel", "bias", "served_kernel_error", "served_bias_error"):
+            part = getattr(last, name)
+            two[name] = np.concatenate([np.zeros_like(part), part], axis=-1)
+        affines[-1] = dataclasses.replace(last, **two)
+        return Network(affines, sigmas), "binary_sigmoid"
     affines, sigmas = chain(flow.made())
     if flow.shape == (1,) and flow.head == "logits":
         return Scores(affines, sigmas), flow.head

@@ -15,6 +15,7 @@ A threshold on what a sigmoid makes of a logit is one on the logit, as both grow
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping
 
@@ -60,6 +61,9 @@ class ScoreProperty(Property):
             self._values[output] = float(value)
         parts = [f"{v!r}" if j is None else f"{j}={v!r}" for j, v in self._values.items()]
         self.spelling = f"{name}:{','.join(parts)}"
+        self._listed = ", ".join(
+            f"{v:g}" if j is None else f"{v:g} (output {j})" for j, v in self._values.items()
+        )
 
     @abc.abstractmethod
     def value(self, given: float, head: str) -> tuple[float, float]:
@@ -98,14 +102,14 @@ class ScoreProperty(Property):
         bias = paired(last.bias)
         bias[1:] -= np.repeat(shift, 2)
         # Each column is there twice.
-        return Affine(
-            paired(last.kernel) * turn,
-            bias * turn,
-            up(math.sqrt(2.0) * last.kernel_error),
-            up(math.sqrt(2.0) * last.bias_error + UNIT * norm_bound(bias)),
-            paired(last.served_kernel_error),
-            paired(last.served_bias_error) + 4.0 * UNIT * np.abs(bias),
-            last.served_gain,
+        return dataclasses.replace(
+            last,
+            kernel=paired(last.kernel) * turn,
+            bias=bias * turn,
+            kernel_error=up(math.sqrt(2.0) * last.kernel_error),
+            bias_error=up(math.sqrt(2.0) * last.bias_error + UNIT * norm_bound(bias)),
+            served_kernel_error=paired(last.served_kernel_error),
+            served_bias_error=paired(last.served_bias_error) + 4.0 * UNIT * np.abs(bias),
         )
 
     def decider(self, rival: np.ndarray) -> np.ndarray:
@@ -128,10 +132,7 @@ class Threshold(ScoreProperty):
 
     def __init__(self, values: float | Mapping[int, float]):
         super().__init__(values, "threshold")
-        listed = ", ".join(
-            f"{v:g}" if j is None else f"{v:g} (output {j})" for j, v in self._values.items()
-        )
-        self.text = f"the output stays on its side of {listed}"
+        self.text = f"the output stays on its side of {self._listed}"
 
     def value(self, given: float, head: str) -> tuple[float, float]:
         """See `ScoreProperty`."""
@@ -153,9 +154,8 @@ class Threshold(ScoreProperty):
         shift, errors = np.array(values).T
         last = self._last(network, outputs, shift)
         error = up(last.bias_error + math.sqrt(2.0) * norm_bound(errors))
-        parts = last.kernel, last.bias, last.kernel_error, error
-        served = last.served_kernel_error, last.served_bias_error, last.served_gain
-        return Network([*network.affines[:-1], Affine(*parts, *served)], network.activations)
+        last = dataclasses.replace(last, bias_error=error)
+        return Network([*network.affines[:-1], last], network.activations)
 
     def labels(self, network: Network) -> int:
         """See `Property`."""
@@ -193,10 +193,7 @@ class Interval(ScoreProperty):
         super().__init__(values, "interval")
         for tau in self._values.values():
             require_positive(tau, "the interval's τ")
-        listed = ", ".join(
-            f"{v:g}" if j is None else f"{v:g} (output {j})" for j, v in self._values.items()
-        )
-        self.text = f"the output stays within {listed} of what it is at the example"
+        self.text = f"the output stays within {self._listed} of what it is at the example"
 
     def value(self, given: float, head: str) -> tuple[float, float]:
         """See `ScoreProperty`."""
@@ -261,16 +258,9 @@ def with_numbers(affines: list[Affine], network: Network, direct: np.ndarray) ->
     if first.is_sparse:
         raise InputError("an interval needs a first map that is dense; pool before it")
     zeros = np.zeros((more, first.fan_out))
+    kernel, served = (np.concatenate([a, zeros]) for a in (first.kernel, first.served_kernel_error))
     affines = [
-        Affine(
-            np.concatenate([first.kernel, zeros]),
-            first.bias,
-            first.kernel_error,
-            first.bias_error,
-            np.concatenate([first.served_kernel_error, zeros]),
-            first.served_bias_error,
-            first.served_gain,
-        ),
+        dataclasses.replace(first, kernel=kernel, served_kernel_error=served),
         *affines[1:],
     ]
     pinned = np.arange(first.fan_in + more) >= first.fan_in
