@@ -75,16 +75,10 @@ class Row(NamedTuple):
         """The rows of one batch."""
         return [
             cls(
-                first_index + i,
-                None if label is None else int(label[i]),
-                int(result.prediction[i]),
-                int(result.nearest_rival[i]),
-                float(round_down(result.radius[i])),
-                Status(int(result.status[i])).name,
-                int(result.gradient_evaluations[i]),
-                bool(result.primal_equals_dual[i]),
-                rivals,
-                str(result.method[i]),
+                index=first_index + i,
+                label=None if label is None else int(label[i]),
+                rivals=rivals,
+                **certified_fields(result, i),
             )
             for i in range(len(result.radius))
         ]
@@ -136,6 +130,19 @@ REQUEST_COLUMNS = (
     *EXAMPLE_COLUMNS[EXAMPLE_COLUMNS.index("prediction") :],
     *("detail", "baseline_version", "baseline_prediction", "baseline_radius", "baseline_status"),
 )
+
+
+def certified_fields(result: Certificates, i: int) -> dict[str, Any]:
+    """Returns what a row says of one certificate, by the names of its fields."""
+    return {
+        "prediction": int(result.prediction[i]),
+        "nearest_rival": int(result.nearest_rival[i]),
+        "radius": float(round_down(result.radius[i])),
+        "status": Status(int(result.status[i])).name,
+        "gradient_evaluations": int(result.gradient_evaluations[i]),
+        "primal_equals_dual": bool(result.primal_equals_dual[i]),
+        "method": str(result.method[i]),
+    }
 
 
 def round_down(radius: float) -> str:

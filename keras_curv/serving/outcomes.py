@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.certificate import Certificates, Status
 from keras_curv.rows.reason import Reason
-from keras_curv.rows.row import Row, round_down
+from keras_curv.rows.row import Row, certified_fields
 from keras_curv.serving.refusal import Refusal, plain
 from keras_curv.serving.requests import Batch, Request
 from keras_curv.serving.versions import Model
@@ -94,19 +93,6 @@ def _certify(model: Model, x: np.ndarray) -> list[Outcome]:
     if finite.any():
         result = model.certifier.certify_all(x[finite])
         for n, i in enumerate(np.flatnonzero(finite)):
-            outcomes[i] = _outcome(model, result, n)
+            fields = certified_fields(result, n)
+            outcomes[i] = Outcome(model.version, plain(model.signature), **fields)
     return outcomes
-
-
-def _outcome(model: Model, result: Certificates, n: int) -> Outcome:
-    return Outcome(
-        version=model.version,
-        signature=plain(model.signature),
-        prediction=int(result.prediction[n]),
-        nearest_rival=int(result.nearest_rival[n]),
-        radius=float(round_down(result.radius[n])),
-        status=Status(int(result.status[n])).name,
-        gradient_evaluations=int(result.gradient_evaluations[n]),
-        primal_equals_dual=bool(result.primal_equals_dual[n]),
-        method=str(result.method[n]),
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from keras_curv.certificates.certifier import Certifier
@@ -14,8 +13,6 @@ from keras_curv.reading.files import ModelFiles
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import LoggedRequest
 from keras_curv.serving.refusal import Refusal
-from keras_curv.threats.property import ARGMAX, Property
-from keras_curv.threats.threat import UNRESTRICTED, Threat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Versions:
             served it, or to the newest where it names none. Or one SavedModel directory; then
             every request belongs to it, whatever version it names.
         signature: of requests that name none.
-        output_name, method, guarantee, tolerance, property, threat, decide: as for `Certifier`.
+        options: further ones, of `Certifier`.
 
     Attributes:
         path: as given.
@@ -57,13 +54,7 @@ class Versions:
         path: str,
         *,
         signature: str = saved_model.DEFAULT_SIGNATURE,
-        output_name: str | None = None,
-        method: str = "auto",
-        guarantee: str = "real",
-        tolerance: float = 0.01,
-        property: Property | str = ARGMAX,
-        threat: Threat = UNRESTRICTED,
-        decide: Sequence[float] | None = None,
+        **options: Any,
     ):
         self.path = str(path)
         base = pathlib.Path(path)
@@ -80,15 +71,7 @@ class Versions:
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
         self._signature = signature
-        self._options: dict[str, Any] = {
-            "output_name": output_name,
-            "method": method,
-            "guarantee": guarantee,
-            "tolerance": tolerance,
-            "property": property,
-            "threat": threat,
-            "decide": decide,
-        }
+        self._options = options
         self._inputs: dict[str, dict[str, list[str]] | Refusal] = {}
         self._models: dict[tuple[str, str], Model | Refusal] = {}
 
