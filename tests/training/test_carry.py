@@ -77,25 +77,32 @@ def test_products_and_matrices_are_one(name, rng):
         np.testing.assert_allclose(got, expected, atol=1e-4 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("clip", [False, True])
-def test_a_fit_ends_with_a_certified_model(clip, tmp_path):
+FIRST_LAYERS = {
+    "carry": lambda: [Carry(L.Dense(6, "softplus"))],
+    "clip": lambda: [ClipInput()],
+    "clip with a dead zone": lambda: [ClipInput(dead_zone=0.1)],
+    "both": lambda: [ClipInput(dead_zone=0.05), Carry(L.Dense(6, "softplus"))],
+}
+
+
+@pytest.mark.parametrize("first", list(FIRST_LAYERS))
+def test_a_fit_ends_with_a_certified_model(first, tmp_path):
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(mean, 0.15, (200, 4)) for mean in (0.2, 0.8)]).astype(np.float32)
     y = np.repeat([0, 1], 200)
-    hidden = [Carry(L.Dense(6, "softplus")), L.Dense(16, "softplus")]
-    start = [ClipInput(dead_zone=0.05)] if clip else []
-    base = keras.Sequential([keras.Input((4,)), *start, *hidden, L.Dense(2)])
+    last = [L.Dense(16, "softplus"), L.Dense(2)]
+    base = keras.Sequential([keras.Input((4,)), *FIRST_LAYERS[first](), *last])
     model = CRTModel(base, radius=0.3)
     model.compile(keras.optimizers.Adam(0.02))
-    first = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
+    before = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
     model.fit(x, y, epochs=6, verbose=0, batch_size=50)
-    last = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
-    assert last["loss"] < 0.7 * first["loss"] and last["clean_accuracy"] > 0.95
+    after = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
+    assert after["loss"] < 0.7 * before["loss"] and after["clean_accuracy"] > 0.95
     base.export(str(tmp_path / "model"), verbose=False)
     radius = Certifier(str(tmp_path / "model"), method="crc").certify(x, y).radius
     # What the metric estimates is what the certificates say.
-    assert abs(np.mean(radius > 0.3) - last["certified"]) < 0.05
+    assert abs(np.mean(radius > 0.3) - after["certified"]) < 0.05
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again(x), model(x))
