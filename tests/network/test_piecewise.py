@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import tensorflow as tf
+from exact_activations import KINKED as EXACT
 
 from keras_curv.certificates.box import value_range
 from keras_curv.certificates.relaxation import relaxation
@@ -14,30 +15,6 @@ from keras_curv.network import activations
 from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT
 
 mpmath.mp.dps = 50
-_SCALE = mpmath.mpf("1.0507009873554804934193349852946")
-_LEFT = mpmath.mpf("1.7580993408473768599402175208123")
-
-
-def _leaky(slope):
-    return lambda z: z if z > 0 else mpmath.mpf(slope) * z
-
-
-def _clipped(low, high):
-    return lambda z: min(max(z, mpmath.mpf(low)), mpmath.mpf(high))
-
-
-EXACT = {
-    "leaky_relu": _leaky(float(np.float32(0.2))),
-    "leaky_relu(0.0)": _leaky(0.0),
-    "leaky_relu(0.75)": _leaky(0.75),
-    "leaky_relu(3.0)": _leaky(3.0),
-    "leaky_relu(-0.5)": _leaky(-0.5),
-    "leaky_relu(-2.0)": _leaky(-2.0),
-    "relu6": _clipped(0.0, 6.0),
-    "capped_relu(0.5)": _clipped(0.0, 0.5),
-    "selu": lambda z: _SCALE * z if z > 0 else _LEFT * mpmath.expm1(z),
-    "hard_silu": lambda z: z * _clipped(0.0, 6.0)(z + 3) / 6,
-}
 
 
 def _value(entry, z):
@@ -108,67 +85,6 @@ def test_ranges_of_values_hold_and_are_attained(name, rng):
     assert np.all(values >= least - slack) and np.all(values <= most + slack)
     off = entry.slope * (high - low) / 2000.0 + slack
     assert np.all(values.min(axis=0) <= least + off) and np.all(values.max(axis=0) >= most - off)
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_nothing_leaves_its_lines(name, rng):
-    """Samples, and in exact arithmetic the ends, the kinks and the tightest sample."""
-    entry = activations.get(name)
-    low, high = _intervals(rng, entry)
-    for at in (None, low + rng.uniform(size=low.shape) * (high - low)):
-        lines = relaxation(entry, low, high, at)
-        slope, intercept, upper_slope, upper_intercept = (part[:, None] for part in lines)
-        inside = [np.clip(np.full(low.shape, kink), low, high) for kink in entry.kinks]
-        samples = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, 301)
-        z = np.concatenate([np.clip(samples, low[:, None], high[:, None]), np.stack(inside, 1)], 1)
-        value = _value(entry, z)
-        gaps = value - (slope * z + intercept), (upper_slope * z + upper_intercept) - value
-        for gap, line, sign in zip(gaps, (lines[:2], lines[2:]), (1, -1), strict=True):
-            assert np.all(gap >= -1e-12 * (1.0 + np.abs(z)))
-            for row in range(0, len(low), 4):
-                for point in (z[row, gap[row].argmin()], low[row], high[row], *z[row, 301:]):
-                    point = mpmath.mpf(float(point))
-                    k, c = (mpmath.mpf(float(part[row])) for part in line)
-                    assert sign * (EXACT[name](point) - (k * point + c)) >= 0
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_lines_are_the_best_at_their_point(name, rng):
-    entry = activations.get(name)
-    centre, half = rng.uniform(-4.0, 7.0, 40), rng.uniform(0.05, 5.0, 40)
-    low, high = centre - half, centre + half
-    z = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, 401)
-    value, at = _value(entry, z), centre
-    lines = relaxation(entry, low, high)
-    i, j = np.meshgrid(np.arange(200), np.arange(201, 401), indexing="ij")
-    weight = (j - 200) / (j - i)
-    chords = value[:, i] * weight + value[:, j] * (1.0 - weight)
-    top = np.maximum(chords.max(axis=(1, 2)), value[:, 200])
-    bottom = np.minimum(chords.min(axis=(1, 2)), value[:, 200])
-    # What the grid misses next to a kink, and what interpolation between 32 points loses.
-    loss = 2.0 * entry.slope * (high - low) / 400.0 + 0.5 * ((high - low) / 31.0) ** 2
-    assert np.all(lines.upper_slope * at + lines.upper_intercept <= top + loss)
-    assert np.all(lines.lower_slope * at + lines.lower_intercept >= bottom - loss)
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_unbounded_intervals(name):
-    entry = activations.get(name)
-    ends = [-np.inf, -1e308, -5.0, 0.0, 2.0, 1e308, np.inf]
-    low, high = np.array([(a, b) for i, a in enumerate(ends) for b in ends[i:]]).T
-    lines = relaxation(entry, low, high)
-    assert np.all(np.isfinite(lines.lower_slope) & np.isfinite(lines.upper_slope))
-    assert not any(np.isnan(part).any() for part in lines)
-    z = np.concatenate([[-1e300, -1e150, 1e150, 1e300], np.linspace(-20.0, 20.0, 401)])
-    for row, (a, b) in enumerate(zip(low, high, strict=True)):
-        inside = z[(z >= a) & (z <= b)]
-        value, slack = _value(entry, inside), 1e-12 * np.abs(inside)
-        slope, intercept, upper_slope, upper_intercept = (part[row] for part in lines)
-        assert np.all(value - (slope * inside + intercept) >= -slack)
-        assert np.all(upper_slope * inside + upper_intercept - value >= -slack)
-    if entry.name.partition("(")[0] in ("relu6", "capped_relu"):
-        top = relaxation(entry, -np.inf, np.inf).upper_intercept
-        assert top == pytest.approx(float(EXACT[name](mpmath.mpf(100))), rel=1e-13)
 
 
 def test_leaky_relu_by_hand():
