@@ -54,60 +54,11 @@ from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
 from keras_curv.certificates.method import ServedError, Sighting, no_error
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
 from keras_curv.curvature.sketch import sketch
-from keras_curv.errors import InputError
 from keras_curv.network.network import Network
-from keras_curv.numerics.batches import batches
 from keras_curv.numerics.intervals import Interval
 from keras_curv.numerics.rounding import TINY, UNIT, norm_bound
 
 _SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
-
-
-def pre_activation_bounds(
-    network: Network, x: np.ndarray, radius: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Intervals that hold `z_1, …, z_{L−1}` wherever `‖δ‖₂ ≤ radius`, in real arithmetic.
-
-    Args:
-        network: see `LinearBoundCertificate` for its activations.
-        x: centres of the balls, `(n, dim)`.
-        radius: `(n,)`, or one number; not negative.
-
-    Returns:
-        For each hidden layer `(low, high)`, each `(n, N_k)`; infinite where anything overflows.
-
-    Raises:
-        InputError: the network has an activation without a rule, a wrong shape, or a
-            radius that is negative or not a number.
-
-    Example:
-        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "softplus")
-        >>> (low, high), = pre_activation_bounds(network, np.zeros((1, 2)), 0.5)
-        >>> low.round(9), high.round(9)
-        (array([[-0.5, -0.5]]), array([[0.5, 0.5]]))
-    """
-    _require_rules(network)
-    x = np.asarray(x, np.float64)
-    if x.ndim != 2 or x.shape[1] != network.dim:
-        raise InputError(f"x must be (n, {network.dim}). Received: {x.shape}")
-    radius = np.broadcast_to(np.asarray(radius, np.float64), x.shape[:1])
-    if not np.all(radius >= 0.0):
-        raise InputError("a radius must not be negative, nor NaN")
-    with np.errstate(over="ignore", invalid="ignore"):
-        plan = Plan.of(network)
-        parts = batches(len(x), max(network.sizes) * _height(network, plan))
-        first = FirstLayer.of(network)
-        chunks = [Balls(network, plan, x[rows], radius[rows], first=first) for rows in parts]
-        for balls in chunks:
-            balls.bound_layers()
-    layers = zip(*(balls.layers for balls in chunks), strict=True)
-    return [
-        (
-            np.concatenate([layer.low for layer in parts]),
-            np.concatenate([layer.high for layer in parts]),
-        )
-        for parts in layers
-    ]
 
 
 class LinearBoundCertificate(BallBoundCertificate):

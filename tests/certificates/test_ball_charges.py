@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ball_oracle import build, labelled
+from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.interval import IntervalCertificate
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network

@@ -15,8 +15,9 @@ from ball_oracle import (
     lowest_margins,
     rivals_of,
 )
+from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.interval import IntervalCertificate
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.affine import Affine

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ball_oracle import SIZES, draw_network, labelled, rivals_of
+from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates import ball_bounds, crown
-from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.certificates import ball_bounds
+from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network
@@ -76,14 +77,10 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
     whole = certificate.radii(x, label, rivals, np.zeros((7, 3)))
-    intervals = pre_activation_bounds(network, x, 0.1)
     for entries in (600, 60):
-        for room in (ball_bounds, crown):
-            monkeypatch.setattr(room, "batches", partial(batches, at_once=entries))
+        monkeypatch.setattr(ball_bounds, "batches", partial(batches, at_once=entries))
         parts = certificate.radii(x, label, rivals, np.zeros((7, 3)))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
-        for one, other in zip(intervals, pre_activation_bounds(network, x, 0.1), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
 
 
 def test_an_empty_batch(rng):
@@ -102,8 +99,3 @@ def test_what_is_refused(rng):
     step = Activation("step", tf.sign, None, None, (0.0, np.inf), (-np.inf, np.inf), (), ())
     with pytest.raises(InputError, match="'step'"):
         LinearBoundCertificate(Network(network.affines, [network.activations[0], step]))
-    with pytest.raises(InputError, match="must be \\(n, 4\\)"):
-        pre_activation_bounds(network, np.zeros((2, 5)), 1.0)
-    for radius in (-1.0, np.nan):
-        with pytest.raises(InputError, match="negative, nor NaN"):
-            pre_activation_bounds(network, np.zeros((2, 4)), radius)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ball_oracle import ball_points, draw_network, labelled, project
+from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates import crown, first_layer
-from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.affine import Affine

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ball_oracle import CASES, SIZES, ball_points, draw_network, labelled, lowest_margins
+from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates import crown, linear_bounds
-from keras_curv.certificates.crown import LinearBoundCertificate, pre_activation_bounds
+from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.linear_bounds import Plan
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.network.affine import Affine

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates import best_of
 from keras_curv.certificates.coap import PolytopeCertificate
-from keras_curv.certificates.crown import pre_activation_bounds
 from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
 from keras_curv.certificates.relaxation import relaxation
 from keras_curv.curvature.bounds import curvature_bounds
