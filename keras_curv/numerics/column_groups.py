@@ -22,8 +22,8 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from keras_curv.numerics.rounding import gamma, up
-from keras_curv.numerics.spectral import symmetric_eigenvalue_bound
+from keras_curv.numerics.rounding import gamma, scaled_back, up
+from keras_curv.numerics.spectral import lanczos_eigenvalue, symmetric_eigenvalue_bound
 
 _FORMED = 64  # products that are kept at a time
 _LANCZOS_FROM = 64  # sides below which there is nothing to gain by a guess
@@ -118,21 +118,14 @@ class ColumnGroups:
         rounding = gamma(terms + 8) * up(size, self._count + self.side)
         underflow = self.side * self._count * (terms + 4.0) * 2.0**-1020
         bound = up(symmetric_eigenvalue_bound(matrix, _guess(matrix)) + rounding + underflow)
-        try:
-            return math.nextafter(math.ldexp(bound, 2 * self._power + power), math.inf)
-        except OverflowError:
-            return math.inf
+        return scaled_back(bound, 2 * self._power + power)
 
 
 def _guess(matrix: np.ndarray) -> float | None:
     """A little more than the largest eigenvalue, by a short Lanczos run; None if that fails."""
     if len(matrix) < _LANCZOS_FROM:
         return None
-    start = np.random.default_rng(0).standard_normal(len(matrix))
     with contextlib.suppress(scipy.sparse.linalg.ArpackError):
         # The error of an eigenvalue is of the order of the residual's square.
-        values = scipy.sparse.linalg.eigsh(
-            matrix, k=1, which="LA", v0=start, tol=1e-6, return_eigenvectors=False
-        )
-        return float(values[0]) * (1.0 + 1e-10)
+        return lanczos_eigenvalue(matrix, 1e-6) * (1.0 + 1e-10)
     return None

@@ -18,6 +18,7 @@ section 3.1; the recursion is a running error analysis of the forward and the ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, overload
 
@@ -46,6 +47,14 @@ def gamma(operations: Any, unit: float = UNIT) -> Any:
 def up(value: Any, operations: float = 4.0) -> Any:
     """An upper bound of a non-negative number that was computed with `operations` roundings."""
     return value * (1.0 + 2.0 * gamma(operations + 2.0))
+
+
+def scaled_back(bound: float, power: int) -> float:
+    """An upper bound of `bound · 2^power`; `inf` if it overflows."""
+    try:
+        return math.nextafter(math.ldexp(bound, power), math.inf)
+    except OverflowError:
+        return math.inf
 
 
 @overload

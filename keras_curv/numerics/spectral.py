@@ -27,7 +27,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 
 from keras_curv.errors import InputError
-from keras_curv.numerics.rounding import UNIT, gamma, norm_bound, up
+from keras_curv.numerics.rounding import UNIT, gamma, norm_bound, scaled_back, up
 
 _SLACKS = 1e-13, 1e-12, 1e-11  # above a guess, relative
 _DENSE_BELOW = 64  # sides below which LAPACK's full solver is quicker than Lanczos
@@ -43,30 +43,15 @@ def spectral_norm_estimate(kernel: np.ndarray, *, iterations: int = 25, seed: in
 
     Reference: Singla & Feizi (2020), appendix C.1.
     """
-    ones = np.ones(np.shape(kernel)[1])
-    return math.sqrt(largest_eigenvalue_estimate(kernel, ones, iterations=iterations, seed=seed))
-
-
-def largest_eigenvalue_estimate(
-    kernel: np.ndarray, diagonal: np.ndarray, *, iterations: int = 25, seed: int = 0
-) -> float:
-    """λ_max(W diag(d) Wᵀ) from below, for d ≥ 0, by power iteration.
-
-    Args:
-        kernel: W, `(in, out)`, dense or sparse.
-        diagonal: d, `(out,)`, non-negative.
-        iterations: at least 1.
-        seed: of the starting vector.
-    """
     if not scipy.sparse.issparse(kernel):
         kernel = np.asarray(kernel, np.float64)
     vector = np.random.default_rng(seed).standard_normal(kernel.shape[:1])
     value = 0.0
     for _ in range(iterations):
         vector = vector / (np.linalg.norm(vector) or 1.0)
-        product = kernel @ (diagonal * (vector @ kernel))
+        product = kernel @ (vector @ kernel)
         value, vector = float(vector @ product), product
-    return max(value, 0.0)
+    return math.sqrt(max(value, 0.0))
 
 
 def spectral_norm_bound(kernel: np.ndarray) -> float:
@@ -101,11 +86,16 @@ def symmetric_norm_estimate(matrix: np.ndarray) -> float:
     """‖A‖ = max |λ(A)| of a symmetric matrix, from below, to about 1e-6 relative."""
     if len(matrix) < _DENSE_BELOW:
         return float(np.abs(scipy.linalg.eigvalsh(matrix)).max())
+    return abs(lanczos_eigenvalue(matrix, 1e-6, "LM"))
+
+
+def lanczos_eigenvalue(matrix: np.ndarray, tolerance: float, which: str = "LA") -> float:
+    """About the largest eigenvalue of a symmetric matrix; "LM": the largest in absolute value."""
     start = np.random.default_rng(0).standard_normal(len(matrix))
     values = scipy.sparse.linalg.eigsh(
-        matrix, k=1, which="LM", v0=start, tol=1e-6, return_eigenvectors=False
+        matrix, k=1, which=which, v0=start, tol=tolerance, return_eigenvectors=False
     )
-    return float(np.abs(values[0]))
+    return float(values[0])
 
 
 class Gram:
@@ -172,15 +162,10 @@ def largest_eigenvalue_bound(
             positive, negative = scaled[:, diagonal > 0.0], scaled[:, diagonal < 0.0]
             matrix = positive @ positive.T - negative @ negative.T
             terms = scaled.shape[1]
-    formed = gamma(terms + 8) * up(float(size), kernel.size)
-    underflow = kernel.size * (terms + 4.0) * 2.0**-1020
-    if guess is not None:
-        guess = math.ldexp(guess, -2 * kernel_power - diagonal_power)
-    bound = up(symmetric_eigenvalue_bound(matrix, guess) + formed + underflow)
-    try:
-        return math.nextafter(math.ldexp(bound, 2 * kernel_power + diagonal_power), math.inf)
-    except OverflowError:
-        return math.inf
+    power = 2 * kernel_power + diagonal_power
+    guess = None if guess is None else math.ldexp(guess, -power)
+    bound = symmetric_eigenvalue_bound(matrix, guess)
+    return scaled_back(_as_formed(bound, terms, float(size), kernel.size), power)
 
 
 def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
@@ -213,13 +198,14 @@ def largest_norm_bound(stack: np.ndarray, guess: float) -> float:
     if bound is None:
         bound = max(symmetric_eigenvalue_bound(gram) for gram in grams)
     terms, size = stack.shape[2], float(np.square(scaled).sum(axis=(1, 2)).max())
-    formed = gamma(terms + 8) * up(size, stack[0].size)
-    underflow = stack[0].size * (terms + 4.0) * 2.0**-1020
-    try:
-        root = up(math.sqrt(up(bound + formed + underflow)))
-        return math.nextafter(math.ldexp(root, power), math.inf)
-    except OverflowError:
-        return math.inf
+    square = _as_formed(bound, terms, size, stack[0].size)
+    return scaled_back(up(math.sqrt(square)), power)
+
+
+def _as_formed(bound: float, terms: int, size: float, entries: int) -> float:
+    """The bound of a real `W diag(d) Wᵀ`, from that of the computed one; `size` is its trace."""
+    underflow = entries * (terms + 4.0) * 2.0**-1020
+    return up(bound + gamma(terms + 8) * up(size, entries) + underflow)
 
 
 def symmetric_eigenvalue_bound(matrix: np.ndarray, guess: float | None = None) -> float:
@@ -257,12 +243,8 @@ def _guesses(matrix: np.ndarray) -> Iterator[float]:
     """The largest eigenvalue, by Lanczos, and should that turn out a lesser one, by LAPACK."""
     side = len(matrix)
     if side >= _DENSE_BELOW:
-        start = np.random.default_rng(0).standard_normal(side)
         with contextlib.suppress(scipy.sparse.linalg.ArpackError):
-            values = scipy.sparse.linalg.eigsh(
-                matrix, k=1, which="LA", v0=start, tol=1e-12, return_eigenvectors=False
-            )
-            yield float(values[0])
+            yield lanczos_eigenvalue(matrix, 1e-12)
     for only in ([side - 1, side - 1], None):
         with contextlib.suppress(scipy.linalg.LinAlgError):
             yield float(scipy.linalg.eigvalsh(matrix, subset_by_index=only)[-1])

@@ -51,7 +51,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_curv.numerics.rounding import UNIT, norm_bound, up
+from keras_curv.numerics.rounding import UNIT, norm_bound, scaled_back, up
 from keras_curv.numerics.spectral import largest_norm_bound, spectral_norm_bound
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import STORED_ENTRIES, affords
@@ -156,10 +156,7 @@ class Stencil:
             return 0.0 if largest == 0.0 else math.inf
         power = math.frexp(largest)[1]
         bound = norm(_phases(np.ldexp(taps, -power), self.strides))
-        try:
-            return math.nextafter(math.ldexp(bound, power), math.inf)
-        except OverflowError:
-            return math.inf
+        return scaled_back(bound, power)
 
 
 @dataclasses.dataclass(frozen=True)
