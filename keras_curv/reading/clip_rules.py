@@ -11,6 +11,7 @@ from keras_curv.network.unitwise import unit_wise
 from keras_curv.reading import joins
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
+from keras_curv.reading.image_rules import require_flow
 
 _SLOPES = 64  # different ones of one layer, each with lines of its own; beyond, two ReLUs a unit
 _LEAST_SLOPE = 2.0**-60  # of a slope that is not 0; a server may flush what is much smaller
@@ -34,7 +35,7 @@ def minimum(flow: Flow, edge: Ball) -> Flow:
 
 def clipped(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     """`Clip` of `contractions.py`: `min(max(z, low), high)`."""
-    _require_flow(value)
+    require_flow(value)
     low, high = (Ball.exact(float(node.attr[name].s)) for name in ("low", "high"))
     width = high - low
     if width.error != 0.0:
@@ -48,7 +49,7 @@ def clipped(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
 
 def sparse_sigmoid(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     """`½ (min(max(z, −1), 1) + 1)`, which a server computes of a sum z + 1 that it rounds."""
-    _require_flow(value)
+    require_flow(value)
     ones = np.ones(value.shift.shape)
     ramp = value.shifted(Ball.exact(ones)).activated("capped_relu(2.0)")
     return ramp.scaled(Ball.exact(0.5 * ones))
@@ -56,7 +57,7 @@ def sparse_sigmoid(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
 
 def piecewise(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     """`Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
-    _require_flow(value)
+    require_flow(value)
     if node.op == "LeakyRelu":
         return value.activated(f"leaky_relu({float(node.attr['alpha'].f)!r})")
     return value.activated(node.op.lower())
@@ -67,7 +68,7 @@ def slopes_by_unit(node: node_def_pb2.NodeDef, value: Flow, factor: Ball) -> Flo
 
     Units of one slope are put next to one another, and back.
     """
-    _require_flow(value)
+    require_flow(value)
     slopes = -factor.value
     distinct, kind = np.unique(slopes, return_inverse=True)
     tiny = (distinct != 0.0) & (np.abs(distinct) < _LEAST_SLOPE)
@@ -83,8 +84,3 @@ def slopes_by_unit(node: node_def_pb2.NodeDef, value: Flow, factor: Ball) -> Flo
     sigma = unit_wise(zip(each, counts, strict=True))
     result = value.rearranged(order).activated(sigma)
     return result.rearranged(np.argsort(order).reshape(value.shape))
-
-
-def _require_flow(value: Flow) -> None:
-    if not isinstance(value, Flow):
-        raise InputError("an activation of a constant")

@@ -180,26 +180,11 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     )
     of_each = Ball.exact(np.ones((*size, 1, channels)))
     windows = dataclasses.replace(stencil(of_each, plane, **how), alone=True)
-    return _averaged(flow, sums, windows, (height, width, channels))
+    return averaged(flow, sums, windows, (height, width, channels))
 
 
-def mean(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
-    """`Mean` over axes of each example."""
-    rank = len(flow.shape) + 1 if isinstance(flow, Flow) else 0
-    places = [int(axis) for axis in np.ravel(axes)]
-    if not places or not all(-rank < axis < rank and axis for axis in places):
-        raise InputError(f"a mean over the axes {places} is not one over each example's own")
-    over = {axis % rank - 1 for axis in places}
-    kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))
-    target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
-    entries = np.ones(len(target)), (np.arange(len(target)), target)
-    sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
-    if not node.attr["keep_dims"].b:
-        kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in over)
-    return _averaged(flow, sums, Bounded(schur_bound(sums.value)), kept)
-
-
-def _averaged(flow: Flow, sums: Ball, windows: Stencil | Bounded, shape: tuple[int, ...]) -> Flow:
+def averaged(flow: Flow, sums: Ball, windows: Stencil | Bounded, shape: tuple[int, ...]) -> Flow:
+    """The sums, each over its number of terms; `windows` are the norms of the sums."""
     parts = Ball.exact(sums.value.sum(axis=0)).reciprocal()
     averaged = _times(flow, sums, windows, shape).scaled(parts)
     if flow.kernel is None and not np.all(parts.value == parts.value[0]):

@@ -20,7 +20,7 @@ from keras_curv.errors import InputError
 from keras_curv.numerics.rounding import up
 from keras_curv.reading import convolution
 from keras_curv.reading.ball import Ball
-from keras_curv.reading.flow import Flow
+from keras_curv.reading.flow import Flow, Value
 from keras_curv.reading.limits import EXAMPLE_ENTRIES, require_shape
 from keras_curv.reading.stencil import Bounded
 
@@ -50,7 +50,7 @@ def picked(flow: Flow, positions: np.ndarray) -> Flow:
 
 def broadcast(flow: Flow, shape: tuple[int, ...]) -> Flow:
     """Each example repeated along axes of one entry."""
-    return flow if shape == flow.shape else picked(flow, np.broadcast_to(_positions(flow), shape))
+    return flow if shape == flow.shape else picked(flow, np.broadcast_to(positions_of(flow), shape))
 
 
 def padded(
@@ -58,7 +58,7 @@ def padded(
 ) -> Flow:
     """`Pad` and `PadV2`: constants around each example."""
     before_and_behind = _of_each_axis(flow, paddings)
-    positions = _padded(_positions(flow), before_and_behind)
+    positions = _padded(positions_of(flow), before_and_behind)
     result = picked(flow, positions)
     if constant is None or constant.equals(0.0):
         return result
@@ -98,7 +98,7 @@ def sliced(
             stop = None if masks["end"] & bit else last
             index.append(slice(start, stop, stride))
     _require_whole_batch(index, len(flow.shape))
-    positions = _positions(flow)[None][tuple(index)]
+    positions = positions_of(flow)[None][tuple(index)]
     return picked(flow, np.asarray(positions[0]))
 
 
@@ -112,13 +112,13 @@ def _require_whole_batch(index: list, rank: int) -> None:
 
 def tiled(node: node_def_pb2.NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
     """`Tile` of each example."""
-    _require_flow(flow)
+    require_flow(flow)
     batch, *times = [int(number) for number in multiples]
     if batch != 1 or len(times) != len(flow.shape) or min(times, default=1) < 1:
         raise InputError(f"a repetition {[batch, *times]} is not one of each example")
     shape = [size * many for size, many in zip(flow.shape, times, strict=True)]
     require_shape(shape, EXAMPLE_ENTRIES)
-    return picked(flow, np.tile(_positions(flow), times))
+    return picked(flow, np.tile(positions_of(flow), times))
 
 
 def gathered(
@@ -127,29 +127,22 @@ def gathered(
     """`GatherV2` along an axis of each example, or from a shape."""
     if not isinstance(indices, np.ndarray) or node.attr["batch_dims"].i:
         raise InputError("only supported with constant indices, alike for all examples")
-    place = int(axis)
     if isinstance(value, np.ndarray):
-        if value.ndim != 1 or place not in (0, -1) or np.any(indices < 0):
+        if value.ndim != 1 or int(axis) not in (0, -1) or np.any(indices < 0):
             raise InputError("only supported for shapes, and for what depends on the input")
         return value[indices]
-    rank = len(_require_flow(value).shape) + 1
-    if not -rank < place < rank or place % rank == 0:
-        raise InputError("it gathers along the batch")
-    place = place % rank - 1
+    (place,) = axes_of(value, axis, "a choice")
     if np.any(indices < 0) or np.any(indices >= value.shape[place]):
         raise InputError("an index is out of range")
     shape = [*value.shape[:place], *indices.shape, *value.shape[place + 1 :]]
     require_shape(shape, EXAMPLE_ENTRIES)
-    return picked(value, np.take(_positions(value), indices, axis=place))
+    return picked(value, np.take(positions_of(value), indices, axis=place))
 
 
 def reversed_along(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`ReverseV2` along axes of each example."""
-    rank = len(_require_flow(flow).shape) + 1
-    places = [int(axis) for axis in np.ravel(axes)]
-    if any(not -rank < place < rank or place == 0 for place in places):
-        raise InputError("it reverses the batch")
-    return picked(flow, np.flip(_positions(flow), tuple(place % rank - 1 for place in places)))
+    places = axes_of(flow, axes, "a reversal")
+    return picked(flow, np.flip(positions_of(flow), tuple(places)))
 
 
 def blocks_to_channels(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
@@ -159,7 +152,7 @@ def blocks_to_channels(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     if height % size or width % size:
         raise InputError(f"blocks of {size} do not fit an image of {height} × {width}")
     down, across = height // size, width // size
-    blocks = _positions(flow).reshape(down, size, across, size, channels)
+    blocks = positions_of(flow).reshape(down, size, across, size, channels)
     return picked(flow, blocks.transpose(0, 2, 1, 3, 4).reshape(down, across, -1))
 
 
@@ -169,7 +162,7 @@ def channels_to_blocks(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     size = node.attr["block_size"].i
     if channels % size**2:
         raise InputError(f"{channels} channels are no blocks of {size} × {size}")
-    blocks = _positions(flow).reshape(height, width, size, size, channels // size**2)
+    blocks = positions_of(flow).reshape(height, width, size, size, channels // size**2)
     blocks = blocks.transpose(0, 2, 1, 3, 4)
     return picked(flow, blocks.reshape(height * size, width * size, -1))
 
@@ -212,12 +205,12 @@ def dilated(
     Every phase of the padded image is convolved without padding and put back in its place: that is
     the convolution of the padded image with dilations `block`, cropped afterwards.
     """
-    _require_flow(flow)
+    require_flow(flow)
     dilations, around, cut = (
         np.asarray(array).astype(np.int64) for array in (block, paddings, crops)
     )
     if len(dilations) == 1 and len(flow.shape) == 2:
-        flow = flow.rearranged(_positions(flow)[None])
+        flow = flow.rearranged(positions_of(flow)[None])
         dilations = np.concatenate([[1], dilations])
         around, cut = (np.concatenate([[[0, 0]], array]) for array in (around, cut))
         one_axis = True
@@ -236,7 +229,7 @@ def dilated(
         or convolution.two_axes(node, "dilations") != plain
     ):
         raise InputError("this way of dilating a convolution is not supported")
-    flow = picked(flow, _padded(_positions(flow), [*around, (0, 0)]))
+    flow = picked(flow, _padded(positions_of(flow), [*around, (0, 0)]))
     if any(size % block for size, block in zip(flow.shape, dilations, strict=False)):
         raise InputError("the padded image is not a multiple of the dilation")
     plain_node = node_def_pb2.NodeDef()
@@ -248,7 +241,7 @@ def dilated(
         slice(int(first), size - int(last))
         for (first, last), size in zip(cut, flow.shape, strict=False)
     )
-    positions = _positions(flow)[rows, columns]
+    positions = positions_of(flow)[rows, columns]
     return picked(flow, positions[0] if one_axis else positions)
 
 
@@ -258,7 +251,7 @@ def rows_times(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
     TensorFlow reshapes to a matrix with as many columns as the kernel has rows, multiplies, and
     reshapes back. Its rows can only be the pixels' channels, or whole examples.
     """
-    _require_flow(flow)
+    require_flow(flow)
     if node.attr["transpose_a"].b or not isinstance(kernel, Ball) or len(kernel.shape) != 2:
         raise InputError("only supported with a constant matrix on the right")
     if node.attr["transpose_b"].b:
@@ -287,21 +280,33 @@ def _padded(positions: np.ndarray, paddings: Iterable[Any]) -> np.ndarray:
 
 def _of_each_axis(flow: Flow, paddings: np.ndarray) -> list[tuple[int, int]]:
     """The paddings of an example; none of the batch."""
-    rank = len(_require_flow(flow).shape) + 1
+    rank = len(require_flow(flow).shape) + 1
     pairs = [(int(before), int(behind)) for before, behind in paddings]
     if len(pairs) != rank or pairs[0] != (0, 0) or min(min(pair) for pair in pairs) < 0:
         raise InputError(f"a padding {pairs} is not one of each example")
     return pairs[1:]
 
 
-def _positions(flow: Flow) -> np.ndarray:
+def positions_of(flow: Flow) -> np.ndarray:
+    """The numbers of an example's entries, of its shape."""
     return np.arange(flow.shift.shape[0]).reshape(flow.shape)
 
 
-def _require_flow(flow: Flow) -> Flow:
+def require_flow(flow: Value) -> Flow:
+    """The flow; InputError for anything else."""
     if not isinstance(flow, Flow):
         raise InputError("only supported for what depends on the input")
     return flow
+
+
+def axes_of(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
+    """Axes as those of an example, which are one less; InputError where one is the batch's."""
+    rank = len(require_flow(flow).shape) + 1
+    places = [int(axis) for axis in np.ravel(axes)]
+    if not all(-rank < place < rank and place for place in places):
+        named = ", ".join(map(str, places))
+        raise InputError(f"{what} along axis {named} mixes the batch, or there is no such axis")
+    return [place % rank - 1 for place in places]
 
 
 RULES: dict[str, Callable] = {

@@ -254,9 +254,7 @@ def _alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
 
 @_rule("AddN")
 def _add_all(node: node_def_pb2.NodeDef, *values: Value) -> Flow:
-    flows = [value for value in values if isinstance(value, Flow)]
-    if len(flows) < len(values):
-        raise InputError("only supported for what depends on the input")
+    flows = [image_rules.require_flow(value) for value in values]
     return functools.reduce(lambda a, b: joins.plus(*_alike(a, b)), flows)
 
 
@@ -302,7 +300,7 @@ def _matmul(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Flow:
 
 _rule("Conv2D", "DepthwiseConv2dNative")(convolution.convolved)
 _rule("AvgPool")(convolution.average_pooled)
-_rule("Mean")(convolution.mean)
+_rule("Mean")(pool_rules.mean)
 _rule("MaxPool", "MaxPoolV2")(pool_rules.max_pooled)
 _rule("Max")(pool_rules.largest_along)
 _rule("Clip")(clip_rules.clipped)
@@ -338,9 +336,7 @@ def _batch_normalized(
 
 @_rule(*ACTIVATION_OPS)
 def _activation(node: node_def_pb2.NodeDef, value: Value) -> Flow:
-    if not isinstance(value, Flow):
-        raise InputError("an activation of a constant")
-    return value.activated(node.op.lower())
+    return image_rules.require_flow(value).activated(node.op.lower())
 
 
 _rule("sparse_sigmoid")(clip_rules.sparse_sigmoid)

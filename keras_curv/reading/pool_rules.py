@@ -6,8 +6,6 @@ a. A pair that several windows share is played once. What a server rounds of a m
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import scipy.sparse
 from tensorflow.core.framework import node_def_pb2
@@ -19,7 +17,7 @@ from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.reading import convolution
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.image_rules import picked
+from keras_curv.reading.image_rules import axes_of, picked, positions_of
 from keras_curv.reading.limits import STORED_ENTRIES, require_shape
 from keras_curv.reading.stencil import Bounded
 
@@ -46,17 +44,32 @@ def max_pooled(node: node_def_pb2.NodeDef, flow: Flow, *sizes: np.ndarray) -> Fl
 
 def largest_along(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`Max` over axes of each example."""
-    rank = len(flow.shape) + 1 if isinstance(flow, Flow) else 0
-    places = [int(axis) for axis in np.ravel(axes)]
-    if not places or not all(-rank < axis < rank and axis for axis in places):
-        raise InputError(f"a maximum over the axes {places} is not one over each example's own")
-    over = sorted({axis % rank - 1 for axis in places})
-    kept = [axis for axis in range(rank - 1) if axis not in over]
-    positions = np.arange(math.prod(flow.shape)).reshape(flow.shape).transpose([*kept, *over])
+    over = _axes_over(flow, axes, "a maximum")
+    kept = [axis for axis in range(len(flow.shape)) if axis not in over]
+    positions = positions_of(flow).transpose([*kept, *over])
     shape = [flow.shape[axis] for axis in kept]
     if node.attr["keep_dims"].b:
         shape = [1 if axis in over else size for axis, size in enumerate(flow.shape)]
     return largest_of(flow, positions.reshape(*shape, -1))
+
+
+def _axes_over(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
+    """Axes of an example over which something is taken, one at least, in order, each once."""
+    if not np.size(axes):
+        raise InputError(f"{what} over no axis")
+    return sorted(set(axes_of(flow, axes, what)))
+
+
+def mean(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
+    """`Mean` over axes of each example."""
+    over = _axes_over(flow, axes, "a mean")
+    kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))
+    target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
+    entries = np.ones(len(target)), (np.arange(len(target)), target)
+    sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
+    if not node.attr["keep_dims"].b:
+        kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in over)
+    return convolution.averaged(flow, sums, Bounded(schur_bound(sums.value)), kept)
 
 
 def largest_of(flow: Flow, windows: np.ndarray) -> Flow:

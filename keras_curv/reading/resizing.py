@@ -23,7 +23,7 @@ from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.numerics.rounding import FLOAT32_UNIT, UNIT, up
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.image_rules import picked
+from keras_curv.reading.image_rules import picked, positions_of
 from keras_curv.reading.limits import EXAMPLE_ENTRIES, charge, require_shape
 from keras_curv.reading.stencil import Bounded
 
@@ -50,8 +50,7 @@ def nearest(node: node_def_pb2.NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     """`ResizeNearestNeighbor` of each example."""
     shape = _resized_shape(node, flow, size)
     rows, columns = (_nearest(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True))
-    positions = np.arange(flow.shift.shape[0]).reshape(flow.shape)
-    return picked(flow, positions[np.ix_(rows, columns)])
+    return picked(flow, positions_of(flow)[np.ix_(rows, columns)])
 
 
 def _interpolation(n: int, m: int) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:

@@ -85,8 +85,8 @@ def _transpose(node: node_def_pb2.NodeDef, value: Value, order: np.ndarray) -> V
         return value.transpose(axes)
     if sorted(axes) != list(range(len(value.shape) + 1)) or axes[0] != 0:
         raise InputError(f"a transpose {axes} moves the batch axis")
-    positions = np.arange(value.shift.shape[0]).reshape(value.shape)
-    return value.rearranged(positions.transpose([axis - 1 for axis in axes[1:]]))
+    moved = [axis - 1 for axis in axes[1:]]
+    return value.rearranged(image_rules.positions_of(value).transpose(moved))
 
 
 def _pack(node: node_def_pb2.NodeDef, *values: Value) -> np.ndarray:
@@ -104,14 +104,7 @@ def _joined(*values: Any) -> Flow:
     *flows, axis = values
     if not all(isinstance(flow, Flow) for flow in flows):
         raise InputError("only supported where all parts depend on the input")
-    ranks = {len(flow.shape) + 1 for flow in flows}
-    rank, place = max(ranks), int(axis)
-    if len(ranks) != 1 or not -rank <= place < rank or place % rank == 0:
-        raise InputError(
-            f"examples {', '.join(str(flow.shape) for flow in flows)} cannot be put one after the "
-            f"other along axis {place}"
-        )
-    return joins.joined(flows, place % rank - 1)
+    return joins.joined(flows, *image_rules.axes_of(flows[0], axis, "a concatenation"))
 
 
 def _split(node: node_def_pb2.NodeDef, *arguments: Any) -> tuple[Flow, ...]:
@@ -124,15 +117,10 @@ def _split(node: node_def_pb2.NodeDef, *arguments: Any) -> tuple[Flow, ...]:
         sections = np.cumsum([int(size) for size in sizes])[:-1].tolist()
         if any(int(size) < 1 for size in sizes):
             raise InputError(f"sizes {[int(size) for size in sizes]} of parts are not supported")
-    if not isinstance(flow, Flow):
-        raise InputError("only supported for what depends on the input")
-    rank, place = len(flow.shape) + 1, int(axis)
-    if not -rank <= place < rank or place % rank == 0:
-        raise InputError("a split of the batch mixes examples")
-    if node.op == "SplitV" and sum(int(size) for size in sizes) != flow.shape[place % rank - 1]:
+    (place,) = image_rules.axes_of(flow, axis, "a split")
+    if node.op == "SplitV" and sum(int(size) for size in sizes) != flow.shape[place]:
         raise InputError("the sizes of the parts are not that of the whole")
-    positions = np.arange(flow.shift.shape[0]).reshape(flow.shape)
-    parts = np.split(positions, sections, axis=place % rank - 1)
+    parts = np.split(image_rules.positions_of(flow), sections, axis=place)
     return tuple(image_rules.picked(flow, part) for part in parts)
 
 
