@@ -50,9 +50,7 @@ NETWORKS.define(
 def main() -> int:
     """Makes tables; returns the exit status."""
     with quiet_stderr():
-        from keras_curv import data
         from keras_curv.reports.console import print_names
-        from keras_curv.reproduce import reproduce as run
         from keras_curv.reproduce import tables
 
     if FLAGS.list:
@@ -70,6 +68,9 @@ def main() -> int:
     if layers is not None and not (layers and set(layers) <= depths):
         known = ",".join(map(str, sorted(depths)))
         raise InputError(f"--layers must be of {known}. Received: {','.join(FLAGS.layers)!r}")
+    with quiet_stderr():  # TensorFlow, for which a list need not wait
+        from keras_curv import data
+        from keras_curv.reproduce import reproduce as run
     for dataset in sorted({tables.get(name).dataset for name in names}):
         data.load(dataset, "test", data_dir=FLAGS.data_dir)  # before hours of work on another
     for name in names:
