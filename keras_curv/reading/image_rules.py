@@ -304,8 +304,8 @@ def axes_of(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
     rank = len(require_flow(flow).shape) + 1
     places = [int(axis) for axis in np.ravel(axes)]
     if not all(-rank < place < rank and place for place in places):
-        named = ", ".join(map(str, places))
-        raise InputError(f"{what} along axis {named} mixes the batch, or there is no such axis")
+        named = f"axis {places[0]}" if len(places) == 1 else f"the axes {places}"
+        raise InputError(f"{what} along {named} mixes the batch, or there is no such axis")
     return [place % rank - 1 for place in places]
 
 

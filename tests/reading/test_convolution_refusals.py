@@ -93,7 +93,7 @@ BODIES = {
     ),
     "mean over the batch": (lambda x: tf.reduce_mean(x, axis=[0, 1]), "axes .0, 1."),
     "mean over all": (lambda x: x - tf.reduce_mean(x), "axes .0, 1, 2, 3."),
-    "mean over the batch from behind": (lambda x: tf.reduce_mean(x, axis=-4), "axes .-4."),
+    "mean over the batch from behind": (lambda x: tf.reduce_mean(x, axis=-4), "axis -4"),
     "batch statistics": (
         lambda x: tf.compat.v1.nn.fused_batch_norm(x, [1.0], [0.0], is_training=True)[0],
         "at inference",
