@@ -37,7 +37,8 @@ def load(name: str, split: str = "test", *, data_dir: str | None = None) -> Exam
     elif name in DATASETS:
         examples = load_tfds(name, split, data_dir)
     else:
-        raise InputError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
+        hint = "; a file of arrays is given by --inputs" if name.endswith(".npz") else ""
+        raise InputError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}{hint}")
     place = data_dir and os.path.abspath(data_dir)
     origin = functools.partial(load, name, split, data_dir=place)
     return dataclasses.replace(examples, origin=origin)

@@ -161,6 +161,7 @@ BAD = {
     "empty directory": (lambda f: ("--saved_model", f), "no saved_model.pb"),
     "unknown signature": (lambda f: ("--signature", "predict"), "it has: serve, serving_default"),
     "unknown data set": (lambda f: ("--dataset", "imagenet"), "known: digits, mnist"),
+    "a file for a data set": (lambda f: ("--dataset", "mine.npz"), "by --inputs"),
     "unknown split": (lambda f: ("--split", "validation"), "train and test"),
     "missing data": (lambda f: ("--dataset", "mnist", "--data_dir", f / "no"), "does not exist"),
     "zero radius": (lambda f: ("--radius", "0"), "positive number. Received: 0"),
