@@ -184,7 +184,8 @@ def _in_ball(
     point = origin + offset * tf.expand_dims(scale, 1)
     there = network.evaluate(point, label, tf.expand_dims(rival, 1))  # in graph without gradients
     margin, post = there.margin[:, 0], there.activations[1:]
-    worse = ~(margin < at_start)  # NaN counts as worse
+    # Of a negated comparison TensorFlow makes the opposite one, in which NaN would not count.
+    worse = (margin >= at_start) | tf.math.is_nan(margin)
 
     def mended() -> list[tf.Tensor]:
         begun = [tf.gather(a, of) for a in (*start.pre, *start.activations[1:])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging as python_logging
 import os
 import signal
 import sys
@@ -68,6 +69,7 @@ class Command:
             return 0
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         logging.set_verbosity(logging.ERROR)
+        python_logging.getLogger("tensorflow").setLevel("ERROR")
         try:
             _, *rest = self.flags([self.name, *self.arguments])
             if rest:

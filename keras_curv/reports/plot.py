@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pathlib
+import textwrap
 
 import numpy as np
 
 from keras_curv.errors import InputError, visible
-from keras_curv.reports.wording import percent, radius_name, radius_units
+from keras_curv.reports.wording import (
+    heading,
+    of_the_prediction,
+    percent,
+    radius_name,
+    radius_units,
+)
 from keras_curv.rows.tally import Tally
 
 
@@ -32,6 +39,7 @@ def last_radius(radii: np.ndarray) -> float:
 
 
 _LABEL_WIDTH = 0.1  # of the plot
+_TITLE_WIDTH = 100  # characters
 
 
 def plot_curve(tally: Tally, summary: dict, path: str) -> None:
@@ -45,7 +53,9 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     certified = 100.0 * (len(radii) - np.searchsorted(radii, grid, side="right")) / len(radii)
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
-    axes.step(grid, certified, where="post", color="#1f5fa8", linewidth=1.8)
+    if not summary.get("decide"):  # of which only what was decided is known
+        axes.step(grid, certified, where="post", color="#1f5fa8", linewidth=1.8)
+    accuracy = summary["clean_accuracy"] is not None and of_the_prediction(summary)
     labelled_to = 0.0
     for radius, fraction in summary["certified_accuracy"].items():
         if float(radius) <= end:
@@ -75,10 +85,10 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
         xlim=(0.0, end),
         ylim=(0.0, 104.0),
         xlabel=f"{radius_name(summary)}, {radius_units(summary)}",
-        ylabel="certified accuracy, % of all examples",
+        ylabel=f"certified{' accuracy' if accuracy else ''}, % of all examples",
     )
-    title = f"{summary['saved_model']} on {summary['dataset']}, rivals: {summary['rivals']}"
-    axes.set_title(visible(title), fontsize=9, parse_math=False)
+    title = "\n".join(textwrap.wrap(visible(heading(summary)), _TITLE_WIDTH))
+    axes.set_title(title, fontsize=9, parse_math=False)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

@@ -36,13 +36,28 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         *_smoothing(summary),
         ("proved by", _shares(summary["methods"])),
         *_search(summary),
-        ("exact", f"{percent(summary['primal_equals_dual'])} of radii are the true distance"),
+        (
+            "exact",
+            f"{percent(summary['primal_equals_dual'])} of radii are known to be the true distance",
+        ),
     ]
 
 
 def claim(summary: dict) -> dict[str, str | None]:
     """Returns which changes a run is about and what holds under them, in words."""
     return summary.get("claim") or {"changes": UNRESTRICTED.text, "holds": ARGMAX.text}
+
+
+def heading(summary: dict) -> str:
+    """Returns in a line or two which model is certified on what, and what is claimed of it."""
+    words, what = claim(summary), f"rivals: {summary['rivals']}"
+    if not of_the_prediction(summary):
+        what = str(words["holds"])
+    if summary.get("threat", PLAIN) != PLAIN:
+        what += f"; {words['changes']}"
+    if summary["guarantee"] != "real":
+        what += f"; guarantee: {summary['guarantee']}"
+    return f"{summary['saved_model']} on {summary['dataset']}, {what}"
 
 
 def radius_name(summary: dict) -> str:
@@ -57,8 +72,12 @@ def radius_units(summary: dict) -> str:
 
 def is_usual(summary: dict) -> bool:
     """Whether it is the prediction that holds, under any change."""
-    usual = summary.get("threat", PLAIN) == PLAIN
-    return usual and summary.get("property", ARGMAX.spelling) == ARGMAX.spelling
+    return summary.get("threat", PLAIN) == PLAIN and of_the_prediction(summary)
+
+
+def of_the_prediction(summary: dict) -> bool:
+    """Whether it is the prediction that holds, and not another property."""
+    return summary.get("property", ARGMAX.spelling) == ARGMAX.spelling
 
 
 def _claim(summary: dict) -> list[tuple[str, str]]:

@@ -238,7 +238,7 @@ class Harmful(Property):
             those that are. A label that is not named has none, and no attacker can do harm.
 
     Raises:
-        InputError: none is named.
+        InputError: none is named, but each for itself.
     """
 
     def __init__(self, rivals: Collection[int] | Mapping[int, Collection[int]]):
@@ -249,8 +249,8 @@ class Harmful(Property):
             )
             for label, harmful in table.items()
         }
-        if not any(self._table.values()):
-            raise InputError("harmful needs one class at least. Received: none")
+        if all(set(harmful) <= {label} for label, harmful in self._table.items()):
+            raise InputError("harmful needs a class that is harmful for another. Received: none")
         listed = {label: ",".join(map(str, some)) for label, some in self._table.items()}
         if None in listed:
             self.spelling = f"harmful:{listed[None]}"

@@ -194,8 +194,10 @@ class Threat:
         """Returns a threat as it is, or the one with these arguments; InputError for others."""
         if isinstance(given, Threat):
             return given
-        if not isinstance(given, Mapping) or not set(given) <= set(NAMES):
+        if not isinstance(given, Mapping):
             raise InputError(f"a threat has {', '.join(NAMES)}. Received: {given!r}")
+        if unknown := [repr(name) for name in given if name not in NAMES]:
+            raise InputError(f"a threat has {', '.join(NAMES)}. Received: {', '.join(unknown)}")
         return Threat(**given)
 
     def config(self) -> dict[str, Any]:
@@ -325,8 +327,9 @@ class Threat:
             return np.zeros(len(x))
         factor, fixed = self.factors(x.shape[1])
         inexact = ~fixed & ~is_exact(factor)
-        off = UNIT * np.abs(x / factor) * inexact  # of the quotient
-        return norm_bound(np.where(fixed, 0.0, np.abs(change) / factor) + off, axis=1)
+        with np.errstate(over="ignore"):  # `coordinates` refuses such a weight
+            off = UNIT * np.abs(x / factor) * inexact  # of the quotient
+            return norm_bound(np.where(fixed, 0.0, np.abs(change) / factor) + off, axis=1)
 
     def require_inside(self, x: np.ndarray, first_index: int) -> None:
         """InputError where an example, `(n, dim)`, is outside of the box or no category; named."""

@@ -213,8 +213,11 @@ class CRTModel(WorstCaseModel):
         """Returns the compiled metrics on the clean examples, and what the attack met."""
         if not isinstance(y, _Attacked):
             return super().compute_metrics(x, y, y_pred, sample_weight)
-        passing = (y.pairs.dual_values(y_pred, y.pairs.minus_m) <= 0.0) & y.harms
-        proved = tf.reduce_sum(tf.cast(passing, tf.int32), axis=1) <= self.property.spared
+        # What is proved is counted, not what is left: NaN is neither above 0 nor below, and of a
+        # comparison that is negated TensorFlow makes the opposite one.
+        held = (y.pairs.dual_values(y_pred, y.pairs.minus_m) > 0.0) | tf.logical_not(y.harms)
+        count = tf.reduce_sum(tf.cast(held, tf.int32), axis=1)
+        proved = count >= y.harms.shape[1] - self.property.spared
         self.update_metrics(y.pairs, proved, sample_weight)
         return super().compute_metrics(x, y.pairs.label, y.logits, sample_weight)
 

@@ -57,6 +57,15 @@ def test_what_is_no_certificate_says_so(tmp_path, rng):
     assert "are not searched for" in voted
 
 
+def test_another_property_is_not_called_the_prediction(tmp_path, rng):
+    model, x = dense((3,), classes=4), rng.normal(size=(6, 3)).astype(np.float32)
+    y = np.asarray(model(x)).argsort(axis=1)[:, -2]  # among the two largest, and not predicted
+    text = report_of(tmp_path, model, x, y, property="top_2", method="crc")
+    assert "within the radius the label stays among the 2 largest" in text
+    assert "the prediction cannot change" not in text and "predicted as labelled, and" not in text
+    assert "smoothed by noise" not in text and "where the property or the threat" in text
+
+
 def test_the_float32_guarantee_is_told(tmp_path, rng):
     x = rng.normal(size=(2, 3)).astype(np.float32)
     assert "no TF32, bfloat16" in report_of(

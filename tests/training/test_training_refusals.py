@@ -83,6 +83,13 @@ def test_labels_out_of_range_under_xla(kind):
     assert np.isfinite(model.evaluate(X, Y, verbose=0, return_dict=True)["loss"])
 
 
+@pytest.mark.parametrize("kind", ["certified", "crt"])
+def test_what_is_no_number_is_not_certified(kind):
+    model = _compiled(kind)
+    model.base.layers[0].kernel.assign(tf.fill((4, 7), np.nan))
+    assert model.evaluate(X, Y, verbose=0, return_dict=True)["certified"] == 0.0
+
+
 LOSSES = {
     "of probabilities": (keras.losses.SparseCategoricalCrossentropy(), "from_logits=True"),
     "of probabilities, one-hot": (keras.losses.CategoricalCrossentropy(), "from_logits=True"),

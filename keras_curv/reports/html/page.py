@@ -31,6 +31,7 @@ from keras_curv.reports.wording import (
     facts,
     is_usual,
     number,
+    of_the_prediction,
     percent,
     radius_name,
     radius_units,
@@ -96,7 +97,8 @@ def render(
         ),
         proved=_PROVED[summary["guarantee"]].format(**claim(summary)),
         terms=[("model", summary["saved_model"]), ("data", summary["dataset"]), *facts(summary)],
-        statuses=[(s.name.lower(), f"{count:,}", s.text) for s, count in counts.items()],
+        statuses=[(s.name.lower(), f"{n:,}", _meaning(summary, s)) for s, n in counts.items()],
+        of_the_prediction=of_the_prediction(summary),
         classes=_classes(summary, report_data),
         searched=searched,
         galleries=galleries,
@@ -105,6 +107,18 @@ def render(
         reasons=request_reasons(summary) if "versions" in summary else [],
         command=None if command is None else [shlex.quote(word) for word in command],
         settings=_settings(summary, settings),
+    )
+
+
+def _meaning(summary: dict, status: Status) -> str:
+    """Returns what a status says of an example, under the property of the run."""
+    if of_the_prediction(summary) or status not in (Status.CERTIFIED, Status.MISCLASSIFIED):
+        return status.text
+    certified = status is Status.CERTIFIED
+    return (
+        f"within the radius {claim(summary)['holds']}"
+        if certified
+        else ("the property does not hold at the example itself; there is nothing to certify")
     )
 
 
