@@ -29,10 +29,15 @@ def answer(model: Any, output_name: str | None = None) -> server.Answer:
         InputError: it is not built, changes variables, or has an op that cannot be written out.
     """
     inputs = getattr(model, "inputs", None)
-    if not inputs:
+    if not isinstance(inputs, Sequence) or not inputs:
+        if getattr(getattr(model, "base", None), "inputs", None):
+            raise InputError(
+                f"{model.name}: a {type(model).__name__} trains its base, which is what is served: "
+                "pass `model.base`"
+            )
         raise InputError(
-            f"{model!r} is not a built Keras model: give it an Input, call it once on data, "
-            "or pass a SavedModel directory"
+            f"{model!r} is not a built Keras model whose inputs are known: give it an Input, "
+            "or export it and pass the SavedModel directory"
         )
     limits.require_at_most(len(inputs), limits.INPUTS, f"{model.name}: the number of inputs")
     given = {_name(each): each for each in inputs}

@@ -11,6 +11,8 @@ from refused import assert_refused
 
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
+from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.regularizer import CurvatureRegularizer
 
 L = keras.layers
 
@@ -102,6 +104,9 @@ def test_a_model_saved_without_its_variables_is_pointed_to_export(tmp_path):
 
 def test_a_model_without_a_shape_is_refused():
     assert_refused(keras.Sequential([L.Dense(3)]), "not a built Keras model")
+    base = keras.Sequential([keras.Input((4,)), L.Dense(5, "softplus"), L.Dense(3)])
+    for wrapper in (CRTModel(base, 0.1), CurvatureRegularizer(base, 0.1)):
+        assert_refused(wrapper, "pass `model.base`")
 
 
 @pytest.mark.parametrize("source", [None, 3, Net()])
