@@ -148,11 +148,12 @@ class BestOf(Method):
             self._note(so_far, rows, sighting.column[rows], point)
             rows = rows[so_far.distance[rows].min(axis=1) > reach[rows]]
             if self.decide and len(rows):
-                pairs = so_far.x[rows], so_far.label[rows], so_far.rival(sighting)[rows]
-                x, label, rival = map(tf.constant, pairs, (tf.float64, tf.int32, tf.int32))
-                found = self._attack(x, label, rival, tf.constant(reach[rows]))
+                column = sighting.column[rows]
+                pairs = so_far.label[rows], so_far.rivals[rows, column]
+                label, rival = (tf.constant(part, tf.int32) for part in pairs)
+                found = self._attack(so_far.x[rows], label, rival, reach[rows])
                 so_far.gradients[rows] += _ATTACK_STEPS
-                self._note(so_far, rows, sighting.column[rows], found.numpy())
+                self._note(so_far, rows, column, found.numpy())
 
     @functools.cached_property
     def _attack(self) -> Callable[..., tf.Tensor]:

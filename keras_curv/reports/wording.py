@@ -83,11 +83,10 @@ def of_the_prediction(summary: dict) -> bool:
 def _claim(summary: dict) -> list[tuple[str, str]]:
     """Returns what is claimed: against which rivals, and under which threat."""
     words, found = claim(summary), []
-    spelling = summary.get("property", ARGMAX.spelling)
-    if spelling == ARGMAX.spelling:
+    if of_the_prediction(summary):
         found.append(("rivals", _RIVALS_TEXT[summary["rivals"]]))
     else:
-        text = f"{words['holds']} ({spelling}; NOT a certificate of the prediction)"
+        text = f"{words['holds']} ({summary['property']}; NOT a certificate of the prediction)"
         found.append(("property", text))
     if summary.get("threat", PLAIN) != PLAIN:
         found.append(("threat", f"{words['changes']} (NOT a certificate for other changes)"))

@@ -194,10 +194,12 @@ class Threat:
         """Returns a threat as it is, or the one with these arguments; InputError for others."""
         if isinstance(given, Threat):
             return given
-        if not isinstance(given, Mapping):
-            raise InputError(f"a threat has {', '.join(NAMES)}. Received: {given!r}")
-        if unknown := [repr(name) for name in given if name not in NAMES]:
-            raise InputError(f"a threat has {', '.join(NAMES)}. Received: {', '.join(unknown)}")
+        unknown: list[Any] = [given]
+        if isinstance(given, Mapping):
+            unknown = [name for name in given if name not in NAMES]
+        if unknown:
+            received = ", ".join(map(repr, unknown))
+            raise InputError(f"a threat has {', '.join(NAMES)}. Received: {received}")
         return Threat(**given)
 
     def config(self) -> dict[str, Any]:

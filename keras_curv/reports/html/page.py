@@ -112,14 +112,11 @@ def render(
 
 def _meaning(summary: dict, status: Status) -> str:
     """Returns what a status says of an example, under the property of the run."""
-    if of_the_prediction(summary) or status not in (Status.CERTIFIED, Status.MISCLASSIFIED):
-        return status.text
-    certified = status is Status.CERTIFIED
-    return (
-        f"within the radius {claim(summary)['holds']}"
-        if certified
-        else ("the property does not hold at the example itself; there is nothing to certify")
-    )
+    if not of_the_prediction(summary) and status is Status.CERTIFIED:
+        return f"within the radius {claim(summary)['holds']}"
+    if not of_the_prediction(summary) and status is Status.MISCLASSIFIED:
+        return "the property does not hold at the example itself; there is nothing to certify"
+    return status.text
 
 
 def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
