@@ -1,6 +1,6 @@
 """What a box or a clip of the input costs a curvature certificate, beside a plain one.
 
-    python benchmarks/threats.py [--examples 512] [--rounds 5]
+    python benchmarks/threats.py [--examples 1024] [--rounds 5]
 
 MNIST test images, all rivals, in turns; the least seconds of all rounds, and gradients an example.
 """
@@ -13,9 +13,9 @@ from absl import app, flags
 from keras_curv import Certifier, Threat, data
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("examples", 512, "test images")
+flags.DEFINE_integer("examples", 1024, "test images")
 flags.DEFINE_integer("rounds", 5, "of which the fastest counts")
-BATCH = 256
+BATCH = 512
 BOX = Threat(low=0.0, high=1.0)
 PAIRS = {  # name: model, options; and of the plain one beside it
     "a box": (("mnist_2x1024", {"threat": BOX}), ("mnist_2x1024", {})),

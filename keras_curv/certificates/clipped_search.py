@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.proved_radius import charged_minorant
-from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchState, SearchStep
+from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchStep
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
     Reach,
@@ -23,7 +23,7 @@ from keras_curv.threats.confined import (
     plain_minorant,
 )
 
-_HALVINGS = 5  # of the order of λ's distance from the least one
+_HALVINGS, _SECANTS = 3, 3  # for the order of λ's distance from the least one
 _ORDERS = (-3.0, 0.5)  # of that distance, relative to the λ of a plain search
 _INWARD = 1.0 - rounding.gamma(64)  # the root's own rounding
 _BEYOND = 2e-3  # of a move: how much farther an adversarial point is looked for
@@ -56,10 +56,8 @@ class ClippedSearch(RivalSearch):
         upper = tf.where(margin > 0.0, tf.sqrt(2.0 * margin / least), 0.0)
         return dual.certified_radius(simple) * _INWARD, upper
 
-    def _step(
-        self, batch: Batch, state: SearchState, rows: tf.Tensor, cells: tf.Tensor
-    ) -> SearchStep:
-        iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
+    def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
+        rows = cells[:, 0]
         origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
         kappa, taken_off = (
             tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
@@ -136,19 +134,25 @@ class ClippedSearch(RivalSearch):
             move, gain = moved(floor + scale * 10.0**order)
             return move, tf.math.log(tf.maximum(gain, 1e-30) / wanted)
 
+        def between(at_left: tf.Tensor, at_right: tf.Tensor, inside: float) -> tf.Tensor:
+            root = at_left / tf.maximum(at_left - at_right, 1e-30)
+            return tf.clip_by_value(root, inside, 1.0 - inside)
+
         left, right = (tf.zeros_like(floor) + order for order in _ORDERS)
         at_left, at_right = tf.ones_like(floor), -tf.ones_like(floor)
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (left + right)
+        for turn in range(_HALVINGS + _SECANTS):
+            part = 0.5 if turn < _HALVINGS else between(at_left, at_right, 0.1)
+            middle = left + part * (right - left)
             _, value = reached(middle)
             beyond = value > 0.0
             left, at_left = tf.where(beyond, middle, left), tf.where(beyond, value, at_left)
             right, at_right = tf.where(beyond, right, middle), tf.where(beyond, at_right, value)
-        part = tf.clip_by_value(at_left / tf.maximum(at_left - at_right, 1e-30), 0.0, 1.0)
-        order = left + part * (right - left)
-        move, _ = reached(order)
-        multiplier = tf.cast(floor + scale * 10.0**order, tf.float64)
-        return multiplier, tf.cast(move, tf.float64)
+        part = between(at_left, at_right, 0.0)
+        multiplier = floor + scale * 10.0 ** (left + part * (right - left))
+        # Moves jump where an entry begins to move; the best û is part of the way then.
+        (before, _), (after, _) = reached(left), reached(right)
+        move = before + tf.expand_dims(part, 1) * (after - before)
+        return tf.cast(multiplier, gradient.dtype), tf.cast(move, gradient.dtype)
 
     def _moves(self, gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach) -> _Moves:
         """Returns λ ↦ the best move and by how much the linear model of f falls on it."""
@@ -197,6 +201,18 @@ class BoxSearch(ClippedSearch):
             return -tf.sign(gradient) * move, tf.reduce_sum(size * move, axis=-1)
 
         return moved
+
+    def _bracket(
+        self,
+        margin: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+        multiplier: tf.Tensor,
+    ) -> tf.Tensor:
+        """As above; nothing is mixed where nothing has a price of entry."""
+        cost = tf.reduce_sum(displacement * displacement, axis=-1)
+        return bracket(cost, tf.maximum(margin, 0.0), curvature)
 
 
 def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:

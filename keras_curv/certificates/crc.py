@@ -1,9 +1,8 @@
 """CRC, the curvature-based robustness certificate.
 
 `rival_search.py` searches, one gradient at a time, and `proved_radius.py` turns each gradient into
-a radius: float64 throughout, so that every gradient of the search is a proof as well. A search
-in float32 needs one more gradient, in float64, to close each rival, and measured no faster for a
-quarter more gradients (2 × 1024, MNIST, all rivals).
+a radius: in float64, so that every gradient of the search is a proof as well, but for most of the
+nearest rival's, which only have to find the way.
 
 Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies one rival).
 """
@@ -46,8 +45,9 @@ class CurvatureCertificate(Method):
         network: what to certify.
         served_error: what serving may take off a margin.
         tolerance: relative gap between the radius and its bracket at which a search stops.
-        max_steps: gradients after which a search stops in any case; any number is sound. There are
-            two searches where a first one is too short for what serving takes off.
+        max_steps: gradients in float32, and again in float64, after which a search stops in any
+            case; any number is sound. There are two searches where a first one is too short for
+            what serving takes off.
         curvature: bounds that hold for this network, if they are known already.
         decide: radii at which alone the answer matters: a search ends once it has decided them.
 

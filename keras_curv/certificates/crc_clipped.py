@@ -70,13 +70,16 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
     ) -> PairCertificates:
         """See `CurvatureCertificate`."""
         start = clipped(self.clip, tf.constant(x, tf.float64))
+        limits, cost = start.reach, start.reach.cost.numpy()
+        if np.all(cost == cost[0]):  # as a rule, and what is the same for all is quicker
+            limits = limits._replace(cost=limits.cost[:1])
         label, rivals = np.asarray(label), np.asarray(rivals)
         search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
         price = self.clip.cost.max()
         args = start.value, label, rivals, search_up_to
         reach = self._reach_by_margin(self.behind, price, *args)
         found, _ = self._searched(
-            self._limited, start.value, x, label, rivals, reach, search_up_to, start.reach
+            self._limited, start.value, x, label, rivals, reach, search_up_to, limits
         )
         assert found.sighting is not None
         # What is proved of x0′ is proved of x0 by so much less.

@@ -51,19 +51,24 @@ def charged_minorant(
     curvature: tf.Tensor,
     taken_off: tf.Tensor,
 ) -> tuple[dual.Minorant, tf.Tensor]:
-    """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`."""
-    charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
+    """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`.
+
+    In any other dtype than float64 nothing is charged, and what comes out is a guess.
+    """
     taken_off = tf.reshape(taken_off, [-1])
     size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
     margin = tf.reshape(evaluation.margin, [-1]) - taken_off
     gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(displacement)[1]))
     kappa = tf.reshape(curvature, [-1])
-    margin_error = tf.reshape(charge.margin, [-1])
-    gradient_error = tf.reshape(charge.gradient, [-1])
     each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
     displacement = tf.reshape(each, tf.shape(gradient))
 
     bound = dual.minorant(margin, gradient, displacement, kappa)
+    if gradient.dtype != tf.float64:
+        return bound, tf.zeros_like(kappa)
+    charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
+    margin_error = tf.reshape(charge.margin, [-1])
+    gradient_error = tf.reshape(charge.gradient, [-1])
     distance, steepness = dual.norm(displacement), dual.norm(gradient)
     tiny = 8.0 * rounding.TINY * layers[0].fan_in
     unit = rounding.gamma(layers[0].fan_in + 10)

@@ -3,8 +3,9 @@
 The certificate is the smallest radius over the rivals, so only those rivals matter that can still
 be the smallest. One gradient at x0 gives each a valid radius and a bracket from above. The
 weakest open rival is then searched, one gradient a step, until its radius reaches the smallest
-bracket of all; then the next weakest. Every radius that is kept is proved, so stopping early,
-or searching badly, makes the result smaller and never wrong.
+bracket of all; then the next weakest. Most of the first of these searches is in float32, to find
+the way (`approach.py`). Every radius that is kept is proved, so stopping early, or searching badly,
+makes the result smaller and never wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.certificates.approach import approach
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.proved_radius import proved_radius
 from keras_curv.network.network import Evaluation, Network
@@ -44,6 +46,14 @@ class Batch(NamedTuple):
         assert self.limits is not None
         return self.limits
 
+    def in_float32(self) -> Batch:
+        """Returns a batch to search without proving anything; what is known at x0 is as it was."""
+        x0, curvature, taken_off = (
+            tf.cast(part, tf.float32) for part in (self.x0, self.curvature, self.taken_off)
+        )
+        limits = self.limits and Reach(*(tf.cast(part, tf.float32) for part in self.limits))
+        return self._replace(x0=x0, curvature=curvature, taken_off=taken_off, limits=limits)
+
 
 class SearchStep(NamedTuple):
     """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.
@@ -70,8 +80,9 @@ class SearchState(NamedTuple):
     closed: tf.Tensor  # whether a rival needs no more, (n, rivals)
     distance: tf.Tensor  # of an adversarial point found, else inf, (n, rivals)
     evaluations: tf.Tensor  # gradients, (n,)
-    current: tf.Tensor  # the rival being searched, (n,)
-    iterate: dual.Iterate  # of that search, rows n
+    rows: tf.Tensor  # the examples that are still searched, (m,)
+    current: tf.Tensor  # their rivals that are, (m,)
+    iterate: dual.Iterate  # of these searches, rows m
     nearest: tf.Tensor  # smallest bracket of the rivals that are closed, else inf, (n,)
     column: tf.Tensor  # its rival, (n,)
     point: tf.Tensor  # its last point, (n, dim)
@@ -106,7 +117,8 @@ class RivalSearch:
     Args:
         network: whose margins are searched.
         tolerance: relative gap at which a search stops.
-        max_steps: gradients after which a search stops in any case.
+        max_steps: gradients in float32, and again in float64, after which a search stops in any
+            case.
         decide: radii; an example is done once each of them is proved, or out of reach of its
             curvature. None: a search goes on until its tolerance.
     """
@@ -146,10 +158,11 @@ class RivalSearch:
                 more, `(n,)`, float64; 0 as a rule.
             limits: of the entries of x0, for a search that heeds them.
         """
+        self._network.ready(tf.float32)
         at_start = self._network.evaluate(x0, label, rivals)
         batch = Batch(x0, label, rivals, curvature, taken_off, reach, at_start, limits)
         (state,) = tf.while_loop(
-            lambda state: tf.reduce_any(~state.closed),
+            lambda state: tf.size(state.rows) > 0,
             lambda state: (self._turn(batch, state),),
             (self._start(batch),),
             parallel_iterations=1,
@@ -164,21 +177,46 @@ class RivalSearch:
         radius, upper = self._first_radii(batch, margin)
         closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
         closed |= self._decided(radius, upper, batch.reach)
-        current = _weakest(radius, closed)
         known = tf.where(closed, upper, tf.constant(np.inf, tf.float64))
         column = tf.argmin(known, axis=1, output_type=tf.int32)
+        rows = tf.cast(tf.where(~tf.reduce_all(closed, axis=1))[:, 0], tf.int32)
+        current = _weakest(tf.gather(radius, rows), tf.gather(closed, rows))
+        iterate, gradients = self._approach(batch, rows, current, tf.gather(upper, rows))
         return SearchState(
             radius=radius,
             upper=upper,
             closed=closed,
             distance=tf.fill((count, width), tf.constant(np.inf, tf.float64)),
-            evaluations=tf.fill([count], width),
+            evaluations=tf.tensor_scatter_nd_add(
+                tf.fill([count], width), tf.expand_dims(rows, 1), gradients
+            ),
+            rows=rows,
             current=current,
-            iterate=self._begin(batch, tf.range(count), current),
+            iterate=iterate,
             nearest=tf.reduce_min(known, axis=1),
             column=column,
             point=batch.x0,
             left=tf.gather(batch.at_start.margin, column, batch_dims=1),
+        )
+
+    def _approach(
+        self, batch: Batch, rows: tf.Tensor, current: tf.Tensor, upper: tf.Tensor
+    ) -> tuple[dual.Iterate, tf.Tensor]:
+        """Returns iterates of the first searches, near to where they end, and the gradients in
+        float32 that it took, `(m,)`."""
+        begun = self._begin(batch, rows, current)
+        if self._decide:  # a gradient or two decide
+            return begun, tf.zeros_like(rows)
+        own = tf.one_hot(current, tf.shape(upper)[1], np.inf, 0.0, dtype=tf.float64)
+        quick = batch.in_float32()
+        return approach(
+            lambda iterate, cells: self._step(quick, iterate, cells),
+            begun,
+            tf.gather(batch.x0, rows),
+            tf.stack([rows, current], axis=1),
+            tf.reduce_min(upper + own, axis=1),
+            self._tolerance,
+            self._max_steps,
         )
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -191,9 +229,9 @@ class RivalSearch:
 
     def _turn(self, batch: Batch, state: SearchState) -> SearchState:
         """One gradient for every example that is still open; the others take no part."""
-        rows = tf.cast(tf.where(tf.reduce_any(~state.closed, axis=1))[:, 0], tf.int32)
-        cells = tf.stack([rows, tf.gather(state.current, rows)], axis=1)
-        step = self._step(batch, state, rows, cells)
+        rows, index = state.rows, tf.expand_dims(state.rows, 1)
+        cells = tf.stack([rows, state.current], axis=1)
+        step = self._step(batch, state.iterate, cells)
         upper = tf.tensor_scatter_nd_min(state.upper, cells, step.bracket)
         radius = tf.tensor_scatter_nd_max(state.radius, cells, step.radius)
 
@@ -207,22 +245,45 @@ class RivalSearch:
         finished |= tf.gather(decided, cells[:, 1], batch_dims=1)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
         closing = tf.where(here, tf.expand_dims(finished, 1), decided | (known[0] >= goal))
-        index = tf.expand_dims(rows, 1)
-        closed = tf.tensor_scatter_nd_update(
-            state.closed, index, tf.gather(state.closed, rows) | closing
-        )
-        evaluations = tf.tensor_scatter_nd_add(state.evaluations, index, tf.ones_like(rows))
+        closed = tf.gather(state.closed, rows) | closing
         moved = state._replace(
             radius=radius,
             upper=upper,
-            closed=closed,
-            evaluations=evaluations,
-            iterate=_updated(state.iterate, rows, following),
+            closed=tf.tensor_scatter_nd_update(state.closed, index, closed),
+            evaluations=tf.tensor_scatter_nd_add(state.evaluations, index, tf.ones_like(rows)),
         )
         which = tf.where(finished)[:, 0]
         last = tf.gather(following.previous_point, which)
         margin, gradient = tf.gather(step.margin, which), tf.gather(step.gradient, which)
-        return self._end(batch, moved, tf.gather(cells, which), last, margin, gradient)
+        ended = self._end(batch, moved, tf.gather(cells, which), last, margin, gradient)
+        return self._next(batch, ended, following, closed, finished)
+
+    def _next(
+        self,
+        batch: Batch,
+        state: SearchState,
+        following: dual.Iterate,
+        closed: tf.Tensor,
+        finished: tf.Tensor,
+    ) -> SearchState:
+        """Leaves out the examples all of whose rivals are closed, and begins with the next rival
+        of those whose own is finished; the others go on from the iterates that follow."""
+        left = ~tf.reduce_all(closed, axis=1)
+        closed, finished, rows, current = (
+            tf.boolean_mask(part, left) for part in (closed, finished, state.rows, state.current)
+        )
+        iterate = dual.Iterate(*(tf.boolean_mask(part, left) for part in following))
+        which = tf.cast(tf.where(finished)[:, 0], tf.int32)
+        place, begun = tf.expand_dims(which, 1), tf.gather(rows, which)
+        radius = tf.gather(state.radius, begun)
+        rival = _weakest(radius, tf.gather(closed, which))
+        parts = zip(iterate, self._begin(batch, begun, rival), strict=True)
+        update = tf.tensor_scatter_nd_update
+        return state._replace(
+            rows=rows,
+            current=update(current, place, rival),
+            iterate=dual.Iterate(*(update(old, place, new) for old, new in parts)),
+        )
 
     def _end(
         self,
@@ -233,7 +294,7 @@ class RivalSearch:
         margin: tf.Tensor,
         gradient: tf.Tensor,
     ) -> SearchState:
-        """Ends the searches of these cells, at these points, and begins the next ones."""
+        """Takes down where the searches of these cells have ended, at these points."""
         ended = cells[:, :1]
         # Where primal = dual, the radius has come to its bracket.
         gap = 1.0 - 2.0 * max(self._tolerance, PRIMAL_EQUALS_DUAL)
@@ -242,27 +303,21 @@ class RivalSearch:
             tf.boolean_mask(part, near) for part in (cells, point, gradient)
         )
         witness = self._crossing(batch, close, from_here, steepest, state.radius)
-        following = _weakest(tf.gather_nd(state.radius, ended), tf.gather_nd(state.closed, ended))
-        fresh = self._begin(batch, ended[:, 0], following)
         reached = tf.gather_nd(state.upper, cells)
         kept = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
         place = tf.gather(ended, kept)
         update = tf.tensor_scatter_nd_update
         return state._replace(
             distance=tf.tensor_scatter_nd_min(state.distance, close, witness),
-            current=update(state.current, ended, following),
-            iterate=_updated(state.iterate, ended[:, 0], fresh),
             nearest=update(state.nearest, place, tf.gather(reached, kept)),
             column=update(state.column, place, tf.gather(cells[:, 1], kept)),
             point=update(state.point, place, tf.gather(point, kept)),
             left=update(state.left, place, tf.gather(margin, kept)),
         )
 
-    def _step(
-        self, batch: Batch, state: SearchState, rows: tf.Tensor, cells: tf.Tensor
-    ) -> SearchStep:
-        """What the gradients at these rows' iterates say, and the iterates after."""
-        iterate = dual.Iterate(*(tf.gather(part, rows) for part in state.iterate))
+    def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
+        """What the gradients of these cells' searches say, and the iterates after."""
+        rows = cells[:, 0]
         origin = tf.gather(batch.x0, rows)
         kappa, taken_off = (
             tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
@@ -332,12 +387,6 @@ class RivalSearch:
         return tf.minimum(
             tf.maximum(least, tf.expand_dims(reach, 1)), (1.0 - self._tolerance) * upper
         )
-
-
-def _updated(iterate: dual.Iterate, rows: tf.Tensor, new: dual.Iterate) -> dual.Iterate:
-    """The iterate with these rows replaced."""
-    parts, index = zip(iterate, new, strict=True), tf.expand_dims(rows, 1)
-    return dual.Iterate(*(tf.tensor_scatter_nd_update(old, index, part) for old, part in parts))
 
 
 def _weakest(radius: tf.Tensor, closed: tf.Tensor) -> tf.Tensor:

@@ -66,6 +66,10 @@ class FeedForward(abc.ABC):
         last one never is.
         """
 
+    def ready(self, dtype: tf.DType) -> None:
+        """Makes the weights in a dtype, outside of any loop of a graph that asks for them."""
+        self.weights(dtype)
+
     def products(self, dtype: tf.DType) -> list[Product]:
         """`a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; a network may know quicker ones."""
         return [dense_product(kernel) for kernel in self.weights(dtype)[0][:-1]]

@@ -51,18 +51,25 @@ class Argument(FeedForward):
     def __init__(self, activations: tuple[Activation, ...], weights: Weights):
         self.activations = activations
         self.layer_norms = [LayerNorms(*tf.unstack(norms)) for norms in weights.norms]
-        self._weights = weights
-        self._rows = tf.transpose(weights.kernels[-1])  # here, outside of any loop
+        self._weights = {tf.float64: (weights.kernels, weights.biases)}
+        self._rows = {tf.float64: tf.transpose(weights.kernels[-1])}
+
+    def ready(self, dtype: tf.DType) -> None:
+        """See `FeedForward`."""
+        if dtype not in self._weights:
+            kernels, biases = (
+                [tf.cast(a, dtype) for a in part] for part in self.weights(tf.float64)
+            )
+            self._weights[dtype] = kernels, biases
+            self._rows[dtype] = tf.transpose(kernels[-1])
 
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """See `FeedForward`; in float64 alone."""
-        assert dtype == tf.float64
-        return self._weights.kernels, self._weights.biases
+        """See `FeedForward`; in float64, or another dtype that is `ready`."""
+        return self._weights[dtype]
 
     def class_rows(self, dtype: tf.DType) -> tf.Tensor:
-        """See `FeedForward`; in float64 alone."""
-        assert dtype == tf.float64
-        return self._rows
+        """See `FeedForward`; in float64, or another dtype that is `ready`."""
+        return self._rows[dtype]
 
 
 class PinnedArgument(Pinned, Argument):
@@ -74,7 +81,7 @@ class PinnedArgument(Pinned, Argument):
         self.direct = direct[0] if direct else None
 
     def _added(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(x, self.direct)
+        return tf.matmul(x, tf.cast(self.direct, x.dtype))
 
 
 def compiled(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.special
-import scipy.stats
 
 from keras_curv.errors import InputError, require_at_least, require_positive, require_probability
 
@@ -41,7 +40,7 @@ def clopper_pearson(wins: np.ndarray, samples: int, failure_probability: float) 
     if not np.all((wins >= 0) & (wins <= samples) & (wins == np.floor(wins))):
         raise InputError(f"wins must be whole numbers from 0 to {samples}. Received: {wins}")
     least = np.maximum(wins, 1)
-    quantile = scipy.stats.beta.ppf(failure_probability, least, samples - least + 1)
+    quantile = scipy.special.betaincinv(least, samples - least + 1, failure_probability)
     return np.where(wins > 0, quantile * (1.0 - _QUANTILE_ERROR), 0.0)
 
 

@@ -384,5 +384,5 @@ def test_an_absurd_input_does_not_stop_the_others(name, size, rng):
     network = Network.from_weights(kernels, [np.zeros(4), np.zeros(4), np.zeros(3)], name)
     x = np.array([[0.3, -0.2, 0.1], [size, -size, size]])
     alone, both = (LocalCurvatureCertificate(network).certify(part) for part in (x[:1], x))
-    assert both.radius[0] == pytest.approx(alone.radius[0], rel=1e-9) and both.radius[0] > 0.0
+    assert both.radius[0] == pytest.approx(alone.radius[0], rel=1e-6) and both.radius[0] > 0.0
     assert both.radius[1] >= 0.0

@@ -75,7 +75,8 @@ def test_no_radius_is_below_that_without_a_box(method, activation, rng, random_n
         choose_method(method, network).certify(x),
     )
     # The ball bounds stop at points of a grid, a fraction of 0.3 % apart.
-    loose = 1e-12 if method in ("crc", "lipschitz") else 3e-3
+    # Searches in float32 turn otherwise in another batch.
+    loose = {"crc": 1e-6, "lipschitz": 1e-12}.get(method, 3e-3)
     assert (confined.radius >= plain.radius * (1.0 - loose)).all()
     if method != "lipschitz":
         assert (confined.radius > 1.01 * plain.radius).sum() >= 3
@@ -174,7 +175,8 @@ def test_an_interval_holds_in_a_box(rng, random_network):
     held = Property.interval(0.3)
     found = of_threat(network, UNIT_BOX, "crc", held)(x)
     plain = of_threat(network, Threat(), "crc", held)(x)
-    assert (found.radius >= plain.radius).all() and (found.radius > 1.001 * plain.radius).any()
+    assert (found.radius >= plain.radius * (1.0 - 1e-6)).all()
+    assert (found.radius > 1.001 * plain.radius).any()
     for one, radius in zip(x, found.radius, strict=True):
         around = network.logits(inside(UNIT_BOX, one, radius, rng)).numpy()
         assert np.abs(around - network.logits(one[None]).numpy()).max() < 0.3

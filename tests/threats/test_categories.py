@@ -92,7 +92,7 @@ def test_more_changes_and_labels(rng, model):
     assert (two.radius <= one.radius).all() and (two.radius < one.radius).any()
     label = (one.prediction + (np.arange(20) % 2)) % 3
     held = certify(model, x, label, threat=Threat(groups=GROUPS), method="crc")
-    np.testing.assert_allclose(held.radius[::2], one.radius[::2], rtol=1e-12)
+    np.testing.assert_allclose(held.radius[::2], one.radius[::2], rtol=1e-6)
     assert (held.status[1::2] == Status.MISCLASSIFIED).all()
 
 
