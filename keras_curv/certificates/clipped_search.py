@@ -197,7 +197,7 @@ class BoxSearch(ClippedSearch):
         size, limit = tf.abs(gradient), tf.where(gradient < 0.0, reach.up, reach.down)
 
         def moved(multiplier: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            move = tf.minimum(size / multiplier[:, None], limit)
+            move = tf.minimum(size * tf.math.reciprocal(multiplier)[:, None], limit)
             return -tf.sign(gradient) * move, tf.reduce_sum(size * move, axis=-1)
 
         return moved

@@ -6,7 +6,7 @@ that box first, where x0 stays as it is: `BoxSearch`.
 What is proved without limits holds too, and no row may be below one without. The exact dual value
 with limits never is; a search ends before. So the plain search is gone through as well, but where
 `√(‖d‖² + 2f⁺/κ)` at some point says that no gradient proves as much without limits as was proved
-with them (`dual.radius_bracket`): at that where the search ended, or a plain step from there.
+with them (`dual.radius_bracket`): a plain step from where the search ended, taken in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keras_curv.threats.box import box_reach
 
 _TOLERANCE = 3e-3  # relative gap of a search; the dual is flat at its solution
 _STEPS = 16
-_POINTS = 2  # at which a bracket of the plain search is looked for
+_POINTS = 2  # evaluated, to look for a bracket of the plain search
 _OUTWARD = 1.0 + 1e-9  # what brackets and radii round
 
 
@@ -120,22 +120,21 @@ class PlainCeiling:
         curvature: tf.Tensor,
         point: tf.Tensor,
     ) -> tf.Tensor:
-        """The least bracket of some points, `(n,)`; the better, the nearer they are to a solution.
+        """The bracket at a step from a point, `(n,)`; the better, the nearer it is to a solution.
 
         Args:
             x0: `(n, dim)`.
             label, rival: `(n,)`.
             curvature: κ, `(n,)`.
-            point: the first of them, `(n, dim)`.
+            point: from where, `(n, dim)`.
         """
-        ceiling = tf.fill(tf.shape(label), tf.constant(np.inf, tf.float64))
-        iterate = dual.start(point)
-        for _ in range(_POINTS):
-            found = self._network.evaluate(iterate.point, label, rival[:, None])
-            charge = margin_error(self._network.layer_norms, found.activations)
-            margin, gradient = found.margin[:, 0], found.gradient[:, 0]
-            cost = tf.reduce_sum((iterate.point - x0) ** 2, axis=1)
-            ceiling = tf.minimum(ceiling, bracket(cost, tf.nn.relu(margin + charge), curvature))
-            multiplier = dual.certificate_multiplier
-            iterate = dual.advance(multiplier, x0, curvature, iterate, margin, gradient)
-        return ceiling
+        self._network.ready(tf.float32)
+        start, quick, bend = (tf.cast(part, tf.float32) for part in (x0, point, curvature))
+        margin, gradient = self._network.margin_and_gradient(quick, label, rival)
+        eta = dual.certificate_multiplier(margin, gradient, quick - start, bend)
+        moved = -tf.cast(tf.expand_dims(eta, 1) * gradient, tf.float64)
+        moved = tf.where(tf.math.is_finite(moved), moved, 0.0)
+        left, activations = self._network.margins(x0 + moved, label, rival[:, None])
+        charge = margin_error(self._network.layer_norms, activations)
+        cost = tf.reduce_sum(moved * moved, axis=1)
+        return bracket(cost, tf.nn.relu(left[:, 0] + charge), curvature)

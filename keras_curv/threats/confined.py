@@ -188,8 +188,9 @@ def best_move(
     barrier = lam * reach.cost * dead
     # The envelope is a line as far as the knee: the price of a move that far, by its length.
     price = barrier + 0.5 * free * knee + tf.math.divide_no_nan(0.5 * lam * dead * dead, knee)
-    on_line = (size - price) / tf.maximum(kappa, 1e-30)
-    move = tf.clip_by_value(tf.minimum(on_line, (size - barrier) / bent), 0.0, limit)
+    on_line = (size - price) * tf.math.reciprocal(tf.maximum(kappa, 1e-30))
+    beyond = (size - barrier) * tf.math.reciprocal(bent)
+    move = tf.clip_by_value(tf.minimum(on_line, beyond), 0.0, limit)
     return _mixed(-tf.sign(gradient) * move, move, knee, reach.cost, dead)
 
 

@@ -86,6 +86,6 @@ def test_few_gradients(mnist, certificate):
     one = certificate.certify(x, y, rivals="runner_up")
     every = certificate.certify(x, y)
     rows = one.status == Status.CERTIFIED
-    assert one.gradient_evaluations[rows].mean() <= 12
+    assert one.gradient_evaluations[rows].mean() <= 14  # those in float32 count
     assert one.gradient_evaluations.max() <= 40
     assert every.gradient_evaluations[rows].mean() <= 30

@@ -14,6 +14,7 @@ from function_layer import FunctionLayer
 from keras_oracle import HEADS, SERVED_TOLERANCE, eagerly, randomize
 
 from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.interval import IntervalCertificate
@@ -237,7 +238,7 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
         _assert_charged(network, flat, np.float64(served.call(tf.constant(x))))
     methods = [LipschitzCertificate, LinearBoundCertificate, IntervalCertificate]
     if all(activation.smooth for activation in network.activations):
-        methods.append(CurvatureCertificate)
+        methods += [CurvatureCertificate, LocalCurvatureCertificate]
     best = np.zeros(3)
     with eagerly():
         for method in methods:
