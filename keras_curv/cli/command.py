@@ -78,6 +78,10 @@ class Command:
             if not status:
                 print(end="", flush=True)
             return status
+        except flags.IllegalFlagValueError as error:
+            plainly = "not one number, which each --flag takes, given again for more"
+            what = str(error).replace("could not convert string to float", plainly)
+            return fail(self.name, what)
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
             return fail(self.name, error)
 

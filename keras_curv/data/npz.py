@@ -98,7 +98,8 @@ def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
 def _as_one(path: str, arrays: dict[str, StoredArray]) -> StoredArray:
     """What several arrays are when they are joined."""
     require_joinable(
-        f"{path} has no array 'x', and as several inputs its arrays do not fit", arrays
+        f"{path} has no array 'x', only {', '.join(arrays)}; as inputs by name these do not fit",
+        arrays,
     )
     first, *_ = arrays.values()
     total = sum(math.prod(array.shape[1:]) for array in arrays.values())

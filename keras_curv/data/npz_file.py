@@ -99,7 +99,8 @@ class NpzFile(zipfile.ZipFile):
             raise ValueError(f"{name} is of version {version}; only 1.0 and 2.0 hold numbers")
         shape, fortran, dtype = _READERS[version](start, max_header_size=_HEADER)
         if dtype.kind not in "fiu":
-            raise ValueError(f"{name} must hold numbers. Received: {dtype}")
+            instead = f"; {name}.astype('float32') does" if dtype.kind == "b" else ""
+            raise ValueError(f"{name} must hold numbers{instead}. Received: {dtype}")
         if not all(n >= 0 for n in shape):
             raise ValueError(f"{name} has the shape {shape}")
         array = StoredArray(name, dtype, shape, fortran, start.tell(), info.compress_size)

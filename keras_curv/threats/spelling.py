@@ -54,15 +54,29 @@ def parse_property(spelling: str) -> Property:
     raise InputError(f"a property must be one of {_FORMS}. Received: {spelling!r}")
 
 
+def _index(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a whole number, as of a class or an output") from error
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a number") from error
+
+
 def _classes(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    return [_index(part) for part in text.split(",")]
 
 
 def _values(text: str) -> float | dict[int, float]:
     if "=" not in text:
-        return float(text)
+        return _real(text)
     pairs = [part.split("=") for part in text.split(",")]
-    values = {int(output): float(value) for output, value in pairs}
+    values = {_index(output): _real(value) for output, value in pairs}
     if len(values) < len(pairs):
         raise ValueError("an output is named twice")
     return values
@@ -71,9 +85,9 @@ def _values(text: str) -> float | dict[int, float]:
 def _unique(pairs: Any, classes: Callable[[Any], list[int]] = _classes) -> dict[int, list[int]]:
     table: dict[int, list[int]] = {}
     for label, harmful in pairs:
-        if int(label) in table:
-            raise ValueError(f"label {int(label)} is named twice")
-        table[int(label)] = classes(harmful)
+        if _index(label) in table:
+            raise ValueError(f"label {_index(label)} is named twice")
+        table[_index(label)] = classes(harmful)
     return table
 
 

@@ -89,10 +89,21 @@ def _number(text: str, flag: str) -> float:
 
 
 def _from_json(path: str) -> dict[str, Any]:
-    found = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    found = json.loads(text, object_pairs_hook=_named_once)
     if not isinstance(found, dict):
         raise ValueError("not an object")
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("something is named twice")
+    for name, value in pairs:
+        if isinstance(value, bool):
+            raise ValueError(f"{name} is {str(value).lower()}, which is no number")
+    return found
 
 
 def _from_npz(path: str) -> dict[str, Any]:

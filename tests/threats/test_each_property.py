@@ -225,10 +225,10 @@ def test_a_table_is_read_from_a_file(tmp_path):
 
 @pytest.mark.parametrize("spelling, match", [
     ("top", "must be one of"), ("top_0", "k must be an integer"), ("best", "must be one of"),
-    ("harmful:", "cannot be read"), ("harmful:a", "cannot be read"), ("harmful:-1", "at least 0"),
+    ("harmful:", "cannot be read"), ("harmful:a", "not a whole"), ("harmful:-1", "at least 0"),
     ("harmful:1>2;1>3", "named twice"), ("harmful:none.json", "No such file"),
     ("harmful:0>0;1>1", "harmful for another"),
-    ("threshold:", "cannot be read"), ("threshold:nan", "must be a number"),
+    ("threshold:", "'' is not a number"), ("threshold:nan", "must be a number"),
     ("threshold:0=1,0=2", "named twice"), ("interval:0", "τ must be a positive number"),
     ("interval:-1", "τ must be a positive"), ("interval:inf", "must be a number"),
 ])  # fmt: skip

@@ -84,6 +84,17 @@ def test_files_that_are_no_threat(content, named, tmp_path):
     assert "threat.json" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [('{"scale": true}', "scale is true"), ('{"scale": 2, "scale": 3}', "named twice")],
+)
+def test_json_that_python_would_make_sense_of_is_refused(text, named, tmp_path):
+    file = tmp_path / "threat.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=named):
+        load_threat(str(file))
+
+
 def test_both_kinds_of_file_say_the_same(tmp_path):
     arrays = {"scale": [0.5, 2.0, 1.0], "frozen": [2], "high": [1.0, np.inf, np.inf]}
     np.savez(tmp_path / "threat.npz", **arrays)
