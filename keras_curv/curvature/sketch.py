@@ -57,16 +57,18 @@ def sketch(network: Network, x: np.ndarray) -> Sketch:
 
 def _sketch(network: Network, x: np.ndarray) -> Sketch:
     affines = network.differentials[:-1]
-    pushed = np.random.default_rng(0).standard_normal((1, _DIRECTIONS, affines[0].fan_in))
+    directions = 1, _DIRECTIONS, affines[0].fan_in
+    pushed = np.random.default_rng(0).standard_normal(directions, np.float32)
     found = Sketch([], [], [])
     pre, _ = network.forward(tf.constant(x))
     for affine, activation, z in zip(affines, network.activations, pre, strict=True):
-        pushed = pushed @ affine.kernel
         found.pre.append(z.numpy())
         found.slope.append(activation.first(z).numpy())
-        norms = np.sqrt(np.mean(pushed**2, axis=1))
+        with np.errstate(all="ignore"):  # what float32 does not hold excludes nothing
+            pushed = pushed @ affine.kernel.astype(np.float32)
+            norms = np.sqrt(np.mean(pushed**2, axis=1, dtype=np.float64))
+            pushed = pushed * found.slope[-1][:, None].astype(np.float32)
         found.steepness.append(np.broadcast_to(norms, z.shape))
-        pushed = pushed * found.slope[-1][:, None]
     return found
 
 
