@@ -23,6 +23,8 @@ anchored bound for deeper networks is ours.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -69,6 +71,14 @@ class LocalCurvature:
     def in_range(self) -> bool:
         """Whether all norms are within 1e±30; beyond, squares may over- or underflow."""
         return all(1e-30 <= affine.norm <= 1e30 for affine in self.network.differentials)
+
+    @functools.cached_property
+    def _kernels(self) -> list[np.ndarray]:
+        """What vectors are multiplied by to find a guess: in float32, where that holds them."""
+        norms = [affine.norm for affine in self.network.differentials]
+        fits = all(1e-12 <= size <= 1e12 for size in (*norms, math.prod(norms)))
+        kernels = [self._first, *(affine.kernel for affine in self._hidden[1:])]
+        return [kernel.astype(np.float32 if fits else np.float64) for kernel in kernels]
 
     def anchor_size(self) -> int:
         """Upper bound on how many numbers the anchor of one input holds."""
@@ -125,7 +135,7 @@ class LocalCurvature:
             for (f, _, _), ends in zip(found, bends, strict=True)
         ]
         _, worst = lanczos.largest_eigenpairs(self._product(anchor, of, entrywise), shape)
-        squares = [part**2 for part in self._parts(anchor, of, worst)]
+        squares = [np.float64(part) ** 2 for part in self._parts(anchor, of, worst)]
         constant, diagonals = np.zeros(len(of)), []
         for index, lowest in enumerate(entrywise):
             if index < len(self._hidden) - 1:
@@ -175,25 +185,28 @@ class LocalCurvature:
         return largest_eigenvalue_bound(np.concatenate(parts, axis=1), -diagonal, guess=guess)
 
     def _parts(self, anchor: Anchor, of: np.ndarray, v: np.ndarray) -> list[np.ndarray]:
-        """Returns B_I(x0) v for each layer."""
-        found = [v @ self._first]
-        for index, affine in enumerate(self._hidden[1:]):
-            found.append((found[-1] * anchor.slope[index][of]) @ affine.kernel)
+        """Returns about B_I(x0) v for each layer."""
+        first, *rest = self._kernels
+        found = [v.astype(first.dtype) @ first]
+        for slope, kernel in zip(anchor.slope, rest, strict=False):
+            found.append((found[-1] * slope[of].astype(first.dtype)) @ kernel)
         return found
 
     def _product(
         self, anchor: Anchor, of: np.ndarray, diagonals: Sequence[np.ndarray]
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns v ↦ −Σ_I B_Iᵀ diag(d_I) B_I v."""
-        slopes = [slope[of] for slope in anchor.slope]
+        """Returns about v ↦ −Σ_I B_Iᵀ diag(d_I) B_I v."""
+        first, *rest = self._kernels
+        slopes = [slope[of].astype(first.dtype) for slope in anchor.slope]
+        diagonals = [diagonal.astype(first.dtype) for diagonal in diagonals]
 
         def product(v: np.ndarray) -> np.ndarray:
             parts = self._parts(anchor, of, v)
             back = parts[-1] * diagonals[-1]
-            for index in reversed(range(len(self._hidden) - 1)):
-                back = (back @ self._hidden[index + 1].kernel.T) * slopes[index]
+            for index in reversed(range(len(rest))):
+                back = (back @ rest[index].T) * slopes[index]
                 back += parts[index] * diagonals[index]
-            return -back @ self._first.T
+            return (-back @ first.T).astype(np.float64)
 
         return product
 
