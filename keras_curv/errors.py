@@ -30,6 +30,18 @@ class InputError(ValueError):
         super().__init__(visible)
 
 
+class UnwrittenError(InputError):
+    """A file of what a finished run came to could not be written.
+
+    Attributes:
+        summary: what the run would have returned.
+    """
+
+    def __init__(self, message: object, summary: dict):
+        super().__init__(message)
+        self.summary = summary
+
+
 _LONGEST = 12_000  # characters; a path can have 4,096, and be named twice
 
 

@@ -17,7 +17,7 @@ import pathlib
 import sys
 
 from keras_curv.cli.command import DATA_DIR, Command, at_terminal, fail, quiet_stderr
-from keras_curv.errors import InputError, require_fraction
+from keras_curv.errors import InputError, UnwrittenError, require_fraction
 
 DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
 
@@ -144,7 +144,7 @@ REQUESTS.define(
     "multi_string",
     "requests",
     None,
-    "Files of requests to certify instead of a data set: TFRecord files of PredictionLog, as TF Serving logs them, or warm-up files; a shell pattern; repeatable. If --saved_model is a base path, each request is certified for the version that served it.",
+    "Files of requests to certify instead of a data set: TFRecord files of PredictionLog, as TF Serving logs them, or warm-up files; a shell pattern. If --saved_model is a base path, each request is certified for the version that served it.",
 )
 REQUESTS.define(
     "string",
@@ -196,7 +196,7 @@ REPORT.define(
     "multi_float",
     "radius",
     None,
-    "Radius, l2, in input units, at which to report certified accuracy; repeatable.",
+    "Radius at which to report certified accuracy, in the model's input units or those of a threat; default: 0.1, 0.25, 0.5, 1.0 and 1.58.",
 )
 REPORT.define(
     "integer", "limit", None, "Number of examples to certify, the first ones; default: all."
@@ -239,7 +239,7 @@ OUTPUT.define(
     "multi_string",
     "beam_option",
     None,
-    "Option of the --runner, as Beam spells it but without dashes, as direct_num_workers=2; repeatable.",
+    "Option of the --runner, as Beam spells it but without dashes, as direct_num_workers=2.",
 )
 
 
@@ -259,7 +259,11 @@ def main() -> int:
         from keras_curv.reports.console import print_summary
         from keras_curv.reports.wording import describe
 
-    summary = certify_requests() if FLAGS.requests else certify_examples()
+    try:
+        summary = certify_requests() if FLAGS.requests else certify_examples()
+    except UnwrittenError as error:  # what was proved is worth a table all the same
+        print_summary(error.summary)
+        raise
     checks = summary["verdict"]["checks"] if summary["verdict"] else []
     passed = all(check["passed"] for check in checks)
     try:

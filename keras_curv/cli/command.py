@@ -79,8 +79,8 @@ class Command:
                 print(end="", flush=True)
             return status
         except flags.IllegalFlagValueError as error:
-            plainly = "not one number, which each --flag takes, given again for more"
-            what = str(error).replace("could not convert string to float", plainly)
+            plainly = "one number is needed, and for several the flag several times. Received:"
+            what = str(error).replace("could not convert string to float:", plainly)
             return fail(self.name, what)
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
             return fail(self.name, error)

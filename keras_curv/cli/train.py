@@ -218,7 +218,7 @@ CERTIFICATION.define(
     "multi_float",
     "reported",
     None,
-    "Radius, l2, at which to report certified accuracy; repeatable.",
+    "Radius at which to report certified accuracy; default: 0.1, 0.25, 0.5, 1.0 and 1.58.",
 )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, UnwrittenError
 from keras_curv.files import write_file, write_json, write_text
 from keras_curv.reports.console import progress_bar, working
 from keras_curv.reports.html import page
@@ -35,7 +35,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
 
     Raises:
         InputError: what cannot be used, before anything is written where that can be known; rows
-            already written stay.
+            already written stay. An `UnwrittenError` has the summary of a run that is done.
     """
     started = time.monotonic()
     options.require_files(inputs)
@@ -77,15 +77,18 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
     result = job.facts() | tally.summary() | job.settings
     result["verdict"] = verdict(result, **options.requirements)
     seconds = {"seconds": round(time.monotonic() - started, 3)}
-    if options.summary:
-        write_json(options.summary, result | (seconds if job.timed else {}))
-    if options.plot:
-        write_file(options.plot, lambda path: plot_curve(tally, result, str(path)))
-    if report and options.report:
-        with working("searching adversarial points for the report", visible=options.progress):
-            cases = job.cases(report.least_robust)
-        html = page.render(result, job.settings, report, cases, options.command)
-        write_text(options.report, html)
+    try:
+        if options.summary:
+            write_json(options.summary, result | (seconds if job.timed else {}))
+        if options.plot:
+            write_file(options.plot, lambda path: plot_curve(tally, result, str(path)))
+        if report and options.report:
+            with working("searching adversarial points for the report", visible=options.progress):
+                cases = job.cases(report.least_robust)
+            html = page.render(result, job.settings, report, cases, options.command)
+            write_text(options.report, html)
+    except InputError as error:
+        raise UnwrittenError(error, result | seconds) from error
     return result | seconds
 
 

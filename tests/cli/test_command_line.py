@@ -166,8 +166,8 @@ BAD = {
     "missing data": (lambda f: ("--dataset", "mnist", "--data_dir", f / "no"), "does not exist"),
     "zero radius": (lambda f: ("--radius", "0"), "positive number. Received: 0"),
     "not a number": (lambda f: ("--radius", "nan"), "positive number. Received: nan"),
-    "radii between commas": (lambda f: ("--radius", "0.1,0.2"), "not one number"),
-    "no radius": (lambda f: ("--radius=",), "not one number"),
+    "radii between commas": (lambda f: ("--radius", "0.1,0.2"), "one number is needed"),
+    "no radius": (lambda f: ("--radius=",), "one number is needed"),
     "unknown rivals": (lambda f: ("--rivals", "nearest"), "runner_up"),
     "unknown flag": (lambda f: ("--radiu", "1"), "radiu"),
     "stray argument": (lambda f: ("mnist",), "unexpected argument 'mnist'"),
@@ -237,6 +237,12 @@ def test_bad_input_is_one_line_and_exit_2(script, capfd, name, tmp_path):
     assert stdout == ""
     written = tmp_path / "rows.csv"
     assert not written.exists() or len(written.read_text().splitlines()) == 1  # the header
+
+
+def test_the_table_is_shown_even_if_a_file_cannot_be_written(script, capfd):
+    code, stdout, stderr = call(script, capfd, "--limit", "5", "--summary", "/dev/full")
+    assert code == 2 and "clean" in stdout
+    assert stderr.count("\n") == 1 and "cannot write /dev/full" in stderr
 
 
 @pytest.mark.parametrize("name", BAD_VOTES)
