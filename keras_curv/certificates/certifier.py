@@ -225,6 +225,7 @@ def certify(
     tolerance: float = 0.01,
     property: Property | str = ARGMAX,
     threat: Threat | Mapping[str, Any] = UNRESTRICTED,
+    decide: Sequence[float] | None = None,
     rivals: str = "all",
     signature: str = saved_model.DEFAULT_SIGNATURE,
     output_name: str | None = None,
@@ -253,6 +254,7 @@ def certify(
             "top_3", "harmful:3,5", "threshold:0.7" or "interval:0.1"; see `Property`.
         threat: what the attacker may do; radii are in its units, see `Threat`. Nothing is claimed
             of inputs that it leaves out.
+        decide: radii at which alone the answer matters, see `Certifier`; many times faster.
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
         signature: of a SavedModel.
@@ -282,6 +284,7 @@ def certify(
         tolerance=tolerance,
         property=property,
         threat=threat,
+        decide=decide,
     )
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
 

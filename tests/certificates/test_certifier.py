@@ -44,6 +44,13 @@ def test_batch_size_has_no_effect_on_what_is_proved(digits, method, tolerance):
         assert np.array_equal(parts.prediction, whole.prediction)
 
 
+def test_decisions_are_those_of_the_radii(digits):
+    model, x, y = digits
+    whole, decided = (keras_curv.certify(model, x[:40], y[:40], decide=d) for d in (None, [0.6]))
+    assert np.array_equal(decided.radius > 0.6, whole.radius > 0.6)
+    assert decided.gradient_evaluations.mean() < 0.7 * whole.gradient_evaluations.mean()
+
+
 def test_random_rivals_depend_on_seed_and_index_alone(digits):
     model, x, _ = digits
     first = keras_curv.certify(model, x[:20], rivals="random", seed=1)
