@@ -57,8 +57,8 @@ def sketch(network: Network, x: np.ndarray) -> Sketch:
 
 def _sketch(network: Network, x: np.ndarray) -> Sketch:
     affines = network.differentials[:-1]
-    directions = 1, _DIRECTIONS, affines[0].fan_in
-    pushed = np.random.default_rng(0).standard_normal(directions, np.float32)
+    directions = np.random.default_rng(0).standard_normal((1, _DIRECTIONS, affines[0].fan_in))
+    pushed = directions.astype(np.float32)
     found = Sketch([], [], [])
     pre, _ = network.forward(tf.constant(x))
     for affine, activation, z in zip(affines, network.activations, pre, strict=True):
