@@ -16,6 +16,7 @@ from keras_curv.certificates.proved_radius import charged_minorant
 from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchStep
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
+    Move,
     Reach,
     best_move,
     confined_minorant,
@@ -37,6 +38,8 @@ class ClippedSearch(RivalSearch):
     Args:
         network: f, behind the clip; as all others there.
     """
+
+    _mixture: Callable[..., Move] = staticmethod(mixture)
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         still = tf.zeros_like(batch.x0)
@@ -177,7 +180,7 @@ class ClippedSearch(RivalSearch):
         `S(λ) ≤ f(û) − κ·spread + (λ/2)·cost` for each way to mix moves to d, so that
         `r² = 2S/λ ≤ cost + 2 (f(û) − κ·spread)⁺/λ`; how it is mixed is chosen by λ.
         """
-        mixed = mixture(displacement, curvature, limits, multiplier)
+        mixed = self._mixture(displacement, curvature, limits, multiplier)
         remaining = tf.maximum(margin - curvature * mixed.spread, 0.0)
         return bracket(mixed.cost, remaining, curvature / limits.least_cost**2)
 
@@ -202,17 +205,11 @@ class BoxSearch(ClippedSearch):
 
         return moved
 
-    def _bracket(
-        self,
-        margin: tf.Tensor,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        limits: Reach,
-        multiplier: tf.Tensor,
-    ) -> tf.Tensor:
-        """As above; nothing is mixed where nothing has a price of entry."""
+    @staticmethod
+    def _mixture(displacement: tf.Tensor, *_: object) -> Move:
+        """Nothing is mixed where nothing has a price of entry."""
         cost = tf.reduce_sum(displacement * displacement, axis=-1)
-        return bracket(cost, tf.maximum(margin, 0.0), curvature)
+        return Move(displacement, cost, tf.zeros_like(cost))
 
 
 def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:
