@@ -79,7 +79,7 @@ class Command:
                 print(end="", flush=True)
             return status
         except flags.IllegalFlagValueError as error:
-            plainly = "one number is needed, and for several the flag several times. Received:"
+            plainly = "one number is needed each time it is given. Received:"
             what = str(error).replace("could not convert string to float:", plainly)
             return fail(self.name, what)
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
