@@ -102,6 +102,10 @@ class Iterate(NamedTuple):
     previous_residual: tf.Tensor
     steps: tf.Tensor
 
+    def rows(self, index: tf.Tensor) -> Iterate:
+        """Returns these rows."""
+        return Iterate(*(tf.gather(part, index) for part in self))
+
 
 # (margin, gradient, displacement, curvature) of the present evaluation → η, from 0 to 1/κ, `(n,)`
 Multiplier = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]

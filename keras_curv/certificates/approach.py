@@ -9,14 +9,16 @@ as a rule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.certificates.search_state import SearchStep
 
 _FINEST = 3e-5  # relative: what float32 can tell of two radii
 _SHARE = 0.8  # of the tolerance, so that float64 agrees
+_OUTWARD = 1.0 + 1e-6  # what float32 may take off a bracket
 
 
 class _Search(NamedTuple):
@@ -24,25 +26,27 @@ class _Search(NamedTuple):
 
     rows: tf.Tensor  # which go on, (m',)
     iterate: dual.Iterate  # m' rows
-    radius: tf.Tensor  # the largest so far, (m',)
-    upper: tf.Tensor  # the smallest bracket so far, (m',)
-    ended: tf.Tensor  # the last points, (m, dim)
+    best: tf.Tensor  # the largest radius so far, (m,)
+    point: tf.Tensor  # where that is, (m, dim)
+    bracket: tf.Tensor  # the smallest so far, (m,)
     used: tf.Tensor  # gradients, (m,)
 
 
 def approach(
-    step: Callable[[dual.Iterate, tf.Tensor], Any],
+    step: Callable[[dual.Iterate, tf.Tensor], SearchStep],
+    advance: Callable[[dual.Iterate, tf.Tensor, SearchStep], dual.Iterate],
     begun: dual.Iterate,
     origin: tf.Tensor,
     cells: tf.Tensor,
     enough: tf.Tensor,
     tolerance: float,
     max_steps: int,
-) -> tuple[dual.Iterate, tf.Tensor]:
+) -> tuple[dual.Iterate, tf.Tensor, tf.Tensor]:
     """Searches for one rival each, and stops where float64 is to go on.
 
     Args:
-        step: one gradient each of iterates and cells, a `SearchStep`; in float32, uncharged.
+        step: one gradient each of iterates and cells; in float32, uncharged.
+        advance: the iterates after.
         begun: where to start, m rows, float64.
         origin: x0 of each, `(m, dim)`, float64.
         cells: example and rival of each, `(m, 2)`.
@@ -53,11 +57,12 @@ def approach(
     Returns:
         Where to go on, m rows, float64: x0 and what was moved in float32, so that entries that are
         not moved, as those that are pinned, keep every digit; `begun` where float32 leaves the
-        numbers. And how many gradients were used, `(m,)`.
+        numbers. Brackets from above, which are a guess too. And how many gradients were used; both
+        `(m,)`.
     """
     single, whole = tf.float32, cells.dtype
     gap = 1.0 - max(_SHARE * tolerance, _FINEST)
-    count = tf.shape(cells)[0]
+    count, ceiling = tf.shape(cells)[0], tf.cast(enough, single)
     start = begun._replace(
         point=tf.cast(begun.point, single),
         previous_point=tf.cast(begun.previous_point, single),
@@ -65,16 +70,27 @@ def approach(
     )
 
     def turn(search: _Search) -> tuple[_Search]:
-        found = step(search.iterate, tf.gather(cells, search.rows))
-        index = tf.expand_dims(search.rows, 1)
-        ended = tf.tensor_scatter_nd_update(search.ended, index, search.iterate.point)
-        used = tf.tensor_scatter_nd_add(search.used, index, tf.ones_like(search.rows))
-        radius = tf.maximum(search.radius, found.radius)
-        upper = tf.minimum(search.upper, found.bracket)
-        going = (radius < gap * upper) & (found.following.steps <= max_steps)
-        rows, radius, upper = (tf.boolean_mask(p, going) for p in (search.rows, radius, upper))
-        rest = dual.Iterate(*(tf.boolean_mask(part, going) for part in found.following))
-        return (_Search(rows, rest, radius, upper, ended, used),)
+        rows, iterate = search.rows, search.iterate
+        now, index = tf.gather(cells, rows), tf.expand_dims(rows, 1)
+        found = step(iterate, now)
+        better = tf.where(found.radius > tf.gather(search.best, rows))[:, 0]
+        best = tf.tensor_scatter_nd_max(search.best, index, found.radius)
+        bracket = tf.tensor_scatter_nd_min(search.bracket, index, found.bracket)
+        upper = tf.minimum(tf.gather(bracket, rows), tf.gather(ceiling, rows))
+        going = (tf.gather(best, rows) < gap * upper) & (iterate.steps < max_steps)
+        on = tf.where(going & finite(found.gradient))[:, 0]
+        return (
+            _Search(
+                rows=tf.gather(rows, on),
+                iterate=advance(iterate.rows(on), tf.gather(now, on), found.rows(on)),
+                best=best,
+                point=tf.tensor_scatter_nd_update(
+                    search.point, tf.gather(index, better), tf.gather(iterate.point, better)
+                ),
+                bracket=bracket,
+                used=tf.tensor_scatter_nd_add(search.used, index, tf.ones_like(rows)),
+            ),
+        )
 
     (last,) = tf.while_loop(
         lambda search: tf.size(search.rows) > 0,
@@ -83,15 +99,20 @@ def approach(
             _Search(
                 rows=tf.range(count, dtype=whole),
                 iterate=start,
-                radius=tf.zeros([count], single),
-                upper=tf.cast(enough, single),
-                ended=start.point,
+                best=tf.zeros([count], single),
+                point=start.point,
+                bracket=tf.fill([count], tf.constant(float("inf"), single)),
                 used=tf.zeros([count], whole),
             ),
         ),
         parallel_iterations=1,
     )
-    moved = tf.cast(last.ended - tf.cast(origin, single), tf.float64)
-    arrived = tf.reduce_all(tf.math.is_finite(moved), axis=1, keepdims=True)
-    point = tf.where(arrived, origin + moved, begun.point)
-    return begun._replace(point=point, steps=tf.zeros_like(begun.steps)), last.used
+    moved = tf.cast(last.point - tf.cast(origin, single), tf.float64)
+    point = tf.where(finite(moved)[:, None], origin + moved, begun.point)
+    following = begun._replace(point=point, steps=tf.zeros_like(begun.steps))
+    return following, tf.cast(last.bracket, tf.float64) * _OUTWARD, last.used
+
+
+def finite(rows: tf.Tensor) -> tf.Tensor:
+    """Returns which rows have finite entries alone."""
+    return tf.reduce_all(tf.math.is_finite(rows), axis=1)

@@ -3,6 +3,9 @@
 It goes on behind the clip, from u0 = T(x0). A residual is the way from the best move
 (`threats/confined.py`) of the present gradient to the present point, and λ that at which the
 linear model of f is 0 at the best move: where there are no limits, `x − x0 + ηg` with λ = 1/η.
+
+A gradient is turned into a radius by the λ whose best move the present point is. It is read off
+the entries that move freely, without a search; at a solution it is the same λ.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.proved_radius import charged_minorant
-from keras_curv.certificates.rival_search import Batch, RivalSearch, SearchStep
+from keras_curv.certificates.rival_search import RivalSearch
+from keras_curv.certificates.search_state import Batch, SearchStep
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
     Move,
@@ -22,14 +26,16 @@ from keras_curv.threats.confined import (
     confined_minorant,
     mixture,
     plain_minorant,
+    present_multiplier,
 )
 
 _HALVINGS, _SECANTS = 3, 3  # for the order of λ's distance from the least one
 _ORDERS = (-3.0, 0.5)  # of that distance, relative to the λ of a plain search
+_SHARE = 0.05  # of the cost: where entries that move freely have less, they do not tell λ
+_LEAST = 1.0 + 1e-4  # above κ/b², where S is easily computed
+_NEWTON = 3  # steps to the λ of a box
 _INWARD = 1.0 - rounding.gamma(64)  # the root's own rounding
 _BEYOND = 2e-3  # of a move: how much farther an adversarial point is looked for
-
-_Moves = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class ClippedSearch(RivalSearch):
@@ -72,22 +78,35 @@ class ClippedSearch(RivalSearch):
             self._layers, evaluation, displacement, kappa[:, None], taken_off[:, None]
         )
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
-        multiplier, move = self._best(margin, gradient, displacement, kappa, limits)
         steepness = gradient + kappa[:, None] * displacement
+        multiplier = tf.maximum(
+            self._multiplier(margin, gradient, displacement, kappa, limits),
+            _LEAST * kappa / limits.least_cost**2,
+        )
         proved = confined_minorant(
             bound.intercept, steepness, kappa, limits, multiplier, slope_error
         )
-        following = _inside(dual.along(iterate, displacement - move), origin, limits)
         bracket = self._bracket(margin, displacement, kappa, limits, multiplier)
         radius = dual.certified_radius(proved) * _INWARD
-        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket, following)
+        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket)
+
+    def _advance(
+        self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor, found: SearchStep
+    ) -> dual.Iterate:
+        origin, limits = tf.gather(batch.x0, cells[:, 0]), self._limits(batch, cells[:, 0])
+        kappa, taken_off = (
+            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
+        )
+        margin, displacement = found.margin - taken_off, iterate.point - origin
+        move = self._move(margin, found.gradient, displacement, kappa, limits)
+        return _inside(dual.along(iterate, displacement - move), origin, limits)
 
     def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         cells = tf.stack([rows, current], axis=1)
         origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
         tables = batch.curvature, batch.at_start.margin - batch.taken_off, batch.at_start.gradient
         kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
-        _, move = self._best(margin, gradient, tf.zeros_like(origin), kappa, limits)
+        move = self._move(margin, gradient, tf.zeros_like(origin), kappa, limits)
         return _inside(dual.along(dual.start(origin), -move), origin, limits)
 
     def _crossing(
@@ -110,6 +129,37 @@ class ClippedSearch(RivalSearch):
         """Those of these rows."""
         return batch.room.rows(rows)
 
+    def _multiplier(
+        self,
+        margin: tf.Tensor,
+        gradient: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+    ) -> tf.Tensor:
+        """Returns λ to prove with, `(m,)`: that of the moves as they are, or else of `_best`."""
+        present, free = present_multiplier(gradient, displacement, limits)
+        lacking = tf.where(free < _SHARE * limits.price(displacement))[:, 0]
+
+        def searched() -> tf.Tensor:
+            here = tf.gather(margin, lacking), tf.gather(gradient, lacking)
+            bend = tf.gather(displacement, lacking), tf.gather(curvature, lacking)
+            found, _ = self._best(*here, *bend, limits.rows(lacking))
+            return tf.tensor_scatter_nd_update(present, lacking[:, None], found)
+
+        return tf.cond(tf.size(lacking) > 0, searched, lambda: present)
+
+    def _move(
+        self,
+        margin: tf.Tensor,
+        gradient: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+    ) -> tf.Tensor:
+        """Returns the best move as the linear model of f has it, `(m, dim)`."""
+        return self._best(margin, gradient, displacement, curvature, limits)[1]
+
     def _best(
         self,
         margin: tf.Tensor,
@@ -125,17 +175,17 @@ class ClippedSearch(RivalSearch):
         single = tf.cast(gradient, tf.float32), tf.cast(curvature, tf.float32)
         reach = Reach(*(tf.cast(part, tf.float32) for part in limits))
         # The linear model of f at a move e is `model + g·e`; where curvature takes its share, less.
-        model = tf.cast(margin - tf.reduce_sum(gradient * displacement, axis=-1), tf.float32)
+        model = tf.cast(margin - _dot(gradient, displacement), tf.float32)
         wanted = tf.maximum(model, 1e-30)
         floor = single[1] / reach.least_cost**2
         slope = tf.reduce_sum((single[0] / reach.cost) ** 2, axis=-1)
         scale = tf.maximum(tf.maximum(floor, slope / wanted), 1e-30)
         scale = tf.minimum(scale, 1e30)
-        moved = self._moves(*single, reach)
 
         def reached(order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            move, gain = moved(floor + scale * 10.0**order)
-            return move, tf.math.log(tf.maximum(gain, 1e-30) / wanted)
+            move = best_move(*single, reach, floor + scale * 10.0**order)
+            gain = single[1] * move.spread - _dot(single[0], move.displacement)
+            return move.displacement, tf.math.log(tf.maximum(gain, 1e-30) / wanted)
 
         def between(at_left: tf.Tensor, at_right: tf.Tensor, inside: float) -> tf.Tensor:
             root = at_left / tf.maximum(at_left - at_right, 1e-30)
@@ -156,16 +206,6 @@ class ClippedSearch(RivalSearch):
         (before, _), (after, _) = reached(left), reached(right)
         move = before + tf.expand_dims(part, 1) * (after - before)
         return tf.cast(multiplier, gradient.dtype), tf.cast(move, gradient.dtype)
-
-    def _moves(self, gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach) -> _Moves:
-        """Returns λ ↦ the best move and by how much the linear model of f falls on it."""
-
-        def moved(multiplier: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            move = best_move(gradient, curvature, reach, multiplier)
-            gain = curvature * move.spread - tf.reduce_sum(gradient * move.displacement, axis=-1)
-            return move.displacement, gain
-
-        return moved
 
     def _bracket(
         self,
@@ -196,20 +236,47 @@ class BoxSearch(ClippedSearch):
         none = tf.zeros((1, 1), up.dtype)
         return Reach(up, down, none, none, batch.room.cost)
 
-    def _moves(self, gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach) -> _Moves:
-        size, limit = tf.abs(gradient), tf.where(gradient < 0.0, reach.up, reach.down)
+    def _multiplier(
+        self,
+        margin: tf.Tensor,
+        gradient: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+    ) -> tf.Tensor:
+        return present_multiplier(gradient, displacement, limits)[0]
 
-        def moved(multiplier: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            move = tf.minimum(size * tf.math.reciprocal(multiplier)[:, None], limit)
-            return -tf.sign(gradient) * move, tf.reduce_sum(size * move, axis=-1)
-
-        return moved
+    def _move(
+        self,
+        margin: tf.Tensor,
+        gradient: tf.Tensor,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        limits: Reach,
+    ) -> tf.Tensor:
+        """See `ClippedSearch`: `−g/λ` falls by what is concave in 1/λ, and Newton stays below."""
+        wanted = tf.cast(margin - _dot(gradient, displacement), tf.float32)
+        limit = tf.cast(tf.where(gradient < 0.0, limits.up, limits.down), tf.float32)
+        size, most = tf.cast(tf.abs(gradient), tf.float32), 1.0 / tf.cast(curvature, tf.float32)
+        square = tf.where(limit > 0.0, size * size, 0.0)
+        eta, remaining, free = tf.zeros_like(wanted), tf.nn.relu(wanted), square
+        for _ in range(_NEWTON):
+            step = tf.math.divide_no_nan(remaining, tf.reduce_sum(free, axis=-1))
+            eta = tf.minimum(eta + step, most)
+            far = size * eta[:, None]
+            move, free = tf.minimum(far, limit), tf.where(far < limit, square, 0.0)
+            remaining = tf.nn.relu(wanted - _dot(size, move))
+        return -tf.sign(gradient) * tf.cast(move, gradient.dtype)
 
     @staticmethod
     def _mixture(displacement: tf.Tensor, *_: object) -> Move:
         """Nothing is mixed where nothing has a price of entry."""
-        cost = tf.reduce_sum(displacement * displacement, axis=-1)
+        cost = _dot(displacement, displacement)
         return Move(displacement, cost, tf.zeros_like(cost))
+
+
+def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(a * b, axis=-1)
 
 
 def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:

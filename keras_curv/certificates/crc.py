@@ -25,7 +25,8 @@ from keras_curv.certificates.method import (
     no_error,
 )
 from keras_curv.certificates.proved_radius import proved_radius
-from keras_curv.certificates.rival_search import SEARCHED, Found, RivalSearch
+from keras_curv.certificates.rival_search import RivalSearch
+from keras_curv.certificates.search_state import SEARCHED, Found
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
 from keras_curv.network.activations import require_smooth

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_curv.certificates.clipped_search import ClippedSearch
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
-from keras_curv.certificates.rival_search import LIMITED
+from keras_curv.certificates.search_state import LIMITED
 from keras_curv.errors import InputError
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network

@@ -20,7 +20,7 @@ from keras_curv import dual
 from keras_curv.certificates.clipped_search import BoxSearch, bracket
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.method import PairCertificates, ServedError, no_error
-from keras_curv.certificates.rival_search import LIMITED
+from keras_curv.certificates.search_state import LIMITED
 from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
 from keras_curv.numerics.rounding import margin_error

@@ -11,104 +11,20 @@ makes the result smaller and never wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.approach import approach
+from keras_curv.certificates.approach import approach, finite
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.proved_radius import proved_radius
-from keras_curv.network.network import Evaluation, Network
-from keras_curv.network.shared_graph import CLASS, EACH, ROWS
+from keras_curv.certificates.search_state import Batch, Found, SearchState, SearchStep
+from keras_curv.network.network import Network
 from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
 _DECIDED_GAP = 1e-5
-
-
-class Batch(NamedTuple):
-    """What a batch is searched with; n examples, each against as many rivals."""
-
-    x0: tf.Tensor  # (n, dim)
-    label: tf.Tensor  # (n,)
-    rivals: tf.Tensor  # (n, rivals)
-    curvature: tf.Tensor  # κ, (n, rivals)
-    taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
-    reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
-    at_start: Evaluation  # at x0, against all rivals
-    limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
-
-    @property
-    def room(self) -> Reach:
-        """The limits, of a batch that has them."""
-        assert self.limits is not None
-        return self.limits
-
-    def in_float32(self) -> Batch:
-        """Returns a batch to search without proving anything; what is known at x0 is as it was."""
-        x0, curvature, taken_off = (
-            tf.cast(part, tf.float32) for part in (self.x0, self.curvature, self.taken_off)
-        )
-        limits = self.limits and Reach(*(tf.cast(part, tf.float32) for part in self.limits))
-        return self._replace(x0=x0, curvature=curvature, taken_off=taken_off, limits=limits)
-
-
-class SearchStep(NamedTuple):
-    """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.
-
-    Attributes:
-        margin, gradient: at the iterate; the gradient is `(m, dim)`.
-        radius: that the gradient proves.
-        bracket: from above.
-        following: the iterate after.
-    """
-
-    margin: tf.Tensor
-    gradient: tf.Tensor
-    radius: tf.Tensor
-    bracket: tf.Tensor
-    following: dual.Iterate
-
-
-class SearchState(NamedTuple):
-    """How far the search has come."""
-
-    radius: tf.Tensor  # proved, (n, rivals)
-    upper: tf.Tensor  # bracket from above, (n, rivals)
-    closed: tf.Tensor  # whether a rival needs no more, (n, rivals)
-    distance: tf.Tensor  # of an adversarial point found, else inf, (n, rivals)
-    evaluations: tf.Tensor  # gradients, (n,)
-    rows: tf.Tensor  # the examples that are still searched, (m,)
-    current: tf.Tensor  # their rivals that are, (m,)
-    iterate: dual.Iterate  # of these searches, rows m
-    nearest: tf.Tensor  # smallest bracket of the rivals that are closed, else inf, (n,)
-    column: tf.Tensor  # its rival, (n,)
-    point: tf.Tensor  # its last point, (n, dim)
-    left: tf.Tensor  # the margin there, (n,)
-
-
-class Found(NamedTuple):
-    """What a search comes to.
-
-    Attributes:
-        radius: proved, `(n, rivals)`.
-        distance: of adversarial points that were found, else inf, `(n, rivals)`.
-        evaluations: gradients used, `(n,)`.
-        sighting: tensors of a `Sighting`, in its order.
-    """
-
-    radius: tf.Tensor
-    distance: tf.Tensor
-    evaluations: tf.Tensor
-    sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
-
-
-_RIVALS = tf.TensorSpec((None, None), tf.int32)
-# What a search is called with: x0, label, rivals, curvature, taken_off, reach; and limits.
-SEARCHED = (ROWS, CLASS, _RIVALS, ROWS, ROWS, EACH)
-LIMITED = (*SEARCHED, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
 
 
 class RivalSearch:
@@ -181,7 +97,8 @@ class RivalSearch:
         column = tf.argmin(known, axis=1, output_type=tf.int32)
         rows = tf.cast(tf.where(~tf.reduce_all(closed, axis=1))[:, 0], tf.int32)
         current = _weakest(tf.gather(radius, rows), tf.gather(closed, rows))
-        iterate, gradients = self._approach(batch, rows, current, tf.gather(upper, rows))
+        iterate, bracket, gradients = self._approach(batch, rows, current, tf.gather(upper, rows))
+        upper = tf.tensor_scatter_nd_min(upper, tf.stack([rows, current], axis=1), bracket)
         return SearchState(
             radius=radius,
             upper=upper,
@@ -201,19 +118,21 @@ class RivalSearch:
 
     def _approach(
         self, batch: Batch, rows: tf.Tensor, current: tf.Tensor, upper: tf.Tensor
-    ) -> tuple[dual.Iterate, tf.Tensor]:
-        """Returns iterates of the first searches, near to where they end, and the gradients in
-        float32 that it took, `(m,)`."""
+    ) -> tuple[dual.Iterate, tf.Tensor, tf.Tensor]:
+        """Returns iterates of the first searches, near to where they end, brackets from above and
+        the gradients in float32 that it took, both `(m,)`."""
         begun = self._begin(batch, rows, current)
+        cells = tf.stack([rows, current], axis=1)
         if self._decide:  # a gradient or two decide
-            return begun, tf.zeros_like(rows)
+            return begun, tf.gather(upper, current, batch_dims=1), tf.zeros_like(rows)
         own = tf.one_hot(current, tf.shape(upper)[1], np.inf, 0.0, dtype=tf.float64)
         quick = batch.in_float32()
         return approach(
             lambda iterate, cells: self._step(quick, iterate, cells),
+            lambda iterate, cells, found: self._advance(quick, iterate, cells, found),
             begun,
             tf.gather(batch.x0, rows),
-            tf.stack([rows, current], axis=1),
+            cells,
             tf.reduce_min(upper + own, axis=1),
             self._tolerance,
             self._max_steps,
@@ -229,9 +148,9 @@ class RivalSearch:
 
     def _turn(self, batch: Batch, state: SearchState) -> SearchState:
         """One gradient for every example that is still open; the others take no part."""
-        rows, index = state.rows, tf.expand_dims(state.rows, 1)
+        rows, index, iterate = state.rows, tf.expand_dims(state.rows, 1), state.iterate
         cells = tf.stack([rows, state.current], axis=1)
-        step = self._step(batch, state.iterate, cells)
+        step = self._step(batch, iterate, cells)
         upper = tf.tensor_scatter_nd_min(state.upper, cells, step.bracket)
         radius = tf.tensor_scatter_nd_max(state.radius, cells, step.radius)
 
@@ -240,8 +159,7 @@ class RivalSearch:
         known = tuple(tf.gather(part, rows) for part in (radius, upper, batch.reach))
         goal, decided = self._goal(*known[1:]), self._decided(*known)
         finished = tf.gather_nd(radius, cells) >= tf.gather(goal, cells[:, 1], batch_dims=1)
-        following = step.following
-        finished |= (following.steps > self._max_steps) | _not_finite(following.point)
+        finished |= (iterate.steps >= self._max_steps) | ~finite(step.gradient)
         finished |= tf.gather(decided, cells[:, 1], batch_dims=1)
         here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
         closing = tf.where(here, tf.expand_dims(finished, 1), decided | (known[0] >= goal))
@@ -252,37 +170,31 @@ class RivalSearch:
             closed=tf.tensor_scatter_nd_update(state.closed, index, closed),
             evaluations=tf.tensor_scatter_nd_add(state.evaluations, index, tf.ones_like(rows)),
         )
-        which = tf.where(finished)[:, 0]
-        last = tf.gather(following.previous_point, which)
-        margin, gradient = tf.gather(step.margin, which), tf.gather(step.gradient, which)
-        ended = self._end(batch, moved, tf.gather(cells, which), last, margin, gradient)
-        return self._next(batch, ended, following, closed, finished)
+        ended = self._end(batch, moved, cells, step, tf.where(finished)[:, 0])
+        return self._next(batch, ended, step, closed, finished)
 
     def _next(
         self,
         batch: Batch,
         state: SearchState,
-        following: dual.Iterate,
+        step: SearchStep,
         closed: tf.Tensor,
         finished: tf.Tensor,
     ) -> SearchState:
-        """Leaves out the examples all of whose rivals are closed, and begins with the next rival
-        of those whose own is finished; the others go on from the iterates that follow."""
-        left = ~tf.reduce_all(closed, axis=1)
-        closed, finished, rows, current = (
-            tf.boolean_mask(part, left) for part in (closed, finished, state.rows, state.current)
-        )
-        iterate = dual.Iterate(*(tf.boolean_mask(part, left) for part in following))
-        which = tf.cast(tf.where(finished)[:, 0], tf.int32)
-        place, begun = tf.expand_dims(which, 1), tf.gather(rows, which)
-        radius = tf.gather(state.radius, begun)
-        rival = _weakest(radius, tf.gather(closed, which))
-        parts = zip(iterate, self._begin(batch, begun, rival), strict=True)
-        update = tf.tensor_scatter_nd_update
+        """Goes on with the rivals that are not finished, and begins with the next rival of those
+        whose own is; leaves out the examples all of whose rivals are closed."""
+        going = tf.where(~finished)[:, 0]
+        others = tf.where(finished & ~tf.reduce_all(closed, axis=1))[:, 0]
+        rows, begun = tf.gather(state.rows, going), tf.gather(state.rows, others)
+        rival = tf.gather(state.current, going)
+        other = _weakest(tf.gather(state.radius, begun), tf.gather(closed, others))
+        cells = tf.stack([rows, rival], axis=1)
+        following = self._advance(batch, state.iterate.rows(going), cells, step.rows(going))
+        parts = zip(following, self._begin(batch, begun, other), strict=True)
         return state._replace(
-            rows=rows,
-            current=update(current, place, rival),
-            iterate=dual.Iterate(*(update(old, place, new) for old, new in parts)),
+            rows=tf.concat([rows, begun], axis=0),
+            current=tf.concat([rival, other], axis=0),
+            iterate=dual.Iterate(*(tf.concat(pair, axis=0) for pair in parts)),
         )
 
     def _end(
@@ -290,20 +202,20 @@ class RivalSearch:
         batch: Batch,
         state: SearchState,
         cells: tf.Tensor,
-        point: tf.Tensor,
-        margin: tf.Tensor,
-        gradient: tf.Tensor,
+        step: SearchStep,
+        which: tf.Tensor,
     ) -> SearchState:
-        """Takes down where the searches of these cells have ended, at these points."""
-        ended = cells[:, :1]
+        """Takes down where these searches have ended."""
+        cells, point = tf.gather(cells, which), tf.gather(state.iterate.point, which)
+        margin, gradient = tf.gather(step.margin, which), tf.gather(step.gradient, which)
+        ended, reached = cells[:, :1], tf.gather_nd(state.upper, cells)
         # Where primal = dual, the radius has come to its bracket.
         gap = 1.0 - 2.0 * max(self._tolerance, PRIMAL_EQUALS_DUAL)
-        near = gap * tf.gather_nd(state.upper, cells) <= tf.gather_nd(state.radius, cells)
+        near = gap * reached <= tf.gather_nd(state.radius, cells)
         close, from_here, steepest = (
             tf.boolean_mask(part, near) for part in (cells, point, gradient)
         )
         witness = self._crossing(batch, close, from_here, steepest, state.radius)
-        reached = tf.gather_nd(state.upper, cells)
         kept = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
         place = tf.gather(ended, kept)
         update = tf.tensor_scatter_nd_update
@@ -316,7 +228,7 @@ class RivalSearch:
         )
 
     def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
-        """What the gradients of these cells' searches say, and the iterates after."""
+        """What the gradients of these cells' searches say."""
         rows = cells[:, 0]
         origin = tf.gather(batch.x0, rows)
         kappa, taken_off = (
@@ -328,9 +240,19 @@ class RivalSearch:
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
         columns = tf.expand_dims(kappa, 1), tf.expand_dims(taken_off, 1)
         radius = tf.squeeze(proved_radius(self._layers, evaluation, displacement, *columns), 1)
-        step = dual.advance(dual.certificate_multiplier, origin, kappa, iterate, margin, gradient)
         bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
-        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket, step)
+        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket)
+
+    def _advance(
+        self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor, found: SearchStep
+    ) -> dual.Iterate:
+        """The iterates after these."""
+        kappa, taken_off = (
+            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
+        )
+        origin, margin = tf.gather(batch.x0, cells[:, 0]), found.margin - taken_off
+        multiplier = dual.certificate_multiplier
+        return dual.advance(multiplier, origin, kappa, iterate, margin, found.gradient)
 
     def _crossing(
         self,
@@ -394,7 +316,3 @@ def _weakest(radius: tf.Tensor, closed: tf.Tensor) -> tf.Tensor:
     return tf.argmin(
         tf.where(closed, tf.constant(np.inf, radius.dtype), radius), axis=1, output_type=tf.int32
     )
-
-
-def _not_finite(point: tf.Tensor) -> tf.Tensor:
-    return ~tf.reduce_all(tf.math.is_finite(point), axis=1)

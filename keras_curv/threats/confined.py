@@ -59,6 +59,8 @@ class Reach(NamedTuple):
         """Returns lim and dead of the sign of `direction`, `(n, dim)`."""
         upward = direction > 0.0
         limit = tf.where(upward, self.up, self.down)
+        if self.dead_up.shape[0] == 1:  # of all entries, as a rule none
+            return limit, tf.minimum(self.dead_up, self.dead_down)
         return limit, tf.where(upward, self.dead_up, self.dead_down)
 
     def price(self, displacement: tf.Tensor) -> tf.Tensor:
@@ -114,13 +116,12 @@ def confined_minorant(
     limit = tf.where(either, tf.maximum(reach.up, reach.down), limit) * (1.0 + 4.0 * unit)
     dead = tf.where(either, tf.minimum(reach.dead_up, reach.dead_down), dead)
     barrier = lam * reach.cost * dead
-    w = size - barrier + 8.0 * unit * (size + barrier)
-    far = q * limit * (1.0 + 8.0 * unit)
-    at_limit = (q <= 0.0) | (w > far)
-    ends = limit * (w - 0.5 * q * limit) + 8.0 * unit * limit * (tf.abs(w) + tf.abs(q) * limit)
+    w = size * (1.0 + 8.0 * unit) - barrier * (1.0 - 8.0 * unit)
+    bend = q * limit
+    at_limit = (q <= 0.0) | (w > bend * (1.0 + 8.0 * unit))
+    ends = limit * (w - 0.5 * bend + 8.0 * unit * (tf.abs(w) + tf.abs(bend)))
     ends = tf.where(limit > 0.0, ends, 0.0)
-    inside = tf.maximum(w, 0.0)
-    inside = inside * inside / tf.where(q > 0.0, q, 1.0) * (0.5 + 8.0 * unit)
+    inside = tf.square(tf.maximum(w, 0.0)) * ((0.5 + 8.0 * unit) / tf.where(q > 0.0, q, 1.0))
     entry = 0.5 * lam * dead * dead * (1.0 - 8.0 * unit)
     # One that is not a number, ∞ · 0, proves nothing.
     gained = tf.where(at_limit, ends, inside) - entry
@@ -151,6 +152,22 @@ def plain_minorant(
     grown = 1.0 + (_entries(steepness) + 16.0) * unit
     slope = (dual.norm(free) + slope_error / reach.least_cost) * grown
     return dual.Minorant(intercept, slope, curvature / reach.least_cost**2 * grown)
+
+
+def present_multiplier(
+    gradient: tf.Tensor, displacement: tf.Tensor, reach: Reach
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the λ at which these moves are the best ones, as entries say that move freely, and
+    what the moves of those cost; both `(n,)`.
+
+    Where an entry moves, has no price of entry and has come to no limit, `|g| = λ b² |e|`.
+    """
+    limit, dead = reach.along(displacement)
+    size = tf.abs(displacement)
+    free = tf.where((size < 0.999 * limit) & (dead == 0.0), size, 0.0)
+    pull = tf.reduce_sum(tf.abs(gradient) * free, axis=-1)
+    cost = tf.reduce_sum(tf.square(reach.cost * free), axis=-1)
+    return tf.math.divide_no_nan(pull, cost), cost
 
 
 class Move(NamedTuple):

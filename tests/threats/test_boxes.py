@@ -9,14 +9,9 @@ from keras_curv import Property, Threat, certify
 from keras_curv.attacks.closest import closest_points
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.best_of import choose_method
-from keras_curv.certificates.clipped_search import ClippedSearch
+from keras_curv.certificates.clipped_search import BoxSearch, ClippedSearch
 from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_confined import (
-    _STEPS,
-    _TOLERANCE,
-    ConfinedCurvatureCertificate,
-    PlainCeiling,
-)
+from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate, PlainCeiling
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.threats.box import least_linear
 from keras_curv.threats.confined import Reach
@@ -126,16 +121,37 @@ def test_a_box_that_says_nothing_is_searched_without_one(rng, random_network):
 
 
 def test_a_box_is_searched_like_limits_without_dead_zones(rng, random_network):
+    """By other ways to the same λ, and so to the same solution."""
     network = float32_network(rng, random_network, (5, 9, 3), "softplus", steepness=3.0)
     certificate = ConfinedCurvatureCertificate(UNIT_BOX.network(network, 5))
     x = drawn_inside(rng, 40, 5)
     label = network.logits(tf.constant(x)).numpy().argmax(axis=1)
     rivals = np.array([[c for c in range(3) if c != one] for one in label])
-    box = certificate.certify_pairs(x, label, rivals)
-    settings = _TOLERANCE, _STEPS, ()
-    certificate._limited = ClippedSearch(certificate.network, *settings)
-    clip = certificate.certify_pairs(x, label, rivals)
-    np.testing.assert_allclose(box.radius, clip.radius, rtol=1e-6)
+    least = []
+    for search in (BoxSearch, ClippedSearch):
+        certificate._limited = search(certificate.network, 1e-6, 60)
+        least.append(certificate.certify_pairs(x, label, rivals).radius.min(axis=1))
+    np.testing.assert_allclose(*least, rtol=1e-3)
+
+
+@pytest.mark.parametrize("search", [BoxSearch, ClippedSearch])
+def test_the_best_move_in_a_box_comes_to_the_boundary_of_the_linear_model(search, rng):
+    """Of several examples, of which one has no room to get there."""
+    gradient, room = rng.standard_normal((2, 30, 40)) * [[[1.0]], [[0.2]]]
+    limits = np.abs(room)
+    limits[0] *= 1e-3
+    none, one = tf.zeros((1, 1), tf.float64), tf.ones(1, tf.float64)
+    reach = Reach(tf.constant(limits), tf.constant(limits), none, none, one)
+    margin = np.full(30, 1.5)
+    given = (tf.constant(part) for part in (margin, gradient, 0.0 * gradient, margin * 1e-3))
+    move = search.__new__(search)._move(*given, reach).numpy()
+    fallen = margin + (gradient * move).sum(axis=1)
+    assert fallen[0] > 1.0
+    np.testing.assert_allclose(fallen[1:], 0.0, atol=0.02)
+    inner = np.abs(move) < 0.999 * limits  # these have one factor, `−e = ηg`
+    factor = np.where(inner, -move / gradient, np.nan)
+    assert np.all(np.nanmax(factor, axis=1)[1:] < 1.001 * np.nanmin(factor, axis=1)[1:])
+    assert np.all(np.abs(move) <= limits * (1.0 + 1e-6))
 
 
 def test_a_wide_box_is_none(rng, random_network):

@@ -11,6 +11,7 @@ from keras_curv.threats.confined import (
     best_move,
     confined_minorant,
     plain_minorant,
+    present_multiplier,
 )
 
 GRID = 61
@@ -147,6 +148,19 @@ def test_the_best_move_minimises_the_convex_envelope(seed):
             at = float(move.displacement[row, i])
             assert -down <= at <= up
             assert np.interp(at, e, value) <= value.min() + 1e-5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_free_entries_of_a_best_move_tell_its_multiplier(seed):
+    _, gradient, kappa, reach = _case(seed, count=200)
+    multiplier = 1.5 * kappa / reach.least_cost**2 + 0.3
+    displacement = best_move(gradient, kappa, reach, multiplier).displacement
+    found, cost = (part.numpy() for part in present_multiplier(gradient, displacement, reach))
+    tells = cost > 0.0
+    assert 20 < tells.sum() < 150
+    np.testing.assert_allclose(found[tells], multiplier[tells], rtol=1e-9)
+    assert np.all(found[~tells] == 0.0)
+    assert np.all(cost <= reach.price(displacement) * (1.0 + 1e-12))
 
 
 def _convex_hull(e, value):
