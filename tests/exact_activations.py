@@ -33,6 +33,7 @@ USUAL = {
     "sigmoid": lambda z: 1 / (1 + mpmath.exp(-z)),
     "tanh": mpmath.tanh,
     "relu": lambda z: max(z, mpmath.mpf(0)),
+    "exponential": mpmath.exp,
     "elu": lambda z: z if z > 0 else mpmath.expm1(z),
     "softsign": lambda z: z / (1 + abs(z)),
     "silu": lambda z: z / (1 + mpmath.exp(-z)),

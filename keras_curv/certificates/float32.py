@@ -49,7 +49,7 @@ from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.curvature.region import around
 from keras_curv.errors import InputError
-from keras_curv.network.activations import Activation
+from keras_curv.network.activations import Activation, require_lipschitz
 from keras_curv.network.network import Network
 from keras_curv.network.unitwise import IDENTITY, UnitWise
 from keras_curv.numerics.rounding import (
@@ -91,7 +91,7 @@ class Float32Error(ServedError):
         head: what the served output applies to the logits; see `graph.HEADS`.
 
     Raises:
-        InputError: the head cannot be answered for.
+        InputError: the head cannot be answered for, or an activation has an unbounded slope.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -117,6 +117,7 @@ class Float32Error(ServedError):
                 "a constant of the model may overflow in float32, and then the guarantee float32 "
                 "does not hold; use the guarantee real"
             )
+        require_lipschitz(network.activations)  # what is off would be magnified without bound
         self.network, self._head = network, lost
         plain = not any(np.any(sigma.served_floor) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED

@@ -35,7 +35,7 @@ from keras_curv.curvature.liplt import (
     rows_weighted,
     telescoped,
 )
-from keras_curv.errors import InputError
+from keras_curv.network.activations import require_lipschitz
 from keras_curv.network.network import Network
 from keras_curv.network.unitwise import UnitWise
 from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_error, norm_bound, up
@@ -56,7 +56,7 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
         array([[0.      , 1.414214],
                [1.414214, 0.      ]])
     """
-    _require_rules(network)
+    require_lipschitz(network.activations)
     with np.errstate(over="ignore", invalid="ignore"):
         before = pre_activation_lipschitz(network)
         bounds = telescoped(network.activations, _pair_norms(network), before)
@@ -162,11 +162,3 @@ class LipschitzCertificate(Method):
         """See `Method`: f/L, of which charges only take off."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return sighting.start / self._lipschitz[label, rival] * (1.0 + 1e-9)
-
-
-def _require_rules(network: Network) -> None:
-    for activation in network.activations:
-        if not np.all(np.isfinite(activation.slope)):
-            raise InputError(
-                f"activation {activation.name!r} has an unbounded slope, so no Lipschitz bound"
-            )

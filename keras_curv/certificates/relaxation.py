@@ -62,7 +62,7 @@ class Relaxation(NamedTuple):
 def require_relaxation(activation: Activation) -> None:
     """InputError, naming the activation, if there is no rule for it."""
     for each, _ in activation.groups:
-        if not (each.hinge or each.smooth or each.kinks):
+        if not (each.hinge or each.smooth or each.piece_range):
             raise InputError(
                 f"no linear bounds for activation {each.name!r}: they need relu, or an "
                 "activation with a bounded second derivative but for kinks that are known"

@@ -33,7 +33,7 @@ class Activation:
         second: σ″.
         first_range: `(min, max)` of σ′ on ℝ (infimum and supremum), rounded outward.
         second_range: the same for σ″; contains 0, as σ″ of a function with bounded slope must.
-            An end is infinite where σ′ jumps.
+            An end is infinite where σ′ jumps, or σ″ grows without bound.
         first_extrema: points at which σ′ has its interior extrema.
         second_extrema: points at which σ″ has its interior extrema.
         value_floor: σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 but
@@ -163,8 +163,10 @@ def _range_on(
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
     points = np.stack([low, high, *(np.clip(point, low, high) for point in extrema)])
     values = function(tf.constant(points, tf.float64)).numpy()
-    slack = _OUTWARD * max(abs(end) for end in whole)
-    return (
-        np.maximum(values.min(axis=0) - slack, whole[0]),
-        np.minimum(values.max(axis=0) + slack, whole[1]),
-    )
+    low, high = values.min(axis=0), values.max(axis=0)
+    size = max(abs(end) for end in whole)
+    if np.isfinite(size):
+        low, high = low - _OUTWARD * size, high + _OUTWARD * size
+    else:  # there is no supremum to be relative to
+        low, high = low - _OUTWARD * np.abs(low), high + _OUTWARD * np.abs(high)
+    return np.maximum(low, whole[0]), np.minimum(high, whole[1])

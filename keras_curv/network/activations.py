@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
@@ -242,6 +243,19 @@ _RELU = Activation(
     hinge=True,
 )
 
+_EXPONENTIAL = Activation(  # neither Lipschitz nor of bounded curvature: for linear bounds
+    name="exponential",
+    value=tf.exp,
+    first=tf.exp,
+    second=tf.exp,
+    first_range=(0.0, math.inf),
+    second_range=(0.0, math.inf),
+    piece_range=(0.0, math.inf),
+    first_extrema=(),
+    second_extrema=(),
+    served_floor=0.0,
+)
+
 _TABLE = (
     _SOFTPLUS,
     _SIGMOID,
@@ -258,6 +272,7 @@ _TABLE = (
     _SQUAREPLUS,
     _SPARSE_PLUS,
     _RELU,
+    _EXPONENTIAL,
     *PIECEWISE,
 )
 ACTIVATIONS = {entry.name: entry for entry in _TABLE}
@@ -293,8 +308,23 @@ def require_smooth(activations: Iterable[Activation]) -> None:
     """
     for activation in (each for layer in activations for each, _ in layer.groups):
         if not activation.smooth:
+            steep = not np.all(np.isfinite(activation.slope))
+            why = "bends without bound" if steep else "is not differentiable"
+            others = "method crown needs" if steep else "methods crown and lipschitz need"
             raise InputError(
-                f"activation {activation.name!r} is not differentiable, so it has no curvature "
-                f"bound; the methods crown and lipschitz need none, and these activations have "
-                f"one: {', '.join(SMOOTH)}"
+                f"activation {activation.name!r} {why}, so it has no curvature bound; the {others} "
+                f"none, and these activations have one: {', '.join(SMOOTH)}"
+            )
+
+
+def require_lipschitz(activations: Iterable[Activation]) -> None:
+    """Refuses an activation that has no Lipschitz bound.
+
+    Raises:
+        InputError: names the first activation whose σ′ is unbounded.
+    """
+    for activation in (each for layer in activations for each, _ in layer.groups):
+        if not np.all(np.isfinite(activation.slope)):
+            raise InputError(
+                f"activation {activation.name!r} has an unbounded slope, so no Lipschitz bound"
             )

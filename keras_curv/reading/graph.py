@@ -37,7 +37,7 @@ from keras_curv.reading.limits import (
     require_at_most,
 )
 from keras_curv.reading.nodes import data_inputs
-from keras_curv.reading.op_rules import ACTIVATION_OPS, apply, require_rule
+from keras_curv.reading.op_rules import ACTIVATION_OPS, activation_name, apply, require_rule
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -191,7 +191,8 @@ def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[s
     """
     nodes = patterns.contracted({node.name: node for node in definition.node})
     path = [nodes[name] for name in _in_order(nodes, output.split(":")[0])]
-    return [(node.op.lower(), node.input[0]) for node in path if node.op in ACTIVATION_OPS]
+    inputs = ((node.op, node.input[0]) for node in path if node.op in ACTIVATION_OPS)
+    return [(activation_name(op), source) for op, source in inputs]
 
 
 def before_head(definition: graph_pb2.GraphDef, output: str) -> str:

@@ -34,7 +34,10 @@ from keras_curv.reading.flow import Flow, Value
 from keras_curv.reading.limits import EXAMPLE_ENTRIES, NODES, TENSOR_ENTRIES, require_shape
 from keras_curv.reading.shape_rules import BatchSize
 
-ACTIVATION_OPS = ("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", *patterns.NAMES)
+ACTIVATION_OPS = (
+    *("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", "Exp"),
+    *patterns.NAMES,
+)
 Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {}
 
@@ -336,7 +339,12 @@ def _batch_normalized(
 
 @_rule(*ACTIVATION_OPS)
 def _activation(node: node_def_pb2.NodeDef, value: Value) -> Flow:
-    return image_rules.require_flow(value).activated(node.op.lower())
+    return image_rules.require_flow(value).activated(activation_name(node.op))
+
+
+def activation_name(op: str) -> str:
+    """Returns what Keras calls the activation that an op of `ACTIVATION_OPS` is."""
+    return "exponential" if op == "Exp" else op.lower()
 
 
 _rule("sparse_sigmoid")(clip_rules.sparse_sigmoid)

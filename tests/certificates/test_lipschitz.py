@@ -36,7 +36,7 @@ def _against_all(network, x):
 
 
 @pytest.mark.parametrize("depth", SIZES)
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", sorted(set(ACTIVATIONS) - {"exponential"}))
 def test_no_gradient_is_steeper(name, depth, rng):
     for scale in (0.2, 1.5, 6.0):
         network = _network(rng, SIZES[depth], name, scale)

@@ -51,7 +51,6 @@ def _step(i, z):
 KERAS = {
     "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "op Greater"),
     "hard shrink": (_stack(lambda: L.Dense(5, "hard_shrink")), "op "),
-    "exponential": (_stack(lambda: L.Dense(5, "exponential")), "op Exp"),
     "slice of examples": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
     "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
