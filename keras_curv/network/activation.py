@@ -163,10 +163,10 @@ def _range_on(
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
     points = np.stack([low, high, *(np.clip(point, low, high) for point in extrema)])
     values = function(tf.constant(points, tf.float64)).numpy()
-    low, high = values.min(axis=0), values.max(axis=0)
+    least, most = values.min(axis=0), values.max(axis=0)
     size = max(abs(end) for end in whole)
     if np.isfinite(size):
-        low, high = low - _OUTWARD * size, high + _OUTWARD * size
+        least, most = least - _OUTWARD * size, most + _OUTWARD * size
     else:  # there is no supremum to be relative to
-        low, high = low - _OUTWARD * np.abs(low), high + _OUTWARD * np.abs(high)
-    return np.maximum(low, whole[0]), np.minimum(high, whole[1])
+        least, most = least - _OUTWARD * np.abs(least), most + _OUTWARD * np.abs(most)
+    return np.maximum(least, whole[0]), np.minimum(most, whole[1])

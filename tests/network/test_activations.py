@@ -388,17 +388,3 @@ def test_relu_is_lipschitz_but_not_smooth():
     activations.require_smooth([activations.get("tanh")])
     with pytest.raises(InputError, match="'relu' is not differentiable"):
         activations.require_smooth([activations.get("tanh"), relu])
-
-
-def test_the_exponential_has_ranges_on_intervals_alone():
-    sigma = activations.get("exponential")
-    low, high = sigma.first_range_on([-1.0, 0.0, -np.inf], [1.0, 800.0, 0.0])
-    np.testing.assert_allclose(low, [np.exp(-1.0), 1.0, 0.0], rtol=1e-13)
-    np.testing.assert_allclose(high, [np.exp(1.0), np.inf, 1.0], rtol=1e-13)
-    assert low[0] <= np.exp(-1.0) and high[0] >= np.exp(1.0)
-    for required, why in (
-        (activations.require_smooth, "bends without bound.* crown needs none"),
-        (activations.require_lipschitz, "unbounded slope"),
-    ):
-        with pytest.raises(InputError, match=f"'exponential' .*{why}"):
-            required([activations.get("tanh"), sigma])

@@ -41,7 +41,7 @@ def _loop(x, net):
 
 
 UNREADABLE = {  # name: body, words of the message
-    "exp": (lambda x, n: tf.exp(x @ n.w) @ n.v, ["Exp"]),
+    "expm1": (lambda x, n: tf.math.expm1(x @ n.w) @ n.v, ["Expm1"]),
     "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
     "sign": (lambda x, n: tf.sign(x @ n.w) @ n.v, ["Sign"]),
     "max pooling": (
