@@ -1,4 +1,4 @@
-"""The exponential, which has ranges on intervals alone: neither Lipschitz nor of bounded curvature."""
+"""The exponential has ranges on intervals alone: neither Lipschitz nor of bounded curvature."""
 
 import numpy as np
 import pytest
