@@ -38,8 +38,8 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
 
     Raises:
         InputError: there is no such file, it is no npz file, it has neither an array `x` nor
-            several, an array does not hold numbers, or stands for far more than is stored, or two
-            differ in length.
+            several, or beside `x` others and no `y`, an array does not hold numbers, or stands for
+            far more than is stored, or two differ in length.
 
     Example:
         >>> import tempfile
@@ -91,6 +91,12 @@ def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
     if names != ["x"] and not 2 <= len(names) <= _INPUTS:
         known = ", ".join(file.names[:99]) or "none"
         raise InputError(f"{path} has no array 'x'; it has: {known}")
+    others = sorted({*file.names} - {"x"})
+    if names == ["x"] and others and "y" not in others:
+        raise InputError(
+            f"{path} has x and {', '.join(others[:99])}, but no 'y'; call the labels y, or leave "
+            "out what is not x"
+        )
     described = {name: file.described(name) for name in names}
     return {name: array for name, array in described.items() if array is not None}
 

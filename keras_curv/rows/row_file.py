@@ -17,6 +17,8 @@ from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 _LONGEST_ROW = 2**16  # bytes; a name of a file may have 4,096 letters, and a detail 200
 _LONGEST_SETTINGS = 2**22
 _COUNTED = 10**6  # rows too many
+# What a fingerprint tells, which itself says nothing to a reader.
+_OF = {"fingerprint": "another model", "dataset_fingerprint": "other examples"}
 
 
 def settings_path(path: pathlib.Path) -> pathlib.Path:
@@ -139,9 +141,10 @@ def _require_same(target: pathlib.Path, settings: dict) -> None:
         ) from error
     for key in settings:
         if before.get(key) != settings[key]:
+            was = f"{key} {before.get(key)!r}, not {settings[key]!r}"
             raise InputError(
-                f"{target} was made with {key} {before.get(key)!r}, not {settings[key]!r}; "
-                "resume with the same settings, or name another output"
+                f"{target} was made with {_OF.get(key, was)}; resume with the same "
+                "settings, or name another output"
             )
 
 

@@ -243,9 +243,10 @@ class LiveNetwork:
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
         theirs = np.asarray(model(x, training=False), np.float32)
         ours = self.logits(x if self.clip is None else np.asarray(self.clip(x)))
+        known = np.isfinite(theirs).all(axis=1)  # an exponential overflows at the larger ones
         half = any(layer.compute_dtype in _HALF for layer in _chain(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
-        if not np.all(np.abs(ours - theirs).max(axis=1) <= allowed):
+        if not known.any() or not np.all((np.abs(ours - theirs).max(axis=1) <= allowed)[known]):
             raise InputError(
                 f"the layers of {model.name!r} are not a plain chain: read one after the other "
                 "they give other logits than the model"

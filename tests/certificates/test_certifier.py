@@ -227,7 +227,7 @@ def test_resume_takes_only_the_examples_it_began_with(digits, tmp_path):
     output = str(tmp_path / "rows.csv")
     keras_curv.certify_examples(model, first, output=output, batch_size=20)
     written = (tmp_path / "rows.csv").read_bytes()
-    with pytest.raises(InputError, match="dataset_fingerprint"):
+    with pytest.raises(InputError, match="made with other examples"):
         keras_curv.certify_examples(model, other, output=output, batch_size=20, resume=True)
     with pytest.raises(InputError, match="20 rows, but there are only 5"):
         keras_curv.certify_examples(
@@ -243,7 +243,7 @@ def test_arrays_are_known_by_what_they_hold(digits, tmp_path):
     first = keras_curv.certify_examples(model, (x[:16], y[:16]), **options)
     assert first["examples"] == 16
     for other in ((x[15::-1], y[:16]), (x[:16], y[15::-1]), (x[:16], None)):
-        with pytest.raises(InputError, match="dataset_fingerprint"):
+        with pytest.raises(InputError, match="made with other examples"):
             keras_curv.certify_examples(model, other, **options, resume=True)
     again = keras_curv.certify_examples(model, (x[:16], y[:16]), **options, resume=True)
     assert again["certified_accuracy"] == first["certified_accuracy"]
@@ -285,11 +285,15 @@ def test_a_file_on_its_way_is_no_other_file(digits, tmp_path):
         keras_curv.certify_examples(model, (x[:5], None), **files | {"output": part})
 
 
-@pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.index", "variables/a.csv"])
+INSIDE = ["saved_model.pb", "variables/variables.index", "variables/a.csv", "a.csv", "assets/a.csv"]
+
+
+@pytest.mark.parametrize("name", INSIDE)
 @pytest.mark.parametrize("kind", ["output", "summary"])
 def test_nothing_is_written_into_a_model(digits, tmp_path, name, kind):
     model, x, _ = digits
     copy = shutil.copytree(model, tmp_path / "model")
+    (copy / "assets").mkdir(exist_ok=True)
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     with pytest.raises(InputError, match="would be a file of a SavedModel"):
         keras_curv.certify_examples(str(copy), (x[:5], None), **{kind: str(copy / name)})

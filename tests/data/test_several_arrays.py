@@ -41,7 +41,7 @@ def test_arrays_are_joined_in_the_order_of_their_names(tmp_path, monkeypatch, ho
 
 def test_an_array_x_is_taken_alone(tmp_path):
     path = str(tmp_path / "a.npz")
-    np.savez(path, x=Z, a=A)
+    np.savez(path, x=Z, a=A, y=Y)
     read = data.load_npz(path)
     assert read.inputs is None and read.shape == (2,)
 
@@ -52,6 +52,7 @@ BAD = {
     "text": ({"a": A, "z": np.full((10, 2), "a")}, "must hold numbers"),
     "nothing": ({"a": A, "z": np.zeros((10, 0))}, "not empty"),
     "labels of others": ({"a": A, "z": Z, "y": Y[:9]}, "y must be integers of shape"),
+    "x, and labels by another name": ({"x": Z, "labels": Y}, "has x and labels, but no 'y'"),
     "one alone": ({"a": A, "y": Y}, "no array 'x'; it has: a, y"),
     "too many": ({f"a{place}": Z for place in range(257)}, "no array 'x'"),
 }

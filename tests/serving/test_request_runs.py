@@ -51,7 +51,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bytes(base, batches, rng, tm
         run(base, [path], resume=True, **options)
         assert [file.read_bytes() for file in (output, summary, lost)] == whole
     write(path, records[:-1])
-    with pytest.raises(InputError, match="was made with dataset_fingerprint"):
+    with pytest.raises(InputError, match="was made with other examples"):
         run(base, [path], resume=True, **options)
 
 
