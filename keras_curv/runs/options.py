@@ -175,8 +175,7 @@ class RunOptions:
                 raise InputError(f"the folder of {path} does not exist; make it first")
             if target.is_dir():
                 raise InputError(f"{path} is a directory; give the name of a file")
-            inside = any((folder / GRAPH).exists() for folder in target.parents)
-            if inside or target.name == GRAPH or (target.parent / INDEX).exists():
+            if target.name == GRAPH or (target.parent / INDEX).exists():
                 raise InputError(f"{path} would be a file of a SavedModel; give another name")
             require_replaceable(path)
         if self.output is not None:
