@@ -189,6 +189,9 @@ class Threat:
             said.append(str(self.categories))
         return "; ".join(said) or PLAIN
 
+    def __repr__(self) -> str:
+        return f"<Threat {self}>"
+
     @staticmethod
     def of(given: Threat | Mapping[str, Any]) -> Threat:
         """Returns a threat as it is, or the one with these arguments; InputError for others."""

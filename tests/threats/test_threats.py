@@ -180,6 +180,7 @@ def test_threats_that_do_not_fit(options, match):
 def test_words():
     assert Threat().plain and str(Threat()) == "l2"
     assert str(Threat(scale=[1, 2], frozen=[3])) == "scale 1.0,2.0; frozen 3"
+    assert repr(Threat(frozen=[3])) == "<Threat frozen 3>"
     assert "confined to [0, 1]" in Threat(low=0, high=1).text
     assert (
         "at least 0" in Threat(low=0).text and "3 features frozen" in Threat(frozen=[1, 2, 5]).text
