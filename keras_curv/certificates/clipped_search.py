@@ -68,9 +68,7 @@ class ClippedSearch(RivalSearch):
     def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
         rows = cells[:, 0]
         origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
-        kappa, taken_off = (
-            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
-        )
+        kappa, taken_off = batch.charged(cells)
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
         displacement = iterate.point - origin
@@ -94,9 +92,7 @@ class ClippedSearch(RivalSearch):
         self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor, found: SearchStep
     ) -> dual.Iterate:
         origin, limits = tf.gather(batch.x0, cells[:, 0]), self._limits(batch, cells[:, 0])
-        kappa, taken_off = (
-            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
-        )
+        kappa, taken_off = batch.charged(cells)
         margin, displacement = found.margin - taken_off, iterate.point - origin
         move = self._move(margin, found.gradient, displacement, kappa, limits)
         return _inside(dual.along(iterate, displacement - move), origin, limits)

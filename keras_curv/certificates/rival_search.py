@@ -231,9 +231,7 @@ class RivalSearch:
         """What the gradients of these cells' searches say."""
         rows = cells[:, 0]
         origin = tf.gather(batch.x0, rows)
-        kappa, taken_off = (
-            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
-        )
+        kappa, taken_off = batch.charged(cells)
         rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
         evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
         displacement = iterate.point - origin
@@ -247,9 +245,7 @@ class RivalSearch:
         self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor, found: SearchStep
     ) -> dual.Iterate:
         """The iterates after these."""
-        kappa, taken_off = (
-            tf.gather_nd(table, cells) for table in (batch.curvature, batch.taken_off)
-        )
+        kappa, taken_off = batch.charged(cells)
         origin, margin = tf.gather(batch.x0, cells[:, 0]), found.margin - taken_off
         multiplier = dual.certificate_multiplier
         return dual.advance(multiplier, origin, kappa, iterate, margin, found.gradient)

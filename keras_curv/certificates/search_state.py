@@ -30,6 +30,10 @@ class Batch(NamedTuple):
         assert self.limits is not None
         return self.limits
 
+    def charged(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns κ and what serving takes off, `(m,)`, of these examples and rivals, `(m, 2)`."""
+        return tf.gather_nd(self.curvature, cells), tf.gather_nd(self.taken_off, cells)
+
     def in_float32(self) -> Batch:
         """Returns a batch to search without proving anything; what is known at x0 is as it was."""
         x0, curvature, taken_off = (

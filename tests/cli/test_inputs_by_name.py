@@ -48,7 +48,11 @@ BAD = {
     "missing": (dict(zeta=None, beta=np.zeros((4, 2), "f")), f"no array 'zeta' .*{TAKES}"),
     "too many": (dict(beta=np.zeros((4, 2), "f")), f"an array 'beta', which is no .*{TAKES}"),
     "shape": (dict(zeta=np.zeros((4, 3), "f")), rf"'zeta' of shape \(3,\) do not fit .*{TAKES}"),
-    "x of another size": (dict(x=np.zeros((4, 3), "f")), rf"have shape \(3,\), but .*{TAKES}"),
+    "x of another size": (
+        dict(x=np.zeros((4, 3), "f"), alpha=None, zeta=None),
+        rf"have shape \(3,\), but .*{TAKES}",
+    ),
+    "x besides": (dict(x=np.zeros((4, 5), "f")), "has x and alpha, zeta, but no 'y'"),
 }
 
 
