@@ -11,6 +11,7 @@ the entries that move freely, without a search; at a solution it is the same λ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -36,6 +37,26 @@ _LEAST = 1.0 + 1e-4  # above κ/b², where S is easily computed
 _NEWTON = 3  # steps to the λ of a box
 _INWARD = 1.0 - rounding.gamma(64)  # the root's own rounding
 _BEYOND = 2e-3  # of a move: how much farther an adversarial point is looked for
+
+
+class Place(NamedTuple):
+    """Where searches are, m rows: f and its gradient at moves from x0, κ, and limits of moves."""
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    displacement: tf.Tensor
+    curvature: tf.Tensor
+    limits: Reach
+
+    def rows(self, index: tf.Tensor) -> Place:
+        """Returns these rows."""
+        margin, gradient, moved, curvature = (tf.gather(part, index) for part in self[:4])
+        return Place(margin, gradient, moved, curvature, self.limits.rows(index))
+
+    @property
+    def model(self) -> tf.Tensor:
+        """What the linear model of f is at x0; at a move e it is `model + g·e`."""
+        return self.margin - _dot(self.gradient, self.displacement)
 
 
 class ClippedSearch(RivalSearch):
@@ -78,7 +99,7 @@ class ClippedSearch(RivalSearch):
         margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
         steepness = gradient + kappa[:, None] * displacement
         multiplier = tf.maximum(
-            self._multiplier(margin, gradient, displacement, kappa, limits),
+            self._multiplier(Place(margin, gradient, displacement, kappa, limits)),
             _LEAST * kappa / limits.least_cost**2,
         )
         proved = confined_minorant(
@@ -94,7 +115,7 @@ class ClippedSearch(RivalSearch):
         origin, limits = tf.gather(batch.x0, cells[:, 0]), self._limits(batch, cells[:, 0])
         kappa, taken_off = batch.charged(cells)
         margin, displacement = found.margin - taken_off, iterate.point - origin
-        move = self._move(margin, found.gradient, displacement, kappa, limits)
+        move = self._move(Place(margin, found.gradient, displacement, kappa, limits))
         return _inside(dual.along(iterate, displacement - move), origin, limits)
 
     def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
@@ -102,7 +123,7 @@ class ClippedSearch(RivalSearch):
         origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
         tables = batch.curvature, batch.at_start.margin - batch.taken_off, batch.at_start.gradient
         kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
-        move = self._move(margin, gradient, tf.zeros_like(origin), kappa, limits)
+        move = self._move(Place(margin, gradient, tf.zeros_like(origin), kappa, limits))
         return _inside(dual.along(dual.start(origin), -move), origin, limits)
 
     def _crossing(
@@ -125,54 +146,30 @@ class ClippedSearch(RivalSearch):
         """Those of these rows."""
         return batch.room.rows(rows)
 
-    def _multiplier(
-        self,
-        margin: tf.Tensor,
-        gradient: tf.Tensor,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        limits: Reach,
-    ) -> tf.Tensor:
+    def _multiplier(self, place: Place) -> tf.Tensor:
         """Returns λ to prove with, `(m,)`: that of the moves as they are, or else of `_best`."""
-        present, free = present_multiplier(gradient, displacement, limits)
-        lacking = tf.where(free < _SHARE * limits.price(displacement))[:, 0]
+        present, free = present_multiplier(place.gradient, place.displacement, place.limits)
+        lacking = tf.where(free < _SHARE * place.limits.price(place.displacement))[:, 0]
 
         def searched() -> tf.Tensor:
-            here = tf.gather(margin, lacking), tf.gather(gradient, lacking)
-            bend = tf.gather(displacement, lacking), tf.gather(curvature, lacking)
-            found, _ = self._best(*here, *bend, limits.rows(lacking))
+            found, _ = self._best(place.rows(lacking))
             return tf.tensor_scatter_nd_update(present, lacking[:, None], found)
 
         return tf.cond(tf.size(lacking) > 0, searched, lambda: present)
 
-    def _move(
-        self,
-        margin: tf.Tensor,
-        gradient: tf.Tensor,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        limits: Reach,
-    ) -> tf.Tensor:
+    def _move(self, place: Place) -> tf.Tensor:
         """Returns the best move as the linear model of f has it, `(m, dim)`."""
-        return self._best(margin, gradient, displacement, curvature, limits)[1]
+        return self._best(place)[1]
 
-    def _best(
-        self,
-        margin: tf.Tensor,
-        gradient: tf.Tensor,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        limits: Reach,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _best(self, place: Place) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns λ and the best move for it, rows `(m,)` and `(m, dim)`.
 
         In float32: where to look, no proof.
         """
-        single = tf.cast(gradient, tf.float32), tf.cast(curvature, tf.float32)
-        reach = Reach(*(tf.cast(part, tf.float32) for part in limits))
-        # The linear model of f at a move e is `model + g·e`; where curvature takes its share, less.
-        model = tf.cast(margin - _dot(gradient, displacement), tf.float32)
-        wanted = tf.maximum(model, 1e-30)
+        single = tf.cast(place.gradient, tf.float32), tf.cast(place.curvature, tf.float32)
+        reach = Reach(*(tf.cast(part, tf.float32) for part in place.limits))
+        # What the linear model is to fall by; where curvature takes its share, it falls less.
+        wanted = tf.maximum(tf.cast(place.model, tf.float32), 1e-30)
         floor = single[1] / reach.least_cost**2
         slope = tf.reduce_sum((single[0] / reach.cost) ** 2, axis=-1)
         scale = tf.maximum(tf.maximum(floor, slope / wanted), 1e-30)
@@ -201,7 +198,7 @@ class ClippedSearch(RivalSearch):
         # Moves jump where an entry begins to move; the best û is part of the way then.
         (before, _), (after, _) = reached(left), reached(right)
         move = before + tf.expand_dims(part, 1) * (after - before)
-        return tf.cast(multiplier, gradient.dtype), tf.cast(move, gradient.dtype)
+        return tuple(tf.cast(part, place.gradient.dtype) for part in (multiplier, move))
 
     def _bracket(
         self,
@@ -232,28 +229,17 @@ class BoxSearch(ClippedSearch):
         none = tf.zeros((1, 1), up.dtype)
         return Reach(up, down, none, none, batch.room.cost)
 
-    def _multiplier(
-        self,
-        margin: tf.Tensor,
-        gradient: tf.Tensor,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        limits: Reach,
-    ) -> tf.Tensor:
-        return present_multiplier(gradient, displacement, limits)[0]
+    def _multiplier(self, place: Place) -> tf.Tensor:
+        return present_multiplier(place.gradient, place.displacement, place.limits)[0]
 
-    def _move(
-        self,
-        margin: tf.Tensor,
-        gradient: tf.Tensor,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        limits: Reach,
-    ) -> tf.Tensor:
+    def _move(self, place: Place) -> tf.Tensor:
         """See `ClippedSearch`: `−g/λ` falls by what is concave in 1/λ, and Newton stays below."""
-        wanted = tf.cast(margin - _dot(gradient, displacement), tf.float32)
-        limit = tf.cast(tf.where(gradient < 0.0, limits.up, limits.down), tf.float32)
-        size, most = tf.cast(tf.abs(gradient), tf.float32), 1.0 / tf.cast(curvature, tf.float32)
+        limit, _ = place.limits.along(-place.gradient)
+        gradient, limit, wanted, bend = (
+            tf.cast(part, tf.float32)
+            for part in (place.gradient, limit, place.model, place.curvature)
+        )
+        size, most = tf.abs(gradient), 1.0 / bend
         square = tf.where(limit > 0.0, size * size, 0.0)
         eta, remaining, free = tf.zeros_like(wanted), tf.nn.relu(wanted), square
         for _ in range(_NEWTON):
@@ -262,7 +248,7 @@ class BoxSearch(ClippedSearch):
             far = size * eta[:, None]
             move, free = tf.minimum(far, limit), tf.where(far < limit, square, 0.0)
             remaining = tf.nn.relu(wanted - _dot(size, move))
-        return -tf.sign(gradient) * tf.cast(move, gradient.dtype)
+        return tf.cast(-tf.sign(gradient) * move, place.gradient.dtype)
 
     @staticmethod
     def _mixture(displacement: tf.Tensor, *_: object) -> Move:

@@ -9,7 +9,7 @@ from keras_curv import Property, Threat, certify
 from keras_curv.attacks.closest import closest_points
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.best_of import choose_method
-from keras_curv.certificates.clipped_search import BoxSearch, ClippedSearch
+from keras_curv.certificates.clipped_search import BoxSearch, ClippedSearch, Place
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate, PlainCeiling
 from keras_curv.certificates.float32 import Float32Error
@@ -144,7 +144,7 @@ def test_the_best_move_in_a_box_comes_to_the_boundary_of_the_linear_model(search
     reach = Reach(tf.constant(limits), tf.constant(limits), none, none, one)
     margin = np.full(30, 1.5)
     given = (tf.constant(part) for part in (margin, gradient, 0.0 * gradient, margin * 1e-3))
-    move = search.__new__(search)._move(*given, reach).numpy()
+    move = search.__new__(search)._move(Place(*given, reach)).numpy()
     fallen = margin + (gradient * move).sum(axis=1)
     assert fallen[0] > 1.0
     np.testing.assert_allclose(fallen[1:], 0.0, atol=0.02)
