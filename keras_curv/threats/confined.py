@@ -116,12 +116,14 @@ def confined_minorant(
     limit = tf.where(either, tf.maximum(reach.up, reach.down), limit) * (1.0 + 4.0 * unit)
     dead = tf.where(either, tf.minimum(reach.dead_up, reach.dead_down), dead)
     barrier = lam * reach.cost * dead
-    w = size * (1.0 + 8.0 * unit) - barrier * (1.0 - 8.0 * unit)
-    bend = q * limit
-    at_limit = (q <= 0.0) | (w > bend * (1.0 + 8.0 * unit))
-    ends = limit * (w - 0.5 * bend + 8.0 * unit * (tf.abs(w) + tf.abs(bend)))
+    w = size - barrier + 8.0 * unit * (size + barrier)
+    far = q * limit * (1.0 + 8.0 * unit)
+    at_limit = (q <= 0.0) | (w > far)
+    ends = limit * (w - 0.5 * q * limit) + 8.0 * unit * limit * (tf.abs(w) + tf.abs(q) * limit)
     ends = tf.where(limit > 0.0, ends, 0.0)
-    inside = tf.square(tf.maximum(w, 0.0)) * ((0.5 + 8.0 * unit) / tf.where(q > 0.0, q, 1.0))
+    inside = tf.maximum(w, 0.0)
+    # Not w² times 1/q: where q is large, the quotient may be flushed to 0.
+    inside = inside * inside / tf.where(q > 0.0, q, 1.0) * (0.5 + 8.0 * unit)
     entry = 0.5 * lam * dead * dead * (1.0 - 8.0 * unit)
     # One that is not a number, ∞ · 0, proves nothing.
     gained = tf.where(at_limit, ends, inside) - entry

@@ -176,3 +176,24 @@ def _convex_hull(e, value):
 def _turns_down(first, second, third):
     (x, y), (p, q), (r, s) = first, second, third
     return (q - y) * (r - x) >= (s - y) * (p - x)
+
+
+@pytest.mark.parametrize("power", [-300, -150, 0, 150, 300, 511])
+def test_scales_of_the_gradient_and_of_moves_cancel(power):
+    """Moves smaller by 2^power, a gradient larger by as much, prove as much; λ is 4^power."""
+    intercept, h, kappa, _ = _case(4, count=400)
+    up = tf.ones_like(h)
+    none, one = tf.zeros_like(h), tf.ones(2, tf.float64)
+    factor = 2.0**power
+    multiplier = 1.5 * kappa + 1.0
+    expected = confined_minorant(
+        intercept, h, kappa, Reach(up, up, none, none, one), multiplier
+    ).intercept
+    found = confined_minorant(
+        intercept,
+        h * factor,
+        kappa * factor * factor,
+        Reach(up / factor, up / factor, none, none, one),
+        multiplier * factor * factor,
+    ).intercept
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
