@@ -121,8 +121,7 @@ class ClippedSearch(RivalSearch):
     def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
         cells = tf.stack([rows, current], axis=1)
         origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
-        tables = batch.curvature, batch.at_start.margin - batch.taken_off, batch.at_start.gradient
-        kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
+        kappa, margin, gradient = batch.begun(cells)
         move = self._move(Place(margin, gradient, tf.zeros_like(origin), kappa, limits))
         return _inside(dual.along(dual.start(origin), -move), origin, limits)
 

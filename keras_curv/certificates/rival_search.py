@@ -287,12 +287,7 @@ class RivalSearch:
         """The search of these rows against these rivals, after its evaluation at x0."""
         cells = tf.stack([rows, current], axis=1)
         origin = tf.gather(batch.x0, rows)
-        tables = (
-            batch.curvature,
-            batch.at_start.margin - batch.taken_off,
-            batch.at_start.gradient,
-        )
-        kappa, margin, gradient = (tf.gather_nd(table, cells) for table in tables)
+        kappa, margin, gradient = batch.begun(cells)
         multiplier = dual.certificate_multiplier
         return dual.advance(multiplier, origin, kappa, dual.start(origin), margin, gradient)
 

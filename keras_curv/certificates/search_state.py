@@ -34,6 +34,14 @@ class Batch(NamedTuple):
         """Returns κ and what serving takes off, `(m,)`, of these examples and rivals, `(m, 2)`."""
         return tf.gather_nd(self.curvature, cells), tf.gather_nd(self.taken_off, cells)
 
+    def begun(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns κ, margin and gradient of these at x0; the gradient is `(m, dim)`."""
+        kappa, taken_off = self.charged(cells)
+        margin, gradient = (
+            tf.gather_nd(table, cells) for table in (self.at_start.margin, self.at_start.gradient)
+        )
+        return kappa, margin - taken_off, gradient
+
     def in_float32(self) -> Batch:
         """Returns a batch to search without proving anything; what is known at x0 is as it was."""
         x0, curvature, taken_off = (
