@@ -151,7 +151,8 @@ class FirstLayer:
         low, high = self._activation.second_range_on(*pre_activations)
         bends = low[:, None], high[:, None]
         kappa = self._curvatures(rows, bends, each=each)
-        return self._least(centres, radius, rows, constants, kappa, _MARGIN_POINTS)
+        points = _MARGIN_POINTS if each else _UNIT_POINTS
+        return self._least(centres, radius, rows, constants, kappa, points)
 
     @functools.cached_property
     def _unit_curvatures(self) -> tuple[np.ndarray, np.ndarray]:
@@ -166,11 +167,11 @@ class FirstLayer:
     def _curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
         """κ of rows `(…, N_1)`: proved for each, or from ‖W_1‖ and the largest entry."""
         affine = self._network.differentials[0]
-        smallest, _ = intervals.product(bends, (rows, rows))
-        negative = up(np.maximum(-smallest, 0.0))
+        negative = -np.minimum(bends[0] * rows, bends[1] * rows)
         if not each:
-            return up(negative.max(axis=-1) * affine.norm**2, 8) + CURVATURE_FLOOR
-        negative = negative.reshape(-1, rows.shape[-1])
+            most = up(np.maximum(negative.max(axis=-1), 0.0))
+            return up(most * affine.norm**2, 8) + CURVATURE_FLOOR
+        negative = up(np.maximum(negative, 0.0)).reshape(-1, rows.shape[-1])
 
         def product(v: np.ndarray) -> np.ndarray:
             return ((v @ affine.kernel) * negative) @ affine.kernel.T

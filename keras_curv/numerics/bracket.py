@@ -1,14 +1,17 @@
 """The largest radius at which a bound is still positive, in few evaluations of the bound.
 
-A lower bound of a margin falls with the radius, most often as a concave function, whose root is
-to the right of its chord's: so regula falsi with Illinois' rule (an end that stays twice counts
-with half its value), and bisection of the logarithm where that crawls. A radius counts only
-because the bound was positive there, whatever the search does.
+A lower bound of a margin falls with the radius, most often as a smooth concave function. So the next
+radius is where the parabola through the ends of the bracket and the end before crosses zero: Muller's
+method, kept between ends of opposite sign, of which such a parabola has one zero; and bisection of
+the logarithm where that crawls. Once the zero is close to an end, the radius tried is on the other
+side of it, so that the search ends there. A radius counts only because the bound was positive
+there, whatever the search does.
 
 All radii that are tried lie on a grid around the guess, so that of a bound that falls every search
 finds the same one, wherever it starts: what is known already changes the way, not the end.
 
-Reference: Dowell & Jarratt, "A modified regula falsi method", BIT 11 (1971).
+Reference: Muller, "A method for solving algebraic equations using an automatic computer",
+Mathematical Tables and Other Aids to Computation 10 (1956).
 """
 
 from __future__ import annotations
@@ -74,8 +77,9 @@ def largest_radius(
     in_vain, top = grid_below(np.asarray(aim), guess) + 1.0, grid_below(np.array(_LARGEST), guess)
     first = np.maximum(low + 1.0, in_vain)
     at = np.where(np.isfinite(first), np.minimum(first, top), 0.0)
-    good, bad = np.zeros(margin.shape), unproved  # ends of the chord,
-    above, below = margin, -unproved  # and its values there
+    good, bad = np.zeros(margin.shape), unproved  # ends of the bracket,
+    above, below = margin, -unproved  # and the bound there
+    before, value_before = unproved, unproved  # the end before one of these, and the bound there
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row
     active = (margin > 0.0) & (margin < np.inf) & (low < top)
     with np.errstate(all="ignore"):
@@ -87,20 +91,52 @@ def largest_radius(
             value = np.full(margin.shape, np.nan)
             value[rows] = bound(rows, radius[rows])
             yes, no = active & (value > 0.0), active & ~(value > 0.0)
-            above = np.where(yes, value, np.where(no & (streak < 0), above / 2.0, above))
-            below = np.where(no, value, np.where(yes & (streak > 0), below / 2.0, below))
-            good, proved = np.where(yes, radius, good), np.where(yes, radius, proved)
-            bad = np.where(no, radius, bad)
+            before = np.where(yes, good, np.where(no, bad, before))
+            value_before = np.where(yes, above, np.where(no, below, value_before))
+            good, above = np.where(yes, radius, good), np.where(yes, value, above)
+            bad, below = np.where(no, radius, bad), np.where(no, value, below)
+            proved = np.where(yes, radius, proved)
             low, high = np.where(yes, at, low), np.where(no, at, high)
             streak = np.where(yes, np.maximum(streak, 0) + 1, np.minimum(streak, 0) - 1)
 
-            chord = good + (bad - good) * (above / (above - below))
+            inside = _zero_between(good, above, bad, below, before, value_before)
             crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0))
             logarithmic = np.sqrt(np.maximum(proved, np.minimum(floor, bad / 2))) * np.sqrt(bad)
-            inside = np.where(np.isfinite(below) & ~crawls, chord, logarithmic)
-            farther = proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64)
-            beyond = np.maximum(farther, np.sqrt(proved * guess))
+            inside = np.where(np.isfinite(below) & ~crawls, inside, logarithmic)
+            farthest = np.maximum(
+                proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), np.sqrt(proved * guess)
+            )
+            expected = _zero_beyond(good / guess, above / margin) * guess
+            beyond = np.fmin(np.where(streak < 3, expected, np.nan), farthest)
             following = np.log(np.where(np.isfinite(high), inside, beyond) / guess) / _STEP
-            at = np.clip(np.round(following), low + 1.0, np.minimum(high - 1.0, top))
+            at = np.round(following)
+            at = np.where(following < low + gap, np.minimum(low + gap, at + 1.0), at)
+            at = np.where(following > high - gap, np.maximum(high - gap, at - 1.0), at)
+            at = np.clip(at, low + 1.0, np.minimum(high - 1.0, top))
             active &= (high > np.maximum(low + gap, in_vain)) & (low < top)
     return proved
+
+
+def _zero_between(
+    good: np.ndarray,
+    above: np.ndarray,
+    bad: np.ndarray,
+    below: np.ndarray,
+    other: np.ndarray,
+    value: np.ndarray,
+) -> np.ndarray:
+    """The zero, between two ends of opposite sign, of the parabola through them and another point;
+    of their chord, where that point is infinite."""
+    size, third = above - below, (other - good) / (bad - good)
+    bend = ((value - above) / size / third + 1.0) / (third - 1.0)
+    bend = np.where(np.isfinite(bend), bend, 0.0)
+    start, slope = above / size, -1.0 - bend
+    root = 2.0 * start / (np.sqrt(slope * slope - 4.0 * start * bend) - slope)
+    return good + (bad - good) * root
+
+
+def _zero_beyond(at: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The zero of the parabola through `(at, value)` that leaves `(0, 1)` with slope −1; NaN where
+    it is convex."""
+    bend = (1.0 - at - value) / (at * at)
+    return np.where(bend >= 0.0, 2.0 / (1.0 + np.sqrt(1.0 + 4.0 * bend)), np.nan)
