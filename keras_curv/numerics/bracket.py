@@ -1,11 +1,11 @@
 """The largest radius at which a bound is still positive, in few evaluations of the bound.
 
-A lower bound of a margin falls with the radius, most often as a smooth concave function. So the next
-radius is where the parabola through the ends of the bracket and the end before crosses zero: Muller's
-method, kept between ends of opposite sign, of which such a parabola has one zero; and bisection of
-the logarithm where that crawls. Once the zero is close to an end, the radius tried is on the other
-side of it, so that the search ends there. A radius counts only because the bound was positive
-there, whatever the search does.
+A lower bound of a margin falls with the radius, most often as a smooth concave function. So the
+next radius is where the parabola through the ends of the bracket and the end before crosses zero:
+Muller's method, kept between ends of opposite sign, of which such a parabola has one zero; and
+bisection of the logarithm where that crawls. Once the zero is close to an end, the radius tried is
+on the other side of it, so that the search ends there. A radius counts only because the bound was
+positive there, whatever the search does.
 
 All radii that are tried lie on a grid around the guess, so that of a bound that falls every search
 finds the same one, wherever it starts: what is known already changes the way, not the end.
