@@ -140,32 +140,43 @@ def largest_eigenvalue_bound(
     diagonal = np.asarray(diagonal, np.float64)
     if not (np.isfinite(kernel).all() and np.isfinite(diagonal).all()):
         raise InputError("an eigenvalue bound needs finite weights")
-    used = (diagonal != 0.0) & np.any(kernel != 0.0, axis=0)
-    if not np.any(diagonal[used] > 0.0):
+    diagonal = np.where(np.any(kernel != 0.0, axis=0), diagonal, 0.0)
+    positive, negative = np.flatnonzero(diagonal > 0.0), np.flatnonzero(diagonal < 0.0)
+    if not len(positive):
         return 0.0  # negative semidefinite
-    kernel, diagonal = kernel[:, used], diagonal[used]
     diagonal_power = math.frexp(np.abs(diagonal).max())[1]
-    diagonal = np.ldexp(diagonal, -diagonal_power)
-    root = np.sqrt(np.abs(diagonal))
-    if gram is not None and np.all(diagonal > 0.0):
+    root = np.sqrt(np.abs(np.ldexp(diagonal, -diagonal_power)))
+    if gram is not None and not len(negative):
         kernel_power, terms = gram.power, gram.terms
-        matrix = gram.matrix[np.ix_(used, used)] * np.multiply.outer(root, root)
+        matrix = np.take(np.take(gram.matrix, positive, axis=0), positive, axis=1)
+        matrix *= np.multiply.outer(root[positive], root[positive])
         size = np.trace(matrix)  # Σ d_i ‖W_i‖²
     else:
         kernel_power = math.frexp(np.abs(kernel).max())[1]
-        scaled = np.ldexp(kernel, -kernel_power) * root
-        size = np.sum(scaled**2)
-        if np.all(diagonal > 0.0) and scaled.shape[1] <= scaled.shape[0]:
-            matrix, terms = scaled.T @ scaled, scaled.shape[0]
+        scaled = _scaled_columns(kernel, positive, root, kernel_power)
+        size = np.vdot(scaled, scaled)
+        if not len(negative) and len(positive) <= len(kernel):
+            matrix, terms = scaled.T @ scaled, len(kernel)
         else:
             # Two products of a matrix with its own transpose cost half of what one of two does.
-            positive, negative = scaled[:, diagonal > 0.0], scaled[:, diagonal < 0.0]
-            matrix = positive @ positive.T - negative @ negative.T
-            terms = scaled.shape[1]
+            matrix, terms = scaled @ scaled.T, len(positive) + len(negative)
+            scaled = _scaled_columns(kernel, negative, root, kernel_power)
+            size += np.vdot(scaled, scaled)
+            matrix -= scaled @ scaled.T
     power = 2 * kernel_power + diagonal_power
     guess = None if guess is None else math.ldexp(guess, -power)
     bound = symmetric_eigenvalue_bound(matrix, guess)
     return scaled_back(_as_formed(bound, terms, float(size), kernel.size), power)
+
+
+def _scaled_columns(
+    kernel: np.ndarray, columns: np.ndarray, root: np.ndarray, power: int
+) -> np.ndarray:
+    """These columns of `W diag(root) / 2^power`."""
+    scaled = np.take(kernel, columns, axis=1)
+    np.ldexp(scaled, -power, out=scaled)
+    scaled *= root[columns]
+    return scaled
 
 
 def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
