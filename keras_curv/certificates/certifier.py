@@ -212,7 +212,7 @@ class Certifier:
         network = self.method.network
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
-        return int(np.clip(_CELLS // (against * widest), 1, 512))
+        return int(np.clip(_CELLS // (against * widest), 1, 1024))
 
 
 def certify(

@@ -16,7 +16,7 @@ import contextlib
 import pathlib
 import sys
 
-from keras_curv.cli.command import DATA_DIR, Command, at_terminal, fail, quiet_stderr
+from keras_curv.cli.command import DATA_DIR, Command, at_terminal, fail, loading
 from keras_curv.errors import InputError, UnwrittenError, require_fraction
 
 DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
@@ -255,7 +255,7 @@ def main() -> int:
         raise InputError(
             "--require_certified_accuracy needs --rivals all: one rival is no certificate"
         )
-    with quiet_stderr():
+    with loading():
         from keras_curv.reports.console import print_summary
         from keras_curv.reports.wording import describe
 
@@ -299,7 +299,7 @@ def refuse_flags_without_effect() -> None:
 
 def certify_examples() -> dict:
     """Certifies a data set; returns the summary."""
-    with quiet_stderr():
+    with loading():
         from keras_curv import Smoothing, data
         from keras_curv.runs.certify_examples import certify_examples
         from keras_curv.runs.options import ExampleOptions
@@ -329,7 +329,7 @@ def certify_examples() -> dict:
 
 def certify_requests() -> dict:
     """Certifies a server's log; returns the summary."""
-    with quiet_stderr():
+    with loading():
         from keras_curv.serving.certify_requests import certify_requests
         from keras_curv.serving.options import RequestOptions
 
@@ -347,11 +347,11 @@ def certify_requests() -> dict:
 
 def common_options() -> dict:
     """The options that both kinds of run have."""
-    with quiet_stderr():
+    with loading():
         from keras_curv.threats.threat_file import parse_threat
 
     if FLAGS.runner is not None:
-        with quiet_stderr(), contextlib.suppress(ImportError):
+        with loading(), contextlib.suppress(ImportError):
             import keras_curv.runs.beam  # noqa: F401  which greets too
     names = "signature output_name method guarantee tolerance property decide batch_size output resume summary plot report runner"
     options = {name: FLAGS[name].value for name in names.split()}

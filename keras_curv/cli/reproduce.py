@@ -11,7 +11,7 @@ from the published figures. Exit status: 0 done, 2 bad input.
 
 from __future__ import annotations
 
-from keras_curv.cli.command import DATA_DIR, Command, at_terminal, quiet_stderr
+from keras_curv.cli.command import DATA_DIR, Command, at_terminal, loading
 from keras_curv.errors import InputError
 
 COMMAND = Command("reproduce", __doc__, "started again, it goes on")
@@ -49,7 +49,7 @@ NETWORKS.define(
 @COMMAND.main
 def main() -> int:
     """Makes tables; returns the exit status."""
-    with quiet_stderr():
+    with loading():
         from keras_curv.reports.console import print_names
         from keras_curv.reproduce import tables
 
@@ -68,7 +68,7 @@ def main() -> int:
     if layers is not None and not (layers and set(layers) <= depths):
         known = ",".join(map(str, sorted(depths)))
         raise InputError(f"--layers must be of {known}. Received: {','.join(FLAGS.layers)!r}")
-    with quiet_stderr():  # TensorFlow, for which a list need not wait
+    with loading():  # TensorFlow, for which a list need not wait
         from keras_curv import data
         from keras_curv.reproduce import reproduce as run
     for dataset in sorted({tables.get(name).dataset for name in names}):

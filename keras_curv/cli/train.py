@@ -15,7 +15,7 @@ import dataclasses
 import shlex
 from typing import Any
 
-from keras_curv.cli.command import DATA_DIR, Command, at_terminal, quiet_stderr
+from keras_curv.cli.command import DATA_DIR, Command, at_terminal, loading
 from keras_curv.errors import InputError
 
 COMMAND = Command("train", __doc__, "go on with --resume")
@@ -227,7 +227,7 @@ def main() -> int:
     """Trains, exports and certifies; returns the exit status."""
     if not FLAGS.output:
         raise InputError("--output is required: the directory of the SavedModel")
-    with quiet_stderr():
+    with loading():
         from keras_curv.reports.console import print_summary
         from keras_curv.runs.options import DEFAULT_RADII
         from keras_curv.training import recipe, trainer

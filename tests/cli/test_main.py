@@ -1,5 +1,6 @@
 """`keras_curv` and `python -m keras_curv`: the commands by name, from any directory."""
 
+import gc
 import pathlib
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import sys
 import pytest
 
 from keras_curv.cli import main
+from keras_curv.cli.command import loading
+from keras_curv.errors import InputError
 from keras_curv.version import __version__
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -74,3 +77,16 @@ def test_a_class_is_known_to_keras_once_both_are_imported():
     )
     environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_left_alone_while_libraries_load_and_no_longer(collects):
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.raises(InputError), loading():
+            assert not gc.isenabled()
+            raise InputError("a library that is not there")
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()

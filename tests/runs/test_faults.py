@@ -225,7 +225,7 @@ def test_a_signal_stops_in_one_line(number):
     code = (
         "import os; from keras_curv.cli import command\n"
         "command.stop_in_one_line('certify', 'go on with --resume')\n"
-        f"with command.quiet_stderr(): os.kill(os.getpid(), {number:d})\n"
+        f"with command.loading(): os.kill(os.getpid(), {number:d})\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(
