@@ -180,13 +180,14 @@ def loading() -> Iterator[None]:
     they make all stay: looking for garbage among them takes a fifth of the time of loading, and as
     much again when the process ends.
     """
-    collecting = gc.isenabled()
+    collecting, known = gc.isenabled(), set(sys.modules)
     gc.disable()
     try:
         with _quiet_stderr():
             yield
     finally:
-        gc.freeze()
+        if "tensorflow" in sys.modules.keys() - known:  # else some garbage would stay for nothing
+            gc.freeze()
         if collecting:
             gc.enable()
 

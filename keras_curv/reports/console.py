@@ -6,7 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -65,10 +73,15 @@ def working(text: str, *, visible: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[int], None]]:
     """A bar on stderr; yields what to call with the number of examples just finished."""
+    # The bar moves by the batch, which a slow model may take minutes for; the spinner and the clock
+    # say that it is at work.
     columns = (
+        SpinnerColumn(),
         TextColumn("certifying"),
         BarColumn(),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(
