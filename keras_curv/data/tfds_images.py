@@ -39,8 +39,7 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     try:
-        builder = tfds.builder(name, data_dir=data_dir)
-        _prepare(builder)
+        builder = _builder(name, data_dir)
         count = builder.info.splits[split].num_examples
         read = functools.partial(builder.as_dataset, as_supervised=True, shuffle_files=False)
         dataset = read(split=split)
@@ -70,6 +69,24 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         f"tfds {name} {builder.version} {known_by}",
         reshapable=True,
     )
+
+
+def _builder(name: str, data_dir: str | None) -> Any:
+    """Returns what reads a set, prepared now if it was not.
+
+    Files that are there say all of it. tfds would look for its code first, and load that of every
+    set that it knows for it.
+    """
+    import tensorflow_datasets as tfds
+
+    folder = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser() / name
+    found = [info.parent.name for info in folder.glob("*/dataset_info.json")]
+    versions = filter(tfds.core.Version.is_valid, found)  # others were broken off
+    if newest := max(map(tfds.core.Version, versions), default=None):
+        return tfds.builder_from_directory(folder / str(newest))
+    builder = tfds.builder(name, data_dir=data_dir)
+    _prepare(builder)
+    return builder
 
 
 def _prepare(builder: Any) -> None:
