@@ -146,7 +146,7 @@ class FirstLayer:
             rows: v, `(n, m, N_1)`.
             constants: c, `(n, m)`.
             pre_activations: what holds z_1 on the balls, low and high end each `(n, N_1)`.
-            each: whether κ is proved for each row, not taken from ‖W_1‖.
+            each: whether κ is proved for each row, not taken from ‖W_1‖, and another point taken.
         """
         low, high = self._activation.second_range_on(*pre_activations)
         bends = low[:, None], high[:, None]

@@ -176,9 +176,10 @@ def at_terminal() -> bool:
 def loading() -> Iterator[None]:
     """Loads libraries in the block sooner, and silently.
 
-    On file descriptor 2 TensorFlow's libraries greet. And the hundred thousands of objects that
-    they make all stay: looking for garbage among them takes a fifth of the time of loading, and as
-    much again when the process ends.
+    On file descriptor 2 TensorFlow's libraries greet. And the hundreds of thousands of objects that
+    they make all stay: to look for garbage among them takes a fifth of the time of loading, and
+    more than that again when the process ends. So nothing is collected meanwhile, and these objects
+    are frozen: left out of every collection afterwards.
     """
     collecting, known = gc.isenabled(), set(sys.modules)
     gc.disable()
@@ -186,7 +187,7 @@ def loading() -> Iterator[None]:
         with _quiet_stderr():
             yield
     finally:
-        if "tensorflow" in sys.modules.keys() - known:  # else some garbage would stay for nothing
+        if "tensorflow" in sys.modules.keys() - known:  # once, as garbage is frozen too
             gc.freeze()
         if collecting:
             gc.enable()

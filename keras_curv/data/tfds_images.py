@@ -72,18 +72,18 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
 
 
 def _builder(name: str, data_dir: str | None) -> Any:
-    """Returns what reads a set, prepared now if it was not.
+    """Returns what reads a set: the newest version of it that is there, or one prepared now.
 
-    Files that are there say all of it. tfds would look for its code first, and load that of every
-    set that it knows for it.
+    Prepared files are enough to read them. tfds would look for the code of the set first, and to
+    find it load that of every set that it knows.
     """
     import tensorflow_datasets as tfds
 
     folder = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser() / name
     found = [info.parent.name for info in folder.glob("*/dataset_info.json")]
     versions = filter(tfds.core.Version.is_valid, found)  # others were broken off
-    if newest := max(map(tfds.core.Version, versions), default=None):
-        return tfds.builder_from_directory(folder / str(newest))
+    if newest := max(versions, key=tfds.core.Version, default=None):
+        return tfds.builder_from_directory(folder / newest)
     builder = tfds.builder(name, data_dir=data_dir)
     _prepare(builder)
     return builder

@@ -1,14 +1,15 @@
 """The largest radius at which a bound is still positive, in few evaluations of the bound.
 
 A lower bound of a margin falls with the radius, most often as a smooth concave function. So the
-next radius is where the parabola through the ends of the bracket and the end before crosses zero:
-Muller's method, kept between ends of opposite sign, of which such a parabola has one zero; and
-bisection of the logarithm where that crawls. Once the zero is close to an end, the radius tried is
-on the other side of it, so that the search ends there. A radius counts only because the bound was
+next radius is where a parabola crosses zero: the one through both ends of the bracket and the end
+that was replaced last, Muller's method, of which exactly one zero is within the bracket. Where that
+crawls it is the middle of the logarithms. Once the zero is close to an end, the radius tried is on
+the other side of it, so that the search ends there. A radius counts only because the bound was
 positive there, whatever the search does.
 
 All radii that are tried lie on a grid around the guess, so that of a bound that falls every search
-finds the same one, wherever it starts: what is known already changes the way, not the end.
+that leaves one point of it finds the same radius, wherever it starts: what is known already changes
+the way, not the end.
 
 Reference: Muller, "A method for solving algebraic equations using an automatic computer",
 Mathematical Tables and Other Aids to Computation 10 (1956).
@@ -79,7 +80,7 @@ def largest_radius(
     at = np.where(np.isfinite(first), np.minimum(first, top), 0.0)
     good, bad = np.zeros(margin.shape), unproved  # ends of the bracket,
     above, below = margin, -unproved  # and the bound there
-    before, value_before = unproved, unproved  # the end before one of these, and the bound there
+    before, value_before = unproved, unproved  # the end that was replaced last
     streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row
     active = (margin > 0.0) & (margin < np.inf) & (low < top)
     with np.errstate(all="ignore"):
@@ -90,7 +91,8 @@ def largest_radius(
             radius = on_grid(at, guess)
             value = np.full(margin.shape, np.nan)
             value[rows] = bound(rows, radius[rows])
-            yes, no = active & (value > 0.0), active & ~(value > 0.0)
+            yes = active & (value > 0.0) & np.isfinite(radius)
+            no = active & ~yes
             before = np.where(yes, good, np.where(no, bad, before))
             value_before = np.where(yes, above, np.where(no, below, value_before))
             good, above = np.where(yes, radius, good), np.where(yes, value, above)
@@ -101,7 +103,9 @@ def largest_radius(
 
             inside = _zero_between(good, above, bad, below, before, value_before)
             crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0))
-            logarithmic = np.sqrt(np.maximum(proved, np.minimum(floor, bad / 2))) * np.sqrt(bad)
+            least = np.where(proved > 0.0, proved, bad / 2)
+            least = np.where(floor < bad / 2, np.maximum(proved, floor), least)
+            logarithmic = np.sqrt(least) * np.sqrt(bad)
             inside = np.where(np.isfinite(below) & ~crawls, inside, logarithmic)
             farthest = np.maximum(
                 proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), np.sqrt(proved * guess)
@@ -126,17 +130,18 @@ def _zero_between(
     value: np.ndarray,
 ) -> np.ndarray:
     """The zero, between two ends of opposite sign, of the parabola through them and another point;
-    of their chord, where that point is infinite."""
+    of their chord, where that point is infinite, or the bound there."""
     size, third = above - below, (other - good) / (bad - good)
     bend = ((value - above) / size / third + 1.0) / (third - 1.0)
     bend = np.where(np.isfinite(bend), bend, 0.0)
     start, slope = above / size, -1.0 - bend
-    root = 2.0 * start / (np.sqrt(slope * slope - 4.0 * start * bend) - slope)
+    inner = np.maximum(slope * slope - 4.0 * start * bend, 0.0)  # but for rounding it is positive
+    root = 2.0 * start / (np.sqrt(inner) - slope)
     return good + (bad - good) * root
 
 
 def _zero_beyond(at: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """The zero of the parabola through `(at, value)` that leaves `(0, 1)` with slope −1; NaN where
-    it is convex."""
+    """The zero of the parabola through `(at, value)` that leaves `(0, 1)` with slope −1, radii in
+    guesses and bounds in margins; NaN where it is convex, or `at` is 0."""
     bend = (1.0 - at - value) / (at * at)
     return np.where(bend >= 0.0, 2.0 / (1.0 + np.sqrt(1.0 + 4.0 * bend)), np.nan)

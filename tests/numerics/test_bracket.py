@@ -78,6 +78,24 @@ def test_a_margin_that_never_changes():
     assert radius[0] > 1e60 and recorder.probes[0] < 20
 
 
+def test_a_bound_that_touches_zero_is_never_asked_at_nan():
+    known, guess, aim = 0.1555448199784191, 0.3571907439619477, 0.8720165570689934
+
+    def bound(rows, radius):  # as of a ball: where no rival is in reach, infinite
+        return np.where(radius > 0.0, np.maximum(1.0 - radius, 0.0) ** 2, np.inf)
+
+    one = np.ones(1)
+    radius = largest_radius(bound, one, known * one, guess * one, guess / 10.0 * one, aim=aim * one)
+    assert 0.9989 <= radius[0] <= 1.0
+
+
+def test_a_floor_that_is_far_too_high_costs_little():
+    recorder = Recorder(lambda rows, radius: 1.0 - (radius / 40.0) ** 6)
+    one = np.ones(1)
+    radius = largest_radius(recorder, one, 0.0 * one, 7e11 * one, 5e9 * one)
+    assert 39.95 <= radius[0] <= 40.0 and recorder.probes[0] < 40
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("factor", [0.003, 0.4, 0.999, 1.001, 5.0])
 def test_what_is_found_does_not_depend_on_what_is_known(shape, factor, rng):
