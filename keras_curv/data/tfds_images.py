@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import pathlib
 import sys
 import threading
@@ -41,10 +42,10 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
     try:
         builder = _builder(name, data_dir)
         count = builder.info.splits[split].num_examples
-        read = functools.partial(builder.as_dataset, as_supervised=True, shuffle_files=False)
+        read = functools.partial(builder.as_dataset, shuffle_files=False)
         dataset = read(split=split)
         stored = read(split=split, decoders={"image": tfds.decode.SkipDecoding()}).take(_KNOWN_BY)
-        files, labels = zip(*without_tuning(stored).as_numpy_iterator(), strict=True)
+        files, labels = zip(*map(_pair, without_tuning(stored).as_numpy_iterator()), strict=True)
     except Exception as error:  # network, disk and tfds errors have no common class
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise InputError(
@@ -56,7 +57,7 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         # A slice is much quicker than skipping what was parsed; of one file both have one order.
         plain = start and split in ("train", "test") and builder.info.splits[split].num_shards == 1
         rest = read(split=f"{split}[{start}:]") if plain else dataset.skip(start)
-        for x, y in without_tuning(rest.batch(size).prefetch(2)).as_numpy_iterator():
+        for x, y in map(_pair, without_tuning(rest.batch(size).prefetch(2)).as_numpy_iterator()):
             yield (x / np.float32(255)).astype(np.float32), y.astype(np.int64)
 
     known_by = fingerprint_of(np.frombuffer(b"".join(files), np.uint8), np.array(labels))[:16]
@@ -69,6 +70,9 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         f"tfds {name} {builder.version} {known_by}",
         reshapable=True,
     )
+
+
+_pair = operator.itemgetter("image", "label")
 
 
 def _builder(name: str, data_dir: str | None) -> Any:

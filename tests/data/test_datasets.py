@@ -114,25 +114,15 @@ def test_files_that_are_there_are_read_without_looking_for_code(tmp_path, monkey
     def never(*arguments, **options):
         raise AssertionError
 
-    class Pairs(tfds.testing.DummyMnist):
-        def _info(self):
-            image, label = (
-                tfds.features.Image(shape=(28, 28, 1)),
-                tfds.features.ClassLabel(num_classes=10),
-            )
-            features = tfds.features.FeaturesDict({"image": image, "label": label})
-            keys = "image", "label"
-            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=keys)
-
-    made = Pairs(data_dir=tmp_path)
+    made = tfds.testing.DummyMnist(data_dir=tmp_path)
     made.download_and_prepare()
-    folder = tmp_path / "pairs"
+    folder = tmp_path / "dummy_mnist"
     for version in ("3.9.0", "3.10.0", "4.0.0.incompleteA1"):
         shutil.copytree(made.data_path, folder / version)
         info = folder / version / "dataset_info.json"
         info.write_text(info.read_text().replace(str(made.version), version))
     monkeypatch.setattr(tfds, "builder", never)
-    examples = tfds_images.load_tfds("pairs", "test", str(tmp_path))
-    assert examples.fingerprint.startswith("tfds pairs 3.10.0 ")
+    examples = tfds_images.load_tfds("dummy_mnist", "test", str(tmp_path))
+    assert examples.fingerprint.startswith("tfds dummy_mnist 3.10.0 ")
     x, y = examples.arrays()
     assert x.shape == (20, 28, 28, 1) and y.shape == (20,)
