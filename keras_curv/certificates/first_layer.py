@@ -167,7 +167,7 @@ class FirstLayer:
     def _curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
         """κ of rows `(…, N_1)`: proved for each, or from ‖W_1‖ and the largest entry."""
         affine = self._network.differentials[0]
-        negative = -np.minimum(bends[0] * rows, bends[1] * rows)
+        negative = -intervals.least_multiple(rows, bends)
         if not each:
             most = up(np.maximum(negative.max(axis=-1), 0.0))
             return up(most * affine.norm**2, 8) + CURVATURE_FLOOR

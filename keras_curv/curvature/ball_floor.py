@@ -73,7 +73,7 @@ class CurvatureFloor:
         z = x @ first.kernel + first.bias
         reach = radius[:, None] * self._column_norms
         ends = activation.second_range_on(z - reach, z + reach)
-        return -intervals.product((self._weights(label, rival),) * 2, ends)[0]
+        return -intervals.least_multiple(self._weights(label, rival), ends)
 
     def _weights(self, label: np.ndarray, rival: np.ndarray) -> np.ndarray:
         columns = self._network.affines[-1].kernel.T
@@ -88,7 +88,7 @@ class CurvatureFloor:
         for rows in batches(len(missing), _LANCZOS_STEPS * len(kernel)) if missing else ():
             some = missing[rows]
             w = self._weights(*np.transpose(some))
-            lowest = intervals.product((w, w), bends)[0]
+            lowest = intervals.least_multiple(w, bends)
             product = functools.partial(_congruence, kernel, -lowest)
             _, v = lanczos.largest_eigenpairs(
                 product, (len(some), len(kernel)), steps=_LANCZOS_STEPS

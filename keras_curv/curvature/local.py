@@ -140,7 +140,7 @@ class LocalCurvature:
         for index, lowest in enumerate(entrywise):
             if index < len(self._hidden) - 1:
                 _, centre, away = found[index]
-                together = _below(intervals.product((centre, centre), bends[index])[0])
+                together = _below(intervals.least_multiple(centre, bends[index]))
                 cost = away * region.quartic[index][of]
                 better = np.sum((together - lowest) * squares[index], axis=1) > cost
                 lowest = np.where(better[:, None], together, lowest)

@@ -20,6 +20,7 @@ from keras_curv.errors import InputError
 
 CONNECT_SECONDS = 8.0  # for a host to answer; a download itself may take any time
 _KNOWN_BY = 32  # images that tell a copy of a set from another of the same version
+_pair = operator.itemgetter("image", "label")  # of an example, or of a batch
 
 
 def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
@@ -70,9 +71,6 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         f"tfds {name} {builder.version} {known_by}",
         reshapable=True,
     )
-
-
-_pair = operator.itemgetter("image", "label")
 
 
 def _builder(name: str, data_dir: str | None) -> Any:

@@ -27,6 +27,16 @@ def product(a: Interval, b: Interval, library: ModuleType = np) -> Interval:
     return least, most
 
 
+def least_multiple(factor: Any, interval: Interval) -> np.ndarray:
+    """Least product of a number and one in an interval: `product` with `[factor, factor]`, sooner.
+
+    Example:
+        >>> least_multiple(np.array([2.0, -2.0]), (-1.0, 3.0))
+        array([-2., -6.])
+    """
+    return np.minimum(factor * interval[0], factor * interval[1])
+
+
 def image(centre: Any, half: Any, matrix: Any) -> tuple[Any, Any]:
     """Centre and half-widths of `a W` for all a with `|a − centre| ≤ half`: `c W` and `r |W|`.
 
