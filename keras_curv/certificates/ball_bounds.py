@@ -39,7 +39,7 @@ class BallBoundCertificate(Method):
     ):
         self.network = network
         self.served_error = served_error
-        self._steepest, self._cost, self._height = steepest, cost, height
+        self._steepest, self.cost, self._height = steepest, cost, height
 
     @abc.abstractmethod
     def _margin_bounds(
@@ -117,7 +117,7 @@ class BallBoundCertificate(Method):
             asked = known[rows] < radius[:, None]
             most = asked.sum(axis=1).max()
             order = np.argsort(known[rows], axis=1, kind="stable")[:, :most]
-            cost[rows] += self._cost + most
+            cost[rows] += self.cost + most
             args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)
             asked = np.take_along_axis(asked, order, axis=1)
             served = self.served_error(*args, np.repeat(radius[:, None], most, axis=1))

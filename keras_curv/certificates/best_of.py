@@ -75,7 +75,7 @@ class BestOf(Method):
         require_fraction(tolerance, "tolerance")
         self.decide = tuple(decide)
         self.methods = tuple(methods)
-        self.network = methods[0].network
+        self.network, self.cost = methods[0].network, max(one.cost for one in methods)
         self.tolerance = tolerance
         curved = (one for one in self.methods if isinstance(one, CurvatureCertificate))
         self._search = next(curved, None)

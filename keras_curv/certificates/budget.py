@@ -43,7 +43,7 @@ class BudgetCertificate(Method):
     """
 
     def __init__(self, method: Method, served_error: ServedError = no_error):
-        self.name, self.network = method.name, method.network
+        self.name, self.network, self.cost = method.name, method.network, method.cost
         asked = method.methods if isinstance(method, BestOf) else (method,)
         self._method = method
         self._more: list[Method] = []

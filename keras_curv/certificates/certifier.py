@@ -34,6 +34,7 @@ from keras_curv.threats.threat import PLAIN, UNRESTRICTED, Threat
 
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
+_WORK = 2.0**37  # multiplications that one bound of a whole batch may take
 
 
 class Certifier:
@@ -208,11 +209,13 @@ class Certifier:
         return Certificates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def batch_size(self, rivals: str = "all") -> int:
-        """Returns the number of examples that fit a batch of moderate memory."""
+        """Returns the number of examples that fit a batch of moderate memory and time."""
         network = self.method.network
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
-        return int(np.clip(_CELLS // (against * widest), 1, 1024))
+        gradient = np.dot(network.sizes[:-1], network.sizes[1:])
+        most = _CELLS / (against * widest), _WORK / max(1.0, self.method.cost * gradient)
+        return int(np.clip(min(most), 1, 1024))
 
 
 def certify(

@@ -99,6 +99,9 @@ class LocalCurvatureCertificate(Method):
             self._floors: list[Callable[..., np.ndarray]] = [floor, floor.sharper]
         else:
             self._floors = [CurvatureSketch(self._curvature)]
+            # The Gram matrices of the Jacobians of all layers.
+            grams = float(network.dim) ** 2 * sum(network.sizes[1:-1])
+            self.cost = grams / np.dot(network.sizes[:-1], network.sizes[1:])
         signature = IN_BALL if network.limits is None else IN_LIMITED_BALL
         self._step = compiled(BallStep, network, signature=signature)
 

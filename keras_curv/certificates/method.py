@@ -128,11 +128,13 @@ class Method(abc.ABC):
         name: as in `--method`.
         network: what it certifies.
         dear_rivals: whether each rival costs far more than some gradients.
+        cost: of a bound for one example, besides its margins, in gradients.
     """
 
     name: str
     network: Network
     dear_rivals: bool = False
+    cost: float = 0.0
 
     @abc.abstractmethod
     def radii(

@@ -44,6 +44,18 @@ def test_batch_size_has_no_effect_on_what_is_proved(digits, method, tolerance):
         assert np.array_equal(parts.prediction, whole.prediction)
 
 
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_a_batch_is_small_where_one_bound_is_much_work(norm):
+    """Rows come by the batch: of a deep and wide net, by the default, after a minute or two."""
+    layers = [keras.layers.Dense(width, "tanh") for width in (768, 768)]
+    model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(3)])
+    sizes = {
+        method: keras_curv.Certifier(model, method=method, threat={"norm": norm}).batch_size()
+        for method in ("crc", "crown", "auto")
+    }
+    assert sizes["auto"] == sizes["crown"] < 100 < sizes["crc"]
+
+
 def test_decisions_are_those_of_the_radii(digits):
     model, x, y = digits
     whole, decided = (keras_curv.certify(model, x[:40], y[:40], decide=d) for d in (None, [0.6]))
