@@ -45,16 +45,20 @@ class Minorant(NamedTuple):
 
 
 def minorant(
-    margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
+    margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor | None, curvature: tf.Tensor
 ) -> Minorant:
     """The minorant that one evaluation at `x̂ = x0 + displacement` gives.
 
     Args:
         margin: f(x̂), `(n,)`.
         gradient: ∇f(x̂), `(n, dim)`.
-        displacement: x̂ − x0, `(n, dim)`.
+        displacement: x̂ − x0, `(n, dim)`; None: 0.
         curvature: κ ≥ max(0, −m), `(n,)`.
     """
+    if displacement is None:
+        slope = norm(gradient)
+        known = tf.where(tf.math.is_finite(slope), margin, np.nan)  # as g·0 would be
+        return Minorant(known, slope, curvature)
     scale, scaled = _scaled(displacement)
     # One factor of the scale at a time: the square of a small one is 0.
     bent = 0.5 * curvature * scale * _dot(scaled, scaled) * scale

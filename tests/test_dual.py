@@ -63,6 +63,15 @@ def test_minorant_is_below_at_random_points(sizes, names, scale, rng, random_net
     _assert_below(network, origin, point, label, rival, deltas)
 
 
+@pytest.mark.parametrize("entry", [1.0, 1e-200, 1e200, math.inf, math.nan])
+def test_minorant_at_the_example_itself_needs_no_displacement(entry):
+    margin, gradient, kappa = _tensors([2.0], [[3.0, entry]], [5.0])
+    still = dual.minorant(margin, gradient, tf.zeros_like(gradient), kappa)
+    bound = dual.minorant(margin, gradient, None, kappa)
+    np.testing.assert_array_equal(np.array(bound), np.array(still))
+    assert (dual.certified_radius(bound).numpy() > 0.0) == math.isfinite(entry)
+
+
 def test_minorant_is_attained_by_a_quadratic(rng):
     """Softplus near 0 with equal negative weights is a concave quadratic of curvature −κ.
 

@@ -116,8 +116,7 @@ class VertexCertificate(Method):
         self, evaluation: Evaluation, kappa: tf.Tensor, taken_off: np.ndarray
     ) -> np.ndarray:
         """Radii `(n, rivals)` where serving takes no more off; rounding charged."""
-        still = tf.zeros_like(evaluation.gradient[:, 0])
-        args = evaluation, still, kappa, tf.constant(taken_off)
+        args = evaluation, None, kappa, tf.constant(taken_off)
         bound, slope_error = charged_minorant(self.network.layer_norms, *args)
         steepest = tf.reshape(tf.reduce_max(tf.abs(evaluation.gradient), axis=-1), [-1])
         slope = (steepest + slope_error) * (1.0 + rounding.gamma(8))

@@ -69,10 +69,8 @@ class ClippedSearch(RivalSearch):
     _mixture: Callable[..., Move] = staticmethod(mixture)
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        still = tf.zeros_like(batch.x0)
-        bound, slope_error = charged_minorant(
-            self._layers, batch.at_start, still, batch.curvature, batch.taken_off
-        )
+        args = self._layers, batch.at_start, None, batch.curvature, batch.taken_off
+        bound, slope_error = charged_minorant(*args)
         shape, limits = tf.shape(batch.curvature), batch.room
         wide = limits.each(lambda part: part[:, None])
         simple = plain_minorant(

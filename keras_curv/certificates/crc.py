@@ -199,8 +199,7 @@ class CurvatureCertificate(Method):
             return np.full(rivals.shape, np.inf), np.full(rivals.shape, np.inf)
         kappa = self._kappa[label[:, None], rivals]
         start = self.network.evaluate(tf.convert_to_tensor(x, tf.float64), label, rivals)
-        zeros = tf.zeros_like(start.gradient[:, 0])
-        proved = self._prove(start, zeros, tf.constant(kappa), tf.zeros_like(start.margin))
+        proved = self._prove(start, None, tf.constant(kappa), tf.zeros_like(start.margin))
         return _known(proved.numpy()), _known(_margin_bracket(start.margin, kappa))
 
     def _reach_by_margin(

@@ -17,7 +17,7 @@ from keras_curv.numerics import rounding
 def proved_radius(
     layers: Sequence[rounding.LayerNorms],
     evaluation: Evaluation,
-    displacement: tf.Tensor,
+    displacement: tf.Tensor | None,
     curvature: tf.Tensor,
     taken_off: tf.Tensor,
 ) -> tf.Tensor:
@@ -34,7 +34,7 @@ def proved_radius(
     Args:
         layers: `network.layer_norms`.
         evaluation: at `x0 + displacement`, n points against as many rivals.
-        displacement: `(n, dim)`.
+        displacement: `(n, dim)`; None: 0, for which nothing is computed.
         curvature: κ, `(n, rivals)`.
         taken_off: E, what serving may take off each margin, `(n, rivals)`.
     """
@@ -47,7 +47,7 @@ def proved_radius(
 def charged_minorant(
     layers: Sequence[rounding.LayerNorms],
     evaluation: Evaluation,
-    displacement: tf.Tensor,
+    displacement: tf.Tensor | None,
     curvature: tf.Tensor,
     taken_off: tf.Tensor,
 ) -> tuple[dual.Minorant, tf.Tensor]:
@@ -58,18 +58,19 @@ def charged_minorant(
     taken_off = tf.reshape(taken_off, [-1])
     size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
     margin = tf.reshape(evaluation.margin, [-1]) - taken_off
-    gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(displacement)[1]))
+    gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(evaluation.gradient)[2]))
     kappa = tf.reshape(curvature, [-1])
-    each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
-    displacement = tf.reshape(each, tf.shape(gradient))
-
+    steepness, distance = dual.norm(gradient), tf.zeros_like(kappa)
+    if displacement is not None:
+        each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
+        displacement = tf.reshape(each, tf.shape(gradient))
+        distance = dual.norm(displacement)
     bound = dual.minorant(margin, gradient, displacement, kappa)
     if gradient.dtype != tf.float64:
         return bound, tf.zeros_like(kappa)
     charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
     margin_error = tf.reshape(charge.margin, [-1])
     gradient_error = tf.reshape(charge.gradient, [-1])
-    distance, steepness = dual.norm(displacement), dual.norm(gradient)
     tiny = 8.0 * rounding.TINY * layers[0].fan_in
     unit = rounding.gamma(layers[0].fan_in + 10)
     intercept_error = (

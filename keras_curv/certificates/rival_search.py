@@ -140,10 +140,8 @@ class RivalSearch:
 
     def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """What the gradients at x0 prove, and brackets from above, `(n, rivals)`."""
-        still = tf.zeros_like(batch.x0)
-        radius = proved_radius(
-            self._layers, batch.at_start, still, batch.curvature, batch.taken_off
-        )
+        args = self._layers, batch.at_start, None, batch.curvature, batch.taken_off
+        radius = proved_radius(*args)
         return radius, tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
 
     def _turn(self, batch: Batch, state: SearchState) -> SearchState:
