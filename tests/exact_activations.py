@@ -38,4 +38,5 @@ USUAL = {
     "softsign": lambda z: z / (1 + abs(z)),
     "silu": lambda z: z / (1 + mpmath.exp(-z)),
     "tanh_shrink": lambda z: z - mpmath.tanh(z),  # it cancels near 0
+    "sin": mpmath.sin,
 }

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
+from keras_curv.network.activation import first_from, is_far
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics import intervals
@@ -67,8 +68,20 @@ def value_range(
     ends = activation.value(low), activation.value(high)
     if activation.minimum_at is None:
         return ends
-    at = tf.constant(activation.minimum_at, low.dtype)
-    return activation.value(tf.minimum(tf.maximum(at, low), high)), tf.maximum(*ends)
+    least, most = tf.minimum(*ends), tf.maximum(*ends)
+    least = tf.minimum(least, _next_to(activation, activation.minimum_at, low, high))
+    if activation.maximum_at is not None:
+        most = tf.maximum(most, _next_to(activation, activation.maximum_at, low, high))
+    return least, most
+
+
+def _next_to(activation: Activation, at: float, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    """The value of σ at the point of each interval that is next to where σ is extreme."""
+    extreme, period = tf.constant(at, low.dtype), activation.period
+    place = tf.minimum(tf.maximum(first_from(low, extreme, period), low), high)
+    if period is not None:
+        place = tf.where(is_far(low, high), extreme, place)
+    return activation.value(place)
 
 
 class Box(NamedTuple):

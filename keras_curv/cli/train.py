@@ -72,7 +72,7 @@ NETWORK.define(
     "string",
     "activation",
     "softplus",
-    "Activation by its Keras name: sparse_plus, softplus, sigmoid, tanh, …; relu where the loss needs no curvature.",
+    "Activation by its Keras name: sparse_plus, softplus, sigmoid, tanh, sin, …; relu where the loss needs no curvature.",
 )
 
 NETWORK.define("bool", "clip", False, "Begins with a layer that clips the input to [0, 1].")

@@ -17,6 +17,7 @@ from keras_curv.errors import InputError
 _OUTWARD = 64 * 2.0**-53
 JUMP = 1e-300  # a point next to 0, for one-sided limits there
 _FAR = 1e300  # as good as infinite
+_PERIODIC = 2.0**20
 Range = tuple[np.ndarray, np.ndarray]
 
 
@@ -42,9 +43,11 @@ class Activation:
             `|σ(z)| + served_floor · (1 + |z|)`; 0 where one op of TensorFlow computes it and does
             not cancel. Others are spelled out in several ops, or lose their digits near 0 as its
             elu does, `exp(z) − 1`.
-        minimum_at: where σ has its only interior extremum, a minimum; None where σ does not fall.
+        minimum_at: where σ has its only interior minimum; None where σ does not fall.
+        maximum_at: where it has its only interior maximum, if there is one.
         s_shaped: whether σ is convex up to 0 and concave from there on.
         hinge: whether σ(z) = max(z, 0).
+        period: of an activation that has one; of its extrema those of one period are listed.
         kinks: where σ′ jumps, of an activation that has `piece_range`.
         piece_range: the range of σ″ wherever it exists, where `second_range` is infinite.
 
@@ -65,8 +68,10 @@ class Activation:
     value_floor: Any = 0.0
     served_floor: Any = 1.0
     minimum_at: float | None = None
+    maximum_at: float | None = None
     s_shaped: bool = False
     hinge: bool = False
+    period: float | None = None
     kinks: tuple[float, ...] = ()
     piece_range: tuple[float, float] | None = None
 
@@ -129,7 +134,8 @@ class Activation:
         Returns:
             `(min, max)`, arrays of that shape.
         """
-        return _range_on(self.first, self.first_extrema, self.first_range, low, high)
+        args = self.first, self.first_extrema, self.first_range, self.period
+        return _range_on(*args, low, high)
 
     def second_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
@@ -144,13 +150,14 @@ class Activation:
     def piece_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Exact range of σ″ on each interval, the kinks left out; see `first_range_on`."""
         whole = self.second_range if self.piece_range is None else self.piece_range
-        return _range_on(self.second, self.second_extrema, whole, low, high)
+        return _range_on(self.second, self.second_extrema, whole, self.period, low, high)
 
 
 def _range_on(
     function: Callable[[tf.Tensor], tf.Tensor],
     extrema: tuple[float, ...],
     whole: tuple[float, float],
+    period: float | None,
     low: ArrayLike,
     high: ArrayLike,
 ) -> Range:
@@ -161,7 +168,8 @@ def _range_on(
     # are at the ends or at those extrema that the interval contains.
     # Ends just outside take both limits along, where there is a jump at an end.
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
-    points = np.stack([low, high, *(np.clip(point, low, high) for point in extrema)])
+    inside = [first_from(low, point, period) for point in extrema]
+    points = np.stack([low, high, *(np.clip(point, low, high) for point in inside)])
     values = function(tf.constant(points, tf.float64)).numpy()
     least, most = values.min(axis=0), values.max(axis=0)
     size = max(abs(end) for end in whole)
@@ -169,4 +177,26 @@ def _range_on(
         least, most = least - _OUTWARD * size, most + _OUTWARD * size
     else:  # there is no supremum to be relative to
         least, most = least - _OUTWARD * np.abs(least), most + _OUTWARD * np.abs(most)
+    if period is not None:
+        beyond = (high - low >= period) | is_far(low, high)
+        least, most = np.where(beyond, whole[0], least), np.where(beyond, whole[1], most)
     return np.maximum(least, whole[0]), np.minimum(most, whole[1])
+
+
+def first_from(low: Any, at: float, period: float | None) -> Any:
+    """Returns the first place from `low` on that is whole periods away from another.
+
+    It is where it should be to within 2⁻³⁰, but for what `is_far`; a value there, where a
+    function with a bounded second derivative is extreme, to within 2⁻⁶⁰.
+
+    Args:
+        low: an array or a tensor.
+        at: the other place.
+        period: None: there is none, and `at` is returned.
+    """
+    return at if period is None else at - (at - low) // period * period
+
+
+def is_far(low: Any, high: Any) -> Any:
+    """Returns which intervals are farther out than rounding lets `first_from` place anything."""
+    return (low < -_PERIODIC) | (high > _PERIODIC)

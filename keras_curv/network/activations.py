@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
@@ -256,6 +256,20 @@ _EXPONENTIAL = Activation(  # neither Lipschitz nor of bounded curvature: for li
     served_floor=0.0,
 )
 
+_SIN = Activation(
+    name="sin",
+    value=tf.sin,
+    first=tf.cos,
+    second=lambda z: -tf.sin(z),
+    first_range=(-1.0, 1.0),
+    second_range=(-1.0, 1.0),
+    first_extrema=(0.0, math.pi),
+    second_extrema=(-math.pi / 2.0, math.pi / 2.0),
+    minimum_at=-math.pi / 2.0,
+    maximum_at=math.pi / 2.0,
+    period=2.0 * math.pi,
+)
+
 _TABLE = (
     _SOFTPLUS,
     _SIGMOID,
@@ -271,6 +285,7 @@ _TABLE = (
     _TANH_SHRINK,
     _SQUAREPLUS,
     _SPARSE_PLUS,
+    _SIN,
     _RELU,
     _EXPONENTIAL,
     *PIECEWISE,
@@ -295,9 +310,14 @@ def get(name: str) -> Activation:
     return found
 
 
+def in_keras(name: str) -> Callable | None:
+    """Returns the function that a Keras layer takes as this activation; None if there is none."""
+    return getattr(keras.activations, name, {"sin": keras.ops.sin}.get(name))
+
+
 def named_in_keras(table: Iterable[str]) -> list[str]:
-    """Returns those of these names that a Keras layer takes."""
-    return [name for name in table if hasattr(keras.activations, name)]
+    """Returns those of these names that are a function in Keras."""
+    return [name for name in table if in_keras(name) is not None]
 
 
 def require_smooth(activations: Iterable[Activation]) -> None:

@@ -35,7 +35,7 @@ from keras_curv.reading.limits import EXAMPLE_ENTRIES, NODES, TENSOR_ENTRIES, re
 from keras_curv.reading.shape_rules import BatchSize
 
 ACTIVATION_OPS = (
-    *("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", "Exp"),
+    *("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", "Exp", "Sin"),
     *patterns.NAMES,
 )
 Rule = Callable[..., Any]

@@ -15,7 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation, named_in_keras
+from keras_curv.network.activations import (
+    ACTIVATIONS,
+    SMOOTH,
+    Activation,
+    in_keras,
+    named_in_keras,
+)
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product, rows_times
 from keras_curv.numerics.known import known, materialized
@@ -345,8 +351,7 @@ def _known(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activa
     function = getattr(layer, "activation", None)
     if function is absolute:
         return table.get("abs")
-    known = (table[name] for name in table if function is getattr(keras.activations, name, 0))
-    return next(known, None)
+    return next((table[name] for name in table if function is in_keras(name)), None)
 
 
 def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:

@@ -10,7 +10,7 @@ import keras
 
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
-from keras_curv.network.activations import ACTIVATIONS, SMOOTH, named_in_keras
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH, in_keras, named_in_keras
 from keras_curv.threats.property import ARGMAX, Property
 from keras_curv.threats.threat import Threat
 from keras_curv.threats.threat_file import parse_threat
@@ -277,7 +277,7 @@ class Recipe:
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
         """Returns the base model: what the recipe has of it, in this order, and logits."""
-        shared = {"activation": self.activation}
+        shared = {"activation": in_keras(self.activation)}
         convolutions = [
             keras.layers.Conv2D(
                 count, self.kernel_size, self.strides, "same", name=f"convolution_{i}", **shared

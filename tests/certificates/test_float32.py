@@ -16,7 +16,7 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import Prospect, ServedError
 from keras_curv.errors import InputError
-from keras_curv.network.activations import ACTIVATIONS, SMOOTH
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH, in_keras
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import gamma
@@ -217,7 +217,7 @@ def test_float32_never_proves_more_than_real(seed, scale):
     assert np.mean(served.radius) > 0.95 * np.mean(real.radius)
 
 
-SERVED_AS = {name: getattr(keras.activations, name, None) for name in ACTIVATIONS}
+SERVED_AS = {name: in_keras(name) for name in ACTIVATIONS}
 SERVED_AS["abs"] = tf.abs
 SERVED_AS["gelu"] = lambda z: keras.activations.gelu(z, approximate=False)
 SERVED_AS["gelu_tanh"] = lambda z: keras.activations.gelu(z, approximate=True)
@@ -251,7 +251,7 @@ def test_served_activations_are_charged(rng, name):
     """Inputs far out on the left, where what is spelled out in several ops cancels."""
     keras.utils.set_random_seed(3)
     dense = keras.layers.Dense
-    model = keras.Sequential([keras.Input((3,)), dense(40, name), dense(3)])
+    model = keras.Sequential([keras.Input((3,)), dense(40, in_keras(name)), dense(3)])
     model.layers[0].bias.assign(rng.uniform(-12.0, 0.0, 40))
     served = keras_curv.read(model)
     x = np.float32(rng.standard_normal((200, 3)))

@@ -110,6 +110,7 @@ EXACT = {
         lambda z: (1 + z / mpmath.sqrt(z * z + 4)) / 2,
         lambda z: 2 * (z * z + 4) ** mpmath.mpf(-1.5),
     ),
+    "sin": (mpmath.sin, mpmath.cos, lambda z: -mpmath.sin(z)),
     "sparse_plus": (
         lambda z: mpmath.mpf(0) if z <= -1 else z if z >= 1 else (z + 1) ** 2 / 4,
         lambda z: mpmath.mpf(0) if z <= -1 else ONE if z >= 1 else (z + 1) / 2,
@@ -215,6 +216,7 @@ def test_ranges_on_the_line_are_those_of_the_literature(name):
         "tanh_shrink": ((0, 1), (-t, t)),
         "squareplus": ((0, 1), (0, 0.25)),
         "sparse_plus": ((0, 1), (0, 0.5)),
+        "sin": ((-1, 1), (-1, 1)),
     }[name]
     entry = activations.get(name)
     # The gelus differ in their eighth digit, see the table; others by outward rounding.

@@ -24,7 +24,7 @@ SPELLED_OUT = {
         ["silu", "gelu", "mish", "elu", "celu", "softsign", "log_sigmoid", "tanh_shrink"]
         + ["squareplus", "sparse_plus", "relu"]
     )
-} | {"gelu_tanh": _gelu_tanh}
+} | {"gelu_tanh": _gelu_tanh, "sin": keras.ops.sin}
 
 
 @pytest.mark.parametrize("live", [False, True])
