@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.activation import first_from, is_far
+from keras_curv.network.activation import first_from, placeable
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics import intervals
@@ -65,6 +65,7 @@ def value_range(
         ]
         least, most = (tf.concat(ends, axis=-1) for ends in zip(*pairs, strict=True))
         return least, most
+    low, high = placeable(low, high, activation.period, tf)
     ends = activation.value(low), activation.value(high)
     if activation.minimum_at is None:
         return ends
@@ -77,11 +78,8 @@ def value_range(
 
 def _next_to(activation: Activation, at: float, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     """The value of σ at the point of each interval that is next to where σ is extreme."""
-    extreme, period = tf.constant(at, low.dtype), activation.period
-    place = tf.minimum(tf.maximum(first_from(low, extreme, period), low), high)
-    if period is not None:
-        place = tf.where(is_far(low, high), extreme, place)
-    return activation.value(place)
+    place = first_from(low, tf.constant(at, low.dtype), activation.period)
+    return activation.value(tf.minimum(tf.maximum(place, low), high))
 
 
 class Box(NamedTuple):

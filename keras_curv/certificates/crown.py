@@ -53,6 +53,7 @@ from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
 from keras_curv.certificates.method import ServedError, Sighting, no_error
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
+from keras_curv.curvature.region import around
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval
@@ -147,7 +148,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             rest = np.flatnonzero(~hopeless)
             if self.network.depth > 2 and len(rest):
                 layers = zip(pre, reach, strict=True)
-                ends = [(z[rest] - far[rest], z[rest] + far[rest]) for z, far in layers]
+                ends = [around(z[rest], far[rest]) for z, far in layers]
                 args = x[rest], label[rest], rival[rest], radius[rest]
                 hopeless[rest] = self._supposing(ends, *args) <= 0.0
         return np.where(hopeless, radius, np.inf)

@@ -168,6 +168,7 @@ def _range_on(
     # are at the ends or at those extrema that the interval contains.
     # Ends just outside take both limits along, where there is a jump at an end.
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
+    low, high = placeable(low, high, period, np)
     inside = [first_from(low, point, period) for point in extrema]
     points = np.stack([low, high, *(np.clip(point, low, high) for point in inside)])
     values = function(tf.constant(points, tf.float64)).numpy()
@@ -177,17 +178,30 @@ def _range_on(
         least, most = least - _OUTWARD * size, most + _OUTWARD * size
     else:  # there is no supremum to be relative to
         least, most = least - _OUTWARD * np.abs(least), most + _OUTWARD * np.abs(most)
-    if period is not None:
-        beyond = (high - low >= period) | is_far(low, high)
-        least, most = np.where(beyond, whole[0], least), np.where(beyond, whole[1], most)
     return np.maximum(least, whole[0]), np.minimum(most, whole[1])
+
+
+def placeable(low: Any, high: Any, period: float | None, library: Any) -> tuple[Any, Any]:
+    """Returns intervals with all values that a function has on these, for `first_from`.
+
+    They are those given, or a whole period for such as are longer, or too far out.
+
+    Args:
+        low, high: ends, arrays or tensors.
+        period: of the function; None: it has none, and the ends are returned.
+        library: np or tf, that these are of.
+    """
+    if period is None:
+        return low, high
+    whole = (high - low >= period) | (low < -_PERIODIC) | (high > _PERIODIC)
+    return library.where(whole, 0.0, low), library.where(whole, period, high)
 
 
 def first_from(low: Any, at: float, period: float | None) -> Any:
     """Returns the first place from `low` on that is whole periods away from another.
 
-    It is where it should be to within 2⁻³⁰, but for what `is_far`; a value there, where a
-    function with a bounded second derivative is extreme, to within 2⁻⁶⁰.
+    Between the ends of `placeable` it is where it should be to within 2⁻³⁰, and a function with a
+    bounded second derivative that is extreme there has its extreme value to within 2⁻⁶⁰.
 
     Args:
         low: an array or a tensor.
@@ -195,8 +209,3 @@ def first_from(low: Any, at: float, period: float | None) -> Any:
         period: None: there is none, and `at` is returned.
     """
     return at if period is None else at - (at - low) // period * period
-
-
-def is_far(low: Any, high: Any) -> Any:
-    """Returns which intervals are farther out than rounding lets `first_from` place anything."""
-    return (low < -_PERIODIC) | (high > _PERIODIC)

@@ -235,3 +235,17 @@ def test_what_underflows_of_a_gradient_is_charged():
     x0, point = tf.constant([[1e-300]], tf.float64), tf.constant([[1e-300 + 2e-308]], tf.float64)
     radius = float(certificate.radius_at(x0, point, tf.constant([0]), tf.constant([1]))[0])
     assert Fraction(radius) <= Fraction(1e-300)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sin", "softplus"])
+@pytest.mark.parametrize("exponent", [15, 19, 37, 100, 155, 200])
+def test_what_only_guides_a_search_may_overflow(rng, name, exponent):
+    """Sketches are in float32: a run does not end because they say nothing."""
+    kernels = [rng.standard_normal(shape) for shape in ((4, 3), (3, 2), (2, 3))]
+    kernels[0] *= 10.0**exponent
+    biases = [rng.standard_normal(size) for size in (3, 2, 3)]
+    network = Network.from_weights(kernels, biases, [name, "softplus"])
+    with np.errstate(all="ignore"):
+        found = choose_method("auto", network).certify(1e-3 * rng.standard_normal((6, 4)))
+    assert np.all(np.isin(found.status, [Status.CERTIFIED, Status.UNPROVED, Status.NOT_FINITE]))
+    assert name != "tanh" or exponent > 150 or np.all(found.status == Status.CERTIFIED)

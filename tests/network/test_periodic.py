@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_curv.certificates.box import value_range
 from keras_curv.network import activations
 from keras_curv.numerics.rounding import UNIT
 
@@ -54,6 +55,15 @@ def test_an_extremum_between_the_ends_counts(turns):
 
 @pytest.mark.parametrize("width", [2.0 * math.pi, 7.0, 1e3, np.inf])
 def test_a_whole_period_has_all_of_the_range(width):
+    low = np.linspace(-3.0, 3.0, 25)
     for _, range_on, _ in RANGES:
-        bottom, top = range_on(np.linspace(-3.0, 3.0, 25), np.linspace(-3.0, 3.0, 25) + width)
+        bottom, top = range_on(low, low + width)
         assert np.all(bottom == -1.0) and np.all(top == 1.0)
+    bottom, top = value_range(SIN, tf.constant(low), tf.constant(low + width))
+    assert np.all(bottom.numpy() == -1.0) and np.all(top.numpy() == 1.0)
+
+
+@pytest.mark.parametrize("ends", [(-np.inf, np.inf), (5.0, np.inf), (1e30, 1e30), (-1e300, 0.0)])
+def test_values_on_an_infinite_interval_are_no_nan(ends):
+    low, high = (tf.constant([end], tf.float64) for end in ends)
+    assert [end.numpy().item() for end in value_range(SIN, low, high)] == [-1.0, 1.0]
