@@ -15,6 +15,7 @@ import functools
 
 import numpy as np
 
+from keras_curv.curvature.region import around
 from keras_curv.network.network import Network
 from keras_curv.numerics import intervals, lanczos
 from keras_curv.numerics.batches import batches
@@ -72,7 +73,7 @@ class CurvatureFloor:
         first, activation = self._network.affines[0], self._network.activations[0]
         z = x @ first.kernel + first.bias
         reach = radius[:, None] * self._column_norms
-        ends = activation.second_range_on(z - reach, z + reach)
+        ends = activation.second_range_on(*around(z, reach))
         return -intervals.least_multiple(self._weights(label, rival), ends)
 
     def _weights(self, label: np.ndarray, rival: np.ndarray) -> np.ndarray:
