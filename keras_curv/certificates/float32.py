@@ -51,6 +51,7 @@ from keras_curv.curvature.region import around
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation, require_lipschitz
 from keras_curv.network.network import Network
+from keras_curv.network.shared_graph import as_graph
 from keras_curv.network.unitwise import IDENTITY, UnitWise
 from keras_curv.numerics.rounding import (
     FLOAT32_TINY,
@@ -131,7 +132,7 @@ class Float32Error(ServedError):
         ]
         self._lipschitz = [1.0, *lipschitz_bounds(network)]
         signature = [tf.TensorSpec((None, network.dim), tf.float64)]
-        self._forward = tf.function(network.forward, input_signature=signature, autograph=False)
+        self._forward = as_graph(network.forward, signature)
 
     def __call__(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray

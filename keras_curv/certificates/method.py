@@ -21,6 +21,7 @@ from keras_curv.certificates.certificate import (
     choose_rivals,
 )
 from keras_curv.network.network import Network
+from keras_curv.network.shared_graph import as_graph
 from keras_curv.numerics.bracket import COARSE, FINE
 from keras_curv.threats.property import ARGMAX, Property
 
@@ -185,7 +186,7 @@ class Method(abc.ABC):
     @functools.cached_property
     def _compiled_logits(self) -> Callable[[tf.Tensor], tf.Tensor]:
         signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
-        return tf.function(self.network.logits, input_signature=signature, autograph=False)
+        return as_graph(self.network.logits, signature)
 
     def certify(
         self,

@@ -33,6 +33,7 @@ from keras_curv.certificates.method import (
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
+from keras_curv.network.shared_graph import as_graph
 from keras_curv.numerics.rounding import activation_errors, gamma, up
 
 
@@ -150,7 +151,7 @@ class TwoStageCertificate(Method):
         rows = tf.TensorSpec((None, self.network.dim), tf.float64)
         each = tf.TensorSpec((None,), tf.int32)
         signature = [rows, each, each, tf.TensorSpec((None,), tf.float64)]
-        return tf.function(downhill, input_signature=signature, autograph=False)
+        return as_graph(downhill, signature)
 
     @functools.cached_property
     def _features(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
@@ -166,4 +167,4 @@ class TwoStageCertificate(Method):
             return found[-1], activation_errors(self._norms, found)[-1]
 
         signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
-        return tf.function(features, input_signature=signature, autograph=False)
+        return as_graph(features, signature)

@@ -9,7 +9,7 @@ after another epoch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -84,6 +84,16 @@ class PinnedArgument(Pinned, Argument):
         return tf.matmul(x, tf.cast(self.direct, x.dtype))
 
 
+def as_graph(function: Callable[..., Any], signature: Sequence[Any]) -> Callable[..., Any]:
+    """Returns a function as a graph, traced once.
+
+    TensorFlow counts how often each piece of code is traced, and warns of five; but it is one graph
+    for each network here, and each is traced once. A partial counts for itself.
+    """
+    counted = functools.partial(function)
+    return tf.function(counted, input_signature=signature, autograph=False)
+
+
 def compiled(
     make: Callable[..., Callable[..., Any]],
     network: Network,
@@ -108,7 +118,7 @@ def compiled(
     """
     if any(affine.is_sparse for affine in network.affines):
         own = make(network, *settings)
-        return tf.function(lambda *args: own(*args), input_signature=signature, autograph=False)
+        return as_graph(lambda *args: own(*args), signature)
     norms = [tf.constant(layer, tf.float64) for layer in network.layer_norms]
     weights = Weights(*network.weights(tf.float64), norms, _pins(network))
     key = make, network.activations, settings, signature, len(weights.pins)
@@ -158,4 +168,4 @@ def _graph(
     def graph(weights: Weights, *args: Any) -> Any:
         return make(argument(activations, weights), *settings)(*args)
 
-    return tf.function(graph, input_signature=(weights, *signature), autograph=False)
+    return as_graph(graph, (weights, *signature))

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_curv.certificates.best_of import choose_method
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_local import LocalCurvatureCertificate
+from keras_curv.certificates.float32 import Float32Error
 from keras_curv.network import shared_graph
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
@@ -136,3 +138,15 @@ def test_radii_do_not_depend_on_which_network_was_first(method):
         alone = method(mine).certify(x)
         np.testing.assert_array_equal(alone.radius, found.radius)
         np.testing.assert_array_equal(alone.gradient_evaluations, found.gradient_evaluations)
+
+
+def test_tensorflow_warns_of_no_graph_that_is_traced_once(monkeypatch):
+    """It counts the tracings of a piece of code, and a user who compares does nothing wrong."""
+    said = []
+    monkeypatch.setattr(tf.get_logger(), "warning", lambda *args: said.append(args))
+    x = np.ones((2, 3))
+    for name in ("sigmoid", "tanh", "softplus", "silu", "mish", "elu", "celu"):
+        one = network((3, 4, 2), name)
+        for method in ("crc", "crown", "lipschitz"):
+            choose_method(method, one, Float32Error(one)).certify(x)
+    assert not said
