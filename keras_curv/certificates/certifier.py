@@ -213,8 +213,8 @@ class Certifier:
         network = self.method.network
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
-        gradient = np.dot(network.sizes[:-1], network.sizes[1:])
-        most = _CELLS / (against * widest), _WORK / max(1.0, self.method.cost * gradient)
+        work = self.method.cost * network.multiplications
+        most = _CELLS / (against * widest), _WORK / max(1.0, work)
         return int(np.clip(min(most), 1, 1024))
 
 

@@ -101,7 +101,7 @@ class LocalCurvatureCertificate(Method):
             self._floors = [CurvatureSketch(self._curvature)]
             # The Gram matrices of the Jacobians of all layers.
             grams = float(network.dim) ** 2 * sum(network.sizes[1:-1])
-            self.cost = grams / np.dot(network.sizes[:-1], network.sizes[1:])
+            self.cost = grams / network.multiplications
         signature = IN_BALL if network.limits is None else IN_LIMITED_BALL
         self._step = compiled(BallStep, network, signature=signature)
 

@@ -99,9 +99,10 @@ class LinearBoundCertificate(BallBoundCertificate):
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
         hidden = zip(network.sizes[2 : self._plan.back + 1], products, strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
-        cost = sum(2.0 * width * cost / products[-1] for width, cost in hidden)
+        cost = sum(2.0 * width * cost for width, cost in hidden)
         if self._first is not None:  # those of the second one at two points each, in its units
-            cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2 / products[-1]
+            cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
+        cost /= network.multiplications
         slopes = [activation.steepest for activation in network.activations]
         with np.errstate(over="ignore"):
             steepest = float(np.prod([*(affine.frobenius for affine in network.affines), *slopes]))

@@ -98,6 +98,11 @@ class FeedForward(abc.ABC):
         """The number of logits."""
         return self.sizes[-1]
 
+    @property
+    def multiplications(self) -> float:
+        """Of a forward pass, or of a gradient on its way back, were all maps dense."""
+        return float(np.dot(self.sizes[:-1], self.sizes[1:]))
+
     def forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """`[z_1, …, z_{L−1}]` and `[a_0 = x, …, a_{L−1}]`, each `(n, width)`."""
         pre, post = [], [x]
