@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network.network import Network, require_dense
+from keras_curv.network.shared_graph import as_graph
 from keras_curv.numerics.rounding import ROUNDING_SLACK, pre_activation_errors
 
 _BLOCK = 2000  # draws at a time
@@ -71,7 +72,7 @@ class NoiseVotes:
         self._tail = None
         if network.depth > 1:
             self._tail = Network(network.affines[1:], network.activations[1:])
-        self._tally = tf.function(self._count, reduce_retracing=True, autograph=False)
+        self._tally = as_graph(self._count)
 
     def preferences(
         self, x: np.ndarray, *, first_index: int, seed: int, samples: int, shared: bool

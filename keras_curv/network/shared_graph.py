@@ -84,14 +84,16 @@ class PinnedArgument(Pinned, Argument):
         return tf.matmul(x, tf.cast(self.direct, x.dtype))
 
 
-def as_graph(function: Callable[..., Any], signature: Sequence[Any]) -> Callable[..., Any]:
-    """Returns a function as a graph, traced once.
+def as_graph(
+    function: Callable[..., Any], signature: Sequence[Any] | None = None
+) -> Callable[..., Any]:
+    """Returns a function as a graph, traced once; without a signature, as seldom as can be.
 
     TensorFlow counts how often each piece of code is traced, and warns of five; but it is one graph
-    for each network here, and each is traced once. A partial counts for itself.
+    for each network here. A partial counts for itself.
     """
-    counted = functools.partial(function)
-    return tf.function(counted, input_signature=signature, autograph=False)
+    seldom = {"reduce_retracing": True} if signature is None else {"input_signature": signature}
+    return tf.function(functools.partial(function), autograph=False, **seldom)
 
 
 def compiled(
