@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -308,16 +307,6 @@ def get(name: str) -> Activation:
     if found is None:
         raise InputError(f"no bounds for activation {name!r}; supported: {', '.join(ACTIVATIONS)}")
     return found
-
-
-def in_keras(name: str) -> Callable | None:
-    """Returns the function that a Keras layer takes as this activation; None if there is none."""
-    return getattr(keras.activations, name, {"sin": keras.ops.sin}.get(name))
-
-
-def named_in_keras(table: Iterable[str]) -> list[str]:
-    """Returns those of these names that are a function in Keras."""
-    return [name for name in table if in_keras(name) is not None]
 
 
 def require_smooth(activations: Iterable[Activation]) -> None:

@@ -15,20 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.activations import (
-    ACTIVATIONS,
-    SMOOTH,
-    Activation,
-    in_keras,
-    named_in_keras,
-)
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
+from keras_curv.network.keras_functions import name_of
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product, rows_times
 from keras_curv.numerics.known import known, materialized
 from keras_curv.training.affine_layers import AFFINE, KEEPS_ENTRIES, AffineLayers, CarriedLayers
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
-from keras_curv.training.trunk import Trunk, absolute
+from keras_curv.training.trunk import Trunk
 
 _layers = keras.layers
 _HALF = ("float16", "bfloat16")
@@ -348,10 +343,8 @@ def _parts(
 
 def _known(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
     """Returns the layer's activation, None where it has none or one that is not in the table."""
-    function = getattr(layer, "activation", None)
-    if function is absolute:
-        return table.get("abs")
-    return next((table[name] for name in table if function is in_keras(name)), None)
+    name = name_of(getattr(layer, "activation", None))
+    return None if name is None else table.get(name)
 
 
 def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
@@ -382,7 +375,7 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
     hint = (
         "base must return logits: leave the softmax away"
         if name in ("softmax", "log_softmax")
-        else f"supported: {', '.join(named_in_keras(table))}"
+        else f"supported: {', '.join(table)}"
     )
     raise InputError(
         f"base has the activation {name!r} in layer {layer.name!r}, which this "

@@ -10,7 +10,8 @@ import keras
 
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
-from keras_curv.network.activations import ACTIVATIONS, SMOOTH, in_keras, named_in_keras
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH
+from keras_curv.network.keras_functions import in_keras
 from keras_curv.threats.property import ARGMAX, Property
 from keras_curv.threats.threat import Threat
 from keras_curv.threats.threat_file import parse_threat
@@ -171,7 +172,7 @@ class Recipe:
     def __post_init__(self) -> None:
         known = {
             "dataset": data.DATASETS,
-            "activation": named_in_keras(SMOOTH if self.loss in CURVATURE else ACTIVATIONS),
+            "activation": SMOOTH if self.loss in CURVATURE else ACTIVATIONS,
             "loss": OBJECTIVES,
             "optimizer": OPTIMIZERS,
         }

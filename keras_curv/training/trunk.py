@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from keras_curv.curvature.state import TrainingState
 from keras_curv.errors import InputError
+from keras_curv.network.keras_functions import absolute
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
 from keras_curv.training.affine_layers import AffineLayers, CarriedLayers
@@ -28,17 +29,6 @@ TRUNK = "trunk"  # what the names of the layers begin with
 _STEPS = 4  # of Newton–Schulz; an error e becomes ¾e²
 _LEAST = 1e-12  # of a squared norm: there is a gradient, and what to divide by
 _VECTORS = 4  # of each map: the largest singular values of one that keeps norms are many
-
-
-@keras.saving.register_keras_serializable(package="keras_curv")
-def absolute(x: Any) -> Any:
-    """Returns |x|: an activation of a trunk, which takes no length off a gradient.
-
-    Example:
-        >>> keras.layers.Dense(2, activation=absolute).activation(tf.constant([-1.0, 2.0])).numpy()
-        array([1., 2.], dtype=float32)
-    """
-    return keras.ops.abs(x)
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")

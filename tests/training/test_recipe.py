@@ -221,9 +221,9 @@ BAD = {
         {"muon_rate": 0.1, "optimizer": "adam"},
         "muon_rate is for the optimizer muon. Received: muon_rate 0.1 with optimizer 'adam'",
     ),
-    "no Keras name": (
-        {"activation": "gelu_tanh"},
-        "activation must be one of softplus, .*gelu, mish",
+    "no such activation": (
+        {"activation": "cos"},
+        "activation must be one of softplus, .*gelu_tanh, mish",
     ),
     "jit": ({"jit": "no"}, "jit must be True or False. Received: 'no'"),
     "muon rate": ({"muon_rate": float("nan")}, "muon_rate must be a positive number"),
