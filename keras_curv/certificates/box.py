@@ -37,10 +37,15 @@ from keras_curv.numerics.rounding import (
 )
 
 
+def has_value_range(activation: Activation) -> bool:
+    """Whether `value_range` has a rule for an activation of one kind."""
+    return activation.monotone or activation.minimum_at is not None
+
+
 def require_value_range(activation: Activation) -> None:
     """InputError, naming the activation, if the range of its values has no rule."""
     for each, _ in activation.groups:
-        if not each.monotone and each.minimum_at is None:
+        if not has_value_range(each):
             others = (entry.name for entry in ACTIVATIONS.values() if entry.minimum_at is not None)
             raise InputError(
                 f"no interval bounds for activation {each.name!r}: they need one that does "

@@ -34,7 +34,7 @@ class IntervalCertificate(BallBoundCertificate):
     """The largest ball on which the interval bounds of the margins are positive.
 
     Args:
-        network: its activations do not fall, or are silu, gelu, gelu_tanh or mish.
+        network: its activations do not fall, or it is known where they are extreme, as of silu.
         served_error: what serving may take off a margin.
 
     Raises:

@@ -24,8 +24,8 @@ beyond which a number may overflow: `r ≤ reach − ‖x‖`.
 `v_{I−1} = W_I (σ′(z_I) ∘ v_I)`, all rivals in one product, in float32. The z_I are those of the
 model's own forward pass, off by at most `ζ + ζ′‖x‖` in each entry, constants of the same kind.
 `rounding.gradient_error`, with the unit of float32, turns these and the norms of the v_I into a
-bound of the error, which is added to H. It takes σ′ to be accurate to 32 units (the tests measure
-a third of that at most).
+bound of the error, which is added to H. It takes σ′ to be accurate to 32 units, a sine's too
+wherever it is (the tests measure a third of that at most).
 
 **What remains** are some numbers for each rival: norms, A, H and the root. They are computed in
 float64, in which squares of float32 numbers neither overflow nor vanish, with its own roundings

@@ -22,8 +22,8 @@ point highest above the present line replaces the one on its side, a few times.
 z_i that are float64 numbers themselves, plus three roundings for φ: `(2ω + 16) u (max|σ̂| + c + |k|
 max(|l|, |u|)) + 4τ` covers it.
 
-Where σ does not fall, the constants σ(l) and σ(u) are bounds too; they are taken where they are
-better at that point, or where a line overflows, as on unbounded intervals.
+The least and the largest value of σ on [l, u] are bounds too, where they are known (`box.py`); they
+are taken where they are better at that point, or where a line overflows, as on unbounded intervals.
 
 Reference: Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification
 with general activation functions" (2018), section 3.2 and tables 2 and 3, who choose tangents and
@@ -38,6 +38,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from keras_curv.certificates.box import has_value_range, value_range
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.unitwise import IDENTITY
@@ -154,15 +155,29 @@ def _smooth(
     slope, top = _line_above(points, -values, -most, -least, beyond, floor)
     lower = -slope, -(top + up(sag * np.maximum(bend_high, 0.0), 8))
 
-    bottom, top = np.full(low.shape, -np.inf), np.full(low.shape, np.inf)
-    if activation.monotone:
-        bottom, top = values[..., 0], values[..., -1]
-        bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - 4.0 * TINY
-        top = top + _RELATIVE * (np.abs(top) + floor) + 4.0 * TINY
+    bottom, top = _constants(activation, low, high, values)
+    bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - 4.0 * TINY
+    top = top + _RELATIVE * (np.abs(top) + floor) + 4.0 * TINY
     return Relaxation(
         *_better(*lower, np.where(np.isnan(bottom), -np.inf, bottom), at, np.less),
         *_better(*upper, np.where(np.isnan(top), np.inf, top), at, np.greater),
     )
+
+
+def _constants(
+    activation: Activation, low: np.ndarray, high: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least and largest value, up to rounding; infinite where they are not known, NaN on overflow.
+
+    Args:
+        values: at points of which the first and the last are the ends.
+    """
+    if activation.monotone:
+        return values[..., 0], values[..., -1]
+    if not has_value_range(activation):
+        return np.full(low.shape, -np.inf), np.full(low.shape, np.inf)
+    least, most = value_range(activation, tf.constant(low), tf.constant(high))
+    return least.numpy(), most.numpy()
 
 
 def _line_above(

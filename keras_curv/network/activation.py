@@ -42,7 +42,7 @@ class Activation:
         served_floor: a server's float32 σ is within an error relative to
             `|σ(z)| + served_floor · (1 + |z|)`; 0 where one op of TensorFlow computes it and does
             not cancel. Others are spelled out in several ops, or lose their digits near 0 as its
-            elu does, `exp(z) − 1`.
+            elu does, `exp(z) − 1`, or may lose them far out, where a period is taken off.
         minimum_at: where σ has its only interior minimum; None where σ does not fall.
         maximum_at: where it has its only interior maximum, if there is one.
         s_shaped: whether σ is convex up to 0 and concave from there on.
@@ -194,7 +194,8 @@ def placeable(low: Any, high: Any, period: float | None, library: Any) -> tuple[
     if period is None:
         return low, high
     whole = (high - low >= period) | (low < -_PERIODIC) | (high > _PERIODIC)
-    return library.where(whole, 0.0, low), library.where(whole, period, high)
+    nothing = library.zeros_like(low)
+    return library.where(whole, nothing, low), library.where(whole, nothing + period, high)
 
 
 def first_from(low: Any, at: float, period: float | None) -> Any:

@@ -264,6 +264,7 @@ _SIN = Activation(
     second_range=(-1.0, 1.0),
     first_extrema=(0.0, math.pi),
     second_extrema=(-math.pi / 2.0, math.pi / 2.0),
+    served_floor=1.0,
     minimum_at=-math.pi / 2.0,
     maximum_at=math.pi / 2.0,
     period=2.0 * math.pi,

@@ -54,10 +54,7 @@ _OURS = {"sin": sin, "abs": absolute, "gelu_tanh": gelu_tanh}
 _BY_NAME: dict[str, Callable] = {
     name: _OURS.get(name) or getattr(keras.activations, name) for name in ACTIVATIONS
 }
-_NAMES = {function: name for name, function in _BY_NAME.items()} | {
-    **dict.fromkeys((keras.ops.sin, tf.sin), "sin"),
-    **dict.fromkeys((keras.ops.abs, keras.ops.absolute, tf.abs), "abs"),
-}
+_OPS = {"sin": (keras.ops.sin, tf.sin), "abs": (keras.ops.abs, keras.ops.absolute, tf.abs)}
 
 
 def in_keras(name: str) -> Callable:
@@ -72,4 +69,6 @@ def name_of(function: Any) -> str | None:
         >>> name_of(keras.activations.softplus), name_of(tf.sin), name_of(keras.activations.softmax)
         ('softplus', 'sin', None)
     """
-    return _NAMES.get(function)
+    named = [(name, (in_keras(name), *_OPS.get(name, ()))) for name in ACTIVATIONS]
+    # What a layer has may be equal to others, or have no hash.
+    return next((name for name, known in named if any(function is one for one in known)), None)

@@ -173,6 +173,14 @@ def test_no_bound_is_below_that_of_intervals(name, scale, rng):
     assert np.all(lines >= intervals - slack)
 
 
+def test_a_unit_that_turns_many_times_does_not_spoil_the_lines_of_others():
+    """`0.3 sin 100x + 4 sin(0.3x + 0.3y) − 4 sin(0.3x + 0.3y + 0.5) + 2.8`, at least 0.52."""
+    kernels = [[[100.0, 0.3, 0.3], [0.0, 0.3, 0.3]], [[0.3, 0.0], [4.0, 0.0], [-4.0, 0.0]]]
+    network = Network.from_weights(kernels, [[0.0, 0.0, 0.5], [2.8, 0.0]], "sin")
+    question = np.zeros((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1))
+    assert 2.9 < LinearBoundCertificate(network).radii(*question).radius.item() < 3.0
+
+
 @pytest.mark.parametrize("name", ["tanh", "sigmoid", "softsign"])
 def test_no_input_changes_a_class_that_is_proved_far_out(name, rng):
     kernels = [rng.standard_normal(shape) for shape in ((4, 6), (6, 5), (5, 3))]

@@ -147,13 +147,24 @@ def test_unbounded_and_huge_intervals(name):
         )  # NaN, if both are infinite
         assert np.all(row_lines.lower_intercept < np.inf)
     line = relaxation(entry, -np.inf, np.inf)
-    if name in ("sigmoid", "tanh"):
+    if name in ("sigmoid", "tanh", "sin"):
         assert line.upper_intercept == pytest.approx(1.0, abs=1e-13)
+    if name == "sin":
+        assert line.lower_intercept == pytest.approx(-1.0, abs=1e-13)
     if name in ("softplus", "sigmoid", "relu"):
         assert line.lower_intercept == pytest.approx(0.0, abs=1e-300)
     if name == "relu6" or name.startswith("capped_relu"):
         top = float(EXACT[name](mpmath.mpf(100)))
         assert line.upper_intercept == pytest.approx(top, rel=1e-13)
+
+
+@pytest.mark.parametrize(("name", "least"), [("sin", -1.0), ("silu", -0.27846454), ("abs", 0.0)])
+def test_no_line_is_far_below_the_least_value_on_a_wide_interval(name, least):
+    """Where σ falls somewhere, and the points that it is looked at are far apart."""
+    low, high = np.array([-40.0, -1e3, -1e6]), np.array([30.0, 5e3, 1e6])
+    lines = relaxation(get(name), low, high)
+    middle = lines.lower_slope * (low + high) / 2.0 + lines.lower_intercept
+    assert np.all(middle >= least - 1e-8)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,5 +1,7 @@
 """A layer takes the activations of the table by functions that come back from a file."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -51,7 +53,20 @@ def test_an_op_is_read_in_training_as_what_it_is(function):
     np.testing.assert_allclose(network.logits(x), model(x), rtol=1e-5, atol=1e-6)
 
 
+@dataclasses.dataclass
+class _Siren:
+    """What has no hash, and is equal to whatever it is asked about."""
+
+    frequency: float = 30.0
+
+    def __call__(self, z):
+        return keras.ops.sin(self.frequency * z)
+
+    def __eq__(self, other):
+        return True
+
+
 def test_what_is_nearly_an_activation_has_no_name():
-    """An op whose defaults are others than the activation's, a partial one, a layer."""
-    for function in (keras.ops.gelu, lambda z: keras.ops.sin(z), L.ReLU(), None, "sin"):
+    """An op whose defaults are others than the activation's, a function of one's own, a layer."""
+    for function in (keras.ops.gelu, lambda z: keras.ops.sin(z), _Siren(), L.ReLU(), None, "sin"):
         assert name_of(function) is None

@@ -63,6 +63,17 @@ def test_a_whole_period_has_all_of_the_range(width):
     assert np.all(bottom.numpy() == -1.0) and np.all(top.numpy() == 1.0)
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_values_are_ranged_in_a_graph_too(dtype):
+    low, high = tf.constant([-1.0, 1.0, 0.0], dtype), tf.constant([0.5, 2.0, 9.0], dtype)
+    found = tf.function(lambda *ends: value_range(SIN, *ends))(low, high)
+    expected = np.sin([-1.0, 1.0]), np.sin([0.5, math.pi / 2])
+    for end, known in zip(found, expected, strict=True):
+        assert end.dtype == dtype
+        np.testing.assert_allclose(end.numpy()[:2], known, rtol=1e-6)
+    assert [float(end[2]) for end in found] == [-1.0, 1.0]
+
+
 @pytest.mark.parametrize("ends", [(-np.inf, np.inf), (5.0, np.inf), (1e30, 1e30), (-1e300, 0.0)])
 def test_values_on_an_infinite_interval_are_no_nan(ends):
     low, high = (tf.constant([end], tf.float64) for end in ends)

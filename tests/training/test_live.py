@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_curv.network.keras_functions import in_keras
 from keras_curv.reading import saved_model
 from keras_curv.training.live import LiveNetwork
 
@@ -179,6 +180,16 @@ def test_it_is_the_network_of_the_frozen_graph(name, build, rng):
         # float32: Keras' batch normalisation and ours round a product of up to four maps apart.
         np.testing.assert_allclose(kernel, affine.kernel, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(bias, affine.bias, rtol=1e-5, atol=1e-5)
+
+
+def test_sines_that_magnify_roundings_are_read():
+    """At the largest inputs of the check they turn so often that float32 says little of them."""
+    keras.utils.set_random_seed(0)
+    wide = keras.initializers.RandomNormal(stddev=0.375)
+    sines = [L.Dense(64, "linear", kernel_initializer=wide), L.BatchNormalization()]
+    sines += [L.Activation(in_keras("sin")), L.Dense(64, in_keras("sin"), kernel_initializer=wide)]
+    model = _sequential((784,), *sines, L.Dense(10))
+    assert [sigma.name for sigma in LiveNetwork(model).now().activations] == ["sin", "sin"]
 
 
 @pytest.mark.parametrize("name", list(MODELS))
