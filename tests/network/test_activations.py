@@ -128,7 +128,8 @@ def _grid():
     edges = np.array([34.0, 34.04365, 34.0437, 34.05, 36.04, 36.05, 3.9e-4, 4.1e-4, 0.99, 1.01])
     saturating = np.linspace(15.0, 20.0, 101)  # where tanh loses most
     deep = np.linspace(700.0, 750.0, 101)  # where exp underflows
-    half = np.concatenate([magnitudes, fine, edges, saturating, deep])
+    turns = np.pi * np.array([0.5, 1.0, 2.0, 3.0, 11.0, 1e3, 1e6, 1e15])  # where a sine cancels
+    half = np.concatenate([magnitudes, fine, edges, saturating, deep, turns])
     return np.concatenate([steps, half, -half, [0.0]])
 
 
