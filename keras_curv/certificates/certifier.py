@@ -139,8 +139,8 @@ class Certifier:
         x = self.served.inputs.joined(x)
         flat, label, moved = self._inputs.checked(x, y, first_index)
         served = np.asarray(flat, np.float64)
+        exact = np.asarray(x, np.float64).reshape(served.shape)
         if not self.threat.plain:
-            exact = np.asarray(x, np.float64).reshape(served.shape)
             self.threat.require_inside(exact, first_index)
             if not self.threat.moves_freely:
                 moved = self.threat.moved(served, exact - served)
@@ -149,7 +149,8 @@ class Certifier:
         if rivals == "random":
             pairs = [(seed, first_index + i) for i in range(len(flat))]
             seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
-        numbers = self.property.numbers(self.served.network, served)
+        claimed = self.threat.claimed(served, exact)
+        numbers = self.property.numbers(self.served.network, claimed)
 
         def certified(
             rows: slice | np.ndarray, x: np.ndarray, label: np.ndarray | None

@@ -108,8 +108,10 @@ class ExampleJob(Job):
             method, guarantee, search = "smoothing", "probabilistic", dataclasses.asdict(smoothing)
         self.examples, self.count = examples, examples.count
         self.served = served = certifier.served
-        fit, scale = _fitting_shape(examples, served), np.float32(options.input_scale)
-        self.as_input = lambda x: fit(x if scale == 1.0 else x * scale)
+        fit, scale = _fitting_shape(examples, served), float(np.float32(options.input_scale))
+        # In float64, where the product of numbers of float32 is exact: what rounding it to the
+        # model's dtype moves is taken off the radius.
+        self.as_input = lambda x: fit(x if scale == 1.0 else np.asarray(x, np.float64) * scale)
         self.settings = {
             "version": __version__,
             "fingerprint": served.fingerprint,

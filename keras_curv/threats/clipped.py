@@ -51,12 +51,13 @@ def clipped(clip: Clip, x: tf.Tensor) -> Clipped:
     scaled = tf.abs(x) * tf.constant(np.abs(clip.scale), x.dtype)
     moves = tf.constant(clip.scale != 0.0)
     exact = bool(np.all(clip.scale == 1.0) and not clip.offset.any())
+    exact &= clip.scale_error == clip.offset_error == 0.0
     rounded = 0.0 if exact else 4.0 * UNIT * (scaled + tf.abs(offset)) + 4.0 * TINY
     known = clip.scale_error * tf.abs(x) + clip.offset_error
     off = rounded + known
     dead = (_zone(low - z, off), _zone(z - high, off))
     least = 1.0 / (1.0 / clip.cost + clip.scale_error) * (1.0 - 8.0 * UNIT)
-    cost = tf.constant(np.where(clip.scale == 1.0, 1.0, least) if exact else least, x.dtype)
+    cost = tf.constant(np.ones_like(least) if exact else least, x.dtype)
     most = tf.constant(clip.cost / (1.0 - np.minimum(clip.scale_error * clip.cost, 0.5)), x.dtype)
     reach = Reach(
         up=tf.where(moves, high - value, 0.0),

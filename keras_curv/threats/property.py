@@ -125,7 +125,7 @@ class Property(abc.ABC):
 
         Args:
             network: as it was read.
-            x: `(n, dim)`.
+            x: `(n, dim)`, the examples that the claim is about, in float64.
         """
         return np.zeros((len(x), 0))
 

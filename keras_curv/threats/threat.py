@@ -320,13 +320,23 @@ class Threat:
             raise InputError("a weight is so small that an input divided by it overflows")
         return u
 
+    def claimed(self, x: np.ndarray, exact: np.ndarray) -> np.ndarray:
+        """Returns the examples that the claim is about, `(n, dim)`, from which `moved` measures.
+
+        Args:
+            x: as served, `(n, dim)`, float64.
+            exact: as given. What is frozen, and under a basis the whole input, counts as served.
+        """
+        if self._basis is not None:
+            return x
+        return exact if self.moves_freely else np.where(self.factors(x.shape[1])[1], x, exact)
+
     def moved(self, x: np.ndarray, change: np.ndarray) -> np.ndarray:
         """Returns ‖ξ‖ of the way from x to the point that is certified, `(n,)`.
 
         Args:
             x: as served, `(n, dim)`, float64.
-            change: what converting to the model's dtype did to it. What is frozen, and under a
-                basis the whole input, counts as it is served.
+            change: what converting to the model's dtype did to it; see `claimed`.
         """
         if self._basis is not None:
             return np.zeros(len(x))

@@ -140,6 +140,15 @@ def test_where_nothing_can_change_the_radius_is_without_end():
     assert result.radius[0] > 1e100
 
 
+def test_a_scale_of_one_is_that_up_to_what_folding_left():
+    """Where the real one is larger x reaches any value sooner, also from where nothing was off."""
+    first = Affine(np.eye(1), np.zeros(1), kernel_error=5e-4)
+    last = Affine(np.array([[0.0, 1.0]]), np.array([0.5, 0.0]))
+    network = Network([first, last], [activations.get("capped_relu(1.0)")])
+    radius = ClippedCurvatureCertificate(network).certify(np.zeros((1, 1))).radius.item()
+    assert 0.4997 < radius <= 0.5 / (1.0 + 5e-4)
+
+
 def test_what_serving_rounds_is_taken_off():
     network = _clipping(_behind(6, (6, 10, 3), steep=0.8), 0.1)
     x = _points(7, 40, 6).astype(np.float32).astype(np.float64)

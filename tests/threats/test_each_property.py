@@ -3,6 +3,7 @@
 import json
 import math
 
+import keras
 import numpy as np
 import pytest
 from attacked import METHODS_AND_SIGMAS, ball, drawn, model_of, of, scores
@@ -128,6 +129,23 @@ def test_radii_of_intervals_are_near_to_what_a_grid_finds(rng, random_network):
         moved = network.logits(one + ball(2, 1.05 * radius, rng)) - network.logits(one[None])
         moved = moved.numpy()[:, 0]
         assert moved.max() > tau if rival == 1 else moved.min() < -tau
+
+
+@pytest.mark.parametrize("threat", [{}, {"scale": [2.0]}, {"scale": [2.0, 1.0], "frozen": [1]}])
+def test_an_interval_is_around_what_was_given_and_not_what_was_served(threat):
+    """Float32 numbers are 1/16 apart there; `tanh` is steep at x, and flat at the boundary."""
+    dim, scale = len(threat.get("scale", [1.0])), threat.get("scale", [1.0])[0]
+    model = keras.Sequential([keras.Input((dim,)), keras.layers.Dense(1, "tanh")])
+    model.add(keras.layers.Dense(1))
+    first = np.eye(dim, 1)
+    model.set_weights([first, np.array([-1e6]), np.eye(1), np.zeros(1)])
+    x = np.zeros((1, dim))
+    x[:, 0] = 1e6 + 0.03
+    for method in ("crown", "auto"):
+        found = certify(model, x, property="interval:0.9", method=method, threat=threat)
+        change = found.radius.item() * scale
+        moved = np.tanh(0.03 + np.array([-change, change])) - np.tanh(0.03)
+        assert 1.0 < change and np.abs(moved).max() <= 0.9
 
 
 def test_all_outputs_must_hold(rng, random_network):
