@@ -1,3 +1,6 @@
-"""The version, where setuptools can read it without importing TensorFlow."""
+"""The version, where setuptools can read it without importing TensorFlow.
 
-__version__ = "0.1.0"
+It is raised with every mend of a radius that was too large, as no run goes on with rows of another.
+"""
+
+__version__ = "0.2.0.dev1"

@@ -251,10 +251,6 @@ def main() -> int:
         require_fraction(FLAGS[name].value, f"--{name}")
         if FLAGS[name].value is not None and not FLAGS.radius:
             raise InputError(f"--{name} needs a --radius")
-    if FLAGS.require_certified_accuracy is not None and FLAGS.rivals != "all":
-        raise InputError(
-            "--require_certified_accuracy needs --rivals all: one rival is no certificate"
-        )
     with loading():
         from keras_curv.reports.console import print_summary
         from keras_curv.reports.wording import describe

@@ -122,8 +122,10 @@ class Affine:
         return not self.kernel_error and self.frobenius == 0.0
 
     def stored_bytes(self) -> bytes:
-        """The weights as bytes, for a fingerprint."""
-        return self.kernel.tobytes() + self.bias.tobytes()
+        """The weights as bytes, for a fingerprint, and what they may be off by."""
+        errors = self.kernel_error, self.bias_error, self.served_gain
+        parts = self.kernel, self.bias, self.served_kernel_error, self.served_bias_error
+        return b"".join(np.asarray(part, np.float64).tobytes() for part in (*parts, *errors))
 
     @functools.cached_property
     def gram(self) -> Gram:

@@ -104,7 +104,9 @@ class SparseAffine(Affine):
 
     def stored_bytes(self) -> bytes:
         """See `Affine`."""
-        parts = self.kernel.data, self.kernel.indices, self.kernel.indptr, self.bias
+        errors = np.array([self.kernel_error, self.bias_error, self.served_gain], np.float64)
+        parts = [self.kernel.data, self.kernel.indices, self.kernel.indptr, self.bias, errors]
+        parts += [self.served_kernel_error.data, self.served_bias_error]
         return b"".join(b"%d " % part.nbytes + part.tobytes() for part in parts)
 
 

@@ -16,6 +16,12 @@ _RIVALS_TEXT = {
 }
 
 
+_RIVAL = {
+    "runner_up": "the runner-up at the example",
+    "random": "which is drawn at random",
+    "least": "the least likely one at the example",
+}
+
 _GUARANTEE_TEXT = {
     "real": "real arithmetic on the stored weights",
     "float32": "as served in IEEE single, in any order of sums; no TF32, bfloat16, Winograd",
@@ -45,7 +51,10 @@ def facts(summary: dict) -> list[tuple[str, str]]:
 
 def claim(summary: dict) -> dict[str, str | None]:
     """Returns which changes a run is about and what holds under them, in words."""
-    return summary.get("claim") or {"changes": UNRESTRICTED.text, "holds": ARGMAX.text}
+    words = summary.get("claim") or {"changes": UNRESTRICTED.text, "holds": ARGMAX.text}
+    if (rivals := summary["rivals"]) == "all":
+        return words
+    return words | {"holds": f"the predicted class stays above one class, {_RIVAL[rivals]}"}
 
 
 def heading(summary: dict) -> str:

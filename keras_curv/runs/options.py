@@ -215,6 +215,11 @@ class ExampleOptions(RunOptions):
         with np.errstate(over="ignore"):
             scale = float(np.float32(require_positive(float(self.input_scale), "input_scale")))
         require_positive(scale, "input_scale, in float32,")
+        if self.required is not None and self.rivals != "all":
+            raise InputError(
+                "a required certified accuracy needs rivals all: one rival is no certificate. "
+                f"Received: {self.rivals!r}"
+            )
         if self.smoothing is None:
             require_one_of(self.rivals, RIVALS, "rivals")
             return

@@ -69,10 +69,13 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
             batches = job.batches(done)
         with progress_bar(job.count, done, visible=options.progress) as advance:
             for rows in batches:
+                done += len(rows)
                 file.write(rows)
                 for sink in sinks:
                     sink.add(rows)
                 advance(len(rows))
+        if done != job.count:
+            raise InputError(f"the examples ended after {done} of {job.count}")
 
     result = job.facts() | tally.summary() | job.settings
     result["verdict"] = verdict(result, **options.requirements)

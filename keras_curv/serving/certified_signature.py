@@ -11,6 +11,7 @@ that `bin/certify` reads the directory as any other.
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -23,8 +24,10 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.products import Product, dense_product, sparse_product
 from keras_curv.reading import graph, saved_model
+from keras_curv.reading.saved_model import ServedModel
 
 CERTIFIED_SIGNATURE = "certified"
+_ALIKE = 1e-2  # is what float32 makes of a pre-activation, relative to the largest
 _CHECKED = 8  # random examples on which the model and what was read of it must agree
 
 
@@ -92,21 +95,46 @@ def certified_serving(
     (given,) = base.inputs
     signature = [keras.InputSpec(shape=given.shape, dtype=given.dtype, name=given.name)]
     archive = keras.export.ExportArchive()
-    archive.track_and_add_endpoint("serve", base, signature)
+    archive.track(base)
+    # What was read is the model at inference, which layers do not agree on if they are not told.
+    archive.add_endpoint("serve", lambda x: base(x, training=False), signature)
     products = [_product(base, affine) for affine in certificate.affines[:-1]]
+
+    def hidden(logits: tf.Tensor) -> list[tf.Tensor]:
+        return _pre_activations(logits, served.network, served.source)
+
+    _require_same(lambda x: hidden(base(x, training=False)), served, some.astype(np.float32))
 
     def certified(x: tf.Tensor) -> dict[str, tf.Tensor]:
         logits = base(x, training=False)
         label, radius = certificate(
             tf.reshape(x, (-1, served.network.dim)),
             logits,
-            _pre_activations(logits, served.network, served.source),
+            hidden(logits),
             [product.backward for product in products],
         )
         return {"logits": logits, "class": label, "radius": radius}
 
     archive.add_endpoint(CERTIFIED_SIGNATURE, certified, signature)
     archive.write_out(str(directory), verbose=False)
+
+
+def _require_same(
+    hidden: Callable[[tf.Tensor], list[tf.Tensor]], served: ServedModel, x: np.ndarray
+) -> None:
+    """Refuses a model in which the activations that are seen are not those of the network."""
+    spec = tf.TensorSpec((None, *x.shape[1:]), tf.float32)
+    found = tf.function(hidden, input_signature=[spec], autograph=False)(tf.constant(x))
+    known, _ = served.network.forward(tf.constant(x.reshape(len(x), -1).astype(np.float64)))
+    for seen, real in zip(found, known, strict=True):
+        served_there, real = seen.numpy(), real.numpy()
+        known = np.isfinite(served_there)  # where float32 overflows nothing is certified
+        error = np.abs(np.where(known, served_there, real) - real)
+        if not np.all(error <= _ALIKE * (1.0 + np.abs(real).max())):
+            raise InputError(
+                f"{served.source}: a layer hides what it computes, so there is no certified "
+                "signature for it"
+            )
 
 
 def _product(base: keras.Model, affine: Affine) -> Product:

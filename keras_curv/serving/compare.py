@@ -71,7 +71,10 @@ class Parts:
 
 
 class Comparison:
-    """Which examples lost or gained their certificate against the baseline, at each radius."""
+    """Which examples lost or gained their certificate against the baseline, at each radius.
+
+    What the baseline certifies is its answer: a certificate for another class is none of it.
+    """
 
     def __init__(self, radii: Sequence[float]):
         self._radii = tuple(radii)
@@ -84,17 +87,18 @@ class Comparison:
     def add(self, row: Row) -> None:
         """Counts a row in."""
         self._compared += 1
-        both = row.prediction >= 0 and row.baseline_prediction >= 0
-        self._changed += both and row.prediction != row.baseline_prediction
+        self._changed += _changed(row)
+        lost = self.lost(row)
         for radius, counts in self._counts.items():
             before, now = row.baseline_radius > radius, row.radius > radius
             counts["baseline"] += before
-            counts["lost"] += before and not now
+            counts["lost"] += radius in lost
             counts["gained"] += now and not before
 
     def lost(self, row: Row) -> list[float]:
         """The radii at which this row lost its certificate."""
-        return [r for r in self._radii if row.baseline_radius > r >= row.radius]
+        kept = 0.0 if _changed(row) else row.radius
+        return [r for r in self._radii if row.baseline_radius > r >= kept]
 
     def summary(self) -> dict:
         """`compared`, `prediction_changed`; `radii`, radius as string → `baseline` (certified by
@@ -108,6 +112,12 @@ class Comparison:
                 for radius, counts in self._counts.items()
             },
         }
+
+
+def _changed(row: Row) -> bool:
+    """Whether the two models predict a class, and not the same one."""
+    both = row.prediction >= 0 and row.baseline_prediction >= 0
+    return both and row.prediction != row.baseline_prediction
 
 
 class RequestTally(Tally):

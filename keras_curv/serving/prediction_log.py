@@ -11,6 +11,7 @@ tensorflow_serving/apis.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,7 +129,8 @@ def read_tensor(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndar
     sizes = _sizes(tensor)
     if sizes is None or len(sizes) != len(shape) + 1 or sizes[1:] != shape:
         wanted = "".join(f", {n}" for n in shape)
-        raise Refusal(Reason.WRONG_SHAPE, f"{sizes or 'unknown'}, not (n{wanted})")
+        detail = f"{sizes or 'unknown'}, not (n{wanted})"
+        raise Refusal(Reason.WRONG_SHAPE, detail, alone=sizes == shape)
     if sizes[0] == 0:
         raise Refusal(Reason.EMPTY_BATCH)
     _require_held(tensor, dtype, math.prod(sizes))
@@ -138,6 +140,16 @@ def read_tensor(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndar
     except OverflowError as error:
         detail = f"values out of the range of {dtype.name}"
         raise Refusal(Reason.BROKEN_TENSOR, detail) from error
+
+
+def batch_size(tensors: Iterable[Any]) -> int:
+    """Returns how many examples tensors say that they hold, 1 at least, of any shape and dtype.
+
+    That is their first dimension, up to `REPEATED_NUMBERS` or what they have bytes for.
+    """
+    sizes = [(tensor, _sizes(tensor)) for tensor in tensors]
+    most = (min(s[0], max(t.ByteSize(), REPEATED_NUMBERS)) for t, s in sizes if s)
+    return max(most, default=1) or 1
 
 
 def _sizes(tensor: Any) -> tuple[int, ...] | None:

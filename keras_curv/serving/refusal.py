@@ -14,13 +14,15 @@ class Refusal(Exception):
         reason: which.
         detail: what was found, in plain ASCII, whatever the request holds.
         version: that would have served it, as far as it is known.
+        alone: whether it is one example without a batch.
     """
 
-    def __init__(self, reason: Reason, detail: str = "", version: str = ""):
+    def __init__(self, reason: Reason, detail: str = "", version: str = "", *, alone: bool = False):
         super().__init__(reason.name)
         self.reason = reason
         self.detail = plain(detail)
         self.version = version
+        self.alone = alone
 
 
 def plain(text: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from keras_curv.errors import InputError
 from keras_curv.reading import saved_model
 from keras_curv.rows.reason import Reason
-from keras_curv.serving.prediction_log import LoggedRequest, parse_log, read_tensor
+from keras_curv.serving.prediction_log import LoggedRequest, batch_size, parse_log, read_tensor
 from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.tf_record import read_records
 from keras_curv.serving.versions import Model, Versions
@@ -45,7 +45,7 @@ class Request:
         file: its name.
         record: in the file, from 0.
         first: the first of these examples, in the record's batch.
-        count: how many; 1 where no model takes the request.
+        count: how many, by what the request says where no model takes it.
         timestamp: seconds since 1970, or 0.
         asked: of each model (that to certify, and the baseline if there is one): a batch of
             `count`, or why there is none.
@@ -209,8 +209,7 @@ class RequestLog:
             other = Refusal(Reason.OTHER_MODEL, repr(parsed.model[:80]))
             return Request(file, number, 0, 1, 0, (other,) * len(self.sides))
         asked = tuple(_ask(versions, parsed, file) for versions in self.sides)
-        count = max((len(part.x) for part in asked if isinstance(part, Batch)), default=1)
-        return Request(file, number, 0, count, parsed.timestamp, asked)
+        return Request(file, number, 0, _count(asked, parsed), parsed.timestamp, asked)
 
 
 def _digest(digest: hashlib._Hash, file: str, number: int, record: bytes | None) -> int:
@@ -228,6 +227,12 @@ def _parse(record: bytes | None) -> LoggedRequest | Refusal:
         return refusal
 
 
+def _count(asked: Sequence[Batch | Refusal], request: LoggedRequest) -> int:
+    """Returns how many examples a request has."""
+    counts = [len(part.x) if isinstance(part, Batch) else int(part.alone) for part in asked]
+    return max(counts) or batch_size(request.inputs.values())
+
+
 def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refusal:
     version = ""
     try:
@@ -236,7 +241,8 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
         tensor = request.inputs[model.input_name]
         return Batch(model, read_tensor(tensor, served.input_dtype, served.input_shape))
     except Refusal as refusal:
-        return Refusal(refusal.reason, refusal.detail, refusal.version or version)
+        version = refusal.version or version
+        return Refusal(refusal.reason, refusal.detail, version, alone=refusal.alone)
 
 
 @functools.lru_cache

@@ -1,5 +1,6 @@
 """`keras_curv.certify` on arrays: the same answers however the model and the batch come."""
 
+import dataclasses
 import shutil
 
 import keras
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import keras_curv
 from keras_curv import InputError, Status, data
+from keras_curv.data.examples import Examples
 
 DIGITS = "saved_models/digits"
 
@@ -262,6 +264,25 @@ def test_arrays_are_known_by_what_they_hold(digits, tmp_path):
 
 
 @pytest.mark.parametrize("examples", [np.zeros((2, 8, 8, 1)), [1], (np.zeros((2, 64)),)])
+def test_a_stream_that_ends_early_is_no_whole_run(digits, tmp_path):
+    path, x, y = digits
+    whole = Examples.from_arrays("some", x[:20], y[:20])
+
+    def half(size, start=0):
+        return whole.limited(10).batches(size, start)
+
+    short = dataclasses.replace(whole, batches=half)
+    with pytest.raises(InputError, match="ended after 10 of 20"):
+        keras_curv.certify_examples(path, short, radii=[0.1], output=str(tmp_path / "rows.csv"))
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 11
+
+
+def test_a_requirement_is_of_all_rivals(digits):
+    path, x, y = digits
+    with pytest.raises(InputError, match="no certificate. Received: 'runner_up'"):
+        keras_curv.certify_examples(path, (x, y), rivals="runner_up", radii=[0.1], required=0.1)
+
+
 def test_examples_of_another_kind_are_refused(digits, examples):
     with pytest.raises(InputError, match=r"examples must be arrays \(x, y\)"):
         keras_curv.certify_examples(digits[0], examples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 from keras_oracle import assert_reads_as, examples
 from written_net import Net
 
@@ -59,3 +60,14 @@ def test_live_models_are_told_apart_by_all_that_was_read():
     kinds = [build(), build("tanh"), build(head="softmax"), build(head="sigmoid")]
     assert len({saved_model.read(model).fingerprint for model in kinds}) == 4
     assert saved_model.read(build()).fingerprint == saved_model.read(kinds[0]).fingerprint
+
+
+def test_a_fingerprint_knows_what_serving_may_lose():
+    """Scales that cancel fold to the weights of no scales, and overflow on the way."""
+    dense = keras.layers.Dense(2)
+    plain = keras.Sequential([keras.Input((3,)), dense])
+    scales = [keras.layers.Rescaling(2.0**100), keras.layers.Rescaling(2.0**-100)]
+    scaled = keras.Sequential([keras.Input((3,)), *scales, dense], name=plain.name)
+    first, second = (saved_model.read(model) for model in (plain, scaled))
+    np.testing.assert_array_equal(*(s.network.affines[0].kernel for s in (first, second)))
+    assert first.fingerprint != second.fingerprint

@@ -51,17 +51,24 @@ def test_what_is_no_certificate_says_so(tmp_path, rng):
     single = report_of(tmp_path, dense((3,)), x, rivals="runner_up", method="crc")
     assert "This is not a certificate of the classifier" in single
     assert "so a point may be nearer than it" in single
+    assert "above one class, the runner-up at the example" in single
+    assert "keeps the largest logit" not in single and "cannot change" not in single
     smoothing = Smoothing(0.1, samples=100)
     voted = report_of(tmp_path, dense((3,)), x, smoothing=smoothing)
     assert "not the model itself" in voted and "at distance" not in voted
     assert "are not searched for" in voted
+    assert "in the vote under noise, the predicted class keeps" in voted
+    options = {"smoothing": smoothing, "rivals": "runner_up"}
+    assert "in the vote under noise, the predicted class stays above one" in report_of(
+        tmp_path, dense((3,)), x, **options
+    )
 
 
 def test_another_property_is_not_called_the_prediction(tmp_path, rng):
     model, x = dense((3,), classes=4), rng.normal(size=(6, 3)).astype(np.float32)
     y = np.asarray(model(x)).argsort(axis=1)[:, -2]  # among the two largest, and not predicted
     text = report_of(tmp_path, model, x, y, property="top_2", method="crc")
-    assert "within the radius the label stays among the 2 largest" in text
+    assert "for changes with ‖δ‖₂ &lt; r: the label stays among the 2 largest" in text
     assert "the prediction cannot change" not in text and "predicted as labelled, and" not in text
     assert "smoothed by noise" not in text and "where the property or the threat" in text
 

@@ -24,6 +24,33 @@ def test_what_does_not_fit_is_a_row_and_no_certificate(base, versions, batches, 
         assert row.radius == 0.0 and row.prediction == -1 and row.method == ""
 
 
+def test_a_refused_batch_counts_with_all_its_examples(base, batches, tmp_path):
+    """Else a gate would pass where most of what is asked cannot be certified."""
+    (x,) = batches(40)
+    certified = keras_curv.certify(str(base / "10"), x, method="crown").radius
+    one = x[[np.argmax(certified)]]
+    refused = {
+        "WRONG_DTYPE": predict(x.astype(np.float64)),
+        "WRONG_SHAPE": predict(x[:, :1]),
+        "MODEL_REFUSED": predict(x, version=9),
+        "NO_VERSION": predict(x, version=4),
+    }
+    for name, record in refused.items():
+        file = write(tmp_path / name, [predict(one), record])
+        found = run(base, [file], radii=[float(certified.max()) / 2], required=0.5)
+        assert found["examples"] == 41 and found["reasons"][name]["count"] == 40
+        assert found["verdict"]["passed"] is False
+
+
+def test_a_few_bytes_do_not_make_many_rows(versions, tmp_path):
+    """A shape alone says little: no more examples are counted than a tensor may stand for."""
+    sizes = field(2, b"\x08\xff\xff\xff\xff\xff\xff\xff\x7f") + field(2, b"\x08\x03")
+    tensor = b"\x08\x01" + field(2, sizes)
+    file = write(tmp_path / "log", [predict(tensor)])
+    rows = rows_of([file], versions)
+    assert {row.status for row in rows} == {"WRONG_SHAPE"} and len(rows) == 2**18
+
+
 def test_one_bad_example_of_a_batch(base, versions, batches, tmp_path):
     (x,) = batches(4)
     x[2, 1, 0] = np.nan

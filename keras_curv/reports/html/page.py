@@ -53,7 +53,7 @@ _PROVED = {
     "probabilistic": (
         "Certified is the model smoothed by noise, not the model itself. For every example, with "
         "probability at least 1 − α over the noise drawn here, its radius r is such that for "
-        "every change δ of it with ‖δ‖₂ < r the predicted class wins the vote under noise."
+        "every change δ of it with ‖δ‖₂ < r, in the vote under noise, {holds}."
     ),
 }
 
@@ -111,9 +111,9 @@ def render(
 
 
 def _meaning(summary: dict, status: Status) -> str:
-    """Returns what a status says of an example, under the property of the run."""
-    if not of_the_prediction(summary) and status is Status.CERTIFIED:
-        return f"within the radius {claim(summary)['holds']}"
+    """Returns what a status says of an example, by what the run is about."""
+    if status is Status.CERTIFIED and not (is_usual(summary) and summary["rivals"] == "all"):
+        return f"for {claim(summary)['changes']}: {claim(summary)['holds']}"
     if not of_the_prediction(summary) and status is Status.MISCLASSIFIED:
         return "the property does not hold at the example itself; there is nothing to certify"
     return status.text
