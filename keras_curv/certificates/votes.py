@@ -4,18 +4,24 @@ A draw is `z(x + s ξ)`, ξ standard normal. The first layer is affine, `(x + s 
 (s ξ W + b)`, so that examples that share their noise share that product, most of the work of a
 shallow network.
 
-All of it is in float64, in which s ξ is exact, ξ and s being float32 numbers. What rounding can do
-to a margin is bounded for each draw as for any certificate (`numerics/rounding.py`), with
-‖x‖ + ‖s ξ‖ for the norm of what the first map is given, as its two parts are multiplied apart.
+All of it is in float64. What rounding can do to a margin is bounded for each draw as for any
+certificate (`numerics/rounding.py`), with ‖x‖ + ‖s ξ‖ for the norm of what the first map is given,
+as its two parts are multiplied apart.
 
 ξ comes from Philox, keyed by the seed, the stream, the example (unless shared) and the block of
-draws: it does not depend on how examples are cut into batches.
+draws: it does not depend on how examples are cut into batches. Its bits count as independent.
 
-**The tail.** TensorFlow makes two numbers `√(−2 ln u) (sin v, cos v)` at a time, u a multiple of
-2⁻²³, and 10⁻⁷ in the place of 0: no pair is longer than 5.68. Two normal numbers are longer than
-`√(−2 ln 2⁻²³)` with probability 2⁻²³. What this moves, of a draw of ⌈d/2⌉ pairs, is at most the
-`total_variation` below. That numbers are rounded to float32, and u and v to 23 bits, is not
-counted.
+**The lattice.** TensorFlow makes two numbers `r (sin v, cos v)`, `r = √(−2 ln u)`, at a time, u and
+v/2π multiples of 2⁻⁵². With uniform numbers for the bits that are missing it would be u′ in
+`[u, u + 2⁻⁵²]` and v′ likewise, and ξ′ exactly normal, with
+
+    r² − r′² = 2 ln(u′/u) ≤ 2⁻⁵¹/u,   so   |r − r′| ≤ 2⁻⁵¹ exp(r²/2)/r,   |v − v′| ≤ 2⁻⁵² 2π.
+
+That, and the rounding of ln, √, sin and cos, bounds ‖ξ − ξ′‖ for each draw: it is an error of what
+the first map is given. A draw that is won is won at ξ′ too.
+
+**The tail.** Below 10⁻⁷ u is 10⁻⁷, so that no pair is longer than 5.68. What this moves, of a draw
+of ⌈d/2⌉ pairs, is at most the `total_variation` below.
 """
 
 from __future__ import annotations
@@ -27,11 +33,12 @@ import tensorflow as tf
 
 from keras_curv.network.network import Network, require_dense
 from keras_curv.network.shared_graph import as_graph
-from keras_curv.numerics.rounding import ROUNDING_SLACK, pre_activation_errors
+from keras_curv.numerics.rounding import ROUNDING_SLACK, UNIT, pre_activation_errors
 
 _BLOCK = 2000  # draws at a time
 _SELECTION, _ESTIMATION = 0, 1  # streams
-_PAIR_TAIL = 2.0**-23  # the probability of u = 0
+_PAIR_TAIL = 2.0**-23  # more than the probability of u < 10⁻⁷
+_LEAST_LENGTH = 1e-30  # of a pair, to divide by
 
 
 def total_variation(dim: int) -> float:
@@ -154,16 +161,13 @@ class NoiseVotes:
             x: tf.Tensor, choice: Sequence[tf.Tensor], key: tf.Tensor, number: tf.Tensor
         ) -> tf.Tensor:
             counted = number * size + tf.range(size) < samples
-            normal = tf.random.stateless_normal(
-                (size, self.network.dim), _fold_in(key, number), alg="philox"
-            )
-            noise = self.deviation * tf.cast(normal, tf.float64)
+            noise, gap = self._noise(size, _fold_in(key, number))
             moved, length = tf.matmul(noise, kernel) + bias, tf.norm(noise, axis=1, keepdims=True)
 
             def of_one(row: tf.Tensor, *choice: tf.Tensor) -> tf.Tensor:
                 # Row by row: rounding depends on the shape of a product, so on the batch.
                 first = moved + tf.linalg.matvec(kernel, row, transpose_a=True)
-                logits, error = self._logits(first, tf.norm(row) + length)
+                logits, error = self._logits(first, tf.norm(row) + length, gap)
                 valid = counted & tf.reduce_all(tf.math.is_finite(logits), axis=1)
                 ballots = tf.where(valid[:, None], ballot(logits, error, *choice), 0.0)
                 return tf.reduce_sum(ballots, axis=0)
@@ -184,20 +188,32 @@ class NoiseVotes:
 
         return over_blocks(x, choice, key) if shared else _map(on_its_own, x, index, *choice)
 
-    def _logits(self, first: tf.Tensor, size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _noise(self, size: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Draws s ξ, `(size, dim)`, and how far from them s ξ′ may be, `(size,)`; see above."""
+        pairs = -(-self.network.dim // 2)
+        shape = tf.stack([size, 2 * pairs])
+        normal = tf.random.stateless_normal(shape, key, dtype=tf.float64, alg="philox")
+        square = tf.reduce_sum(tf.reshape(normal * normal, (size, pairs, 2)), axis=2)
+        length = tf.sqrt(square) + _LEAST_LENGTH
+        gap = 2.0**-50 * tf.exp(0.5 * square) / length + 64.0 * UNIT * length
+        return self.deviation * normal[:, : self.network.dim], self.deviation * tf.norm(gap, axis=1)
+
+    def _logits(
+        self, first: tf.Tensor, size: tf.Tensor, gap: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Logits, and what a difference of two may be off by, `(draws, 1)`.
 
         Args:
             first: pre-activations of the first layer.
             size: bounds of the norms of what it was given, `(draws, 1)`, as if of one entry.
+            gap: bounds of what that is off by, `(draws,)`.
         """
         logits, hidden = first, []
         if self._tail is not None:
             hidden = self._tail.hidden(self.network.activations[0].value(first))
             logits = self._tail.logits(hidden[0])
-        error = pre_activation_errors(self.network.layer_norms, [size * ROUNDING_SLACK, *hidden])[
-            -1
-        ]
+        given = [size * ROUNDING_SLACK, *hidden]
+        error = pre_activation_errors(self.network.layer_norms, given, gap * ROUNDING_SLACK)[-1]
         return logits, 2.0 * error[:, None] * ROUNDING_SLACK
 
 

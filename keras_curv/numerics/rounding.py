@@ -129,15 +129,18 @@ def _norm(vector: tf.Tensor) -> tf.Tensor:
 
 
 def pre_activation_errors(
-    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]
+    layers: Sequence[LayerNorms],
+    activations: Sequence[tf.Tensor],
+    given: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
     """Bounds of ‖ẑ_I − z_I‖, ζ_I in `margin_charge`, `(n,)` each.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
         activations: `a_0 = x, a_1, …` as computed, one for each map, `(n, width)`, float64.
+        given: bounds of ‖x̂ − x‖, `(n,)`; None: x is what it is.
     """
-    return _errors(layers, activations)[0]
+    return _errors(layers, activations, given)[0]
 
 
 def activation_errors(
@@ -153,10 +156,12 @@ def activation_errors(
 
 
 def _errors(
-    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]
+    layers: Sequence[LayerNorms],
+    activations: Sequence[tf.Tensor],
+    given: tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Returns ζ_1, ζ_2, … and ε_0, ε_1, …, of as many activations as are given."""
-    errors = [tf.zeros_like(activations[0][:, 0])]
+    errors = [tf.zeros_like(activations[0][:, 0]) if given is None else given]
     pre_errors = []
     for index, layer in enumerate(layers):
         error = errors[index]

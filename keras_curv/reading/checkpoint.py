@@ -54,7 +54,7 @@ def entries_of(
             the entries are not what their file consists of.
     """
     places: list[list[tuple[int, int]]] = [[] for _ in sizes]
-    found = {}
+    found: dict[bytes, tensor_bundle_pb2.BundleEntryProto] = {}
     try:
         entries = _entries(index)
         key, value = next(entries, (None, b""))
@@ -68,14 +68,14 @@ def entries_of(
             _require_inside(key, entry, sizes)
             places[entry.shard_id].append((entry.offset, entry.size))
             if key != _OBJECT_GRAPH:
-                found[key.decode(errors="replace")] = entry
+                found[key] = entry
         for size, parts in zip(sizes, places, strict=True):
             _require_whole(size, sorted(parts))
+        return {key.decode(): entry for key, entry in found.items()}  # no two keys become one
     except (_Broken, DecodeError, ValueError, OverflowError, struct.error) as error:
         raise InputError(
             f"{source}: a server cannot load its variables: the index is corrupt: {error}"
         ) from error
-    return found
 
 
 def tensor_of(

@@ -59,7 +59,12 @@ def piecewise(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     """`Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
     require_flow(value)
     if node.op == "LeakyRelu":
-        return value.activated(f"leaky_relu({float(node.attr['alpha'].f)!r})")
+        slope = float(node.attr["alpha"].f)
+        if 0.0 < abs(slope) < _LEAST_SLOPE:
+            raise InputError(
+                f"a slope of {slope:g}, which a server may take for 0, is not supported"
+            )
+        return value.activated(f"leaky_relu({slope!r})")
     return value.activated(node.op.lower())
 
 

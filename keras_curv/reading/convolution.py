@@ -58,8 +58,6 @@ def matrix(
     """
     if len(image) != 3 or kernel.shape[2] != image[2]:
         raise InputError(f"a kernel {kernel.shape} does not fit images {image}, channels last")
-    if padding not in _PADDINGS:
-        raise InputError(f"padding {padding} is not supported; use 'same' or 'valid'")
     axes = [
         axis(*sizes, padding)
         for sizes in zip(image[:2], kernel.shape[:2], strides, dilations, strict=True)
@@ -98,8 +96,13 @@ def axis(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Places each cell of the window at each output, `(window, outputs)`, and says if inside.
 
+    Raises:
+        InputError: the padding is neither "SAME" nor "VALID", or the window does not fit.
+
     Reference: the formulas of `tf.nn.convolution`.
     """
+    if padding not in _PADDINGS:
+        raise InputError(f"padding {padding} is not supported; use 'same' or 'valid'")
     span = (window - 1) * dilation + 1
     outputs = -(-size // stride) if padding == "SAME" else (size - span) // stride + 1
     if outputs < 1 or min(stride, dilation) < 1:

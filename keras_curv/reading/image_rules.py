@@ -127,6 +127,7 @@ def gathered(
     """`GatherV2` along an axis of each example, or from a shape."""
     if not isinstance(indices, np.ndarray) or node.attr["batch_dims"].i:
         raise InputError("only supported with constant indices, alike for all examples")
+    indices = np.array([int(i) for i in indices.flat], np.int64).reshape(indices.shape)
     if isinstance(value, np.ndarray):
         if value.ndim != 1 or int(axis) not in (0, -1) or np.any(indices < 0):
             raise InputError("only supported for shapes, and for what depends on the input")

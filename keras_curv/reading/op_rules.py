@@ -164,7 +164,9 @@ def _cast(node: node_def_pb2.NodeDef, value: Value) -> Value:
             raise InputError("a constant is too large for float32")
         return value.rounded()  # in real arithmetic it keeps its value
     if isinstance(value, np.ndarray) and target in (tf.int32, tf.int64):
-        return value  # a shape, or part of one, and small
+        if value.dtype == np.bool_:
+            raise InputError("truth values are no numbers here")
+        return value.astype(object)  # Python's integers, which wrap around nowhere: see `_integers`
     raise InputError(f"a cast to {target.name} rounds; use float32 or float64 throughout")
 
 

@@ -74,7 +74,9 @@ def _nearest(n: int, m: int) -> np.ndarray:
     twice = (2 * np.arange(m) + 1) * n
     exact = Fraction(float(np.float32(n) / np.float32(m))) == Fraction(n, m)
     edge = np.minimum(twice % (2 * m), -twice % (2 * m)) / (2 * m)
-    if not exact and edge.min() < 8.0 * FLOAT32_UNIT * n:
+    # Where the ratio is exact a place is rounded once, and one on the edge not at all.
+    near = edge[edge > 0.0] < 2.0 * FLOAT32_UNIT * n if exact else edge < 8.0 * FLOAT32_UNIT * n
+    if np.any(near):
         raise InputError(f"from {n} pixels to {m}, two pixels are equally near")
     return (twice // (2 * m)).clip(0, n - 1)
 

@@ -285,5 +285,7 @@ def _strings(node: node_def_pb2.NodeDef, lists: dict) -> np.ndarray:
     if node.name not in lists:
         tensor = node.attr["value"].tensor
         limits.require_shape([dim.size for dim in tensor.tensor_shape.dim], limits.NODES)
+        if tensor.tensor_content:
+            raise InputError(f"what is restored is named in two ways ({node.name!r})")
         lists[node.name] = tf.make_ndarray(tensor)
     return lists[node.name]

@@ -129,6 +129,9 @@ def _prod(node: node_def_pb2.NodeDef, value: Value, axis: np.ndarray) -> Any:
     return np.prod(_need_integers(value), axis=tuple(np.atleast_1d(axis)), keepdims=keep)
 
 
+_MASKS = ("begin", "end", "shrink_axis", "ellipsis", "new_axis")
+
+
 def _strided_slice(
     node: node_def_pb2.NodeDef,
     value: Value,
@@ -138,13 +141,14 @@ def _strided_slice(
 ) -> Value:
     if isinstance(value, Flow):
         return image_rules.sliced(node, value, begin, end, strides)
-    masked = node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i
-    if len(np.atleast_1d(begin)) != 1 or masked:
+    masks = {name: node.attr[f"{name}_mask"].i for name in _MASKS}
+    unread = masks["ellipsis"] or masks["new_axis"] or max(masks.values()) > 1
+    if len(np.atleast_1d(begin)) != 1 or unread:
         raise InputError("only slices of a shape are supported")
-    if node.attr["shrink_axis_mask"].i:
+    if masks["shrink_axis"]:
         return _need_integers(value)[int(begin[0])]
-    first = None if node.attr["begin_mask"].i else int(begin[0])
-    last = None if node.attr["end_mask"].i else int(end[0])
+    first = None if masks["begin"] else int(begin[0])
+    last = None if masks["end"] else int(end[0])
     return _need_integers(value)[first : last : int(strides[0])]
 
 
