@@ -76,6 +76,11 @@ class Certifier:
         threat: Threat | Mapping[str, Any] = UNRESTRICTED,
         decide: Sequence[float] | None = None,
     ):
+        if method == "smoothing":
+            raise InputError(
+                "smoothing certifies another classifier: certify_examples(smoothing=Smoothing(s)), "
+                "or the command's --method smoothing"
+            )
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.property = Property.parse(property) if isinstance(property, str) else property
@@ -249,7 +254,8 @@ def certify(
             name → `(n, *shape)`. Radii are of that vector.
         y: `(n,)` integer labels; an example that is not predicted as its label gets radius 0.
             None certifies the predictions.
-        method: one of `METHODS`; "auto" takes the largest radius of all that apply.
+        method: "auto", which takes the largest radius of all that apply; or one of them, "crc",
+            "crc_local", "crown", "lipschitz", "quadratic", "two_stage", or "interval" and "coap".
         guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
             float32.
         tolerance: of "auto": the relative gain in radius that no further method is asked for; 0
@@ -352,6 +358,8 @@ def success_rates(
 
 def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:
     """The radii to decide; InputError unless they are positive and finite."""
+    if isinstance(decide, (bool, int, float)):
+        raise InputError(f"decide takes the radii to decide, as [0.5]. Received: {decide!r}")
     radii = () if decide is None else tuple(float(radius) for radius in decide)
     if not all(0.0 < radius < np.inf for radius in radii):
         raise InputError(f"radii to decide must be positive and finite. Received: {list(radii)}")

@@ -141,8 +141,8 @@ class SmoothedClassifier:
         For each example: with probability at least 1 − `failure_probability` over the noise,
         either the radius is 0, or for every δ with `‖δ‖₂ < radius` the class `prediction` has
         probability above 1/2 at `x + δ + s ξ`; with "runner_up", beats `nearest_rival` with
-        probability above 1/2. This takes Philox's numbers and their Box–Muller transform, in
-        float32, for normal ones but for the tail, which is charged to the probability.
+        probability above 1/2. This takes Philox's bits for independent; what they leave open of a
+        normal number, and its tail, is charged (`votes.py`).
 
         Args:
             x: `(n, *input shape)`.

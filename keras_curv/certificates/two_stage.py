@@ -73,7 +73,7 @@ class TwoStageCertificate(Method):
     ):
         if served_error is not no_error:
             raise InputError("two_stage has no guarantee float32; use lipschitz, or real")
-        if getattr(network, "direct", None) is not None:
+        if network.direct is not None:
             raise InputError(
                 "two_stage is for properties of classes; numbers of an example take part in these "
                 "margins: use lipschitz or crown"

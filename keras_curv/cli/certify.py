@@ -55,7 +55,7 @@ MODEL.define(
     "float",
     "tolerance",
     0.01,
-    "Relative gain in radius that --method auto asks no further method for; 0 asks for every last digit. No radius becomes wrong by it, only smaller by as much.",
+    "Fraction by which a further method must be able to enlarge a radius for --method auto to try it; 0 tries all of them. No radius becomes wrong by it, only smaller by as much.",
 )
 MODEL.define(
     "bool",
@@ -68,7 +68,7 @@ MODEL.define(
     "string",
     "property",
     "argmax",
-    "What must not change within a radius. argmax: the predicted class; top_3: that the label is among the 3 largest logits; harmful:3,5: that no such class gets above the label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output is; interval:0.1: the output, by as much.",
+    "What must not change within a radius. argmax: the predicted class; top_3: that the label is among the 3 largest logits; harmful:3,5: that no such class gets above the label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output is; interval:0.1: the output, by no more than that.",
 )
 
 MODEL.define(
@@ -87,7 +87,7 @@ MODEL.define(
     "string",
     "box",
     None,
-    "LOW,HIGH, between which the attacker stays, as 0,1; one may be left away. This is a weaker claim than one of all changes, and reports say so. Short for a --threat.",
+    "LOW,HIGH, between which the attacker stays, as 0,1; one may be left out. This is a weaker claim than one of all changes, and reports say so. Short for a --threat.",
 )
 
 MODEL.define(
@@ -117,7 +117,7 @@ EXAMPLES.define(
     "string",
     "inputs",
     None,
-    "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: arrays named as they are, in place of x.",
+    "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: an array for each, under its name, in place of x.",
 )
 EXAMPLES.define(
     "float",
@@ -162,10 +162,13 @@ REQUESTS.define(
     "string",
     "baseline",
     None,
-    "Another SavedModel or base path; reports which requests it certifies and --saved_model does not.",
+    "Another SavedModel or base path; reports which requests it certifies and --saved_model does not, or for another class.",
 )
 REQUESTS.define(
-    "string", "lost", None, "CSV file to write of the examples that only the --baseline certifies."
+    "string",
+    "lost",
+    None,
+    "CSV file to write of the examples that the --baseline certifies and --saved_model does not, or for another class.",
 )
 REQUESTS.define(
     "float",
@@ -205,7 +208,7 @@ REPORT.define(
     "integer",
     "batch_size",
     None,
-    "Number of examples certified at a time; default: by the size of the model.",
+    "Number of examples certified at a time; default: by the size of the model, or 512 logged requests.",
 )
 REPORT.define(
     "float",

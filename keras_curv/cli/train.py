@@ -66,7 +66,7 @@ NETWORK.define(
     "integer",
     "pool",
     None,
-    "Side of the average pooling behind the last convolution, in its places; default: no pooling.",
+    "Side of the average pooling behind the last convolution, in that convolution's output positions; default: no pooling.",
 )
 NETWORK.define(
     "string",
@@ -142,7 +142,7 @@ CLAIM.define(
     "string",
     "threat",
     None,
-    "File of what the attacker may do, as for certify: scale, frozen, low and high. Default: any change.",
+    "File of what the attacker may do, as for certify: scale, frozen, low and high, groups and changes. Default: any change.",
 )
 CLAIM.define(
     "string",
@@ -212,7 +212,7 @@ CERTIFICATION.define(
     "integer",
     "certify_every",
     0,
-    "Number of epochs after which 500 held-out examples are certified, each time; 0: never.",
+    "Number of epochs after which 500 examples are certified, each time, of those that --held_out keeps apart; 0: never.",
 )
 CERTIFICATION.define(
     "multi_float",

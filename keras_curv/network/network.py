@@ -51,12 +51,14 @@ class FeedForward(abc.ABC):
         activations: the L − 1 activations.
         pinned: which entries of the input no attacker moves, `(dim,)`; None: he moves them all.
         limits: least and largest value of each entry that he may give it; None: any.
+        direct: what pinned entries add to the logits, see `PinnedNetwork`; None: nothing.
     """
 
     sizes: tuple[int, ...]
     activations: tuple[Activation, ...]
     pinned: np.ndarray | None = None
     limits: tuple[np.ndarray, np.ndarray] | None = None
+    direct: np.ndarray | None = None
 
     @abc.abstractmethod
     def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:

@@ -148,7 +148,7 @@ def _pins(network: Network) -> tuple[tf.Tensor, ...]:
     """Returns `Weights.pins`; without pinned inputs, D is nothing."""
     if network.pinned is None:
         return ()
-    direct = getattr(network, "direct", None)
+    direct = network.direct
     pinned = tf.constant(network.pinned)
     return (pinned,) if direct is None else (pinned, tf.constant(direct, tf.float64))
 

@@ -123,7 +123,7 @@ class ServedInputs:
     def _labels(self, y: np.ndarray, count: int, first_index: int) -> np.ndarray:
         classes = self._label_count
         if not classes:
-            raise InputError("y means nothing here: there are no labels; leave it away")
+            raise InputError("y means nothing here: there are no labels; leave it out")
         if y.shape != (count,) or y.dtype.kind not in "iu":
             raise InputError(
                 f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}"

@@ -19,7 +19,7 @@ from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import plain_shape
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
-from keras_curv.rows.row import QUALIFIED, QUALIFIED_COLUMNS, Row
+from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
 from keras_curv.runs.job import Job, same_job_factory
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
@@ -86,8 +86,7 @@ class ExampleJob(Job):
 
     def __init__(self, model: Any, examples: Examples, options: ExampleOptions):
         self._model, self._options = model, options
-        self._qualified = options.qualified
-        if self._qualified:
+        if options.qualified:
             self.columns = QUALIFIED_COLUMNS
         rivals, smoothing = options.rivals, options.smoothing
         method, guarantee, search = options.method, options.guarantee, options.search
@@ -132,10 +131,7 @@ class ExampleJob(Job):
         rivals, seed = self.settings["rivals"], self.settings["seed"]
         for x, y in self.examples.batches(self.settings["batch_size"], start):
             result = self._certify(self.as_input(x), y, rivals=rivals, seed=seed, first_index=start)
-            rows = Row.from_certificates(result, y, start, rivals)
-            if self._qualified:
-                claim = {name: self.settings[name] for name in QUALIFIED}
-                rows = [row._replace(**claim) for row in rows]
+            rows = self.claimed(Row.from_certificates(result, y, start, rivals))
             yield rows
             start += len(rows)
 

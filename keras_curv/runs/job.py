@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from keras_curv.errors import InputError
 from keras_curv.reports.html.cases import Case
-from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
+from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.options import RunOptions
 
@@ -74,6 +74,13 @@ class Job(abc.ABC):
         Raises:
             InputError: the examples are not there any more.
         """
+
+    def claimed(self, rows: list[Row]) -> list[Row]:
+        """Returns rows with what is claimed, where they have columns for it."""
+        if not set(QUALIFIED) <= set(self.columns):
+            return rows
+        claim = {name: self.settings[name] for name in QUALIFIED}
+        return [row._replace(**claim) for row in rows]
 
     def tally(self, radii: Sequence[float]) -> Tally:
         """Returns what sums the rows up."""

@@ -41,7 +41,7 @@ class RunOptions:
         decide: ask for no more of each example than whether each of the radii is proved, or an
             adversarial point within it is known, which is many times faster. The radii in rows are
             proved all the same, and may be far from the largest.
-        batch_size: examples at a time; None: by the size of the model.
+        batch_size: examples at a time; None: by the size of the model, or 512 logged ones.
         radii: at which to report certified accuracy.
         required: certified accuracy at every radius, for the verdict.
         output: CSV file of rows; see `rows.row.Row`. It must not exist, unless `resume`.
@@ -87,6 +87,7 @@ class RunOptions:
         radii = tuple(require_positive(radius, "radius") for radius in self.radii)
         object.__setattr__(self, "radii", radii)
         require_fraction(self.tolerance, "tolerance")
+        object.__setattr__(self, "threat", Threat.of(self.threat))
         if isinstance(self.property, str):
             object.__setattr__(self, "property", Property.parse(self.property))
         require_fraction(self.required, "the certified accuracy required")
@@ -232,5 +233,5 @@ class ExampleOptions(RunOptions):
         if self.method != "auto" or self.guarantee != "real":
             raise InputError(
                 "smoothing is a method of its own, and its guarantee a probabilistic one: "
-                f"leave both away. Received: {self.method!r}, {self.guarantee!r}"
+                f"leave both out. Received: {self.method!r}, {self.guarantee!r}"
             )

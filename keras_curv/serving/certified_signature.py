@@ -1,6 +1,6 @@
 """A SavedModel that certifies what it serves: a second signature, beside the model's own.
 
-`serving_default` is the model, as `base.export` would have it. `certified` returns the same logits
+`serving_default` is the model at inference. `certified` returns the same logits
 with their class and a radius that `certificates/one_gradient.py` proves, in the same forward pass
 and one batched backward pass, in which a convolution, or whatever else the reader folds, is the
 matrix it was read as, stored beside the model's own weights: dense, or where that would be too

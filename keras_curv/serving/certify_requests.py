@@ -80,8 +80,7 @@ class RequestJob(Job):
 
     def __init__(self, log: RequestLog, options: RequestOptions):
         self._log, self._options = log, options
-        self._qualified = options.qualified
-        if self._qualified:
+        if options.qualified:
             self.columns = (*REQUEST_COLUMNS, *QUALIFIED)
         if options.threat.confined or options.threat.categories is not None:
             raise InputError(
@@ -114,10 +113,7 @@ class RequestJob(Job):
     def batches(self, start: int) -> Iterator[list[Row]]:
         """See `Job`; the last ones are followed by the error that ended the log, if one did."""
         for block in self._log.blocks(self.settings["batch_size"], start, self.count):
-            rows = certify_block(block, start)
-            if self._qualified:
-                claim = {name: self.settings[name] for name in QUALIFIED}
-                rows = [row._replace(**claim) for row in rows]
+            rows = self.claimed(certify_block(block, start))
             yield rows
             start += len(rows)
         if self._survey.broken is not None:
@@ -184,7 +180,7 @@ class RequestJob(Job):
         cases = []
         for members, xs, batch in found.values():
             x, network = np.stack(xs), batch.model.certifier.served.network
-            if self._qualified:
+            if self._options.qualified:
                 cases += [Case(row, one) for row, one in zip(members, x, strict=True)]
             else:
                 cases += find_cases(members, x, x, network=network)

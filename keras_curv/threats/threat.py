@@ -263,12 +263,12 @@ class Threat:
         if self.moves_freely:
             if limits is None:
                 return network
-            known, direct = network.pinned, getattr(network, "direct", None)
-            return PinnedNetwork(network.affines, network.activations, known, direct, limits)
+            parts = network.affines, network.activations, network.pinned, network.direct
+            return PinnedNetwork(*parts, limits)
         require_dense(network, "weights by feature, frozen features or a basis", "pool before it")
         first = network.affines[0]
         known = np.zeros(network.dim, bool) if network.pinned is None else network.pinned
-        direct = getattr(network, "direct", None)
+        direct = network.direct
         if self._basis is not None:
             moved = subspace(self._basis, first, dim)
             count = self._basis.shape[1]

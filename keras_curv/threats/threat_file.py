@@ -52,7 +52,7 @@ def parse_threat(
     Args:
         path: of a file; nothing else then.
         scale: weights, one or as many as features, between commas.
-        box: `LOW,HIGH`; either may be left away.
+        box: `LOW,HIGH`; either may be left out.
         norm: "l2" or "l1"; None is l2.
 
     Raises:

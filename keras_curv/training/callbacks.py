@@ -69,7 +69,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         seed: int = 0,
     ):
         super().__init__()
-        radii = radius if isinstance(radius, Sequence) else [radius]
+        radii = np.atleast_1d(np.asarray(radius, object))  # whatever they are
         require_at_least(every, 1, "every")
         if sample is not None:
             require_at_least(sample, 1, "sample")

@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
-from keras_curv.network.keras_functions import name_of
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product, rows_times
 from keras_curv.numerics.known import known, materialized
 from keras_curv.training.affine_layers import AFFINE, KEEPS_ENTRIES, AffineLayers, CarriedLayers
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
+from keras_curv.training.keras_functions import name_of
 from keras_curv.training.trunk import Trunk
 
 _layers = keras.layers
@@ -378,7 +378,7 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
         return activation
     name = getattr(function, "__name__", str(function))
     hint = (
-        "base must return logits: leave the softmax away"
+        "base must return logits: leave the softmax out"
         if name in ("softmax", "log_softmax")
         else f"supported: {', '.join(table)}"
     )

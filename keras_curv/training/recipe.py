@@ -11,13 +11,13 @@ import keras
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
-from keras_curv.network.keras_functions import in_keras
 from keras_curv.threats.property import ARGMAX, Property
 from keras_curv.threats.threat import Threat
 from keras_curv.threats.threat_file import parse_threat
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.keras_functions import in_keras
 from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.muon import Muon
 from keras_curv.training.pooling import TrainedAveragePooling2D

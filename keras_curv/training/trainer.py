@@ -147,7 +147,7 @@ def train(
         summary=str(directory / "certified.json"),
         progress=progress,
     )
-    part = "All" if evaluated.count == count else "The first"
+    part = "All" if evaluated.count == count else "The first examples"
     write_text(directory / "CARD.md", _card(recipe, directory.name, threat, part, summary, command))
     return summary
 

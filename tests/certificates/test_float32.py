@@ -18,11 +18,11 @@ from keras_curv.certificates.method import Prospect, ServedError
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
 from keras_curv.network.affine import Affine
-from keras_curv.network.keras_functions import in_keras
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
+from keras_curv.training.keras_functions import in_keras
 
 
 @pytest.mark.parametrize(("sizes", "activations"), ARCHITECTURES)

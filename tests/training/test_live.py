@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.network.keras_functions import in_keras
 from keras_curv.reading import saved_model
+from keras_curv.training.keras_functions import in_keras
 from keras_curv.training.live import LiveNetwork
 
 L = keras.layers

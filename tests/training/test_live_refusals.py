@@ -86,7 +86,7 @@ REFUSED = {
     ),
     "softmax": (
         lambda: _sequential((4,), L.Dense(5, "tanh"), L.Dense(3, "softmax", name="third")),
-        "activation 'softmax' in layer 'third'.*leave the softmax away",
+        "activation 'softmax' in layer 'third'.*leave the softmax out",
     ),
     "softmax layer": (
         lambda: _sequential((4,), L.Dense(3), L.Softmax(name="third")),

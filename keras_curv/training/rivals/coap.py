@@ -57,7 +57,7 @@ class COAPModel(BallModel):
     ):
         super().__init__(base, radius, **kwargs)
         if any(isinstance(sigma, UnitWise) for sigma in self.live.activations):
-            raise InputError("COAP has no theory for units that carry; leave Carry away")
+            raise InputError("COAP has no theory for units that carry; leave Carry out")
         if projections is not None:
             projections = require_at_least(projections, 1, "projections")
         self.projections = projections

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.network.activations import ACTIVATIONS, get
-from keras_curv.network.keras_functions import in_keras, name_of
 from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.keras_functions import in_keras, name_of
 from keras_curv.training.live import LiveNetwork
 
 NAMES = list(ACTIVATIONS)
