@@ -93,7 +93,7 @@ class FirstLayer:
         folding = norms.kernel_error
         self._norm, self._magnitude = up(norms.norm + folding), up(norms.magnitude + folding)
         terms = 2 * (norms.fan_in + norms.fan_out) + 32
-        rounded = gamma(terms) * self._magnitude**2
+        rounded = gamma(terms) * self._magnitude**2 + 8.0 * TINY * norms.fan_in * norms.fan_out
         self._gram_error = up(rounded + 2.0 * self._norm * folding, 8)
 
     @classmethod
@@ -170,7 +170,7 @@ class FirstLayer:
         negative = -intervals.least_multiple(rows, bends)
         if not each:
             most = up(np.maximum(negative.max(axis=-1), 0.0))
-            return up(most * affine.norm**2, 8) + CURVATURE_FLOOR
+            return up((np.sqrt(most) * affine.norm) ** 2, 8) + CURVATURE_FLOOR
         negative = up(np.maximum(negative, 0.0)).reshape(-1, rows.shape[-1])
 
         def product(v: np.ndarray) -> np.ndarray:

@@ -151,7 +151,8 @@ def congruence_bound(
     if isinstance(affine, SparseAffine) and not sparse_by_norm and affine.column_groups is not None:
         value = affine.column_groups.largest_eigenvalue_bound(diagonal)
     elif affine.is_sparse:
-        return up(float(diagonal.max()) * affine.norm**2, 8)
+        # Not max(d) times ‖W‖², which may underflow before it is multiplied.
+        return up((np.sqrt(diagonal.max()) * affine.norm) ** 2, 8)
     else:
         # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
         gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None

@@ -18,7 +18,7 @@ from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.curvature.signed import congruence_bound, negative_diagonals, underflow
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
-from keras_curv.numerics.rounding import norm_bound, up
+from keras_curv.numerics.rounding import norm_bound, scaled_back, up
 
 
 def vertex_curvature(network: Network, bounds: CurvatureBounds) -> np.ndarray:
@@ -63,7 +63,14 @@ def vertex_curvature(network: Network, bounds: CurvatureBounds) -> np.ndarray:
 
 def _largest_entry(affine: Affine, diagonals: np.ndarray) -> np.ndarray:
     """Upper bounds of `max_i (W diag(d) Wᵀ)_ii`, for d ≥ 0, `(P, out)`, all W within the error."""
-    entries = np.max((affine.kernel * affine.kernel) @ diagonals.T, axis=0)
-    entries = np.sqrt(up(entries, affine.fan_out + 8) + underflow(affine))
+    # Powers of two scale without rounding, and keep squares away from over- and underflow.
+    largest = np.abs(affine.kernel).max(initial=0.0), diagonals.max(initial=0.0)
+    powers = [int(np.frexp(number)[1]) for number in largest]
+    kernel, scaled = np.ldexp(affine.kernel, -powers[0]), np.ldexp(diagonals, -powers[1])
+    entries = np.max((kernel * kernel) @ scaled.T, axis=0)
+    entries = up(entries + affine.fan_out * 2.0**-1020, affine.fan_out + 8)
+    power = 2 * powers[0] + powers[1]
+    entries = np.sqrt(np.array([scaled_back(float(entry), power) for entry in entries]))
+    entries = up(entries + np.sqrt(underflow(affine)))
     more = np.sqrt(diagonals.max(axis=1)) * affine.kernel_error
     return up((entries + more) ** 2, 8)

@@ -56,9 +56,11 @@ def clipped(clip: Clip, x: tf.Tensor) -> Clipped:
     known = clip.scale_error * tf.abs(x) + clip.offset_error
     off = rounded + known
     dead = (_zone(low - z, off), _zone(z - high, off))
-    least = 1.0 / (1.0 / clip.cost + clip.scale_error) * (1.0 - 8.0 * UNIT)
+    # S, the scales, is off by a matrix Δ, and ‖(1 + η)⁻¹ S⁻¹ (S + Δ)‖ ≤ 1 for η ≥ ‖S⁻¹‖ ‖Δ‖.
+    eta = clip.scale_error * clip.cost.max(initial=0.0) * (1.0 + 8.0 * UNIT)
+    least = clip.cost / (1.0 + eta) * (1.0 - 8.0 * UNIT)
     cost = tf.constant(np.ones_like(least) if exact else least, x.dtype)
-    most = tf.constant(clip.cost / (1.0 - np.minimum(clip.scale_error * clip.cost, 0.5)), x.dtype)
+    most = tf.constant(clip.cost / (1.0 - np.minimum(eta, 0.5)), x.dtype)
     reach = Reach(
         up=tf.where(moves, high - value, 0.0),
         down=tf.where(moves, value - low, 0.0),

@@ -110,7 +110,8 @@ def confined_minorant(
     unit = _unit(steepness.dtype)
     kappa, lam = curvature[:, None], multiplier[:, None]
     size, bent = tf.abs(steepness), lam * reach.cost * reach.cost
-    q = bent * (1.0 - 8.0 * unit) - kappa * (1.0 + 2.0 * unit)
+    # Where λb² overflows, less of it is a bound too, and ∞ would forget what the entry gains.
+    q = tf.minimum(bent * (1.0 - 8.0 * unit) - kappa * (1.0 + 2.0 * unit), steepness.dtype.max)
     limit, dead = reach.along(-steepness)
     either = q < 0.0  # then the far end may be the worst one on either side
     limit = tf.where(either, tf.maximum(reach.up, reach.down), limit) * (1.0 + 4.0 * unit)
@@ -153,7 +154,13 @@ def plain_minorant(
     unit = _unit(steepness.dtype)
     grown = 1.0 + (_entries(steepness) + 16.0) * unit
     slope = (dual.norm(free) + slope_error / reach.least_cost) * grown
-    return dual.Minorant(intercept, slope, curvature / reach.least_cost**2 * grown)
+    # One division after the other: b² may overflow where κ/b² is not nothing, and either quotient
+    # may be flushed to 0.
+    tiny, bent = _tiny(steepness.dtype), curvature
+    for _ in range(2):
+        bent = (bent + tiny) / reach.least_cost * grown + tiny
+    bent = tf.where(curvature > 0.0, bent, 0.0)
+    return dual.Minorant(intercept, slope, bent)
 
 
 def present_multiplier(

@@ -13,8 +13,9 @@ from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
-from keras_curv.network.clip import layers, split_clip
+from keras_curv.network.clip import Clip, layers, split_clip
 from keras_curv.network.network import Network
+from keras_curv.threats.clipped import clipped
 
 
 def _behind(seed, sizes=(2, 7, 3), activation="softplus", steep=1.5):
@@ -147,6 +148,17 @@ def test_a_scale_of_one_is_that_up_to_what_folding_left():
     network = Network([first, last], [activations.get("capped_relu(1.0)")])
     radius = ClippedCurvatureCertificate(network).certify(np.zeros((1, 1))).radius.item()
     assert 0.4997 < radius <= 0.5 / (1.0 + 5e-4)
+
+
+def test_what_folding_left_beside_the_diagonal_is_paid_for(rng):
+    """`‖B (S + Δ)‖ ≤ 1`, B the costs, for every Δ of the norm that is charged."""
+    scale, error = np.array([1.0, 0.5, -2.0]), 1e-2
+    clip = Clip(scale, np.zeros(3), np.zeros(3), np.ones(3), scale_error=error)
+    cost = clipped(clip, tf.zeros((1, 3), tf.float64)).reach.cost.numpy()
+    delta = rng.standard_normal((200, 3, 3)) * (rng.random((200, 3, 3)) < 0.4)
+    norms = np.linalg.norm(delta, axis=(1, 2), keepdims=True)
+    reached = cost[:, None] * (np.diag(scale) + error * delta / np.maximum(norms, 1e-9))
+    assert 0.99 < np.linalg.norm(reached, 2, axis=(1, 2)).max() <= 1.0
 
 
 def test_what_serving_rounds_is_taken_off():

@@ -9,14 +9,20 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import scipy.sparse
 import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.budget import VertexCertificate
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.method import Method, PairCertificates
+from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.network.sparse_affine import SparseAffine
+from keras_curv.network.unitwise import IDENTITY
 
 mpmath.mp.dps = 60
 LARGEST = np.finfo(np.float64).max
@@ -121,6 +127,37 @@ def test_two_layers_in_one_dimension(rng):
         points = x[0] + np.linspace(-3.0, 3.0, 25) / s
         certifiable += assert_sound(network, x, [[1.0], [-1.0]], points)
     assert certifiable > 15
+
+
+@pytest.mark.parametrize("certificate", ["l2", "sparse", "l1"])
+@pytest.mark.parametrize("s, w", [(1.5e-162, 1e150), (1e-155, 1e150), (1e-159, 1e140), (0.5, 2.0)])
+def test_a_square_that_underflows_before_it_is_multiplied(certificate, s, w):
+    """κ is `w s²/4`, and s² no number of float64."""
+    bias = w * (1.0 + np.log(2.0))
+    network = one_unit(s, w, bias)
+    if certificate == "sparse":
+        maps = [Affine(np.eye(1), [0.0]), Affine([[-w, 0.0]], [bias, 0.0])]
+        first = SparseAffine(scipy.sparse.csr_array([[s]]), np.zeros(1))
+        network = Network([first, *maps], [network.activations[0], IDENTITY])
+    prover = CurvatureCertificate(network)
+    if certificate == "l1":
+        prover = VertexCertificate(prover)
+    question = np.zeros((1, 1)), np.array([0]), np.array([[1]])
+    radius = prover.radii(*question, np.zeros((1, 1))).radius.item()
+    boundary = np.log(np.expm1(1.0 + np.log(2.0))) / s
+    assert 0.5 * boundary < radius < boundary
+
+
+@pytest.mark.parametrize("exponent", [-300, -200, -165, -155, -100, 0, 100, 165, 300])
+def test_a_clip_of_any_scale(exponent):
+    """`b − softplus(max(s x, 0))`, of which κ/b² may be no number of float64."""
+    bias, s = 1.0 + np.log(2.0), 10.0**exponent
+    weights = [[[s]], [[1.0]], [[-1.0, 0.0]]], [[0.0], [0.0], [bias, 0.0]]
+    network = Network.from_weights(*weights, ["relu", "softplus"])
+    certificate = ClippedCurvatureCertificate(network)
+    question = np.zeros((1, 1)), np.array([0]), np.array([[1]])
+    radius = certificate.certify_pairs(*question).radius.item()
+    assert radius < np.log(np.expm1(bias)) / s
 
 
 @pytest.mark.parametrize("s", [1e153, 3e153, 5e153, 1e154])

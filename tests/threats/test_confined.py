@@ -197,3 +197,14 @@ def test_scales_of_the_gradient_and_of_moves_cancel(power):
         multiplier * factor * factor,
     ).intercept
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_multiplier_that_overflows_does_not_forget_what_moves():
+    """`A − h|e|` is 0 at A/h, as far as b A/h: λb² is ∞, and h²/(λb²) is not nothing."""
+    far, none, one = (tf.constant([[x]], tf.float64) for x in (np.inf, 0.0, 1e10))
+    numbers = [tf.constant([x], tf.float64) for x in (1e-8, 0.0, 1e296)]
+    intercept, kappa, multiplier = numbers
+    steepness = tf.constant([[1e154]], tf.float64)
+    reach = Reach(far, far, none, none, one)
+    bound = confined_minorant(intercept, steepness, kappa, reach, multiplier)
+    assert dual.certified_radius(bound).numpy().item() <= 1e-152
