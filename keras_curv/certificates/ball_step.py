@@ -57,12 +57,12 @@ class BallStep:
         if limits is not None:
             proved = tf.maximum(proved, self._confined(limits, *args))
         entries = tf.cast(tf.shape(x0)[1], tf.float64)
-        inside = tf.norm(displacement, axis=1) * (1.0 + gamma(entries + 8.0)) <= radius
+        inside = dual.norm(displacement) * (1.0 + gamma(entries + 8.0)) <= radius
         multiplier = dual.attack_multiplier(radius)
         gradient = evaluation.gradient[:, 0]
         following = dual.advance(multiplier, x0, kappa, iterate, evaluation.margin[:, 0], gradient)
         moved = following.point - x0
-        shrink = (1.0 - 1e-9) * radius / tf.maximum(tf.norm(moved, axis=1), radius)
+        shrink = (1.0 - 1e-9) * radius / tf.maximum(dual.norm(moved), radius)
         following = following._replace(point=x0 + shrink[:, None] * moved)
         return tf.where(inside, proved, 0.0), following
 

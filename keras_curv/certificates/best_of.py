@@ -32,6 +32,7 @@ from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
+from keras_curv.numerics.rounding import norm_bound
 
 _FROM_CHEAP_TO_DEAR = (
     LipschitzCertificate,
@@ -166,7 +167,7 @@ class BestOf(Method):
         """Notes the distances of those points that are adversarial toward these rivals."""
         logits, each = self.logits(point), np.arange(len(rows))
         rival = so_far.rivals[rows, column]
-        distance = np.linalg.norm(point - so_far.x[rows], axis=1)
+        distance = norm_bound(point - so_far.x[rows], axis=1)
         crossed = logits[each, so_far.label[rows]] <= logits[each, rival]
         if self.network.limits is not None:
             low, high = self.network.limits

@@ -228,7 +228,9 @@ class FirstLayer:
             slope_error = size * (norms.bend * off + ulps)
             along_error = (slope_error + gamma(units + 8) * t_size) * self._magnitude**2
             along_error = (along_error + t_size * self._gram_error) * y_size
-            steep = np.sqrt(np.maximum(_dot(s, turned), 0.0) + self._gram_error * s_size**2)
+            # Not the root of a sum: the square of s may underflow before it is multiplied.
+            lost = np.sqrt(self._gram_error) * s_size
+            steep = np.hypot(np.sqrt(np.maximum(_dot(s, turned), 0.0)), lost)
             steep += self._norm * (slope_error + 4.0 * UNIT * s_size)
             steep = steep * ROUNDING_SLACK + SLOPE_FLOOR
             bent = 0.5 * kappa * (away**2 + radius**2)

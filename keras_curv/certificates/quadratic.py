@@ -333,7 +333,8 @@ class QuadraticCertificate(Method):
         )
         slope_error = (
             quadratic.linear_error
-            + largest * (first.norm * through_error + unit * first.magnitude_norm * passed)
+            + largest * first.norm * through_error
+            + unit * largest * first.magnitude_norm * passed
             + unit * (norm_bound(quadratic.linear, axis=1) + kappa * distance)
             + tiny * (1.0 + first.magnitude_norm) * (1.0 + passed + through_error)
             + tiny * (1.0 + kappa)

@@ -262,11 +262,11 @@ class RivalSearch:
         """
         x0 = tf.gather(batch.x0, cells[:, 0])
         beyond = tf.gather_nd(radius, cells) * (1.0 + 0.5 * PRIMAL_EQUALS_DUAL)
-        direction = -tf.math.divide_no_nan(gradient, tf.norm(gradient, axis=1, keepdims=True))
+        direction = -tf.math.divide_no_nan(gradient, dual.norm(gradient)[:, None])
         point = x0 + tf.expand_dims(beyond, 1) * direction
         label, rival = tf.gather(batch.label, cells[:, 0]), tf.gather_nd(batch.rivals, cells)
         changed = self._network.margin(point, label, rival) <= 0.0
-        distance = tf.norm(point - x0, axis=1)
+        distance = dual.norm(point - x0)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
     def _decided(self, radius: tf.Tensor, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:

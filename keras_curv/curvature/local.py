@@ -69,8 +69,14 @@ class LocalCurvature:
 
     @property
     def in_range(self) -> bool:
-        """Whether all norms are within 1e±30; beyond, squares may over- or underflow."""
-        return all(1e-30 <= affine.norm <= 1e30 for affine in self.network.differentials)
+        """Whether all norms are within 1e±30, and products of some within 1e±120.
+
+        Beyond, squares may over- or underflow.
+        """
+        norms = [affine.norm for affine in self.network.differentials]
+        if not all(1e-30 <= size <= 1e30 for size in norms):
+            return False
+        return sum(abs(math.log10(size)) for size in norms) <= 120.0
 
     @functools.cached_property
     def _kernels(self) -> list[np.ndarray]:
@@ -242,7 +248,10 @@ class LocalCurvature:
             # … and σ′ ∘ (F(x) − F)
             carried = np.abs(slope).max(axis=1) * away
             rows = norm_bound(affine.kernel, axis=1) + affine.kernel_error
-            weighted = np.sqrt(bend**2 @ (affine.magnitude.T) ** 2) * move[:, None]
+            largest = bend.max(axis=1, keepdims=True)
+            scale = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
+            weighted = np.sqrt((bend / scale) ** 2 @ (affine.magnitude.T) ** 2)
+            weighted = (weighted + SLOPE_FLOOR * (1.0 + rows)) * (scale * move[:, None])
             weighted = up(weighted, affine.fan_out + 16) + np.multiply.outer(off, rows)
             weighted = np.minimum(weighted, np.multiply.outer(turn, rows))
             through = slope * centre

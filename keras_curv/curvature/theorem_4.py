@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_curv.curvature.liplt import LEAST_NORM
 from keras_curv.network.network import Network
-from keras_curv.numerics.rounding import norm_bound, up
+from keras_curv.numerics.rounding import TINY, norm_bound, up
 
 
 def theorem4(network: Network) -> np.ndarray:
@@ -42,6 +42,7 @@ def theorem4(network: Network) -> np.ndarray:
         flat = reach.reshape(-1, affine.fan_out)
         through = flat @ abs(affine.kernel).T
         through += up(affine.kernel_error * norm_bound(flat, axis=1))[:, None]
+        through += 8.0 * TINY * affine.fan_out
         reach = up(activation.steepest * through, affine.fan_out + 8).reshape(classes, classes, -1)
     np.fill_diagonal(total, 0.0)
     return up(total, network.depth + 4)

@@ -133,8 +133,7 @@ def confined_minorant(
     total = total * (1.0 + 2.0 * terms * unit) + 16.0 * terms * _tiny(steepness.dtype)
     kept = intercept - total
     kept -= 2.0 * unit * (tf.abs(intercept) + total)
-    slope = slope_error / reach.least_cost * (1.0 + 8.0 * unit)
-    return dual.Minorant(kept, slope + tf.zeros_like(kept), multiplier)
+    return dual.Minorant(kept, _slope(slope_error, reach) + tf.zeros_like(kept), multiplier)
 
 
 def plain_minorant(
@@ -153,7 +152,7 @@ def plain_minorant(
     free = tf.where(limit > 0.0, steepness / reach.cost, 0.0)
     unit = _unit(steepness.dtype)
     grown = 1.0 + (_entries(steepness) + 16.0) * unit
-    slope = (dual.norm(free) + slope_error / reach.least_cost) * grown
+    slope = (dual.norm(free) + _slope(slope_error, reach)) * grown
     # One division after the other: b² may overflow where κ/b² is not nothing, and either quotient
     # may be flushed to 0.
     tiny, bent = _tiny(steepness.dtype), curvature
@@ -248,6 +247,13 @@ def _mixed(
         tf.reduce_sum(tf.math.divide_no_nan(size, whole) * paid * paid, axis=-1),
         0.5 * tf.reduce_sum(size * (whole - size), axis=-1),
     )
+
+
+def _slope(error: tf.Tensor | float, reach: Reach) -> tf.Tensor:
+    """Returns what an error of the slope comes to in ‖δ‖, from above."""
+    error = tf.convert_to_tensor(error, reach.cost.dtype)
+    slope = error / reach.least_cost * (1.0 + 8.0 * _unit(error.dtype)) + _tiny(error.dtype)
+    return tf.where(error == 0.0, tf.zeros_like(slope), slope)
 
 
 def _unit(dtype: tf.DType) -> float:

@@ -18,6 +18,7 @@ from keras_curv.certificates.budget import VertexCertificate
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, PairCertificates
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -146,6 +147,24 @@ def test_a_square_that_underflows_before_it_is_multiplied(certificate, s, w):
     radius = prover.radii(*question, np.zeros((1, 1))).radius.item()
     boundary = np.log(np.expm1(1.0 + np.log(2.0))) / s
     assert 0.5 * boundary < radius < boundary
+
+
+def test_a_slope_that_cancels_is_charged_whatever_its_scale():
+    """`f = 1 + w s (c_1 − c_2)·x`, columns that are 2⁻²⁷ apart; s² underflows."""
+    size, apart, s, w = 2.0**98, 2.0**-27, 1e-162, 1e140
+    kernels = [size * np.array([[1, 1 + apart], [1, 1 - apart]]), [[s], [-s]], [[w, 0.0]]]
+    biases = [np.zeros(2), np.zeros(1), np.array([1.0, 0.0])]
+    network = Network.from_weights(kernels, biases, "leaky_relu(1.0)")
+    question = np.zeros((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1))
+    boundary = 1.0 / (w * s * size * apart * np.sqrt(2.0))
+    assert 0.9 * boundary < LinearBoundCertificate(network).radii(*question).radius < boundary
+
+
+def test_a_point_across_a_near_boundary_has_a_distance():
+    """Between it and the radius is where the boundary lies."""
+    network = Network.from_weights([[[1e100, 0.0]]], [[-1e-60, 0.0]], [])
+    found = CurvatureCertificate(network).certify(np.zeros((1, 1)))
+    assert 0.0 < found.radius <= 1e-160 <= found.adversarial_distance < 1.01e-160
 
 
 @pytest.mark.parametrize("exponent", [-300, -200, -165, -155, -100, 0, 100, 165, 300])
