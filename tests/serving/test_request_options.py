@@ -44,7 +44,7 @@ REFUSED = {
     "inputs too": (("--inputs", "x.npz"), "--inputs is not for --requests"),
     "scale": (("--input_scale", 255), "--input_scale is not for --requests"),
     "rivals": (("--rivals", "random"), "--rivals is not for --requests"),
-    "smoothing": (("--method", "smoothing"), "method must be one of"),
+    "smoothing": (("--method", "smoothing"), "smoothing certifies another classifier"),
     "gate alone": (("--max_lost", 0), "--max_lost needs a --radius"),
     "no baseline": (("--max_lost", 0, "--radius", 1), "name one"),
     "fraction": (("--max_lost", 2, "--radius", 1), "from 0 to 1"),
