@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.curvature.signed import first_layer_curvature
+from keras_curv.curvature.signed import congruence_by_norm, first_layer_curvature
 from keras_curv.network.network import Network
 from keras_curv.numerics import intervals, lanczos
 from keras_curv.numerics.rounding import (
@@ -170,7 +170,7 @@ class FirstLayer:
         negative = -intervals.least_multiple(rows, bends)
         if not each:
             most = up(np.maximum(negative.max(axis=-1), 0.0))
-            return up((np.sqrt(most) * affine.norm) ** 2, 8) + CURVATURE_FLOOR
+            return congruence_by_norm(affine, most) + CURVATURE_FLOOR
         negative = up(np.maximum(negative, 0.0)).reshape(-1, rows.shape[-1])
 
         def product(v: np.ndarray) -> np.ndarray:

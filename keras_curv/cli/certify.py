@@ -68,7 +68,7 @@ MODEL.define(
     "string",
     "property",
     "argmax",
-    "What must not change within a radius. argmax: the predicted class; top_3: that the label is among the 3 largest logits; harmful:3,5: that no such class gets above the label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output is; interval:0.1: the output, by no more than that.",
+    "What must not change within a radius. argmax: the predicted class; top_3: that the label is among the 3 largest logits; harmful:3,5: that no such class gets above the label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output is; interval:0.1: the output, by more than that.",
 )
 
 MODEL.define(

@@ -151,8 +151,7 @@ def congruence_bound(
     if isinstance(affine, SparseAffine) and not sparse_by_norm and affine.column_groups is not None:
         value = affine.column_groups.largest_eigenvalue_bound(diagonal)
     elif affine.is_sparse:
-        # Not max(d) times ‖W‖², which may underflow before it is multiplied.
-        return up((np.sqrt(diagonal.max()) * affine.norm) ** 2, 8)
+        return float(congruence_by_norm(affine, diagonal.max()))
     else:
         # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
         gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
@@ -160,6 +159,11 @@ def congruence_bound(
     if not affine.kernel_error:
         return value
     return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)
+
+
+def congruence_by_norm(affine: Affine | Product, most: np.ndarray) -> np.ndarray:
+    """Upper bounds of `d ‖W‖²`, d ≥ 0, of any shape; ‖W‖² alone may underflow before d counts."""
+    return up((np.sqrt(most) * affine.norm) ** 2, 8)
 
 
 class Sensitivity(NamedTuple):
