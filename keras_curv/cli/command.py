@@ -88,7 +88,7 @@ class Command:
 
     def words(self, *, but: Sequence[str] = ()) -> list[str]:
         """The words that make this run again: the flags that are set, but for some."""
-        words = [f"bin/{self.name}"]
+        words = ["keras_curv", self.name]
         for name in (name for section in self._sections for name in section.names):
             flag = self.flags[name]
             if name not in but and flag.value != flag.default:

@@ -1,8 +1,8 @@
 """Trains and measures what a table of the paper compares, and writes ours beside the paper's.
 
-    bin/reproduce --list
-    bin/reproduce --table mnist_1.58 --output results
-    bin/reproduce --table all --quick --output /tmp/look
+    keras_curv reproduce --list
+    keras_curv reproduce --table mnist_1.58 --output results
+    keras_curv reproduce --table all --quick --output /tmp/look
 
 Networks and figures are kept in the output folder: a run that was killed goes on when started again,
 and several started with the same folder share the work. With `--output benchmarks/tables` it goes on

@@ -1,9 +1,9 @@
 """Trains a classifier whose l2 robustness can be proved, exports it and certifies it.
 
-    bin/train --output DIR
-    bin/train --dataset mnist --width 1024 --radius 1.58 --output DIR
-    bin/train --dataset mnist --filters 16,32 --radius 1.58 --output DIR
-    bin/train … --output DIR --resume
+    keras_curv train --output DIR
+    keras_curv train --dataset mnist --width 1024 --radius 1.58 --output DIR
+    keras_curv train --dataset mnist --filters 16,32 --radius 1.58 --output DIR
+    keras_curv train … --output DIR --resume
 
 DIR becomes a SavedModel, with CARD.md, history.csv, certified.json and a TensorBoard log.
 Exit status: 0 done, 2 bad input.
@@ -241,7 +241,7 @@ def main() -> int:
         FLAGS.output,
         resume=FLAGS.resume,
         data_dir=FLAGS.data_dir,
-        command=shlex.join(["bin/train", *COMMAND.arguments]),
+        command=shlex.join(["keras_curv", "train", *COMMAND.arguments]),
         radii=FLAGS.reported or DEFAULT_RADII,
         certify_every=FLAGS.certify_every,
         progress=at_terminal(),

@@ -15,7 +15,7 @@ from typing import Any
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.training.recipe import Recipe
 
-# Networks and figures of an older one are not taken for today's: raise it when `bin/train` makes
+# Networks and figures of an older one are not taken for today's: raise it when `keras_curv train` makes
 # something else of the same recipe.
 REVISION = 1
 
@@ -100,4 +100,4 @@ def command(recipe: Recipe, output: str = "DIR") -> str:
             words += [f"--{name}", ",".join(map(str, value))]
         else:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
-    return " ".join(["bin/train", *words, "--output", output])
+    return " ".join(["keras_curv train", *words, "--output", output])

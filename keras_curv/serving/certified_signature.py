@@ -5,7 +5,7 @@ with their class and a radius that `certificates/one_gradient.py` proves, in the
 and one batched backward pass, in which a convolution, or whatever else the reader folds, is the
 matrix it was read as, stored beside the model's own weights: dense, or where that would be too
 large, its filters and where they are. Both consist of ops that `reading/pure_ops.py` allows, so
-that `bin/certify` reads the directory as any other.
+that `keras_curv certify` reads the directory as any other.
 """
 
 from __future__ import annotations

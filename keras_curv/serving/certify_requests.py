@@ -39,7 +39,7 @@ _LOST_COLUMNS = (
 def certify_requests(
     model: str, patterns: Sequence[str], options: RequestOptions | None = None, **changes: Any
 ) -> dict:
-    """Certifies what TF Serving logged; `bin/certify --requests` in one call.
+    """Certifies what TF Serving logged; `keras_curv certify --requests` in one call.
 
     All files are read twice: first to count, to see which models are needed and where a file is
     broken, then to certify. Memory does not grow with a file; of each row and of each record it

@@ -1,4 +1,4 @@
-"""From a recipe to a trained, exported and certified model: `bin/train` in one call."""
+"""From a recipe to a trained, exported and certified model: `keras_curv train` in one call."""
 
 from __future__ import annotations
 

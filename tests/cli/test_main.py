@@ -47,7 +47,7 @@ def test_help_of_a_command_needs_no_tensorflow(name, tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
     )
     assert result.returncode == 0 and result.stderr == ""
-    assert f"bin/{name}" in result.stdout and "--output" in result.stdout
+    assert f"keras_curv {name}" in result.stdout and "--output" in result.stdout
 
 
 def test_the_model_of_the_package_from_any_directory(tmp_path):

@@ -100,7 +100,7 @@ def test_a_table(stand_in, short, tmp_path, monkeypatch):
     text = files["md"].read_text()
     assert "not results" in text and "first 20 test images" in text and "2 of 2 networks" in text
     assert "fashion_mnist test" in text
-    assert text.count("bin/train --dataset fashion_mnist") == 2
+    assert text.count("keras_curv train --dataset fashion_mnist") == 2
     with open(files["csv"], newline="") as file:
         lines = list(csv.DictReader(file))
     ours = {(line["training"], line["column"]): float(line["ours"]) for line in lines}
@@ -289,7 +289,7 @@ def test_measures_of_a_smoothed_network(monkeypatch):
 def test_commands_lead_back_to_the_recipe():
     row = tables.Row(3, "sigmoid", "crt", 0.01, {})
     command = recipes.command(recipes.recipe(tables.get("adversarial"), row))
-    assert command.startswith("bin/train --dataset mnist --layers 3 --width 1024 ")
+    assert command.startswith("keras_curv train --dataset mnist --layers 3 --width 1024 ")
     for part in ("--loss crt", "--radius 0.5", "--gamma 0.01", "--initial_scale 4", "--output DIR"):
         assert part in command
 

@@ -56,7 +56,7 @@ def kill_after(monkeypatch, epochs):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     output = tmp_path_factory.mktemp("run") / "model"
-    summary = training_run.train(SMALL, str(output), certify_every=2, command="bin/train --it")
+    summary = training_run.train(SMALL, str(output), certify_every=2, command="keras_curv train --it")
     return output, summary
 
 
@@ -71,7 +71,7 @@ def test_what_is_written(finished):
     stored = (output / "variables" / "variables.data-00000-of-00001").stat().st_size
     assert stored < 1.2 * sum(4 * np.prod(weight.shape) for weight in weights)  # each weight once
     card = (output / "CARD.md").read_text()
-    assert "bin/train --it" in card and "held-out part" in card
+    assert "keras_curv train --it" in card and "held-out part" in card
     with open(output / "history.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     assert [line["epoch"] for line in lines] == ["0", "1", "2"]
@@ -339,7 +339,7 @@ def test_the_command(tmp_path):
     assert result.stderr == ""
     assert "certified accuracy" in result.stdout and "0.3" in result.stdout
     assert "digits test" in result.stdout
-    assert f"bin/train {flags} --output {output}" in (output / "CARD.md").read_text()
+    assert f"keras_curv train {flags} --output {output}" in (output / "CARD.md").read_text()
 
 
 @pytest.mark.parametrize(
