@@ -115,7 +115,7 @@ class BallBoundCertificate(Method):
 
         def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
             asked = known[rows] < radius[:, None]
-            most = asked.sum(axis=1).max()
+            most = max(1, asked.sum(axis=1).max())
             order = np.argsort(known[rows], axis=1, kind="stable")[:, :most]
             cost[rows] += self.cost + most
             args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)

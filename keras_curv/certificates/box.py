@@ -127,7 +127,9 @@ class Box(NamedTuple):
 
     def margins(self, last: Affine, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:
         """Lower bounds of `z_label − z_rival`, `(n, k)`, for the network's `margin_map`."""
-        folding = 2.0 * last.kernel_error, 2.0 * last.bias_error
+        # TensorFlow, which subtracted, takes entries below TINY for 0.
+        flushed = 4.0 * TINY * last.fan_in
+        folding = 2.0 * last.kernel_error + flushed, 2.0 * last.bias_error
         return self._image(np.swapaxes(rows, 1, 2), constants, *folding)[0]
 
     def linear_image(self, matrix: Any, norms: Callable[[Any, int], Any]) -> tuple[Any, Any]:

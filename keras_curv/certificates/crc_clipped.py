@@ -84,10 +84,10 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         assert found.sighting is not None
         # What is proved of x0′ is proved of x0 by so much less.
         displaced = start.displaced.numpy()[:, None]
-        radius = np.where(displaced > 0.0, (found.radius - displaced) * _INWARD, found.radius)
+        radius = np.where(displaced == 0.0, found.radius, (found.radius - displaced) * _INWARD)
         point = self.clip.nearest(tf.constant(found.sighting.point), tf.constant(x, tf.float64))
         return found._replace(
-            radius=np.maximum(radius, 0.0),
+            radius=np.fmax(radius, 0.0),  # 0 for NaN
             sighting=found.sighting._replace(point=point.numpy()),
         )
 

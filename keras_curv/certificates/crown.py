@@ -198,7 +198,8 @@ class LinearBoundCertificate(BallBoundCertificate):
         margin_map = self.network.margin_map(tf.constant(balls.x), label, rivals)
         rows, constants = (part.numpy() for part in margin_map)
         rounding = 2.0 * UNIT * (row_norms(rows) * balls.size[:, None] + np.abs(constants))
-        error = rounding + 2.0 * balls.folding(last)
+        flushed = 4.0 * TINY * last.fan_in * balls.size[:, None]
+        error = rounding + 2.0 * balls.folding(last) + flushed
         value, direction = balls.minimum(rows, constants, error)
         if balls.box is not None:
             value = np.maximum(value, balls.box.margins(last, rows, constants))

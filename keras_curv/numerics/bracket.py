@@ -106,7 +106,7 @@ def largest_radius(
             least = np.where(proved > 0.0, proved, bad / 2)
             least = np.where(floor < bad / 2, np.maximum(proved, floor), least)
             logarithmic = np.sqrt(least) * np.sqrt(bad)
-            inside = np.where(np.isfinite(below) & ~crawls, inside, logarithmic)
+            inside = np.where(np.isfinite(below) & ~crawls & (inside > 0.0), inside, logarithmic)
             farthest = np.maximum(
                 proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), np.sqrt(proved * guess)
             )

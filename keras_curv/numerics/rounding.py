@@ -78,7 +78,7 @@ def norm_bound(array: Any, axis: int | None = None) -> float | np.ndarray:
     largest = array.max(axis=axis, keepdims=True, initial=0.0)
     scale = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
     terms = array.size if axis is None else array.shape[axis]
-    result = up(scale * np.linalg.norm(array / scale, axis=axis, keepdims=True), terms + 8)
+    result = _above(up(scale * np.linalg.norm(array / scale, axis=axis, keepdims=True), terms + 8))
     return float(result.item()) if axis is None else np.squeeze(result, axis)
 
 
@@ -86,7 +86,12 @@ def _sparse_norms(array: scipy.sparse.sparray, axis: int) -> np.ndarray:
     scale = float(np.abs(array.data).max(initial=0.0)) or 1.0
     norms = np.sqrt((abs(array) / scale).power(2).sum(axis=axis))
     # What underflows in a square is less than 1e-150 of the largest entry.
-    return up(scale * (norms + 1e-150 * array.shape[axis]), array.shape[axis] + 8)
+    return _above(up(scale * (norms + 1e-150 * array.shape[axis]), array.shape[axis] + 8))
+
+
+def _above(bounds: np.ndarray) -> np.ndarray:
+    """The next larger numbers: below the normal ones, rounding is no small part of a number."""
+    return np.where(bounds > 0.0, np.nextafter(bounds, np.inf), bounds)
 
 
 class LayerNorms(NamedTuple):

@@ -4,6 +4,7 @@
 - A dense layer on the last axis: `Reshape`, `MatMul`, `Reshape` become `RowsMatMul` before the last
   reshape. The first one has the batch in a product, of which no rule computes.
 - `PReLU`: `relu(z) + c · relu(−z)` with a constant c for each unit, as Keras spells it, is `PRelu`.
+- `max(z, c z)` with one constant 0 ≤ c ≤ 1 is `LeakyRelu`, as TensorFlow's optimizer makes of it.
 - Dilated convolutions: `SpaceToBatchND`, a convolution, `BatchToSpaceND` become one.
 
 As in `patterns.py`, what is contracted *is* what the chain computes; anything else is left alone.
@@ -40,7 +41,8 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
     source = Source(nodes)
     found = {}
     for name, node in nodes.items():
-        found[name] = _clip(source, node) or _dilated(source, node) or _prelu(source, node) or node
+        ends = (read(source, node) for read in (_clip, _dilated, _prelu, _leaky))
+        found[name] = next(filter(None, ends), node)
         multiplied = _rows(source, node)
         if multiplied is not None:
             found[multiplied.name] = multiplied
@@ -138,6 +140,23 @@ def _prelu(source: Source, node: NodeDef) -> NodeDef | None:
             arguments = source(positive.input[0]), source(minus.input[0])
             if arguments[0] is not None and arguments[0] is arguments[1]:
                 return _with(node, "PRelu", [positive.input[0], factor])
+    return None
+
+
+def _leaky(source: Source, node: NodeDef) -> NodeDef | None:
+    if node.op != "Maximum" or node.attr["T"].type != tf.float32 or len(node.input) != 2:
+        return None
+    for above, below in (node.input, node.input[::-1]):
+        argument, product = source(above), source(below)
+        if argument is None or product is None or product.op != "Mul":
+            continue
+        for other, factor in (product.input[:2], product.input[1::-1]):
+            slope = _number(source(factor))
+            if slope is not None and 0.0 <= slope <= 1.0 and source(other) is argument:
+                new = NodeDef(name=node.name, op="LeakyRelu", input=[above])
+                new.attr["T"].CopyFrom(node.attr["T"])
+                new.attr["alpha"].f = slope
+                return new
     return None
 
 

@@ -1,7 +1,8 @@
 """Runs the flat graph that a signature is answered by: for the agreement check, and no more.
 
-TensorFlow rewrites nothing of it first. Some of its rewrites end the process: of a convolution that
-is divided and then multiplied entry by entry, constant folding makes a shape of the unknown batch.
+TensorFlow's optimizer rewrites it first, as a server's does, but for the folding of constants: that
+ends the process on a convolution that is divided and then multiplied entry by entry, where it makes
+a shape of the unknown batch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from keras_curv.errors import InputError
 from keras_curv.reading import server
@@ -18,9 +20,9 @@ from keras_curv.reading.inputs import Inputs
 from keras_curv.reading.nodes import node_name
 
 _ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
-_AS_WRITTEN = config_pb2.ConfigProto()
-_AS_WRITTEN.graph_options.rewrite_options.disable_meta_optimizer = True
-_AS_WRITTEN.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+_REWRITTEN = config_pb2.ConfigProto()
+_REWRITTEN.graph_options.rewrite_options.constant_folding = RewriterConfig.OFF
+_REWRITTEN.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
 
 
 def calls_of(
@@ -49,7 +51,7 @@ def calls_of(
             )
     except Exception as error:  # whatever TensorFlow raises on a graph that is none
         raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
-    session = tf.compat.v1.Session(graph=flat, config=_AS_WRITTEN)
+    session = tf.compat.v1.Session(graph=flat, config=_REWRITTEN)
 
     def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Without the placeholders, which XLA does not know."""

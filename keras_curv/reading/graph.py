@@ -24,6 +24,7 @@ from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.chain import chain
 from keras_curv.reading.flow import Flow
+from keras_curv.reading.fusions import Paddings
 from keras_curv.reading.limits import (
     CLASSES,
     NODE,
@@ -36,7 +37,7 @@ from keras_curv.reading.limits import (
     one_budget,
     require_at_most,
 )
-from keras_curv.reading.nodes import data_inputs
+from keras_curv.reading.nodes import data_inputs, node_name
 from keras_curv.reading.op_rules import ACTIVATION_OPS, activation_name, apply, require_rule
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
@@ -78,10 +79,10 @@ def read_network(
         charge(NODE * len(definition.node), "it")
         values: dict[str, Any] = _slices(inputs)
         nodes = {node.name: node for node in definition.node}
-        needed = _in_order(nodes, output.split(":")[0])
+        needed = _in_order(nodes, node_name(output))
         nodes = patterns.contracted({name: nodes[name] for name in needed})
         nodes = contractions.contracted(nodes)
-        order = _in_order(nodes, output.split(":")[0])
+        order = _in_order(nodes, node_name(output))
     except (InputError, LookupError, ValueError) as error:
         raise InputError(f"{source}: its graph cannot be read: {error}") from error
     unread = [name for name in order if name not in values]
@@ -95,11 +96,14 @@ def read_network(
     held = sum(_entries(values[name]) for name in inputs)
     readers = collections.Counter(i for name in unread for i in _arguments(nodes[name]))
     shared: set[str] = set()  # whose numbers another value holds too
+    paddings = Paddings()
     for name in unread:
         node = nodes[name]
         given = _arguments(node)
         with _naming(node, source), np.errstate(all="ignore"):  # `Affine` refuses what overflows
-            values[name] = apply(node, [_value_of(values, i) for i in data_inputs(node)])
+            arguments = [_value_of(values, i) for i in data_inputs(node)]
+            values[name] = apply(node, arguments)
+            paddings.see(node, arguments, values[name])
             size = 0 if node.op in _SAME else _entries(values[name])
             if node.op != "Const":
                 vector = _vector(values[name]) if size else 0
@@ -154,7 +158,7 @@ _SAME = (*patterns.HANDS_ON, "Reshape")
 
 def _arguments(node: node_def_pb2.NodeDef) -> list[str]:
     """Names of the nodes that it takes something from."""
-    return [_node_of(tensor) for tensor in node.input if not tensor.startswith("^")]
+    return [node_name(tensor) for tensor in data_inputs(node)]
 
 
 def _vector(value: Any) -> int:
@@ -190,7 +194,7 @@ def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[s
         [('tanh', 'mul')]
     """
     nodes = patterns.contracted({node.name: node for node in definition.node})
-    path = [nodes[name] for name in _in_order(nodes, output.split(":")[0])]
+    path = [nodes[name] for name in _in_order(nodes, node_name(output))]
     inputs = ((node.op, node.input[0]) for node in path if node.op in ACTIVATION_OPS)
     return [(activation_name(op), source) for op, source in inputs]
 
@@ -268,10 +272,6 @@ def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:
             # The last one first: a constant is made where it is used, and not all of them before.
             stack += [(i, False) for i in reversed(_arguments(nodes[name]))]
     return order
-
-
-def _node_of(tensor: str) -> str:
-    return tensor.partition(":")[0]
 
 
 def _value_of(values: dict[str, Any], tensor: str) -> Any:

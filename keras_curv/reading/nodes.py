@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 
 _NOTHING = attr_value_pb2.AttrValue()
 
 
-def attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
+def attribute(
+    node: node_def_pb2.NodeDef | function_pb2.FunctionDef, name: str
+) -> attr_value_pb2.AttrValue:
     """An attribute, empty where there is none; `node.attr[name]` would add it."""
     return node.attr.get(name, _NOTHING)
 

@@ -18,10 +18,10 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.reading import (
     clip_rules,
     convolution,
+    fusions,
     image_rules,
     joins,
     patterns,
@@ -120,10 +120,9 @@ _EXACT = (
     *("Pad", "StridedSlice", "Tile", "GatherV2", "ReverseV2", "SpaceToDepth", "DepthToSpace"),
 )
 _BROADCAST = ("Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum")
-_KNOWN = f"there are bounds for: {', '.join(ACTIVATIONS)}"
 _WHY_NOT = {
     "SpaceToBatchND": "it mixes examples, and not as a dilated convolution does",
-    "Exp": f"its slope is unbounded; {_KNOWN}",
+    "MaxPoolV2": "only supported with windows that are attributes",
 }
 
 
@@ -266,7 +265,9 @@ def _add_all(node: node_def_pb2.NodeDef, *values: Value) -> Flow:
 @_rule("Maximum")
 def _maximum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow) and isinstance(b, Flow):
-        return joins.larger(*_alike(a, b))
+        a, b = _alike(a, b)
+        fusions.refuse_multiples(a, b)
+        return joins.larger(a, b)
     if isinstance(b, Flow):
         a, b = b, a
     if not isinstance(a, Flow):
@@ -282,7 +283,7 @@ def _minimum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         a, b = b, a
     if not isinstance(a, Flow):
-        raise InputError("a minimum of constants")
+        raise InputError("the minimum of two constants is not supported; export it as one")
     return clip_rules.minimum(a, _per_example(_need_constant(b), _grown(a, b)))
 
 
@@ -306,7 +307,7 @@ def _matmul(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Flow:
 _rule("Conv2D", "DepthwiseConv2dNative")(convolution.convolved)
 _rule("AvgPool")(convolution.average_pooled)
 _rule("Mean")(pool_rules.mean)
-_rule("MaxPool", "MaxPoolV2")(pool_rules.max_pooled)
+_rule("MaxPool")(pool_rules.max_pooled)
 _rule("Max")(pool_rules.largest_along)
 _rule("Clip")(clip_rules.clipped)
 _rule("Abs", "Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)

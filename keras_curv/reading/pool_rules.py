@@ -22,11 +22,9 @@ from keras_curv.reading.limits import STORED_ENTRIES, require_shape
 from keras_curv.reading.stencil import Bounded
 
 
-def max_pooled(node: node_def_pb2.NodeDef, flow: Flow, *sizes: np.ndarray) -> Flow:
-    """`MaxPool` and `MaxPoolV2`: the largest entry of each window, padding left out."""
+def max_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
+    """`MaxPool`: the largest entry of each window, padding left out."""
     height, width, channels = convolution.image_shape(node, flow)
-    if sizes:
-        raise InputError("only supported with windows that are attributes")
     windows, strides = (convolution.two_axes(node, name) for name in ("ksize", "strides"))
     padding = node.attr["padding"].s.decode()
     axes = [

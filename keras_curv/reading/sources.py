@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
+
+_SAMPLES = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,6 +34,16 @@ class Source:
     affine: Affine | None = None
     reads: np.ndarray | None = None
     sigma: Activation | None = None
+
+    @functools.cached_property
+    def samples(self) -> np.ndarray:
+        """Its values at a few inputs of all sizes, `(samples, size)`; NaN where they overflow."""
+        if self.affine is None:
+            sizes = np.logspace(-1.0, 4.0, _SAMPLES)[:, None]
+            return sizes * np.random.default_rng(0).normal(size=(_SAMPLES, self.size))
+        base = np.concatenate([source.samples for source in self.sources], axis=1)
+        z = base @ self.affine.kernel + self.affine.bias
+        return z if self.sigma is None else self.sigma.value(tf.constant(z)).numpy()
 
 
 def ancestors(sources: Iterable[Source]) -> list[Source]:

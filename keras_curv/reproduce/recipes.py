@@ -15,8 +15,8 @@ from typing import Any
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.training.recipe import Recipe
 
-# Networks and figures of an older one are not taken for today's: raise it when `keras_curv train` makes
-# something else of the same recipe.
+# Networks and figures of an older one are not taken for today's: raise it when `keras_curv train`
+# makes something else of the same recipe.
 REVISION = 1
 
 _MUON = {"batch_size": 512, "learning_rate": 4e-3}

@@ -152,8 +152,8 @@ def _terms(table: Table, results: Sequence[Result], marks: Marks) -> str:
     done = sum(result.done for result in results)
     parts = [
         f"Ours, and in brackets the paper's ({table.source}); {marks.examples.name}, ρ = "
-        f"{table.radius:g}, seed {marks.seed}, by `keras_curv reproduce --table {marks.name}`; {done} of "
-        f"{len(results)} networks."
+        f"{table.radius:g}, seed {marks.seed}, by `keras_curv reproduce --table {marks.name}`; "
+        f"{done} of {len(results)} networks."
     ]
     return " ".join([*parts, *(f"**{warning}**" for warning in marks.warnings)])
 

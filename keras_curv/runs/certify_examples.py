@@ -32,7 +32,7 @@ _READ_AT_ONCE = 1024  # examples, for their labels
 def certify_examples(
     model: Any, examples: Examples | tuple, options: ExampleOptions | None = None, **changes: Any
 ) -> dict:
-    """Certifies a data set as a stream, writing rows as they come; `keras_curv certify` in one call.
+    """Certifies a data set as a stream, writing rows as they come: `keras_curv certify`.
 
     Args:
         model: as for `certify`.

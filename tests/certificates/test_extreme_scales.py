@@ -13,6 +13,7 @@ import scipy.sparse
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.certificates import linear_bounds
 from keras_curv.certificates.best_of import choose_method
 from keras_curv.certificates.budget import VertexCertificate
 from keras_curv.certificates.certificate import Status
@@ -165,6 +166,39 @@ def test_a_point_across_a_near_boundary_has_a_distance():
     network = Network.from_weights([[[1e100, 0.0]]], [[-1e-60, 0.0]], [])
     found = CurvatureCertificate(network).certify(np.zeros((1, 1)))
     assert 0.0 < found.radius <= 1e-160 <= found.adversarial_distance < 1.01e-160
+
+
+_LEAST = 5e-324
+# Kernels, the first constant of the last map, and activations.
+TINY_WEIGHTS = {
+    "a difference of normal numbers": ([[[1e150]], [[3.0e-308, 3.2e-308]]], 1e-150, "relu"),
+    "a difference from zero": ([[[1e150]], [[-2e-308, 0.0]]], 1e-150, "softplus"),
+    "one map": ([[[-2e-308, 0.0]]], 1e-250, ()),
+    "a column": ([[[_LEAST], [_LEAST]], [[-1e300, 0.0]]], 1e70, "relu"),
+    "a column behind": (
+        [np.eye(2) * 1e40, [[_LEAST], [_LEAST]], [[-1e200, 0.0]]],
+        *(1e-60, ["relu", "relu"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("method", ["interval", "crown", "auto"])
+@pytest.mark.parametrize("case", TINY_WEIGHTS)
+def test_weights_below_normal_numbers(case, method, monkeypatch):
+    """TensorFlow takes them for 0, and rounding is no small part of them."""
+    monkeypatch.setattr(linear_bounds, "_WORK", 0.0)  # the plan of large networks
+    kernels, constant, names = TINY_WEIGHTS[case]
+    biases = [np.zeros(np.shape(kernel)[1]) for kernel in kernels]
+    biases[-1][0] = constant
+    network = Network.from_weights(kernels, biases, names)
+    assert_sound(network, np.zeros(network.dim), np.ones((1, network.dim)), method=method)
+
+
+@pytest.mark.parametrize("method", ["interval", "crown", "auto"])
+def test_a_radius_to_ask_for_that_underflows(method):
+    weights = [[[1.0]], [[-1e130, 0.0]]], [[-1.0], [1e-100, 0.0]]
+    network = Network.from_weights(*weights, "relu")
+    assert assert_sound(network, [0.0], [[1.0]], method=method)
 
 
 @pytest.mark.parametrize("exponent", [-300, -200, -165, -155, -100, 0, 100, 165, 300])

@@ -56,7 +56,9 @@ def kill_after(monkeypatch, epochs):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     output = tmp_path_factory.mktemp("run") / "model"
-    summary = training_run.train(SMALL, str(output), certify_every=2, command="keras_curv train --it")
+    summary = training_run.train(
+        SMALL, str(output), certify_every=2, command="keras_curv train --it"
+    )
     return output, summary
 
 
