@@ -22,12 +22,11 @@ class InputError(ValueError):
     Text from the input itself cannot break the line, steer a terminal, or fill the screen.
     """
 
-    def __init__(self, message: object = ""):
-        visible = " ".join(str(message).splitlines())
-        visible = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in visible)
-        if len(visible) > _LONGEST:
-            visible = f"{visible[: _LONGEST // 2]} … {visible[-_LONGEST // 2 :]}"
-        super().__init__(visible)
+    def __init__(self, message: object):
+        text = visible(" ".join(str(message).splitlines()))
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+        super().__init__(text)
 
 
 class UnwrittenError(InputError):

@@ -8,7 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.errors import InputError
 from keras_curv.network.network import FeedForward
+
+
+def require_radius(radius: Any) -> None:
+    """Raises InputError for a radius that is not positive; one in a graph is not known."""
+    known = tf.get_static_value(radius) if tf.is_tensor(radius) else radius
+    if known is not None and not np.all(np.asarray(known) > 0.0):
+        raise InputError(f"radius must be positive. Received: {np.min(known)}")
 
 
 def normalized(gradient: tf.Tensor) -> tf.Tensor:

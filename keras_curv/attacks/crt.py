@@ -11,27 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import examples_of
+from keras_curv.attacks.ball import examples_of, require_radius
 from keras_curv.errors import require_at_least
 from keras_curv.network.network import Evaluation, FeedForward
 
 _WRITTEN = 4  # steps up to which there is no loop: what is in one shares nothing with the rest
-
-
-class AttackResult(NamedTuple):
-    """All of the shape of `rival`, `(n,)` or `(n, rivals)`.
-
-    Attributes:
-        point: that shape and then `(dim,)`; in the ball.
-        margin: f at the point; never above f(x0).
-        lower_bound: `≤ f` everywhere in the ball, by the curvature given (up to rounding).
-        primal_equals_dual: the two agree: the point is the worst one in the ball.
-    """
-
-    point: tf.Tensor
-    margin: tf.Tensor
-    lower_bound: tf.Tensor
-    primal_equals_dual: tf.Tensor
 
 
 class Hidden(NamedTuple):
@@ -46,6 +30,24 @@ class Hidden(NamedTuple):
     pre: list[tf.Tensor]
     post: list[tf.Tensor]
     distance: tf.Tensor
+
+
+class AttackResult(NamedTuple):
+    """What an attack found; arrays are of the shape of `rival`, `(n,)` or `(n, rivals)`.
+
+    Attributes:
+        point: that shape and then `(dim,)`; in the ball.
+        margin: f at the point; never above f(x0).
+        lower_bound: `≤ f` everywhere in the ball, by the curvature given (up to rounding).
+        primal_equals_dual: the two agree: the point is the worst one in the ball.
+        hidden: what the network made of the points.
+    """
+
+    point: tf.Tensor
+    margin: tf.Tensor
+    lower_bound: tf.Tensor
+    primal_equals_dual: tf.Tensor
+    hidden: Hidden
 
 
 def curvature_attack(
@@ -76,7 +78,7 @@ def curvature_attack(
         `AttackResult`.
 
     Raises:
-        InputError: `steps` is not positive.
+        InputError: `steps` or the radius is not positive.
 
     Example:
         >>> from keras_curv import Network, curvature_bounds
@@ -89,30 +91,7 @@ def curvature_attack(
 
     Reference: Singla & Feizi (2020), theorem 2 and definition 2.
     """
-    return attack_and_hidden(
-        network,
-        x,
-        label,
-        rival,
-        radius=radius,
-        curvature=curvature,
-        steps=steps,
-        tolerance=tolerance,
-    )[0]
-
-
-def attack_and_hidden(
-    network: FeedForward,
-    x: tf.Tensor,
-    label: tf.Tensor,
-    rival: tf.Tensor,
-    *,
-    radius: Any,
-    curvature: tf.Tensor,
-    steps: int,
-    tolerance: float,
-) -> tuple[AttackResult, Hidden]:
-    """Returns what `curvature_attack` does, and what its last forward pass came to."""
+    require_radius(radius)
     require_at_least(steps, 1, "steps")
     shape, several = tf.shape(rival), rival if rival.shape.rank == 2 else rival[:, None]
     # From here on a row is a pair (example, rival).
@@ -156,11 +135,13 @@ def attack_and_hidden(
         network, evaluation, origin, iterate.point - origin, radius, rows, rival, of, at_start
     )
     exact = margin - lower <= tolerance * (1.0 + tf.abs(at_start))
-    result = AttackResult(
+    return AttackResult(
         tf.reshape(point, tf.concat([shape, tf.shape(x)[1:]], axis=0)),
-        *(tf.reshape(value, shape) for value in (margin, lower, exact)),
+        tf.reshape(margin, shape),
+        tf.reshape(lower, shape),
+        tf.reshape(exact, shape),
+        hidden,
     )
-    return result, hidden
 
 
 def _in_ball(

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import normalized, project, room, uniform_in_ball
+from keras_curv.attacks.ball import normalized, project, require_radius, room, uniform_in_ball
 from keras_curv.attacks.through_clip import descend_through
+from keras_curv.errors import require_at_least
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network, likeliest_rivals
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, traced
@@ -46,6 +47,9 @@ def pgd_attack(
     Returns:
         The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
 
+    Raises:
+        InputError: a radius or a number that is not positive.
+
     Example:
         >>> import numpy as np
         >>> from keras_curv import Network
@@ -61,6 +65,9 @@ def pgd_attack(
     (2018), with l2 steps; Gowal et al., "An alternative surrogate loss for PGD-based adversarial
     testing" (2019), for the targets.
     """
+    require_radius(radius)
+    require_at_least(steps, 1, "steps")
+    require_at_least(restarts, 1, "restarts")
     radius = tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1])
     ranked = likeliest_rivals(network.logits(x), label, network.classes - 1)
     low, high = room(network, x)

@@ -111,7 +111,12 @@ LOSS.define(
     None,
     "Number of gradients for each attack; default: 2, or as published.",
 )
-LOSS.define("float", "gamma", None, "Weight of the curvature penalty; default: 0.")
+LOSS.define(
+    "float",
+    "gamma",
+    None,
+    "Weight of the curvature penalty; default: 0.01 for --loss penalty, else 0. The paper's CRT has 0.01 at least.",
+)
 LOSS.define(
     "float", "trade_off", None, "Weight 1/λ of the second term of --loss trades; default: 6."
 )
@@ -131,7 +136,7 @@ LOSS.define(
     "integer",
     "projections",
     None,
-    "Number of random projections of --loss coap, from three layers on; default: 50.",
+    "Number of random projections of --loss coap, from two hidden layers on; default: 50.",
 )
 LOSS.define(
     "float", "deviation", None, "Standard deviation of the noise of --loss noise; default: 0.25."
@@ -212,7 +217,7 @@ CERTIFICATION.define(
     "integer",
     "certify_every",
     0,
-    "Number of epochs after which 500 examples are certified, each time, of those that --held_out keeps apart; 0: never.",
+    "Number of epochs after which 500 examples are certified, each time, of those that --held_out keeps apart; after the first and the last epoch too. 0: never.",
 )
 CERTIFICATION.define(
     "multi_float",
@@ -241,10 +246,15 @@ def main() -> int:
         FLAGS.output,
         resume=FLAGS.resume,
         data_dir=FLAGS.data_dir,
-        command=shlex.join(["keras_curv", "train", *COMMAND.arguments]),
+        command=shlex.join(["keras_curv", "train", *without_resume(COMMAND.arguments)]),
         radii=FLAGS.reported or DEFAULT_RADII,
         certify_every=FLAGS.certify_every,
         progress=at_terminal(),
     )
     print_summary(summary)
     return 0
+
+
+def without_resume(arguments: list[str]) -> list[str]:
+    """Returns the arguments that train from the beginning."""
+    return [word for word in arguments if word.lstrip("-").partition("=")[0] != "resume"]

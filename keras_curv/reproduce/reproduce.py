@@ -29,6 +29,7 @@ from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.reproduce.write import Result
+from keras_curv.training import run_folder
 from keras_curv.training import trainer as training
 from keras_curv.training.recipe import Recipe
 
@@ -176,7 +177,7 @@ class _Net:
     def train(self, data_dir: str | None, progress: bool) -> None:
         """Trains it unless that is done; goes on with a training that was interrupted."""
         if self.trained:
-            training.require_same_recipe(self.model, self.recipe)
+            run_folder.require_same_recipe(self.model, self.recipe)
             return
         begun, earlier = (self.model / "recipe.json").is_file(), time.time()
         training.train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
 
 _LONGEST = 160
@@ -33,5 +34,5 @@ def plain(text: str) -> str:
         'a\\\\x1b[1m b'
     """
     short = " ".join(text[: 4 * _LONGEST].split()).encode("ascii", "backslashreplace").decode()
-    visible = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in short)
-    return visible if len(visible) <= _LONGEST else visible[: _LONGEST - 1] + "~"
+    shown = visible(short)
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "~"

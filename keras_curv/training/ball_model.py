@@ -18,13 +18,15 @@ class BallModel(LogitsModel):
     """Trains a base model against the worst of an l2 ball; subclasses say in `step_loss` how.
 
     Metrics: those compiled, on the clean examples, and `clean_accuracy` (of numbers,
-    `clean_error`).
+    `clean_error`). While the radius rises, loss and metrics of a training step are at the radius
+    of the step; those of `evaluate` and validation are at ρ.
 
     Args:
         base: a built model with one input and one output of logits, a plain chain of layers
             that `LiveNetwork` reads, with any activation of `activations`.
         radius: ρ > 0 of the ball, in units of the model's input.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ; where
+            gradients are accumulated, updates of the weights.
     """
 
     options: tuple[str, ...] = ("radius", "ramp_steps")

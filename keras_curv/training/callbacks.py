@@ -18,6 +18,7 @@ from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.threats.property import ARGMAX
 from keras_curv.threats.threat import UNRESTRICTED
 
+CERTIFIED = "val_certified_accuracy_"
 _CURVE_POINTS = 64
 
 
@@ -34,8 +35,9 @@ class CertifiedAccuracy(keras.callbacks.Callback):
     of callbacks. These are certificates of the model as it is then, under the threat and of the
     property of a `CRTModel`; as the sample is one, the figure has its sampling error.
 
-    For TensorBoard, under `log_dir`: certified accuracy at the radii; mean and largest −m, as
-    certificates use it, beside theorem 4's K, over the class pairs; a histogram of the radii;
+    For TensorBoard, under `log_dir`: certified accuracy at the radii; of the method "crc", mean and
+    largest −m, as certificates use it, beside theorem 4's K, over the class pairs; a histogram of
+    the radii;
     and, as a run of its own for each epoch, certified accuracy as a curve whose step is the
     radius in thousandths.
 
@@ -44,9 +46,10 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         y: `(n,)` integer labels; None of numbers, whose property needs none.
         radius: one or several radii, l2, in the model's input units.
         sample: examples, drawn once with `seed`; None takes all of them.
-        every: epochs from one certification to the next.
+        every: epochs from one certification to the next; the first and the last have one, too.
         log_dir: of TensorBoard; None writes nothing.
         seed: of the sample.
+        method: of proof, as for `certify`.
 
     Raises:
         InputError: a radius or a count that is not positive; before the first epoch, a model that
@@ -67,6 +70,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         every: int = 1,
         log_dir: str | pathlib.Path | None = None,
         seed: int = 0,
+        method: str = CurvatureCertificate.name,
     ):
         super().__init__()
         radii = np.atleast_1d(np.asarray(radius, object))  # whatever they are
@@ -77,7 +81,10 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         if len(x) != many or len(x) == 0:
             raise InputError(f"x and y must have one length, not 0. Received: {len(x)} and {many}")
         self.radii = [require_positive(value, "radius") for value in radii]
-        self.names = [f"val_certified_accuracy_{value:g}" for value in self.radii]
+        self.names = [f"{CERTIFIED}{value:g}" for value in self.radii]
+        if len({*self.names}) < len(self.names):
+            raise InputError(f"radii must differ in six digits. Received: {self.radii}")
+        self.method = method
         chosen = np.random.default_rng(seed).permutation(len(x))[:sample]
         self.x = np.asarray(x)[chosen]
         self.y = None if y is None else np.asarray(y)[chosen]
@@ -96,7 +103,8 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Certifies the model as it is now; between, the figures of the last time are kept."""
-        if epoch % self.every == 0 or not self.last:
+        done = epoch + 1
+        if done % self.every == 0 or done == self.params.get("epochs") or not self.last:
             self.last = self._certify(epoch)
         if logs is not None:
             logs.update(self.last)
@@ -111,7 +119,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
             )
         return Certifier(
             model,
-            method=CurvatureCertificate.name,
+            method=self.method,
             threat=getattr(self.model, "threat", UNRESTRICTED),
             property=held,
         )
@@ -129,16 +137,17 @@ class CertifiedAccuracy(keras.callbacks.Callback):
     ) -> None:
         """Writes one epoch's summaries for TensorBoard."""
         method: Any = certifier.method
-        between = ~np.eye(len(method.curvature.lower), dtype=bool)
-        minus_m = -method.curvature.lower[between]
         writer = tf.summary.create_file_writer(str(log_dir / "certified"))
         with writer.as_default(step=epoch):
             for name, value in zip(self.names, self.radii, strict=True):
                 tf.summary.scalar(name, np.mean(radii > value))
-            tf.summary.scalar("curvature/minus_m_mean", minus_m.mean())
-            tf.summary.scalar("curvature/minus_m_largest", minus_m.max())
-            theorem4_bound = theorem4(getattr(method, "behind", method.network))[between]
-            tf.summary.scalar("curvature/theorem4_K_mean", theorem4_bound.mean())
+            if self.method == CurvatureCertificate.name:
+                between = ~np.eye(len(method.curvature.lower), dtype=bool)
+                minus_m = -method.curvature.lower[between]
+                tf.summary.scalar("curvature/minus_m_mean", minus_m.mean())
+                tf.summary.scalar("curvature/minus_m_largest", minus_m.max())
+                theorem4_bound = theorem4(getattr(method, "behind", method.network))[between]
+                tf.summary.scalar("curvature/theorem4_K_mean", theorem4_bound.mean())
             finite = radii[np.isfinite(radii)]
             tf.summary.histogram("certified_radius", finite)
         writer.close()

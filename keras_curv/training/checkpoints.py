@@ -6,17 +6,21 @@ and deletes it in time, wherever it lies. Here a checkpoint is what its name say
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import pathlib
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
+from keras_curv.files import writing
 from keras_curv.reading.checkpoint import tensors_of
 
 _NAME = re.compile(r"ckpt-([1-9][0-9]{0,8})\.index")
@@ -76,15 +80,20 @@ class Checkpoints(keras.callbacks.Callback):
             variable.assign(stored[name])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Saves."""
-        self.save(epoch + 1)
+        """Saves, but for an epoch whose loss is NaN or infinite."""
+        if math.isfinite((logs or {}).get("loss", 0.0)):
+            self.save(epoch + 1)
 
     def save(self, epoch: int) -> None:
         """Writes the checkpoint of so many epochs, and removes old ones.
 
         Raises:
-            OSError, tf.errors.OpError: it cannot be written; the ones before are kept.
+            InputError: it cannot be written; the ones before are kept.
         """
+        with writing_by_tensorflow(self.folder.parent):
+            self._save(epoch)
+
+    def _save(self, epoch: int) -> None:
         self._done.assign(epoch)
         self.folder.mkdir(exist_ok=True)
         part = pathlib.Path(tempfile.mkdtemp(prefix=_PARTS, dir=self.folder))
@@ -104,6 +113,18 @@ class Checkpoints(keras.callbacks.Callback):
                 (self.folder / f"ckpt-{old}{file}").unlink(missing_ok=True)
 
     def _epochs(self) -> list[int]:
-        """Those that there is a checkpoint of."""
+        """Lists the epochs that have a checkpoint."""
         found = [_NAME.fullmatch(file.name) for file in self.folder.glob("ckpt-*.index")]
         return [int(match[1]) for match in found if match]
+
+
+@contextlib.contextmanager
+def writing_by_tensorflow(
+    directory: pathlib.Path, theirs: type[tf.errors.OpError] = tf.errors.OpError
+) -> Iterator[None]:
+    """Makes what Python and TensorFlow raise on a full disk an InputError."""
+    try:
+        with writing(directory):
+            yield
+    except theirs as error:
+        raise InputError(f"cannot write {directory}: {error.message}") from error

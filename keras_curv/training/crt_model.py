@@ -61,12 +61,13 @@ class CRTModel(WorstCaseModel):
 
     Metrics: those compiled, on the clean examples; `clean_accuracy`; `certified`, the fraction
     whose dual values are all positive (an estimate, of these rivals alone); `curvature`, mean
-    κ; `attack_distance`, mean ‖x̂ − x‖; `attack_success`, how often the attack met its bound.
+    κ; `attack_distance`, mean ‖x̂ − x‖; `attack_success`, how often the attack met its bound. While
+    the radius rises, loss and metrics of training are at the radius of the step.
 
     Args:
         base: as for `CurvatureRegularizer`.
         radius: ρ > 0 of the ball, in units of the model's input.
-        gamma: γ ≥ 0.
+        gamma: γ ≥ 0. The paper's CRT has 0.01 at least.
         loss: "certified" or "crt".
         rivals: k, of the certified loss; None: 4, or all where there are fewer.
         attack_steps: gradients for each attack.

@@ -22,7 +22,6 @@ from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.muon import Muon
 from keras_curv.training.pooling import TrainedAveragePooling2D
 from keras_curv.training.recipe_options import (
-    BALL,
     CLIPPING,
     CURVATURE,
     OBJECTIVES,
@@ -38,7 +37,6 @@ from keras_curv.training.rivals.trades import TRADESModel
 from keras_curv.training.trunk import TRUNK, trunk_layers
 
 OPTIMIZERS = ("muon", "adam")
-_DEFAULT_RADIUS = 0.5
 _LARGEST_SEED = 2**32 - 1
 _LEAST = {
     "epochs": 1,
@@ -82,14 +80,15 @@ class Recipe:
             (`CurvatureRegularizer`); "plain"; or a rival to compare with: "pgd",
             "trades", "crown_ibp", "coap", "noise".
         radius: ρ; None: 0.5 where the loss needs one.
-        gamma: γ, weight of the curvature penalty; None: 0.
+        gamma: γ, weight of the curvature penalty; None: 0, and 0.01 of the loss "penalty". The
+            paper's CRT has 0.01 at least.
         rivals: of the certified loss; None: its default. Of "noise": 1 attacks the runner-up
             alone; None: all.
         attack_steps: gradients for each attack; None: the method's own, 2 of the curvature's.
         trade_off: 1/λ of "trades"; None: 6.
         final_beta: β of "crown_ibp" after the ramp; None: 1.
         final_kappa: κ of "crown_ibp" after the ramp, the share of the clean loss; None: 0.5.
-        projections: of "coap", from three layers; None: 50.
+        projections: of "coap", from two hidden layers; None: 50.
         deviation: of the noise of "noise"; None: 0.25. With a radius, the noise is adversarial.
         ramp: fraction of the training over which the radius rises; None: 0.3.
         threat, scale, box: what the attacker may do, a file or its shortcuts; see
@@ -207,6 +206,8 @@ class Recipe:
             if name in _MOST:
                 self._require(name, 0.0 <= value <= _MOST[name], f"from 0 to {_MOST[name]:g}")
         self._require("seed", self.seed <= _LARGEST_SEED, f"at most {_LARGEST_SEED}")
+        if self.loss == "penalty":
+            self._require("gamma", self.gamma != 0.0, "positive: without it the loss is plain")
         if self.loss == "noise":
             self._require("rivals", self.rivals in (None, 1), "1, the runner-up, or all")
         if self.trunk and self.carry:
@@ -244,8 +245,7 @@ class Recipe:
                     f"{name} is for {option.what_for}. Received: {name} {value!r} with {why}"
                 )
         elif value is None:
-            default = _DEFAULT_RADIUS if name == "radius" and self.loss in BALL else option.default
-            object.__setattr__(self, name, default)
+            object.__setattr__(self, name, option.default_of(self))
 
     def given(self) -> dict[str, Any]:
         """Returns what is not as it would be anyway."""
@@ -259,6 +259,11 @@ class Recipe:
     def _require(self, name: str, good: bool, what: str) -> None:
         if not good:
             raise InputError(f"{name} must be {what}. Received: {getattr(self, name)!r}")
+
+    @builtins.property
+    def maps(self) -> int:
+        """How many convolutions and dense layers there are, the last one included."""
+        return self.layers + len(self.filters or ())
 
     @builtins.property
     def architecture(self) -> str:
@@ -277,7 +282,11 @@ class Recipe:
         return f"{convolutions}, {dense}, {self.activation}"
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-        """Returns the base model: what the recipe has of it, in this order, and logits."""
+        """Returns the base model: what the recipe has of it, in this order, and logits.
+
+        Raises:
+            InputError: its layers do not fit the input.
+        """
         shared = {"activation": in_keras(self.activation)}
         convolutions = [
             keras.layers.Conv2D(
@@ -298,10 +307,13 @@ class Recipe:
         carried = [Carry(dense[i - 1], name=f"carry_{i}") for i in carrying]
         trunk = trunk_layers(self.trunk, input_shape) if self.trunk else []
         hidden = [*clip, *trunk, *convolutions, *pooling, flatten, *carried, *dense[len(carried) :]]
-        base = keras.Sequential(
-            [keras.Input(input_shape), *hidden, logits],
-            name=self.dataset,
-        )
+        try:
+            base = keras.Sequential([keras.Input(input_shape), *hidden, logits], name=self.dataset)
+        except ValueError as error:  # Keras, of a window that is larger than the image
+            raise InputError(
+                f"{self.architecture} does not fit inputs {input_shape}: nothing is left behind a "
+                "layer; use a smaller pool or smaller strides"
+            ) from error
         first = [*convolutions, *dense][0]
         first.kernel.assign(self.initial_scale * first.kernel)
         return base

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Option(NamedTuple):
 
     Attributes:
         default: where a recipe has it.
+        of_loss: other defaults, of some losses.
         what_for: in words.
         has: whether a recipe has it.
         decided_by: the names of the fields that say so.
@@ -39,11 +40,20 @@ class Option(NamedTuple):
     what_for: str
     has: Callable[[Recipe], bool]
     decided_by: tuple[str, ...]
+    of_loss: Mapping[str, Any] = {}
+
+    def default_of(self, recipe: Recipe) -> Any:
+        """Returns what a recipe has where it does not say."""
+        return self.of_loss.get(recipe.loss, self.default)
 
 
-def _of_losses(*losses: str, default: Any = None) -> Option:
+def _of_losses(
+    *losses: str, default: Any = None, of_loss: Mapping[str, Any] | None = None
+) -> Option:
     words = "the loss " + ", ".join(losses)
-    return Option(default, words, lambda recipe: recipe.loss in losses, ("loss",))
+    return Option(
+        default, words, lambda recipe: recipe.loss in losses, ("loss",), dict(of_loss or {})
+    )
 
 
 def _of_attacks(*losses: str, default: Any = None) -> Option:
@@ -62,8 +72,8 @@ def _of_convolutions(default: int | None) -> Option:
 
 # In the order in which they are settled.
 OPTIONS = {
-    "radius": _of_losses(*BALL, "noise"),
-    "gamma": _of_losses(*CURVATURE, default=0.0),
+    "radius": _of_losses(*BALL, "noise", of_loss=dict.fromkeys(BALL, 0.5)),
+    "gamma": _of_losses(*CURVATURE, default=0.0, of_loss={"penalty": 0.01}),
     "rivals": _of_attacks("certified"),
     "attack_steps": _of_attacks("certified", "crt", "pgd", "trades"),
     "ramp": _of_attacks(*BALL, default=0.3),
@@ -72,9 +82,9 @@ OPTIONS = {
     "final_kappa": _of_losses("crown_ibp", default=0.5),
     "projections": Option(
         50,
-        "the loss coap from three layers",
-        lambda recipe: recipe.loss == "coap" and recipe.layers > 2,
-        ("loss", "layers"),
+        "the loss coap from two hidden layers",
+        lambda recipe: recipe.loss == "coap" and recipe.maps > 2,
+        ("loss", "layers", "filters"),
     ),
     "deviation": _of_losses("noise", default=0.25),
     "width": Option(256, "hidden layers", lambda recipe: recipe.layers > 1, ("layers",)),

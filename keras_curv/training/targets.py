@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 
-_ONE_HOT_LOSSES = (keras.losses.CategoricalCrossentropy, keras.losses.CategoricalFocalCrossentropy)
 # In the names of losses of labels, or of which an end farther from the target may lose less.
 _OTHER_LOSSES = (
     *("crossentropy", "hinge", "cosine", "divergence", "poisson", "logarithmic"),
@@ -75,17 +74,16 @@ class Labels(Targets):
     def require_loss(self, loss: Any) -> None:
         """See `Targets`."""
         for part, name in _losses(loss):
-            config = part.get_config() if isinstance(part, keras.losses.Loss) else {}
-            # Keras' own functions take probabilities.
-            if config.get("from_logits") is False or part is getattr(keras.losses, name, None):
+            sparse = isinstance(part, keras.losses.SparseCategoricalCrossentropy)
+            theirs = vars(keras.losses).values()  # which take one-hot labels, or numbers
+            if (
+                not sparse
+                and (type(part) in theirs or part in theirs)
+                or (sparse and not part.get_config()["from_logits"])
+            ):
                 raise InputError(
-                    "the base returns logits: compile with from_logits=True. "
-                    f"Received: loss={name!r}"
-                )
-            if isinstance(part, _ONE_HOT_LOSSES):
-                raise InputError(
-                    "labels are integers (n,): use SparseCategoricalCrossentropy(from_logits=True)"
-                    f". Received: {type(part).__name__}"
+                    "labels are integers (n,) and the base returns logits: use "
+                    f"SparseCategoricalCrossentropy(from_logits=True). Received: loss={name!r}"
                 )
 
     def checked(self, y: Any) -> tf.Tensor:

@@ -17,6 +17,8 @@ from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
 from keras_curv.threats.threat import PLAIN, Threat
 
+_ROUNDING = 1e-5
+
 
 class Threatened(FeedForward):
     """The network of u, float32; gradients and curvature are those of what can move.
@@ -54,6 +56,7 @@ class Threatened(FeedForward):
         self.limits = threat.limits_of(network.dim, network.dim)
         orders = [] if threat.categories is None else threat.categories.orders(network.dim, 1)
         self._orders = np.array([*orders], np.int32)
+        self._groups = () if threat.categories is None else threat.categories.groups
         self._changes = 0 if threat.categories is None else threat.categories.changes
 
     def coordinates(self, x: tf.Tensor) -> tf.Tensor:
@@ -63,6 +66,20 @@ class Threatened(FeedForward):
     def inputs(self, u: tf.Tensor) -> tf.Tensor:
         """Returns x of u, `(…, dim)`."""
         return u * self._factor
+
+    def outside(self, u: tf.Tensor) -> tf.Tensor:
+        """Returns which points no attacker may start from, `(n,)`; but for rounding."""
+        found = tf.reduce_any(tf.math.is_nan(u), axis=1)
+        if self.limits is not None:
+            low, high = (tf.constant(limit, u.dtype) for limit in self.limits)
+            allowed = _ROUNDING * tf.maximum(tf.abs(u), 1.0)
+            found |= tf.reduce_any((u < low - allowed) | (u > high + allowed), axis=1)
+        for group in self._groups:
+            entries = tf.gather(self.inputs(u), group, axis=1)
+            ones = tf.reduce_sum(tf.cast(tf.abs(entries - 1.0) < _ROUNDING, tf.int32), axis=1)
+            zeros = tf.reduce_sum(tf.cast(tf.abs(entries) < _ROUNDING, tf.int32), axis=1)
+            found |= (ones != 1) | (zeros != len(group) - 1)
+        return found
 
     def with_worst_categories(
         self, u: tf.Tensor, margins: Callable[[tf.Tensor], tf.Tensor]

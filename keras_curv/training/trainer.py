@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -20,17 +19,13 @@ from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.data.examples import Examples
 from keras_curv.data.pipeline import without_tuning
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, require_positive
 from keras_curv.files import (
     part_path,
-    read_at_most,
-    require_plain_folder,
-    write_file,
     write_text,
     writing,
 )
 from keras_curv.network.activations import SMOOTH
-from keras_curv.reading.files import ModelFiles
 from keras_curv.reading.saved_model import read
 from keras_curv.reports import wording
 from keras_curv.runs.certify_examples import certify_examples
@@ -39,13 +34,14 @@ from keras_curv.threats.property import ARGMAX, Property
 from keras_curv.threats.threat import Threat
 from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
-from keras_curv.training.checkpoints import Checkpoints
+from keras_curv.training.checkpoints import Checkpoints, writing_by_tensorflow
 from keras_curv.training.recipe import Recipe
+from keras_curv.training.run_folder import forget_from, prepare, require_columns
 from keras_curv.training.start import start_from
 
 _Arrays = tuple[np.ndarray, np.ndarray]  # x, y
 _TEXT = 2**26  # bytes, at most, of a history or another text
-_LINEAR_BOUNDS = {2: 1000, 3: 100}  # examples, by layers: they take their time
+_LINEAR_BOUNDS = {2: 1000, 3: 100}  # examples, by maps: they take their time
 
 
 def train(
@@ -62,9 +58,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains by a recipe, exports the base as a SavedModel, certifies it, and writes its card.
 
-    `output` becomes a SavedModel directory, with beside it `CARD.md`, `recipe.json`,
-    `history.csv` (an epoch a line), `certified.json` (the summary) and, if TensorBoard is
-    installed, `logs`.
+    `output` becomes a SavedModel directory, with beside it `CARD.md`, `recipe.json`, under a threat
+    `threat.json`, `history.csv` (an epoch a line), `certified.json` (the summary) and, if
+    TensorBoard is installed, `logs`.
     There is a checkpoint after every epoch until the model is there; order, shifts and
     checkpoints are such that a resumed run ends with the weights of an uninterrupted one.
 
@@ -94,6 +90,7 @@ def train(
         >>> summary["examples"], pathlib.Path(folder, "CARD.md").is_file()
         (360, True)
     """
+    radii = [require_positive(radius, "a radius to report") for radius in radii]
     if certify_every and not recipe.held_out:
         raise InputError("certifying while training needs held_out examples to certify")
     examples = data.load(recipe.dataset, "train", data_dir=data_dir)
@@ -105,23 +102,23 @@ def train(
         held = evaluated.arrays()
     threat = recipe.attacker()  # whatever becomes of its file meanwhile
     if threat.confined:  # certification would refuse it, in the end
-        some = (held or evaluated.arrays())[0]
-        threat.require_inside(some.reshape(len(some), -1), 0)
+        for some in (x, (held or evaluated.arrays())[0]):
+            threat.require_inside(some.reshape(len(some), -1), 0)
     keras.utils.set_random_seed(recipe.seed)
     base = recipe.build(x.shape[1:], int(y.max()) + 1)
     if recipe.start_from:
         start_from(base, recipe.start_from)
     read(base)  # what would be too large to certify in the end is refused now
     model = recipe.model(base, recipe.steps(len(x)))
-    directory = _prepare(pathlib.Path(output), recipe, resume)
+    directory = prepare(pathlib.Path(output), recipe, resume)
     checkpoints = directory / "checkpoints"
     if checkpoints.exists() or not (directory / "saved_model.pb").exists():
-        with _writing(directory, tf.errors.ResourceExhaustedError):
+        with writing_by_tensorflow(directory, tf.errors.ResourceExhaustedError):
             callbacks = _callbacks(recipe, directory, held, radii, certify_every)
-            saving = _Saving(model, checkpoints)
+            saving = Checkpoints(model, checkpoints)
             first = saving.restore()
-            _forget_from(directory / "history.csv", first)
-            model.fit(
+            forget_from(directory / "history.csv", first)
+            fitted = model.fit(
                 _batches(x, y, recipe, first),
                 initial_epoch=first,
                 epochs=recipe.epochs,
@@ -131,7 +128,8 @@ def train(
                 verbose=1 if progress else 2,
                 shuffle=False,
             )
-        with _writing(directory):
+        _require_finite(fitted)
+        with writing_by_tensorflow(directory):
             _export(base, directory)
     _remove(checkpoints)
     method, most = _proof(recipe)
@@ -152,73 +150,23 @@ def train(
     return summary
 
 
+def _require_finite(fitted: keras.callbacks.History) -> None:
+    """Refuses a training that ended where the loss is NaN or infinite."""
+    losses = fitted.history.get("loss", [])
+    if losses and not np.isfinite(losses[-1]):
+        raise InputError(
+            f"the training diverged in epoch {fitted.epoch[-1] + 1}, where its loss is "
+            f"{losses[-1]}; no model is written. Begin anew with a lower learning_rate or muon_rate"
+        )
+
+
 def _proof(recipe: Recipe) -> tuple[str, int | None]:
     """Returns the method that certifies the result, and on how many examples; None: all."""
     if recipe.trunk:
         return TwoStageCertificate.name, None
     if recipe.activation in SMOOTH and recipe.loss not in ("crown_ibp", "coap"):
         return CurvatureCertificate.name, None
-    return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(recipe.layers, _LINEAR_BOUNDS[3])
-
-
-def _prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.Path:
-    """Returns the output directory with the recipe in it."""
-    file, text = directory / "recipe.json", json.dumps(dataclasses.asdict(recipe), indent=2)
-    try:
-        if resume and not file.is_file():
-            raise InputError(f"{directory} has no recipe.json: there is no run to resume")
-        if resume:
-            require_plain_folder(directory)
-            require_same_recipe(directory, recipe)
-            _require_unfinished(directory)
-            return directory
-        if directory.exists() and (
-            not directory.is_dir() or set(directory.iterdir()) - {part_path(file)}
-        ):
-            raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
-        directory.mkdir(parents=True, exist_ok=True)
-        write_text(file, text + "\n")
-    except OSError as error:
-        raise InputError(f"{directory} cannot be used for output: {error}") from error
-    return directory
-
-
-def _require_unfinished(directory: pathlib.Path) -> None:
-    """Refuses a directory that has a card, and says whether that is of the model beside it."""
-    card = directory / "CARD.md"
-    if not card.exists():
-        return
-    try:
-        certified = json.loads(read_at_most(directory / "certified.json", _TEXT))
-        of_this = certified["fingerprint"] == ModelFiles.read(directory).fingerprint()
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        of_this = False
-    if not of_this:
-        raise InputError(
-            f"{card} is of another model, or of none: certified.json beside it has not the "
-            "fingerprint of the model that is there; remove the card to go on"
-        )
-    raise InputError(f"{directory} is finished; there is nothing to resume")
-
-
-def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
-    """Raises an InputError unless what is in the directory was begun by this recipe."""
-    file = directory / "recipe.json"
-    try:
-        then = json.loads(read_at_most(file, _TEXT))
-        if not isinstance(then, dict):
-            raise TypeError(f"{file.name} holds no recipe")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{directory} cannot be used for output: {error}") from error
-    # What an older version did not ask for was as it is by default.
-    then = {field.name: field.default for field in dataclasses.fields(Recipe)} | then
-    now = json.loads(json.dumps(dataclasses.asdict(recipe)))
-    other = [key for key in now if now[key] != then[key]]
-    if other:
-        raise InputError(
-            f"{directory} was begun with another recipe; they differ in "
-            + ", ".join(f"{key} ({then[key]}, now {now[key]})" for key in other)
-        )
+    return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(recipe.maps, _LINEAR_BOUNDS[3])
 
 
 def _split(
@@ -265,15 +213,6 @@ def _validation(held: tuple[np.ndarray, np.ndarray]) -> tf.data.Dataset:
     return without_tuning(tf.data.Dataset.from_tensor_slices(held).batch(1000))
 
 
-class _Saving(Checkpoints):
-    """Checkpoints that say in one line where they cannot be written."""
-
-    def save(self, epoch: int) -> None:
-        """See `Checkpoints`."""
-        with _writing(self.folder.parent):
-            super().save(epoch)
-
-
 def _callbacks(
     recipe: Recipe,
     directory: pathlib.Path,
@@ -289,24 +228,13 @@ def _callbacks(
     ]
     if certify_every and held:
         x, y = held
-        callbacks.append(CertifiedAccuracy(x, y, radii, every=certify_every, log_dir=logs))
+        method, _ = _proof(recipe)
+        certified = CertifiedAccuracy(x, y, radii, every=certify_every, log_dir=logs, method=method)
+        require_columns(directory / "history.csv", certified.names)
+        callbacks.append(certified)
     if logs:
         callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
     return [*callbacks, keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)]
-
-
-def _forget_from(history: pathlib.Path, epoch: int) -> None:
-    """Drops lines of epochs that were written down but not checkpointed, and half ones."""
-    if not history.is_file():
-        return
-    try:
-        header, *lines = read_at_most(history, _TEXT).splitlines(keepends=True) or [b""]
-        whole = [line for line in lines if line.endswith(b"\n")]
-        kept = [line for line in whole if int(line.split(b",")[0]) < epoch]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{history} is no history of epochs: {error}") from error
-    text = b"".join([header, *kept]) if kept else b""
-    write_file(history, lambda part: part.write_bytes(text))
 
 
 def _export(base: keras.Model, directory: pathlib.Path) -> None:
@@ -328,18 +256,6 @@ def _remove(checkpoints: pathlib.Path) -> None:
             shutil.rmtree(gone, ignore_errors=True)
             checkpoints.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _writing(
-    directory: pathlib.Path, theirs: type[tf.errors.OpError] = tf.errors.OpError
-) -> Iterator[None]:
-    """Makes what Python and TensorFlow raise on a full disk an InputError."""
-    try:
-        with writing(directory):
-            yield
-    except theirs as error:
-        raise InputError(f"cannot write {directory}: {error.message}") from error
 
 
 def _measure(threat: Threat, claim: Property) -> str:

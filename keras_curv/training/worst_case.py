@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_curv.attacks.crt import Hidden, attack_and_hidden
+from keras_curv.attacks.crt import Hidden, curvature_attack
 from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
 from keras_curv.curvature.estimate import Reached
 from keras_curv.errors import InputError, require_at_least
@@ -118,7 +118,8 @@ class WorstCaseModel(CurvatureModel, BallModel):
     `attack_success`, how often the attack met its bound; `certified` where a subclass has it.
 
     While a step trains, dropout and the batch's own statistics act on the attacked points, as they
-    do in any training; attacks, κ and validation are without.
+    do in any training; attacks, κ and validation are without. Within a box, or behind a clip, an
+    attack may end some per cent beyond ρ, for which V_t pays.
 
     Args:
         base: as for `CurvatureRegularizer`.
@@ -219,7 +220,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
             return Start(network, features / network.lipschitz, None)
         point, reach = flattened(x, network.dim), None
         if isinstance(network, Threatened):
-            point = network.coordinates(point)
+            point = _inside(network.coordinates(point), network)
             reach = None if network.limits is None else box_reach(network, point)
         elif layer is not None:
             point, reach, _ = clipped(layer.clip(network.dim), point)
@@ -269,6 +270,14 @@ class WorstCaseModel(CurvatureModel, BallModel):
         return {**super().get_config(), "threat": self.threat.config()}
 
 
+def _inside(u: tf.Tensor, network: Threatened) -> tf.Tensor:
+    """Returns the points; InputError, or NaN where XLA drops it, of those outside of the threat."""
+    outside = network.outside(u)
+    message = "an example is outside of the threat's box, or not one-hot in one of its groups"
+    with tf.control_dependencies([tf.debugging.assert_equal(outside, False, message)]):
+        return tf.where(outside[:, None], tf.constant(float("nan"), u.dtype), u)
+
+
 def constants(structure: Any) -> Any:
     """Returns nested tensors, without gradients; None where there is None."""
     return tf.nest.map_structure(lambda a: None if a is None else tf.stop_gradient(a), structure)
@@ -299,10 +308,10 @@ def worst_in_ball(
     steps: int,
 ) -> tuple[ProximalAttack, Hidden]:
     """Returns the curvature attack in the terms of the one that is confined."""
-    attack, hidden = attack_and_hidden(
+    attack = curvature_attack(
         network, x, label, rival, radius=radius, curvature=curvature, steps=steps, tolerance=1e-3
     )
-    distance = tf.reshape(hidden.distance, tf.shape(rival))
+    distance = tf.reshape(attack.hidden.distance, tf.shape(rival))
     worst = ProximalAttack(
         attack.point,
         added=tf.zeros_like(distance),
@@ -310,4 +319,4 @@ def worst_in_ball(
         distance=distance,
         solved=attack.primal_equals_dual,
     )
-    return worst, hidden
+    return worst, attack.hidden

@@ -13,7 +13,7 @@ from hostile_models import models
 from hostile_models.index import block_of, table_of
 
 from keras_curv.reading import checkpoint
-from keras_curv.training import trainer
+from keras_curv.training import run_folder
 from keras_curv.training.checkpoints import Checkpoints
 from keras_curv.training.recipe import Recipe
 
@@ -33,9 +33,9 @@ def network():
 
 def attempt(folder):
     """All that resuming does before it trains, and the next checkpoint."""
-    directory = trainer._prepare(folder / "net", RECIPE, resume=True)
+    directory = run_folder.prepare(folder / "net", RECIPE, resume=True)
     saving = Checkpoints(network(), directory / "checkpoints")
-    trainer._forget_from(directory / "history.csv", saving.restore())
+    run_folder.forget_from(directory / "history.csv", saving.restore())
     for epoch in (3, 4, 5):
         saving.save(epoch)
 
@@ -44,7 +44,7 @@ def attempt(folder):
 def begun():
     """What two epochs leave."""
     with tempfile.TemporaryDirectory() as folder:
-        directory = trainer._prepare(pathlib.Path(folder, "net"), RECIPE, resume=False)
+        directory = run_folder.prepare(pathlib.Path(folder, "net"), RECIPE, resume=False)
         saving = Checkpoints(network(), directory / "checkpoints")
         for epoch in (1, 2):
             saving.save(epoch)

@@ -207,7 +207,7 @@ def test_a_good_index_is_sound_and_a_cut_or_changed_one_is_not(tmp_path):
 
 
 def test_text_of_the_model_cannot_break_the_line_or_fill_the_screen():
-    assert str(InputError("op a\nb\x1b[2J\u202e")) == r"op a b\x1b[2J\x202e"
+    assert str(InputError("op a\nb\x1b[2J\u202e")) == r"op a b\x1b[2J\u202e"
     assert len(str(InputError("x" * 10**6))) < 13_000
 
 

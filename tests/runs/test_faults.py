@@ -19,6 +19,7 @@ from keras_curv.reproduce import tables
 from keras_curv.rows.row_file import RowFile
 from keras_curv.serving.certify_requests import lost_file
 from keras_curv.serving.compare import Comparison
+from keras_curv.training import run_folder
 from keras_curv.training import trainer as training_run
 from keras_curv.training.recipe import Recipe
 
@@ -162,7 +163,7 @@ def test_half_a_line_of_history_is_no_epoch(tmp_path):
     text, path = b"".join(lines), tmp_path / "history.csv"
     for cut in range(sum(map(len, lines[:12])), len(text) + 1):
         path.write_bytes(text[:cut])
-        training_run._forget_from(path, 11)
+        run_folder.forget_from(path, 11)
         assert path.read_bytes() == b"".join(lines[:12])
 
 

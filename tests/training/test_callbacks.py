@@ -46,9 +46,9 @@ def test_between_certifications_the_last_figure_stays(monkeypatch):
         lambda self, epoch: calls.append(epoch) or certify(self, epoch),
     )
     history = fit(base(), CertifiedAccuracy(X[:20], Y[:20], radius=0.01, every=2), epochs=5)
-    assert calls == [0, 2, 4]
+    assert calls == [0, 1, 3, 4]  # after the first epoch, each second one, and the last
     figures = history["val_certified_accuracy_0.01"]
-    assert figures[0] == figures[1] and figures[2] == figures[3]
+    assert figures[1] == figures[2]
 
 
 def test_other_callbacks_see_it(tmp_path):

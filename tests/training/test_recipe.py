@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from keras_curv import InputError, data
 from keras_curv.reading import limits, saved_model
+from keras_curv.training import run_folder
 from keras_curv.training import trainer as training_run
 from keras_curv.training.checkpoints import Checkpoints
 from keras_curv.training.recipe import Recipe
@@ -79,7 +80,7 @@ def test_what_is_written(finished):
     assert [line["epoch"] for line in lines] == ["0", "1", "2"]
     assert float(lines[-1]["loss"]) < float(lines[0]["loss"])
     certified = [float(line["val_certified_accuracy_0.1"]) for line in lines]
-    assert certified[0] == certified[1] < certified[2]
+    assert certified[0] < min(certified[1:])  # the first epoch, the second and the last
     assert not (output / "checkpoints").exists()
     assert list((output / "logs" / "certified").iterdir())
 
@@ -89,7 +90,7 @@ def test_a_killed_run_resumes_to_the_same_weights(loss, finished, tmp_path, monk
     chosen, whole, parts = SMALL, finished[0], tmp_path / "parts"
     options = {"certify_every": 2, "limit": 3}
     if loss == "penalty":
-        chosen = dataclasses.replace(SMALL, loss=loss, radius=None, ramp=None)
+        chosen = dataclasses.replace(SMALL, loss=loss, radius=None, ramp=None, gamma=0.01)
         whole = tmp_path / "whole"
         training_run.train(chosen, str(whole), **options)
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -163,9 +164,9 @@ def test_a_convolution_and_the_logits_are_two_layers():
 def test_lines_that_were_not_checkpointed_are_dropped(tmp_path):
     history = tmp_path / "history.csv"
     history.write_text("epoch,loss\n0,1.0\n1,0.5\n2,0.2\n")
-    training_run._forget_from(history, 2)
+    run_folder.forget_from(history, 2)
     assert history.read_text().split() == ["epoch,loss", "0,1.0", "1,0.5"]
-    training_run._forget_from(history, 0)
+    run_folder.forget_from(history, 0)
     assert history.read_text() == ""
 
 
@@ -248,14 +249,17 @@ BAD = {
     "deviation of nothing": ({"deviation": 1.0}, "deviation is for the loss noise. "),
     "projections of two layers": (
         {"loss": "coap", "activation": "relu", "projections": 7},
-        "projections is for the loss coap from three layers. .* with loss 'coap', layers 2",
+        "projections is for the loss coap from two hidden layers. .* with loss 'coap', layers 2, ",
     ),
     "ramp of nothing": ({"loss": "plain", "ramp": 0.9}, "ramp is for the loss certified, .*"),
     "attack of plain noise": (
         {"loss": "noise", "attack_steps": 5},
         "attack_steps is for .*, and noise with a radius. .* with loss 'noise', radius None",
     ),
-    "projections": ({"projections": 1}, "projections is for the loss coap from three layers. "),
+    "projections": (
+        {"projections": 1},
+        "projections is for the loss coap from two hidden layers. ",
+    ),
     "final kappa": ({"final_kappa": 0.5}, "final_kappa is for the loss crown_ibp. "),
     "final beta": ({"final_beta": 0.5}, "final_beta is for the loss crown_ibp. "),
 }

@@ -44,6 +44,27 @@ def _prepared(model, x, y):
     return points.reshape(len(x), -1, DIM), attacked
 
 
+GROUPS = Threat(groups=[[0, 1, 2]], changes=1)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("kind", ["box", "groups"])
+def test_examples_outside_of_the_threat_are_no_training_data(kind, jit):
+    """An error, or a loss of NaN where XLA has dropped it."""
+    x, y = _data(8)
+    if kind == "groups":
+        x[:, :3] = np.eye(3)[y % 3]
+    model = CRTModel(_base(), 0.5, threat=THREATS["box"] if kind == "box" else GROUPS)
+    model.compile("sgd", jit_compile=jit)
+    assert np.isfinite(model.train_on_batch(x, y)[0])
+    x[3, 0] = 1.25
+    if jit:
+        assert np.isnan(model.train_on_batch(x, y)[0])
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="outside of the threat"):
+            model.train_on_batch(x, y)
+
+
 @pytest.mark.parametrize("kind", THREATS)
 def test_the_network_is_the_one_that_is_certified(kind):
     """Margins, gradients, the first kernel and the limits, to float32."""

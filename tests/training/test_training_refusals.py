@@ -94,17 +94,19 @@ LOSSES = {
     "of probabilities": (keras.losses.SparseCategoricalCrossentropy(), "from_logits=True"),
     "of probabilities, one-hot": (keras.losses.CategoricalCrossentropy(), "from_logits=True"),
     "by name": ("sparse_categorical_crossentropy", "from_logits=True"),
+    "of numbers, a class": (keras.losses.MeanSquaredError(), "labels are integers"),
+    "of one-hot labels": (keras.losses.CategoricalHinge(), "labels are integers"),
     "by class name": ("SparseCategoricalCrossentropy", "from_logits=True"),
     "a function": (keras.losses.sparse_categorical_crossentropy, "from_logits=True"),
     "in a list": (["sparse_categorical_crossentropy"], "from_logits=True"),
     "of numbers": ("mse", "from_logits=True"),
     "one-hot": (
         keras.losses.CategoricalCrossentropy(from_logits=True),
-        r"labels are integers.*Received: CategoricalCrossentropy",
+        r"labels are integers.*Received: loss='categorical_crossentropy'",
     ),
     "focal, one-hot": (
         keras.losses.CategoricalFocalCrossentropy(from_logits=True),
-        r"labels are integers.*Received: CategoricalFocalCrossentropy",
+        r"labels are integers.*Received: loss='categorical_focal_crossentropy'",
     ),
 }
 

@@ -67,6 +67,9 @@ def l2_ascent(
 class AttackedModel(BallModel):
     """Trains at the points where an l2 ascent from a random start ends.
 
+    Both the clean examples and the attacked ones pass the base in training, so that running
+    statistics of batch normalization are moved by both.
+
     Args:
         base, radius, ramp_steps: see `BallModel`.
         attack_steps, step_size: see `l2_ascent`.
