@@ -6,9 +6,9 @@ from .certificates.certificate import Certificates as Certificates
 from .certificates.certificate import Status as Status
 from .certificates.certifier import Certifier as Certifier
 from .certificates.certifier import certify as certify
-from .certificates.certifier import success_rates as success_rates
 from .certificates.crc import CurvatureCertificate as CurvatureCertificate
 from .certificates.smoothing import Smoothing as Smoothing
+from .certificates.success_rates import success_rates as success_rates
 from .curvature.bounds import CurvatureBounds as CurvatureBounds
 from .curvature.bounds import curvature_bounds as curvature_bounds
 from .curvature.gap import curvature_gap as curvature_gap

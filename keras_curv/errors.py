@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from typing import overload
 
 
 def visible(text: object) -> str:
@@ -71,8 +72,18 @@ def require_fraction(value: float | None, name: str) -> None:
         raise InputError(f"{name} must be from 0 to 1. Received: {value}")
 
 
-def require_at_least(value: float, least: int, name: str) -> int:
-    """The number as an integer; InputError unless it is one, and at least `least`."""
+@overload
+def require_at_least(value: float, least: int, name: str) -> int: ...
+
+
+@overload
+def require_at_least(value: float | None, least: int, name: str) -> int | None: ...
+
+
+def require_at_least(value: float | None, least: int, name: str) -> int | None:
+    """The number as an integer, or None; InputError unless it is one, and at least `least`."""
+    if value is None:
+        return None
     if not (math.isfinite(value) and value >= least and value == int(value)):
         raise InputError(f"{name} must be an integer, at least {least}. Received: {value}")
     return int(value)

@@ -34,10 +34,7 @@ QUICK = (
     *(f"certificates/test_{name}.py" for name in ("relaxation", "lipschitz", "interval")),
 )
 # Of these, whatever takes ten seconds or more.
-NOT_QUICK = (
-    *("curvature/gap.py", "curvature/test_authors.py", "curvature/test_estimate.py"),
-    "network/test_shared_graph.py",
-)
+NOT_QUICK = (*("curvature/gap.py", "curvature/test_authors.py", "network/test_shared_graph.py"),)
 NOT_QUICK_TESTS = (
     "test_ranges_on_intervals_hold_and_are_tight",
     "test_there_are_no_other_extrema",

@@ -142,7 +142,7 @@ class Box(NamedTuple):
         """
         if self.half is None:
             moved = matrix if self.pinned is None else matrix * ~self.pinned[:, None]
-            return intervals.rows_times(self.centre, matrix), self.radius * norms(moved, -2)
+            return intervals.batched_product(self.centre, matrix), self.radius * norms(moved, -2)
         return intervals.image(self.centre, self.half, matrix)
 
     def _image(
@@ -155,7 +155,7 @@ class Box(NamedTuple):
             norm = norm_bound(self.centre, axis=1) + self.radius[:, 0]
         else:
             norm = norm_bound(np.abs(self.centre) + self.half, axis=1)
-        size = intervals.rows_times(np.abs(self.centre), abs(matrix)) + spread
+        size = intervals.batched_product(np.abs(self.centre), abs(matrix)) + spread
         terms = matrix.shape[-2]
         error = gamma(terms + 16) * (size + np.abs(constants))
         error += (kernel_error * norm + bias_error)[:, None]

@@ -91,7 +91,7 @@ class Certificates(NamedTuple):
     method: np.ndarray
 
 
-def around(result: Certificates, moved: np.ndarray) -> Certificates:
+def moved_away(result: Certificates, moved: np.ndarray) -> Certificates:
     """Certificates of inputs x, from those of the points certified, `moved` away from x.
 
     Args:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.attacks.crt import curvature_attack
 from keras_curv.certificates.best_of import METHODS, choose_method
 from keras_curv.certificates.budget import BudgetCertificate
 from keras_curv.certificates.category_changes import after_changes
@@ -16,14 +15,11 @@ from keras_curv.certificates.certificate import (
     GUARANTEES,
     RIVALS,
     Certificates,
-    around,
-    choose_rivals,
+    moved_away,
 )
-from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
 from keras_curv.errors import InputError, require_at_least, require_one_of
-from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import up
 from keras_curv.reading import saved_model
@@ -83,7 +79,7 @@ class Certifier:
             )
         require_one_of(method, METHODS, "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
-        self.property = Property.parse(property) if isinstance(property, str) else property
+        self.property = Property.of(property)
         self.served = saved_model.read(model, signature, output_name=output_name, scores=True)
         self._guarantee = guarantee
         self.threat = Threat.of(threat)
@@ -164,7 +160,7 @@ class Certifier:
             result = self.method.certify(
                 whole, label, rivals=rivals, seeds=seeds, property=self.property
             )
-            result = around(result, moved[rows])
+            result = moved_away(result, moved[rows])
             # A radius beyond all that the attacker can reach is one of all that there is.
             away = up(self._in_norm(farthest(self.method.network, whole)) + moved[rows])
             return result._replace(radius=np.where(result.radius > away, np.inf, result.radius))
@@ -199,8 +195,7 @@ class Certifier:
             raise InputError("x must be an array of examples. Received: one number")
         if y is not None and np.shape(y) != x.shape[:1]:
             raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
-        if batch_size is not None:
-            require_at_least(batch_size, 1, "batch_size")
+        require_at_least(batch_size, 1, "batch_size")
         size = batch_size or self.batch_size(rivals)
         parts = [
             self.certify(
@@ -297,63 +292,6 @@ def certify(
         decide=decide,
     )
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
-
-
-def success_rates(
-    certificate: CurvatureCertificate,
-    x: np.ndarray,
-    label: np.ndarray,
-    *,
-    radius: float,
-    tolerance: float = 1e-3,
-    steps: int = 40,
-) -> tuple[float, float]:
-    """Counts how often primal = dual, for certificate and attack, against the runner-up.
-
-    Args:
-        certificate: of the network.
-        x: `(n, dim)`.
-        label: `(n,)`.
-        radius: of the attack.
-        tolerance: of the attack's gap, relative to 1 + |f(x)|.
-        steps: gradients for each attack.
-
-    Returns:
-        Fractions of all examples: those whose closest adversarial point was found and proved
-        closest, and those whose worst point in the ball was found and proved worst.
-
-    Raises:
-        InputError: the network begins with a clip.
-
-    Example:
-        >>> from keras_curv import data
-        >>> x, y = data.load_all("digits")
-        >>> certificate = Certifier("saved_models/digits", method="crc").method
-        >>> closest, worst = success_rates(certificate, x[:50].reshape(50, -1), y[:50], radius=0.3)
-        >>> 0.2 < closest < worst == 1.0
-        True
-
-    Reference: Singla & Feizi (2020), table 2, "certificate success" and "attack success".
-    """
-    network = certificate.network
-    if split_clip(network) is not None:
-        raise InputError("success rates are of a model that does not clip its input")
-    label = np.asarray(label)
-    logits = certificate.logits(x)
-    found = certificate.certify(x, label, rivals="runner_up").primal_equals_dual
-    rival = choose_rivals(logits, label, "runner_up", np.zeros(len(label), int))[:, 0]
-    kappa = -certificate.curvature.lower[label, rival]
-    worst = curvature_attack(
-        network,
-        tf.constant(x, tf.float64),
-        tf.constant(label),
-        tf.constant(rival),
-        radius=radius,
-        curvature=tf.constant(kappa),
-        steps=steps,
-        tolerance=tolerance,
-    ).primal_equals_dual
-    return float(np.mean(found)), float(np.mean(worst))
 
 
 def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:

@@ -53,11 +53,10 @@ from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
 from keras_curv.certificates.method import ServedError, Sighting, no_error
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
-from keras_curv.curvature.region import around
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
-from keras_curv.numerics.intervals import Interval
-from keras_curv.numerics.rounding import TINY, UNIT, norm_bound
+from keras_curv.numerics.intervals import Interval, outward
+from keras_curv.numerics.rounding import TINY, UNIT
 
 _SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
 
@@ -131,8 +130,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             return np.full(len(x), np.inf)
         with np.errstate(all="ignore"):
             if self.network.depth == 2:
-                movable = self.network.differentials[0].kernel
-                reach = [radius[:, None] * norm_bound(movable, axis=0)]
+                reach = [radius[:, None] * self.network.differentials[0].column_norms]
                 pre = [part.numpy() for part in self.network.forward(tf.constant(x))[0]]
             else:
                 known = sketch(self.network, x)
@@ -149,7 +147,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             rest = np.flatnonzero(~hopeless)
             if self.network.depth > 2 and len(rest):
                 layers = zip(pre, reach, strict=True)
-                ends = [around(z[rest], far[rest]) for z, far in layers]
+                ends = [outward(z[rest], far[rest]) for z, far in layers]
                 args = x[rest], label[rest], rival[rest], radius[rest]
                 hopeless[rest] = self._supposing(ends, *args) <= 0.0
         return np.where(hopeless, radius, np.inf)

@@ -47,19 +47,18 @@ import tensorflow as tf
 
 from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.liplt import lipschitz_bounds
-from keras_curv.curvature.region import around
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation, require_lipschitz
 from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import as_graph
 from keras_curv.network.unitwise import IDENTITY, UnitWise
+from keras_curv.numerics.intervals import outward
 from keras_curv.numerics.rounding import (
     FLOAT32_TINY,
     FLOAT32_UNIT,
     ROUNDING_SLACK,
     norm_bound,
     pre_activation_errors,
-    up,
 )
 
 FLOAT32_ULPS = 16.0
@@ -123,10 +122,7 @@ class Float32Error(ServedError):
         plain = not any(np.any(sigma.served_floor) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
         self._kernels = [abs(affine.kernel) for affine in network.affines]
-        self._columns = [
-            up(norm_bound(affine.kernel, axis=0) + affine.kernel_error)
-            for affine in network.differentials
-        ]
+        self._columns = [affine.column_bounds for affine in network.differentials]
         self._away = [
             norm_bound(affine.served_kernel_error, axis=0) for affine in network.differentials
         ]
@@ -249,7 +245,7 @@ def _largest_slope(
         error: by how much each may be off, `(n,)`.
         moved: `(n, width)`; NaN is as far as can be.
     """
-    low, high = around(z, moved * ROUNDING_SLACK + error[:, None])
+    low, high = outward(z, moved * ROUNDING_SLACK + error[:, None])
     return np.maximum(*np.abs(activation.first_range_on(low, high)))
 
 

@@ -1,15 +1,8 @@
-"""Interval bounds of a network on an l2 ball: to train with, and a certificate.
+"""Certificates by interval bounds of a network on an l2 ball, which `certificates/box.py` has.
 
-**Bounds.** On the ball `‖δ‖ ≤ R` around x, the first pre-activation is within `R ‖w_j‖₂` of its
-value at x, w_j its column of the kernel, and reaches both ends. An activation maps an interval to
-the range of its values; an affine map the box with centre c and half-widths r to
-
-    c W + b ± r |W|,
-
-entry by entry. The last map is merged with the margin: its columns are those of label minus
-rival. Each step is exact for its own box, and forgets how the entries of the box hang together.
-
-To train with, they hold up to rounding; those of the certificate, in full: `certificates/box.py`.
+On the ball `‖δ‖ ≤ R` around x, the first pre-activation is within `R ‖w_j‖₂` of its value at x, w_j
+its column of the kernel, and reaches both ends. The last map is merged with the margin: its columns
+are those of label minus rival.
 
 Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably
 robust models" (2018), equations 6 and 7; Mirman, Gehr & Vechev, "Differentiable abstract
@@ -27,7 +20,6 @@ from keras_curv.certificates.ball_bounds import BallBoundCertificate
 from keras_curv.certificates.box import Box, require_value_range
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.network.network import Network
-from keras_curv.numerics.rounding import norm_bound
 
 
 class IntervalCertificate(BallBoundCertificate):
@@ -55,7 +47,7 @@ class IntervalCertificate(BallBoundCertificate):
         for activation in network.activations:
             require_value_range(activation)
         # As far as an interval of each z_L grows with the radius, at most.
-        steepest = norm_bound(network.affines[0].kernel, axis=0)
+        steepest = network.affines[0].column_norms
         with np.errstate(over="ignore"):
             for activation, affine in zip(network.activations, network.affines[1:], strict=True):
                 steepest = activation.slope * steepest @ abs(affine.kernel)

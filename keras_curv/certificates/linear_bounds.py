@@ -16,12 +16,11 @@ from keras_curv.certificates.box import Box
 from keras_curv.certificates.first_layer import Centres, FirstLayer
 from keras_curv.certificates.relaxation import Relaxation, relaxation
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
-from keras_curv.curvature.region import around
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import batches
-from keras_curv.numerics.intervals import Interval
+from keras_curv.numerics.intervals import Interval, outward
 from keras_curv.numerics.rounding import (
     ROUNDING_SLACK,
     SLOPE_FLOOR,
@@ -196,7 +195,7 @@ class Balls:
         moved = self.network.differentials[index]
         steepest = moved.column_norms + moved.kernel_error
         reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest), 8)
-        return around(centre[index], reach + errors[index])
+        return outward(centre[index], reach + errors[index])
 
     @functools.cached_property
     def _centres(self) -> Centres:

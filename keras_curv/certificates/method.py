@@ -67,11 +67,11 @@ class Sighting(NamedTuple):
     start: np.ndarray
 
     def take(self, rows: np.ndarray) -> Sighting:
-        """Returns the certificates of these examples only."""
+        """Returns those of these examples only."""
         return Sighting(*(part[rows] for part in self))
 
     def spread(self, rows: np.ndarray, count: int) -> Sighting:
-        """As those of these rows of `count` examples; that of any other excludes nothing."""
+        """Spreads these over `count` examples; what the others get excludes nothing."""
         whole = []
         for part in self:
             nothing = 0 if part.dtype.kind == "i" else np.inf

@@ -136,7 +136,7 @@ class QuadraticCertificate(Method):
         self.served_error = served_error
         self._read, self._last = network.affines
         self._first = network.differentials[0]
-        self._rows = norm_bound(self._first.kernel, axis=0)  # ‖W_i‖
+        self._rows = self._first.column_norms  # ‖W_i‖
 
     def radii(
         self,

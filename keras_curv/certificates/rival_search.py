@@ -36,7 +36,7 @@ class RivalSearch:
         max_steps: gradients in float32, and again in float64, after which a search stops in any
             case.
         decide: radii; an example is done once each of them is proved, or out of reach of its
-            curvature. None: a search goes on until its tolerance.
+            curvature. None given: a search goes on until its tolerance.
     """
 
     def __init__(

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_curv.certificates.certificate import Certificates, Status, around
+from keras_curv.certificates.certificate import Certificates, Status, moved_away
 from keras_curv.certificates.votes import NoiseVotes, total_variation
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
-from keras_curv.numerics.clopper_pearson import certified_radius, require_failure_probability
+from keras_curv.numerics.clopper_pearson import require_failure_probability, smoothed_radius
 from keras_curv.reading import saved_model
 from keras_curv.reading.served_inputs import ServedInputs
 
@@ -183,8 +183,8 @@ class SmoothedClassifier:
             others = classes == rival[:, None]
         wins = self.votes.wins(flat, label, others, samples=samples, **draw)
         tail = total_variation(self.served.network.dim)
-        radius = certified_radius(wins, samples, failure_probability, self.deviation, tail)
-        return around(_certificates(label, rival, radius, y), moved)
+        radius = smoothed_radius(wins, samples, failure_probability, self.deviation, tail)
+        return moved_away(_certificates(label, rival, radius, y), moved)
 
 
 def _certificates(

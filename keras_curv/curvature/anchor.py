@@ -50,9 +50,7 @@ class HiddenMaps:
         self.activations = network.activations
         self.layer_norms = network.layer_norms[:-1]
         self.lipschitz = lipschitz_bounds(network)
-        self.column_norms = [
-            up(norm_bound(affine.kernel, axis=0) + affine.kernel_error) for affine in self.affines
-        ]
+        self.column_norms = [affine.column_bounds for affine in self.affines]
         first = self.affines[0]
         self.first, error = fewer_rows(first.kernel)
         self.first_error = up(error + first.kernel_error)
@@ -130,7 +128,7 @@ def anchor_at(maps: HiddenMaps, x: np.ndarray) -> Anchor:
         steepest = np.abs(slope[index]).max(axis=1)
         error = up(steepest * error + 2.0 * UNIT * size, 8) + SLOPE_FLOOR
         anchor.post_norm.append(up(stacked_norms.spectral_norms(through) + error))
-        rounding = gamma(affine.fan_in + 8) * norm_bound(affine.kernel) + affine.kernel_error
+        rounding = gamma(affine.fan_in + 8) * affine.frobenius + affine.kernel_error
         error = up(affine.norm * error + rounding * size, 8) + SLOPE_FLOOR
         jacobian = through @ affine.kernel
         rows = up(norm_bound(jacobian, axis=1) + error[:, None])

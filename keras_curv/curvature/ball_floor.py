@@ -15,10 +15,10 @@ import functools
 
 import numpy as np
 
-from keras_curv.curvature.region import around
 from keras_curv.network.network import Network
 from keras_curv.numerics import intervals, lanczos
 from keras_curv.numerics.batches import batches
+from keras_curv.numerics.intervals import outward
 
 _LANCZOS_STEPS = 16
 
@@ -73,7 +73,7 @@ class CurvatureFloor:
         first, activation = self._network.affines[0], self._network.activations[0]
         z = x @ first.kernel + first.bias
         reach = radius[:, None] * self._column_norms
-        ends = activation.second_range_on(*around(z, reach))
+        ends = activation.second_range_on(*outward(z, reach))
         return -intervals.least_multiple(self._weights(label, rival), ends)
 
     def _weights(self, label: np.ndarray, rival: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from keras_curv.network.network import Network
 from keras_curv.numerics.spectral import symmetric_norm_estimate
 
 _POWER_STEPS = 12  # to tell which Hessian is largest
+_AT_ONCE = 256  # examples whose Hessians are compared; of the largest the dense matrix is taken
 
 
 class CurvatureGap(NamedTuple):
@@ -39,7 +40,6 @@ def curvature_gap(
     label: np.ndarray,
     *,
     minimum_examples: int = 100,
-    batch_size: int = 256,
 ) -> CurvatureGap:
     """K_lb and K_ub: the largest curvature at examples, beside what is proved.
 
@@ -51,8 +51,6 @@ def curvature_gap(
         x: `(n, dim)`.
         label: `(n,)`, integers.
         minimum_examples: pairs with fewer are left out.
-        batch_size: examples whose Hessians are compared at once, by power iteration; of the
-            largest one of each pair the norm is that of the dense matrix.
 
     Raises:
         InputError: no pair has enough examples.
@@ -78,7 +76,7 @@ def curvature_gap(
         members = np.flatnonzero((label == y) & (rival == t))
         if len(members) < minimum_examples:
             continue
-        parts = np.split(members, range(batch_size, len(members), batch_size))
+        parts = np.split(members, range(_AT_ONCE, len(members), _AT_ONCE))
         sizes = [_hessian_sizes(network, x[part], label[part], rival[part]) for part in parts]
         most = members[np.concatenate(sizes).argmax()][None]
         hessian = network.hessian(x[most], label[most], rival[most]).numpy()[0]

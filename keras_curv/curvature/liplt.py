@@ -115,7 +115,7 @@ def lipschitz_bounds(network: Network, count: int | None = None) -> list[float]:
     return [max(up(activation.steepest * bound), LEAST_NORM) for activation, bound in pairs]
 
 
-class Product:
+class KernelProduct:
     """The product of affine maps one after the other, without their biases.
 
     Attributes:
@@ -161,22 +161,22 @@ class Product:
         """WᵀW; see `Affine`."""
         return Gram(self.kernel)
 
-    def after(self, affine: Affine) -> Product:
+    def after(self, affine: Affine) -> KernelProduct:
         """`W V`."""
         if self.kernel is None or affine.fan_in * self.kernel.shape[1] > DENSE_UP_TO:
-            return Product(None, np.inf, up(affine.norm * max(self.norm, LEAST_NORM)))
-        return Product(*product_after(affine, self.kernel, self.kernel_error))
+            return KernelProduct(None, np.inf, up(affine.norm * max(self.norm, LEAST_NORM)))
+        return KernelProduct(*product_after(affine, self.kernel, self.kernel_error))
 
-    def weighted(self, rows: np.ndarray) -> Product:
+    def weighted(self, rows: np.ndarray) -> KernelProduct:
         """`diag(rows) V`."""
         if self.kernel is None:
-            return Product(None, np.inf, up(float(np.abs(rows).max()) * self.norm))
-        return Product(*rows_weighted(rows, self.kernel, self.kernel_error))
+            return KernelProduct(None, np.inf, up(float(np.abs(rows).max()) * self.norm))
+        return KernelProduct(*rows_weighted(rows, self.kernel, self.kernel_error))
 
 
 def products_behind(
     affines: Sequence[Affine], activations: Sequence[Activation]
-) -> Iterator[tuple[Product, Product | None]]:
+) -> Iterator[tuple[KernelProduct, KernelProduct | None]]:
     """`V = W_{j+1} ⋯ W_I` for j = I − 1, …, 0, centres between where units differ; and s_j V there.
 
     Args:
@@ -184,7 +184,7 @@ def products_behind(
         activations: the I − 1 between; more do not count.
     """
     last = affines[-1]
-    product = Product(None if last.is_sparse else last.kernel, last.kernel_error, last.norm)
+    product = KernelProduct(None if last.is_sparse else last.kernel, last.kernel_error, last.norm)
     for affine, activation in reversed(list(zip(affines[:-1], activations, strict=False))):
         if isinstance(activation, UnitWise):
             centre, spread = centre_and_spread(activation)
@@ -197,7 +197,8 @@ def products_behind(
 
 
 def norms_of(
-    products: Iterable[tuple[Product, Product | None]], norm: Callable[[Product], Any]
+    products: Iterable[tuple[KernelProduct, KernelProduct | None]],
+    norm: Callable[[KernelProduct], Any],
 ) -> Iterator[Any]:
     """Returns what `telescoped` takes, by any norm of the products of `products_behind`."""
     for whole, spread in products:

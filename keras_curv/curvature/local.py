@@ -31,10 +31,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_curv.curvature.anchor import Anchor, HiddenMaps, anchor_at, weighted_norms
-from keras_curv.curvature.region import Region, around, region_around
+from keras_curv.curvature.region import Region, region_around
 from keras_curv.curvature.signed import Sensitivity, output_sensitivity, sensitivity_before
 from keras_curv.network.network import Network
 from keras_curv.numerics import intervals, lanczos
+from keras_curv.numerics.intervals import outward
 from keras_curv.numerics.rounding import (
     ACTIVATION_ULPS,
     SLOPE_FLOOR,
@@ -247,7 +248,7 @@ class LocalCurvature:
             turn = np.minimum(norm_bound(change, axis=1), up(bend.max(axis=1) * move) + off)
             # … and σ′ ∘ (F(x) − F)
             carried = np.abs(slope).max(axis=1) * away
-            rows = norm_bound(affine.kernel, axis=1) + affine.kernel_error
+            rows = affine.row_norms + affine.kernel_error
             largest = bend.max(axis=1, keepdims=True)
             scale = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
             weighted = np.sqrt((bend / scale) ** 2 @ (affine.magnitude.T) ** 2)
@@ -255,12 +256,12 @@ class LocalCurvature:
             weighted = up(weighted, affine.fan_out + 16) + np.multiply.outer(off, rows)
             weighted = np.minimum(weighted, np.multiply.outer(turn, rows))
             through = slope * centre
-            lost = affine.kernel_error + gamma(affine.fan_out + 8) * norm_bound(affine.kernel)
+            lost = affine.kernel_error + gamma(affine.fan_out + 8) * affine.frobenius
             lost = up(lost * norm_bound(through, axis=1))
             centre = through @ affine.kernel.T
             reach = up(weighted + np.multiply.outer(carried, rows) + lost[:, None], 16)
             reach += SLOPE_FLOOR
-            low, high = around(centre, reach)
+            low, high = outward(centre, reach)
             carried = affine.norm * carried
             if index < len(self._hidden) - 1:
                 carried = np.minimum(carried, anchor.carry[index][of] * away)

@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_curv.curvature.anchor import Anchor, HiddenMaps
 from keras_curv.numerics import stacked_norms
+from keras_curv.numerics.intervals import outward
 from keras_curv.numerics.rounding import ACTIVATION_ULPS, SLOPE_FLOOR, UNIT, up
 
 
@@ -60,7 +61,7 @@ def region_around(maps: HiddenMaps, anchor: Anchor, radius: np.ndarray) -> Regio
         if spread is not None:
             reach = np.minimum(reach, up(spread @ affine.magnitude, affine.fan_in + 8))
         reach = up(reach + anchor.pre_error[index][:, None])
-        low, high = around(anchor.pre[index], reach)
+        low, high = outward(anchor.pre[index], reach)
         slopes = activation.first_range_on(low, high)
         region.slopes.append(slopes)
         region.bends.append(activation.second_range_on(low, high))
@@ -92,10 +93,3 @@ def region_around(maps: HiddenMaps, anchor: Anchor, radius: np.ndarray) -> Regio
         ])  # fmt: skip
         drift = np.minimum(drift, up(lipschitz + anchor.post_norm[index]))
     return region
-
-
-def around(centre: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`[centre − reach, centre + reach]`, rounded outward; the whole line where that overflows."""
-    reach = up(reach + 2.0 * UNIT * np.abs(centre))
-    low, high = centre - reach, centre + reach
-    return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_curv.curvature.liplt import (
-    Product,
+    KernelProduct,
     UnitNorms,
     lipschitz_bounds,
     norms_of,
@@ -103,14 +103,14 @@ def negative_diagonals(
 
 
 def _congruent_norm(
-    affine: Affine | Product, diagonal: np.ndarray, sparse_by_norm: bool = True
+    affine: Affine | KernelProduct, diagonal: np.ndarray, sparse_by_norm: bool = True
 ) -> float:
     """Upper bound of `‖W √d‖` for d ≥ 0; see `congruence_bound`."""
     value = congruence_bound(affine, diagonal, sparse_by_norm=sparse_by_norm)
     return np.sqrt(value + underflow(affine))
 
 
-def underflow(affine: Affine | Product) -> float:
+def underflow(affine: Affine | KernelProduct) -> float:
     """As much as what underflows in d, and in the eigenvalue, comes to."""
     return 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
 
@@ -128,7 +128,7 @@ def first_layer_curvature(affine: Affine, negative: np.ndarray, guesses: np.ndar
 
 
 def congruence_bound(
-    affine: Affine | Product,
+    affine: Affine | KernelProduct,
     diagonal: np.ndarray,
     guess: float | None = None,
     *,
@@ -161,7 +161,7 @@ def congruence_bound(
     return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)
 
 
-def congruence_by_norm(affine: Affine | Product, most: np.ndarray) -> np.ndarray:
+def congruence_by_norm(affine: Affine | KernelProduct, most: np.ndarray) -> np.ndarray:
     """Upper bounds of `d ‖W‖²`, d ≥ 0, of any shape; ‖W‖² alone may underflow before d counts."""
     return up((np.sqrt(most) * affine.norm) ** 2, 8)
 

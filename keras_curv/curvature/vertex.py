@@ -18,7 +18,7 @@ from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.curvature.signed import congruence_bound, negative_diagonals, underflow
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
-from keras_curv.numerics.rounding import norm_bound, scaled_back, up
+from keras_curv.numerics.rounding import scaled_back, up
 
 
 def vertex_curvature(network: Network, bounds: CurvatureBounds) -> np.ndarray:
@@ -43,7 +43,7 @@ def vertex_curvature(network: Network, bounds: CurvatureBounds) -> np.ndarray:
     y, t = np.nonzero(~np.eye(network.classes, dtype=bool))
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.zeros(len(y))
-        steepest = up(norm_bound(first.kernel, 1).max() + first.kernel_error)
+        steepest = up(first.row_norms.max() + first.kernel_error)
         steepest = up(network.activations[0].steepest * steepest)
         behind = Network(network.affines[1:], network.activations[1:])
         outer = [1.0, *lipschitz_bounds(behind)]

@@ -107,6 +107,11 @@ class Affine:
         return norm_bound(self.kernel, axis=0)
 
     @functools.cached_property
+    def column_bounds(self) -> np.ndarray:
+        """l2 norms of the columns of the real kernel, `(out,)`, from above."""
+        return up(self.column_norms + self.kernel_error)
+
+    @functools.cached_property
     def frobenius(self) -> float:
         """The Frobenius norm of the stored kernel, from above."""
         return norm_bound(self.kernel)

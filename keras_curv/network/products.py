@@ -32,12 +32,12 @@ def dense_product(kernel: tf.Tensor) -> Product:
         array([[3.]], dtype=float32)
     """
     return Product(
-        functools.partial(rows_times, matrix=kernel, transposed=False),
-        functools.partial(rows_times, matrix=kernel, transposed=True),
+        functools.partial(last_axis_product, matrix=kernel, transposed=False),
+        functools.partial(last_axis_product, matrix=kernel, transposed=True),
     )
 
 
-def rows_times(array: tf.Tensor, matrix: tf.Tensor, transposed: bool = False) -> tf.Tensor:
+def last_axis_product(array: tf.Tensor, matrix: tf.Tensor, transposed: bool = False) -> tf.Tensor:
     """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
     if len(array.shape) == 2:
         return tf.matmul(array, matrix, transpose_b=transposed)

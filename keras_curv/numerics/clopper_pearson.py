@@ -52,7 +52,7 @@ def require_failure_probability(value: float) -> float:
     return float(value)
 
 
-def certified_radius(
+def smoothed_radius(
     wins: np.ndarray,
     samples: int,
     failure_probability: float,
@@ -68,7 +68,7 @@ def certified_radius(
             noise.
 
     Example:
-        >>> certified_radius(np.array([60, 99]), 100, 0.001, 0.5).round(3).tolist()
+        >>> smoothed_radius(np.array([60, 99]), 100, 0.001, 0.5).round(3).tolist()
         [0.0, 0.675]
     """
     lower = clopper_pearson(wins, samples, failure_probability)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_curv.numerics.rounding import UNIT, up
+
 Interval = tuple[Any, Any]  # least and largest: numbers, arrays or tensors
 
 
@@ -49,11 +51,18 @@ def image(centre: Any, half: Any, matrix: Any) -> tuple[Any, Any]:
     Returns:
         Two arrays `(n, m)`.
     """
-    return rows_times(centre, matrix), rows_times(half, abs(matrix))
+    return batched_product(centre, matrix), batched_product(half, abs(matrix))
 
 
-def rows_times(vectors: Any, matrix: Any) -> Any:
+def batched_product(vectors: Any, matrix: Any) -> Any:
     """`(n, N)` with `(N, m)`, or with `(n, N, m)`, each row with its example's: `(n, m)`."""
     if len(matrix.shape) == 2:
         return vectors @ matrix
     return (vectors[:, None] @ matrix)[:, 0]
+
+
+def outward(centre: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`[centre − reach, centre + reach]`, rounded outward; the whole line where that overflows."""
+    reach = up(reach + 2.0 * UNIT * np.abs(centre))
+    low, high = centre - reach, centre + reach
+    return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)

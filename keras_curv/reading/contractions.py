@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from keras_curv.reading.patterns import Source
+from keras_curv.reading.patterns import NodeFinder
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _LONGEST = 8  # of a chain of clipping ops
@@ -38,7 +38,7 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
         >>> node["clip_by_value"].op, node["clip_by_value"].input
         ('Clip', ['z'])
     """
-    source = Source(nodes)
+    source = NodeFinder(nodes)
     found = {}
     for name, node in nodes.items():
         ends = (read(source, node) for read in (_clip, _dilated, _prelu, _leaky))
@@ -58,7 +58,7 @@ def _with(node: NodeDef, op: str, inputs: list[str], name: str | None = None) ->
     return new
 
 
-def _clip(source: Source, node: NodeDef) -> NodeDef | None:
+def _clip(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     """`min(max(z, low), high)` of a chain that ends here, if it has both ends."""
     steps, last = [], node
     for _ in range(_LONGEST):
@@ -81,7 +81,7 @@ def _clip(source: Source, node: NodeDef) -> NodeDef | None:
     return new
 
 
-def _clipping(source: Source, node: NodeDef) -> tuple[str, str, float] | None:
+def _clipping(source: NodeFinder, node: NodeDef) -> tuple[str, str, float] | None:
     """The argument of a node that clips, how, and where."""
     inputs = [name for name in node.input if not name.startswith("^")]
     if node.op == "Relu":
@@ -107,7 +107,7 @@ def _number(node: NodeDef | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _rows(source: Source, node: NodeDef) -> NodeDef | None:
+def _rows(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     """The product before a `Reshape`, of rows that another one before it has made."""
     if node.op != "Reshape" or len(node.input) < 2:
         return None
@@ -125,7 +125,7 @@ def _rows(source: Source, node: NodeDef) -> NodeDef | None:
     return _with(product, "RowsMatMul", inputs, f"{product.name} in rows, for {node.name}")
 
 
-def _prelu(source: Source, node: NodeDef) -> NodeDef | None:
+def _prelu(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     if node.op not in ("Add", "AddV2") or len(node.input) != 2:
         return None
     for above, below in (node.input, node.input[::-1]):
@@ -143,7 +143,7 @@ def _prelu(source: Source, node: NodeDef) -> NodeDef | None:
     return None
 
 
-def _leaky(source: Source, node: NodeDef) -> NodeDef | None:
+def _leaky(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     if node.op != "Maximum" or node.attr["T"].type != tf.float32 or len(node.input) != 2:
         return None
     for above, below in (node.input, node.input[::-1]):
@@ -160,7 +160,7 @@ def _leaky(source: Source, node: NodeDef) -> NodeDef | None:
     return None
 
 
-def _dilated(source: Source, node: NodeDef) -> NodeDef | None:
+def _dilated(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     if node.op != "BatchToSpaceND":
         return None
     inner = source(node.input[0])

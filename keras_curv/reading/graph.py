@@ -210,7 +210,7 @@ def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
         >>> before_head(graph.as_graph_def(), "Identity:0")
         'mul:0'
     """
-    source = patterns.Source({node.name: node for node in definition.node})
+    source = patterns.NodeFinder({node.name: node for node in definition.node})
     head = source(output)
     while head is not None and head.op not in _HEAD_OPS:
         head = source(head.input[0]) if head.input else None

@@ -246,7 +246,7 @@ def dilated(
     return picked(flow, positions[0] if one_axis else positions)
 
 
-def rows_times(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
+def dense_on_last_axis(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
     """The product of each pixel's channels with one matrix: a dense layer on the last axis.
 
     TensorFlow reshapes to a matrix with as many columns as the kernel has rows, multiplies, and
@@ -321,5 +321,5 @@ RULES: dict[str, Callable] = {
     "Conv2DBackpropInput": transposed_convolved,
     "DilatedConv2D": dilated,
     "DilatedDepthwiseConv2dNative": dilated,
-    "RowsMatMul": rows_times,
+    "RowsMatMul": dense_on_last_axis,
 }

@@ -58,11 +58,11 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
         >>> nodes["mul"].op, nodes["mul"].input
         ('silu', ['z'])
     """
-    source = Source(nodes)
+    source = NodeFinder(nodes)
     return {name: _contracted(source, node) for name, node in nodes.items()}
 
 
-def _contracted(source: Source, node: NodeDef) -> NodeDef:
+def _contracted(source: NodeFinder, node: NodeDef) -> NodeDef:
     for activation, pattern in PATTERNS:
         if node.op == pattern[0]:
             for argument in _matches(source, node.name, pattern, None):
@@ -72,7 +72,7 @@ def _contracted(source: Source, node: NodeDef) -> NodeDef:
 
 
 def _matches(
-    source: Source, tensor: str, pattern: Pattern, argument: str | None
+    source: NodeFinder, tensor: str, pattern: Pattern, argument: str | None
 ) -> Iterator[str | None]:
     """All nodes that may be `Z` in a match of `tensor`, given that it is `argument` if known."""
     node = source(tensor)
@@ -92,7 +92,7 @@ def _matches(
 
 
 def _all_match(
-    source: Source, tensors: list[str], patterns: Sequence[Pattern], argument: str | None
+    source: NodeFinder, tensors: list[str], patterns: Sequence[Pattern], argument: str | None
 ) -> Iterator[str | None]:
     if len(tensors) != len(patterns):
         return
@@ -103,7 +103,7 @@ def _all_match(
         yield from _all_match(source, tensors[1:], patterns[1:], found)
 
 
-class Source:
+class NodeFinder:
     """The node behind a tensor, past ops that hand it on; None if it is not a first output.
 
     Args:

@@ -94,9 +94,8 @@ class SparseBall:
         rows = np.repeat(np.arange(self.shape[0]), np.diff(self.places.indptr))
         return dataclasses.replace(self, entries=self.entries * factor[rows])
 
-    def with_rows(self, places: np.ndarray, count: int | None = None) -> SparseBall:
-        """Row j becomes row `places[j]` of so many, or of as many as there are; others are 0."""
-        count = self.shape[0] if count is None else count
+    def with_rows(self, places: np.ndarray, count: int) -> SparseBall:
+        """Row j becomes row `places[j]` of so many; others are 0."""
 
         def moved(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
             entries = matrix.tocoo()

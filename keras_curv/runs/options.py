@@ -88,11 +88,9 @@ class RunOptions:
         object.__setattr__(self, "radii", radii)
         require_fraction(self.tolerance, "tolerance")
         object.__setattr__(self, "threat", Threat.of(self.threat))
-        if isinstance(self.property, str):
-            object.__setattr__(self, "property", Property.parse(self.property))
+        object.__setattr__(self, "property", Property.of(self.property))
         require_fraction(self.required, "the certified accuracy required")
-        if self.batch_size is not None:
-            require_at_least(self.batch_size, 1, "batch_size")
+        require_at_least(self.batch_size, 1, "batch_size")
         if self.resume and not self.output:
             raise InputError("resume needs the output file of the run to go on with")
         if self.runner is None and self.beam_options:
@@ -143,7 +141,7 @@ class RunOptions:
         """The claim in words: which changes, what holds, norm and units of the radii."""
         return {
             "changes": self.threat.text,
-            "holds": Property.parse(str(self.property)).text,
+            "holds": Property.of(self.property).text,
             "units": self.threat.units,
             "norm": self.threat.norm,
         }

@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.one_gradient import OneGradient
-from keras_curv.curvature.bounds import CurvatureBounds
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -31,9 +30,7 @@ _ALIKE = 1e-2  # is what float32 makes of a pre-activation, relative to the larg
 _CHECKED = 8  # random examples on which the model and what was read of it must agree
 
 
-def certified_serving(
-    base: keras.Model, directory: str | pathlib.Path, *, curvature: CurvatureBounds | None = None
-) -> None:
+def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
     """Exports a model with a second signature that certifies each answer as it is given.
 
     `certified` takes what `serving_default` takes, and returns
@@ -53,7 +50,6 @@ def certified_serving(
     Args:
         base: a built Keras model: one float32 input, logits, differentiable activations.
         directory: where to write it; it must not exist.
-        curvature: bounds that hold for this model, if they are known already.
 
     Raises:
         InputError: the model or the directory cannot be used; see `saved_model.read`.
@@ -91,7 +87,7 @@ def certified_serving(
         )
     some = np.random.default_rng(0).uniform(0.0, 1.0, (_CHECKED, *served.input_shape))
     served.check(some)
-    certificate = OneGradient(served.network, curvature=curvature)
+    certificate = OneGradient(served.network)
     (given,) = base.inputs
     signature = [keras.InputSpec(shape=given.shape, dtype=given.dtype, name=given.name)]
     archive = keras.export.ExportArchive()

@@ -38,10 +38,8 @@ class RequestOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fraction(self.max_lost, "the fraction that may be lost")
-        if self.limit is not None:
-            require_at_least(self.limit, 1, "the limit")
-        if self.max_unpacked is not None:
-            require_at_least(self.max_unpacked, 1, "max_unpacked")
+        require_at_least(self.limit, 1, "the limit")
+        require_at_least(self.max_unpacked, 1, "max_unpacked")
         if self.baseline is None and (self.lost is not None or self.max_lost is not None):
             raise InputError("what is lost is lost against a baseline; name one")
 

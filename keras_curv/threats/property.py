@@ -61,6 +61,11 @@ class Property(abc.ABC):
     passed: int = 0
 
     @staticmethod
+    def of(given: Property | str) -> Property:
+        """Returns a property as it is, or the one of a spelling; InputError for others."""
+        return Property.parse(given) if isinstance(given, str) else given
+
+    @staticmethod
     def parse(spelling: str) -> Property:
         """The property of a spelling, as `--property` takes it; see `spelling.py`."""
         from keras_curv.threats.spelling import parse_property

@@ -75,8 +75,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         super().__init__()
         radii = np.atleast_1d(np.asarray(radius, object))  # whatever they are
         require_at_least(every, 1, "every")
-        if sample is not None:
-            require_at_least(sample, 1, "sample")
+        require_at_least(sample, 1, "sample")
         many = len(x) if y is None else len(y)
         if len(x) != many or len(x) == 0:
             raise InputError(f"x and y must have one length, not 0. Received: {len(x)} and {many}")

@@ -19,9 +19,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_curv.curvature.state import TrainingState
 from keras_curv.errors import InputError
 from keras_curv.training.live import LiveNetwork
+from keras_curv.training.state import TrainingState
 
 _SLOWEST = 0.01  # part of a step's mean that enters the running one
 

@@ -122,7 +122,7 @@ class CRTModel(WorstCaseModel):
             **kwargs,
         )
         self.objective = require_one_of(loss, LOSSES, "loss")
-        self.property = Property.parse(property) if isinstance(property, str) else property
+        self.property = Property.of(property)
         classes = self.live.sizes[-1]
         self._harms = _harms(self.property, classes)
         if loss == "crt" and self.property != ARGMAX:

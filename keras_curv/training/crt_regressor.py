@@ -106,7 +106,7 @@ class CRTRegressor(WorstCaseModel):
                 "training of numbers knows no categories, whose worst change differs by end: "
                 f"freeze them, and certify with groups. Received: {self.threat}"
             )
-        self.property = Property.parse(property) if isinstance(property, str) else property
+        self.property = None if property is None else Property.of(property)
         self._room = _room(self.property, self.live.now())
         if self.property is not None:
             self.certified_metric = keras.metrics.Mean("certified")

@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
 from keras_curv.network.network import FeedForward
-from keras_curv.network.products import Product, rows_times
+from keras_curv.network.products import Product, last_axis_product
 from keras_curv.numerics.known import known, materialized
 from keras_curv.training.affine_layers import AFFINE, KEEPS_ENTRIES, AffineLayers, CarriedLayers
 from keras_curv.training.carry import Carry
@@ -118,7 +118,7 @@ class _Snapshot(FeedForward):
         margin = tf.reduce_sum(sign * self._last_logits(post)[:, None], axis=-1)
         if by_layers:
             return margin, self._maps[-1].transposed_product(sign)
-        return margin, rows_times(sign, tf.transpose(self._kernels[-1]))
+        return margin, last_axis_product(sign, tf.transpose(self._kernels[-1]))
 
     def _by_layers(self, x: tf.Tensor) -> bool:
         return x.dtype == tf.float32 and any(part.is_structured for part in self._maps)
@@ -132,7 +132,9 @@ class _Snapshot(FeedForward):
 def _product(kernel: tf.Tensor) -> Product:
     """Returns the products with a matrix and with its transpose, which lies in memory."""
     transposed = materialized(tf.transpose(kernel))
-    return Product(lambda a: rows_times(a, kernel), lambda t: rows_times(t, transposed))
+    return Product(
+        lambda a: last_axis_product(a, kernel), lambda t: last_axis_product(t, transposed)
+    )
 
 
 class LiveNetwork:

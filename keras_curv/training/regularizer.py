@@ -1,7 +1,7 @@
 """Training with a curvature penalty, and what it shares with curvature-based robust training.
 
 The network is read from the layers of a base model (`live.py`), its curvature is estimated by
-power iteration that goes on from step to step (`curvature/estimate.py`). The state moves in
+power iteration that goes on from step to step (`training/estimate.py`). The state moves in
 steps that train and nowhere else.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_curv.curvature.estimate import CurvatureEstimate, Reached
 from keras_curv.errors import require_non_negative
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.network import FeedForward, likeliest_rivals
+from keras_curv.training.estimate import CurvatureEstimate, Reached
 from keras_curv.training.logits_model import LogitsModel
 from keras_curv.training.targets import class_numbers
 

@@ -18,12 +18,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.curvature.state import TrainingState
 from keras_curv.errors import InputError
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
 from keras_curv.training.affine_layers import AffineLayers, CarriedLayers
 from keras_curv.training.keras_functions import absolute
+from keras_curv.training.state import TrainingState
 
 TRUNK = "trunk"  # what the names of the layers begin with
 _STEPS = 4  # of Newton–Schulz; an error e becomes ¾e²

@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from keras_curv.attacks.crt import Hidden, curvature_attack
 from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
-from keras_curv.curvature.estimate import Reached
 from keras_curv.errors import InputError, require_at_least
 from keras_curv.network.network import FeedForward
 from keras_curv.threats.box import box_reach
@@ -32,6 +31,7 @@ from keras_curv.threats.confined import Reach
 from keras_curv.threats.threat import Threat
 from keras_curv.training.ball_model import BallModel, flattened
 from keras_curv.training.centring import Centring
+from keras_curv.training.estimate import Reached
 from keras_curv.training.regularizer import CurvatureModel
 from keras_curv.training.threatened import Threatened
 from keras_curv.training.trunk import Behind, LipschitzEstimate, Moved, through

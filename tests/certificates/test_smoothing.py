@@ -13,7 +13,7 @@ from keras_curv.certificates import votes
 from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.certificates.votes import NoiseVotes
 from keras_curv.network.network import Network
-from keras_curv.numerics.clopper_pearson import certified_radius, clopper_pearson
+from keras_curv.numerics.clopper_pearson import clopper_pearson, smoothed_radius
 
 L = keras.layers
 DEVIATION = 0.5
@@ -170,7 +170,7 @@ def test_clopper_pearson_covers_every_probability(samples, alpha):
 
 def test_radius_is_rounded_down():
     wins = np.array([0, 500, 530, 560, 900, 1000])
-    radius = certified_radius(wins, 1000, 1e-3, DEVIATION)
+    radius = smoothed_radius(wins, 1000, 1e-3, DEVIATION)
     with mpmath.workdps(30):
         for k, r in zip(wins, radius, strict=True):
             p = mpmath.mpf(float(clopper_pearson(k, 1000, 1e-3))) * (1 + mpmath.mpf("0.9e-9"))

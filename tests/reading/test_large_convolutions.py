@@ -269,7 +269,7 @@ def test_sparse_balls_hold_what_dense_ones_do(rng):
         product = ((worst[0] * worst[3][:, None]) @ worst[1] * worst[2])[:, order]
         assert np.all(np.abs(product - sparse.value) <= sparse.error + sparse.served + 1e-18)
     np.testing.assert_allclose(sparse.error, dense.error, rtol=1e-6, atol=1e-16)
-    rows_moved = SparseBall.of(a).with_rows(np.array([2, 0, 1, 5, 3, 4])).dense()
+    rows_moved = SparseBall.of(a).with_rows(np.array([2, 0, 1, 5, 3, 4]), 6).dense()
     np.testing.assert_array_equal(rows_moved.value[[2, 0, 1, 5, 3, 4]], a.value)
     zero = scipy.sparse.csr_array((np.zeros(1), ([1], [1])), shape=(3, 3))
     assert SparseBall.of(Ball.exact(zero)).dense().equals(0.0)

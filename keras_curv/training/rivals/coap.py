@@ -1,4 +1,4 @@
-"""COAP: training and certificates by the convex outer adversarial polytope; see `polytope.py`.
+"""COAP: training by the convex outer adversarial polytope; see `polytope.py`.
 
 Reference: Wong & Kolter, "Provable defenses against adversarial examples via the convex outer
 adversarial polytope" (2018); Wong, Schmidt, Metzen & Kolter, "Scaling provable adversarial
@@ -58,9 +58,7 @@ class COAPModel(BallModel):
         super().__init__(base, radius, **kwargs)
         if any(isinstance(sigma, UnitWise) for sigma in self.live.activations):
             raise InputError("COAP has no theory for units that carry; leave Carry out")
-        if projections is not None:
-            projections = require_at_least(projections, 1, "projections")
-        self.projections = projections
+        self.projections = require_at_least(projections, 1, "projections")
         self.seed = require_at_least(seed, 0, "seed")
         self.seed_generator = keras.random.SeedGenerator(self.seed)
         self.certified_metric = keras.metrics.Mean("certified")

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.curvature.state import TrainingState
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
 from keras_curv.numerics import intervals
 from keras_curv.numerics.known import known
+from keras_curv.training.state import TrainingState
 
 _Map = Callable[[tf.Tensor], tf.Tensor]
 _Span = tuple[int, int]  # from one hidden layer to another, both included, counted from 0
