@@ -140,7 +140,7 @@ class ClippedSearch(RivalSearch):
         return tf.where(changed & tf.math.is_finite(distance), distance, float("inf"))
 
     def _limits(self, batch: Batch, rows: tf.Tensor) -> Reach:
-        """Those of these rows."""
+        """Returns the limits of these rows."""
         return batch.room.rows(rows)
 
     def _multiplier(self, place: Place) -> tf.Tensor:

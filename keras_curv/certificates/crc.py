@@ -248,12 +248,12 @@ def _margin_bracket(margin: tf.Tensor, kappa: np.ndarray) -> np.ndarray:
 
 
 def _known(radius: np.ndarray) -> np.ndarray:
-    """As it is, but 0 of a margin that is always 0, where it is 0/0."""
+    """Replaces NaN by 0: it is 0/0, of a margin that is always 0."""
     return np.nan_to_num(radius, nan=0.0, posinf=np.inf)
 
 
 def _smallest(radius: np.ndarray) -> np.ndarray:
-    """Of each example, `(n, 1)`."""
+    """Returns the smallest radius of each example, `(n, 1)`."""
     return radius.min(axis=1, keepdims=True, initial=np.inf)
 
 

@@ -54,7 +54,9 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
     ):
         split = split_clip(network)
         if split is None:
-            raise InputError("the network does not begin with a clip of its input")
+            raise InputError(
+                "the network does not begin with a clip of its input: use CurvatureCertificate"
+            )
         self.clip, behind = split
         super().__init__(behind, served_error, decide=decide)
         self.behind, self.network = behind, network

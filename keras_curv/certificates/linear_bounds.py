@@ -190,7 +190,7 @@ class Balls:
         return up(affine.kernel_error * self.size + affine.bias_error)[:, None]
 
     def _forward(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of every entry of z_{index+1}, by how far the layer before can move, as a vector."""
+        """Bounds each entry of z_{index+1} by how far the layer before can move, as a vector."""
         centre, errors = self._centre
         moved = self.network.differentials[index]
         steepest = moved.column_norms + moved.kernel_error
@@ -204,7 +204,7 @@ class Balls:
 
     @functools.cached_property
     def _centre(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """`z_1, …, z_{L−1}` at x, and bounds of how far they are off, in norm, `(n, 1)`."""
+        """Returns `z_1, …, z_{L−1}` at x, and bounds of how far they are off, in norm, `(n, 1)`."""
         network, centre = self.network, []
         hidden = [self.x]
         for affine, activation in zip(network.affines, network.activations, strict=False):
@@ -214,7 +214,7 @@ class Balls:
         return centre, [ROUNDING_SLACK * error.numpy()[:, None] for error in errors[:-1]]
 
     def _back(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
-        """Of every entry of `a W + b`, a the last layer that is known."""
+        """Bounds each entry of `a W + b`, a the last layer that is known, by passes back to x."""
         rows, constants = affine.kernel.T[None], affine.bias[None]
         widest = max(self.network.sizes[: len(self.layers) + 1])
         low, high = [], []

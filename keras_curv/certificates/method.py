@@ -95,7 +95,7 @@ class Prospect(NamedTuple):
 
     @classmethod
     def open(cls, count: int) -> Prospect:
-        """Of so many examples, of which nothing is known."""
+        """Returns the prospect of so many examples, of which nothing is known."""
         return cls(np.full(count, np.inf), np.zeros(count), FINE)
 
     def take(self, rows: np.ndarray | slice) -> Prospect:

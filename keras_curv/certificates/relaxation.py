@@ -43,6 +43,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.batches import batches
+from keras_curv.numerics.intervals import require_interval
 from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, up
 
 POINTS = 32  # even, so that the midpoint is between two
@@ -94,9 +95,7 @@ def relaxation(
         (array([0.5]), array([0.69]))
     """
     require_relaxation(activation)
-    low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
-    if not np.all(low <= high):
-        raise InputError("an interval needs low ≤ high and no NaN")
+    low, high = require_interval(low, high)
     with np.errstate(all="ignore"):  # what overflows is replaced by a constant, or infinite
         at = low / 2.0 + high / 2.0 if at is None else at
         if len(activation.groups) == 1:

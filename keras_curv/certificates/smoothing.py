@@ -190,7 +190,7 @@ class SmoothedClassifier:
 def _certificates(
     label: np.ndarray, rival: np.ndarray, radius: np.ndarray, y: np.ndarray | None
 ) -> Certificates:
-    """Of the classes voted on; `y` may be None."""
+    """Makes certificates of the classes voted on; `y` may be None."""
     won = radius > 0.0
     status = np.where(won, Status.CERTIFIED, Status.ABSTAINED)
     if y is not None:

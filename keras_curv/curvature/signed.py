@@ -111,7 +111,7 @@ def _congruent_norm(
 
 
 def underflow(affine: Affine | KernelProduct) -> float:
-    """As much as what underflows in d, and in the eigenvalue, comes to."""
+    """Bounds what underflow loses in d and in the eigenvalue."""
     return 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_curv.errors import InputError
+from keras_curv.numerics.intervals import require_interval
 
 # Closed forms are evaluated in float64; this many units in the last place, relative to the
 # supremum, covers the rounding of evaluation and of the locations of the extrema.
@@ -161,9 +162,7 @@ def _range_on(
     low: ArrayLike,
     high: ArrayLike,
 ) -> Range:
-    low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
-    if not np.all(low <= high):
-        raise InputError("an interval needs low ≤ high and no NaN")
+    low, high = require_interval(low, high)
     # Between its interior extrema the function is monotone, so its extremes on an interval
     # are at the ends or at those extrema that the interval contains.
     # Ends just outside take both limits along, where there is a jump at an end.

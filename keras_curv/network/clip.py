@@ -45,9 +45,15 @@ class Clip:
         for name in ("scale", "offset", "low", "high"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
         if not all(np.isfinite(part).all() for part in (self.scale, self.offset, self.low)):
-            raise InputError("a clip needs a scale, an offset and a lower limit that are finite")
+            raise InputError(
+                "a clip needs a scale, an offset and a lower limit that are finite. Received: "
+                f"{self.scale}, {self.offset}, {self.low}"
+            )
         if not np.all(self.low <= self.high):
-            raise InputError("a clip needs a lower limit that is not above the upper one")
+            raise InputError(
+                "a clip needs a lower limit that is not above the upper one. Received: "
+                f"{self.low}, {self.high}"
+            )
 
     @property
     def dim(self) -> int:

@@ -97,7 +97,7 @@ def unit_wise(parts: Iterable[tuple[Activation, int]]) -> Activation:
     """
     runs = _runs(parts)
     if not runs:
-        raise InputError("a layer needs at least one unit")
+        raise InputError("a layer needs at least one unit. Received: none")
     if len({sigma.name for sigma, _ in runs}) == 1:
         return runs[0][0]
     counts = [count for _, count in runs]

@@ -7,9 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from keras_curv.errors import InputError
 from keras_curv.numerics.rounding import UNIT, up
 
 Interval = tuple[Any, Any]  # least and largest: numbers, arrays or tensors
+
+
+def require_interval(low: Any, high: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns both ends as arrays of one shape; InputError unless low ≤ high everywhere."""
+    low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
+    wrong = ~(low <= high)
+    if wrong.any():
+        raise InputError(
+            "an interval needs low ≤ high and no NaN. "
+            f"Received: [{low[wrong][0]:g}, {high[wrong][0]:g}]"
+        )
+    return low, high
 
 
 def product(a: Interval, b: Interval, library: ModuleType = np) -> Interval:

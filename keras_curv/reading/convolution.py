@@ -234,9 +234,15 @@ def _of_groups(kernel: Ball, groups: int) -> Ball:
 def image_shape(node: node_def_pb2.NodeDef, flow: Flow) -> tuple[int, int, int]:
     """The shape of an example, `(height, width, channels)`; InputError if it is no image."""
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
-        raise InputError("only images (batch, height, width, channels) are supported")
+        shape = getattr(flow, "shape", ())
+        raise InputError(
+            f"only images (height, width, channels) are supported. Received: examples of {shape}"
+        )
     if node.attr["data_format"].s not in (b"", b"NHWC"):
-        raise InputError("only channels_last is supported")
+        raise InputError(
+            "only channels_last is supported. Received: "
+            + node.attr["data_format"].s.decode(errors="replace")
+        )
     return flow.shape
 
 

@@ -212,7 +212,7 @@ class Flow:
         return dataclasses.replace(self._rounded(), shift=self.shift.rounded())
 
     def _become(self, *, mass: np.ndarray, largest: float, **parts: Any) -> Flow:
-        """With other parts, after an op; how large a server's numbers may get is written down.
+        """Returns the flow after an op; how large a server's numbers may get is written down.
 
         Args:
             mass: of the result.
@@ -386,7 +386,7 @@ def _better_sparse(entries: int, kernel: Ball) -> bool:
 
 
 def _dense_up_to() -> int:
-    """Of how many entries the matrix of a convolution is dense: fewer once many are."""
+    """Returns up to how many entries a convolution's matrix is dense: fewer once many are."""
     most = TENSOR_ENTRIES if roomy() else _SPARSE_FROM
     return min(most, sparse_affine.DENSE_UP_TO)
 

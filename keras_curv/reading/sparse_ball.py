@@ -154,7 +154,7 @@ class SparseBall:
         return SparseBall(places, entries.rounded())
 
     def aligned(self, other: SparseBall) -> tuple[SparseBall, SparseBall]:
-        """Both with the places of both."""
+        """Returns both, each with the places of both."""
         charge_entries(10, self.places.nnz + other.places.nnz, "a sum")
         places = _ones(self.places) + _ones(other.places)
         places.sort_indices()

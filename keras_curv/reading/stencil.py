@@ -185,7 +185,7 @@ class Bounded:
     with_outputs_scaled = with_inputs_scaled
 
     def then(self, other: Stencil | Bounded) -> tuple[Stencil | Bounded, ...]:
-        """Both."""
+        """Returns both maps, as they do not become one."""
         return self, other
 
 
@@ -200,7 +200,7 @@ def magnitude_of_product(stencils: tuple[Stencil | Bounded, ...]) -> float:
 
 
 def _largest(factor: Ball, channels: int) -> np.ndarray:
-    """Of the absolute values in each channel, over all positions."""
+    """Returns the largest absolute value of each channel, over all positions."""
     return up(np.abs(factor.value) + factor.error).reshape(-1, channels).max(axis=0)
 
 

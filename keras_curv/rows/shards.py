@@ -117,7 +117,7 @@ class Shards:
         )
 
     def remove(self) -> None:
-        """The folder and all that is in it."""
+        """Removes the folder with all that is in it, and the key."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._key_file.unlink(missing_ok=True)
 

@@ -181,8 +181,12 @@ class RunOptions:
             resolved.append(settings_path(pathlib.Path(self.output)).resolve())
         read = {pathlib.Path(path).resolve() for path in inputs if path is not None}
         resolved += [part_path(target) for target in resolved]
-        if len(set(resolved)) < len(resolved) or read & set(resolved):
-            raise InputError("what is read and what is written must all be different files")
+        twice = {path for path in resolved if resolved.count(path) > 1} | read & {*resolved}
+        if twice:
+            raise InputError(
+                "what is read and what is written must all be different files. Received twice: "
+                f"{min(twice)}"
+            )
         if self.plot:
             require_plottable(self.plot)
 

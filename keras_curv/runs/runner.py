@@ -96,7 +96,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
 
 
 def _workers(options: RunOptions) -> Workers | None:
-    """Those of Apache Beam, which is an extra; None: none."""
+    """Returns the workers of Apache Beam, which is an extra; None without a runner."""
     if options.runner is None:
         return None
     try:

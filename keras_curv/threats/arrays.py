@@ -50,7 +50,9 @@ def features(values: Any) -> np.ndarray:
     if array.dtype == bool:
         return array
     if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
-        raise InputError("frozen must be bools, or indices of features, one at least")
+        raise InputError(
+            f"frozen must be bools, or indices of features, one at least. Received: {array}"
+        )
     return np.unique(array)
 
 

@@ -245,7 +245,7 @@ def _telescoped(norms: list[tf.Tensor], before: list[tf.Tensor]) -> tf.Tensor:
 
 
 def _as_float32(numbers: Iterable[Any]) -> tuple[np.ndarray, ...]:
-    """Of all units, or of each."""
+    """Converts numbers, of all units or of each."""
     return tuple(np.asarray(number, np.float32) for number in numbers)
 
 

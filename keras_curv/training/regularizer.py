@@ -38,7 +38,7 @@ class CurvatureModel(LogitsModel):
 
     @property
     def logit_count(self) -> int:
-        """Of `network`."""
+        """How many logits `network` has."""
         return self.live.sizes[-1]
 
     def network(self) -> FeedForward:
