@@ -94,7 +94,7 @@ def test_a_fit_ends_with_a_certified_model(first, tmp_path):
     last = [L.Dense(16, "softplus"), L.Dense(2)]
     base = keras.Sequential([keras.Input((4,)), *FIRST_LAYERS[first](), *last])
     model = CRTModel(base, radius=0.3)
-    model.compile(keras.optimizers.Adam(0.02))
+    model.compile(keras.optimizers.Adam(0.02), jit_compile=False)
     before = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
     model.fit(x, y, epochs=6, verbose=0, batch_size=50)
     after = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)

@@ -76,7 +76,7 @@ def test_the_metric_foretells_the_certificates():
     threat = Threat(groups=GROUPS, changes=1)
     for trained in (threat, Threat(frozen=[0, 1, 2, 5, 6])):
         model = CRTModel(_base(), 0.05, threat=trained, attack_steps=3)
-        model.compile(keras.optimizers.Adam(3e-2), jit_compile=trained is threat)
+        model.compile(keras.optimizers.Adam(3e-2), jit_compile=False)
         model.fit(x, y, batch_size=60, epochs=25, verbose=0)
         proved = Certifier(model.base, method="crc", threat=threat).certify(x, y).radius >= 0.05
         certified[trained] = np.mean(proved)

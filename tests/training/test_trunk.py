@@ -61,7 +61,7 @@ def test_the_gradient_is_that_of_the_loss():
     initial = {"bias_initializer": keras.initializers.RandomNormal(0.0, 0.3, 1)}
     trunk = [L.Conv2D(8, **shape, activation=absolute, **initial) for shape in shapes]
     model = CRTModel(_base(*trunk), 0.2, attack_steps=8)
-    model.compile("sgd")
+    model.compile("sgd", jit_compile=False)
     x, y = _data()
     loss_here = _loss_of(model, x, y)
     for _ in range(2):
@@ -125,7 +125,7 @@ def test_the_estimate_is_that_of_the_certificate(tmp_path):
     ]
     base = _base(*layers)
     model = CRTModel(base, 0.1)
-    model.compile("adam")
+    model.compile("adam", jit_compile=False)
     advance = tf.function(lambda: model.lipschitz.advance(), autograph=False)
     for _ in range(40):
         advance()
@@ -171,7 +171,7 @@ def test_dropout_acts_on_attacked_points_alone():
         layers = trunk_layers(2, IMAGE)
         layers.insert(1 + place, L.Dropout(0.9))
         model = CRTModel(_base(*layers), 0.2)
-        model.compile("adam")
+        model.compile("adam", jit_compile=False)
         points, _, _ = model.prepared((x, y), True)
         again, _, _ = model.prepared((x, y), True)
         np.testing.assert_array_equal(points.offset, again.offset)
