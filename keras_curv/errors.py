@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection
-from typing import overload
 
 
 def visible(text: object) -> str:
@@ -72,18 +71,13 @@ def require_fraction(value: float | None, name: str) -> None:
         raise InputError(f"{name} must be from 0 to 1. Received: {value}")
 
 
-@overload
-def require_at_least(value: float, least: int, name: str) -> int: ...
+def optional_at_least(value: float | None, least: int, name: str) -> int | None:
+    """As `require_at_least`; None where there is none."""
+    return None if value is None else require_at_least(value, least, name)
 
 
-@overload
-def require_at_least(value: float | None, least: int, name: str) -> int | None: ...
-
-
-def require_at_least(value: float | None, least: int, name: str) -> int | None:
-    """The number as an integer, or None; InputError unless it is one, and at least `least`."""
-    if value is None:
-        return None
+def require_at_least(value: float, least: int, name: str) -> int:
+    """The number as an integer; InputError unless it is one, and at least `least`."""
     if not (math.isfinite(value) and value >= least and value == int(value)):
         raise InputError(f"{name} must be an integer, at least {least}. Received: {value}")
     return int(value)

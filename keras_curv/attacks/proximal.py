@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import examples_of
+from keras_curv.attacks.ball import examples_of, require_radius
 from keras_curv.errors import require_at_least
 from keras_curv.network.network import FeedForward
 from keras_curv.threats.confined import Reach, best_move
@@ -67,6 +67,7 @@ def proximal_attack(
         curvature: κ with `∇²f ≽ −κ`, of the shape of `rival`.
         steps: gradients for each example and rival.
     """
+    require_radius(radius)
     require_at_least(steps, 1, "steps")
     shape, of = tf.shape(rival), examples_of(rival)
     origin, rows, spread = tf.gather(start, of), tf.gather(label, of), reach.rows(of)

@@ -19,7 +19,7 @@ from keras_curv.certificates.certificate import (
 )
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
-from keras_curv.errors import InputError, require_at_least, require_one_of
+from keras_curv.errors import InputError, optional_at_least, require_one_of
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import up
 from keras_curv.reading import saved_model
@@ -195,7 +195,7 @@ class Certifier:
             raise InputError("x must be an array of examples. Received: one number")
         if y is not None and np.shape(y) != x.shape[:1]:
             raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
-        require_at_least(batch_size, 1, "batch_size")
+        optional_at_least(batch_size, 1, "batch_size")
         size = batch_size or self.batch_size(rivals)
         parts = [
             self.certify(

@@ -217,7 +217,7 @@ CERTIFICATION.define(
     "integer",
     "certify_every",
     0,
-    "Number of epochs after which 500 examples are certified, each time, of those that --held_out keeps apart; after the first and the last epoch too. 0: never.",
+    "Number of epochs after which 500 examples are certified (100 by linear bounds of deep nets), each time, of those that --held_out keeps apart; after the first and the last epoch too. 0: never.",
 )
 CERTIFICATION.define(
     "multi_float",
@@ -257,4 +257,4 @@ def main() -> int:
 
 def without_resume(arguments: list[str]) -> list[str]:
     """Returns the arguments that train from the beginning."""
-    return [word for word in arguments if word.lstrip("-").partition("=")[0] != "resume"]
+    return [word for word in arguments if word.partition("=")[0] not in ("--resume", "-resume")]

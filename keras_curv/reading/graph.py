@@ -24,7 +24,7 @@ from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.chain import chain
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.fusions import Paddings
+from keras_curv.reading.fusions import Paddings, refuse_outputs
 from keras_curv.reading.limits import (
     CLASSES,
     NODE,
@@ -80,6 +80,7 @@ def read_network(
         values: dict[str, Any] = _slices(inputs)
         nodes = {node.name: node for node in definition.node}
         needed = _in_order(nodes, node_name(output))
+        refuse_outputs(nodes[name] for name in needed)
         nodes = patterns.contracted({name: nodes[name] for name in needed})
         nodes = contractions.contracted(nodes)
         order = _in_order(nodes, node_name(output))

@@ -45,10 +45,12 @@ _NOTES = {
     "_user_specified_name",
 }
 _FUNCTION_NOTES = {"_input_shapes", "_construction_context", "_noinline", "_XlaMustCompile"}
-# What may stand in a function that is not computed as a part of its caller. XLA has kernels of its
-# own, and a bilinear resize by 3 is another function there; one that is not inlined is computed
-# from the shapes that notes say its arguments have. Keras has XLA compile convolutions in groups.
-_APART = {"Conv2D", "Const", "Identity", "ReadVariableOp", *CALLS}
+# What may stand in a function that XLA compiles: it has kernels of its own, and a bilinear resize
+# by 3 is another function there. Keras has it compile convolutions in groups.
+_COMPILED = {
+    *("Conv2D", "ExpandDims", "Squeeze", "SpaceToBatchND", "BatchToSpaceND"),
+    *("Const", "Identity", "ReadVariableOp", *CALLS),
+}
 _ARGUMENT_NOTES = {"_output_shapes", "_user_specified_name", "_has_manual_control_dependencies"}
 # What a call may ask of the runtime: where and with how many threads it runs, not what.
 _PLAIN_OPTIONS = {
@@ -70,13 +72,13 @@ class Body:
     Attributes:
         nodes: by name.
         arguments, returns: names of what a function takes, and the tensors that it gives.
-        apart: whether it is compiled by XLA, or not inlined.
+        compiled, apart: whether it is to be compiled by XLA, or not to be inlined.
     """
 
     def __init__(self, nodes: Iterable[node_def_pb2.NodeDef]):
         self.arguments: list[str] = []
         self.returns: list[str] = []
-        self.apart = False
+        self.compiled = self.apart = False
         self.nodes: dict[str, node_def_pb2.NodeDef] = {}
         for node in nodes:
             if self.nodes.setdefault(node.name, node) is not node:
@@ -95,7 +97,8 @@ class Body:
             # Such as "api_implements": TensorFlow may run another function that says the same.
             raise InputError(f"function {name!r} has the attribute {min(unknown)!r}")
         body = cls(function.node_def)
-        body.apart = any(attribute(function, name).b for name in ("_XlaMustCompile", "_noinline"))
+        body.compiled = attribute(function, "_XlaMustCompile").b
+        body.apart = attribute(function, "_noinline").b
         body.arguments = [argument.name for argument in signature.input_arg]
         body.returns = [function.ret[argument.name] for argument in signature.output_arg]
         if body.nodes.keys() & set(body.arguments):
@@ -112,7 +115,7 @@ class _Frame:
         given: argument → tensor of the caller.
         caller: None for the main graph.
         depth: how many calls lie between it and the main graph.
-        apart: whether it, or what calls it, is compiled by XLA or not inlined.
+        compiled: whether it, or what calls it, is compiled by XLA.
         calls: those that are made in it, by node.
         written: node → its name in the flat graph.
     """
@@ -121,7 +124,7 @@ class _Frame:
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     caller: _Frame | None = None
     depth: int = 0
-    apart: bool = False
+    compiled: bool = False
     calls: dict[str, _Frame] = dataclasses.field(default_factory=dict)
     written: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -197,10 +200,10 @@ class Inliner:
                 frame, tensor = frame.caller, frame.given[name]
                 continue
             node = frame.body.nodes[name]
-            if frame.apart and node.op not in _APART:
+            if frame.compiled and node.op not in _COMPILED:
                 raise InputError(
-                    f"op {node.op} (node {name!r}) is in a function that is compiled by XLA or not "
-                    "inlined, where it may be something else; export it without jit_compile"
+                    f"op {node.op} (node {name!r}) is compiled by XLA, where it may be something "
+                    "else; export the model without jit_compile"
                 )
             if node.op in self._library:
                 raise InputError(f"op {node.op} (node {name!r}) is a function of the model")
@@ -227,8 +230,12 @@ class Inliner:
         what = "what its functions are called with, in arguments,"
         limits.require_at_most(self._arguments, limits.NODES, what)
         given = dict(zip(body.arguments, data_inputs(node), strict=True))
-        apart = frame.apart or body.apart or attribute(node, "_XlaMustCompile").b
-        frame.calls[node.name] = _Frame(body, given, frame, depth, apart)
+        compiled = frame.compiled or body.compiled or attribute(node, "_XlaMustCompile").b
+        if body.apart and (not compiled or len(body.returns) > 1):
+            # TensorFlow computes it from the shapes that notes say its arguments have, and may take
+            # one output for another.
+            raise InputError(f"function {name!r} is not to be inlined, which may change what it is")
+        frame.calls[node.name] = _Frame(body, given, frame, depth, compiled)
         return frame.calls[node.name]
 
     def _value(self, frame: _Frame, node: node_def_pb2.NodeDef) -> str:

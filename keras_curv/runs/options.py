@@ -13,7 +13,7 @@ from keras_curv.certificates.certificate import RIVALS
 from keras_curv.certificates.smoothing import VOTE_RIVALS, Smoothing
 from keras_curv.errors import (
     InputError,
-    require_at_least,
+    optional_at_least,
     require_fraction,
     require_one_of,
     require_positive,
@@ -90,7 +90,7 @@ class RunOptions:
         object.__setattr__(self, "threat", Threat.of(self.threat))
         object.__setattr__(self, "property", Property.of(self.property))
         require_fraction(self.required, "the certified accuracy required")
-        require_at_least(self.batch_size, 1, "batch_size")
+        optional_at_least(self.batch_size, 1, "batch_size")
         if self.resume and not self.output:
             raise InputError("resume needs the output file of the run to go on with")
         if self.runner is None and self.beam_options:

@@ -63,7 +63,9 @@ class Property(abc.ABC):
     @staticmethod
     def of(given: Property | str) -> Property:
         """Returns a property as it is, or the one of a spelling; InputError for others."""
-        return Property.parse(given) if isinstance(given, str) else given
+        if not isinstance(given, (Property, str)):
+            raise InputError(f"a property, or its spelling, is needed. Received: {given!r}")
+        return given if isinstance(given, Property) else Property.parse(given)
 
     @staticmethod
     def parse(spelling: str) -> Property:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +12,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.certificates.best_of import METHODS
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.curvature.theorem_4 import theorem4
-from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.errors import (
+    InputError,
+    optional_at_least,
+    require_at_least,
+    require_one_of,
+    require_positive,
+)
 from keras_curv.threats.property import ARGMAX
 from keras_curv.threats.threat import UNRESTRICTED
 
@@ -46,7 +54,8 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         y: `(n,)` integer labels; None of numbers, whose property needs none.
         radius: one or several radii, l2, in the model's input units.
         sample: examples, drawn once with `seed`; None takes all of them.
-        every: epochs from one certification to the next; the first and the last have one, too.
+        every: epochs from one certification to the next; the first, and the last of `epochs`,
+            have one too.
         log_dir: of TensorBoard; None writes nothing.
         seed: of the sample.
         method: of proof, as for `certify`.
@@ -75,7 +84,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         super().__init__()
         radii = np.atleast_1d(np.asarray(radius, object))  # whatever they are
         require_at_least(every, 1, "every")
-        require_at_least(sample, 1, "sample")
+        optional_at_least(sample, 1, "sample")
         many = len(x) if y is None else len(y)
         if len(x) != many or len(x) == 0:
             raise InputError(f"x and y must have one length, not 0. Received: {len(x)} and {many}")
@@ -83,7 +92,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         self.names = [f"{CERTIFIED}{value:g}" for value in self.radii]
         if len({*self.names}) < len(self.names):
             raise InputError(f"radii must differ in six digits. Received: {self.radii}")
-        self.method = method
+        self.method = require_one_of(method, METHODS, "method")
         chosen = np.random.default_rng(seed).permutation(len(x))[:sample]
         self.x = np.asarray(x)[chosen]
         self.y = None if y is None else np.asarray(y)[chosen]
@@ -98,12 +107,15 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Certifies one example, so that what is refused is refused before the first epoch."""
+        self.last = {}
         self._certifier().certify(self.x[:1], None if self.y is None else self.y[:1])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Certifies the model as it is now; between, the figures of the last time are kept."""
         done = epoch + 1
-        if done % self.every == 0 or done == self.params.get("epochs") or not self.last:
+        if not all(np.isfinite(weight).all() for weight in self.model.get_weights()):
+            self.last = dict.fromkeys(self.names, math.nan)  # there is no model to certify
+        elif done % self.every == 0 or done == self.params.get("epochs") or not self.last:
             self.last = self._certify(epoch)
         if logs is not None:
             logs.update(self.last)

@@ -80,9 +80,14 @@ class Checkpoints(keras.callbacks.Callback):
             variable.assign(stored[name])
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Saves, but for an epoch whose loss is NaN or infinite."""
-        if math.isfinite((logs or {}).get("loss", 0.0)):
+        """Saves, but for an epoch after which the loss or a weight is NaN or infinite."""
+        if math.isfinite((logs or {}).get("loss", 0.0)) and self.finite():
             self.save(epoch + 1)
+
+    def finite(self) -> bool:
+        """Returns whether all that would be saved is a number."""
+        floats = [value for value in self._state.values() if value.dtype.is_floating]
+        return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in floats)
 
     def save(self, epoch: int) -> None:
         """Writes the checkpoint of so many epochs, and removes old ones.

@@ -248,7 +248,7 @@ class Recipe:
             object.__setattr__(self, name, option.default_of(self))
 
     def given(self) -> dict[str, Any]:
-        """Returns what is not as it would be anyway."""
+        """Returns what is not as it would be anyway, or is by default because of the loss."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         defaults = fields | {name: option.default for name, option in OPTIONS.items()}
         chosen = {name: getattr(self, name) for name in fields}

@@ -19,23 +19,25 @@ _TEXT = 2**26  # bytes, at most, of a history or another text
 def prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.Path:
     """Returns the output directory with the recipe in it."""
     file, text = directory / "recipe.json", json.dumps(dataclasses.asdict(recipe), indent=2)
+    threat, begun = recipe.attacker(), directory / "threat.json"
     try:
         if resume and not file.is_file():
             raise InputError(f"{directory} has no recipe.json: there is no run to resume")
         if resume:
             require_plain_folder(directory)
             require_same_recipe(directory, recipe)
-            _require_same_threat(directory / "threat.json", recipe.attacker())
+            _require_same_threat(begun, threat)
             _require_unfinished(directory)
             return directory
         if directory.exists() and (
-            not directory.is_dir() or set(directory.iterdir()) - {part_path(file)}
+            not directory.is_dir()
+            or set(directory.iterdir()) - {part_path(file), part_path(begun), begun}
         ):
             raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
         directory.mkdir(parents=True, exist_ok=True)
-        write_text(file, text + "\n")
-        if not recipe.attacker().plain:
-            write_text(directory / "threat.json", json.dumps(recipe.attacker().config()) + "\n")
+        if not threat.plain:
+            write_text(begun, json.dumps(threat.config()) + "\n")
+        write_text(file, text + "\n")  # the last one: without it there is no run
     except OSError as error:
         raise InputError(f"{directory} cannot be used for output: {error}") from error
     return directory

@@ -79,7 +79,7 @@ class Labels(Targets):
             if (
                 not sparse
                 and (type(part) in theirs or part in theirs)
-                or (sparse and not part.get_config()["from_logits"])
+                or (sparse and part.get_config().get("from_logits") is False)
             ):
                 raise InputError(
                     "labels are integers (n,) and the base returns logits: use "

@@ -17,7 +17,7 @@ from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
 from keras_curv.threats.threat import PLAIN, Threat
 
-_ROUNDING = 1e-5
+_ROUNDING = 2.0**-20  # of float32: of u, of limits, and of what is divided by the weights
 
 
 class Threatened(FeedForward):
@@ -71,9 +71,11 @@ class Threatened(FeedForward):
         """Returns which points no attacker may start from, `(n,)`; but for rounding."""
         found = tf.reduce_any(tf.math.is_nan(u), axis=1)
         if self.limits is not None:
-            low, high = (tf.constant(limit, u.dtype) for limit in self.limits)
-            allowed = _ROUNDING * tf.maximum(tf.abs(u), 1.0)
-            found |= tf.reduce_any((u < low - allowed) | (u > high + allowed), axis=1)
+            for limit, side in zip(self.limits, (-1.0, 1.0), strict=True):
+                end = tf.constant(limit, u.dtype)
+                size = np.where(np.isfinite(limit), np.abs(limit), 0.0)
+                allowed = _ROUNDING * tf.maximum(tf.abs(u), tf.constant(size, u.dtype))
+                found |= tf.reduce_any(side * (u - end) > allowed, axis=1)
         for group in self._groups:
             entries = tf.gather(self.inputs(u), group, axis=1)
             ones = tf.reduce_sum(tf.cast(tf.abs(entries - 1.0) < _ROUNDING, tf.int32), axis=1)

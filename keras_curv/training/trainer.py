@@ -40,7 +40,6 @@ from keras_curv.training.run_folder import forget_from, prepare, require_columns
 from keras_curv.training.start import start_from
 
 _Arrays = tuple[np.ndarray, np.ndarray]  # x, y
-_TEXT = 2**26  # bytes, at most, of a history or another text
 _LINEAR_BOUNDS = {2: 1000, 3: 100}  # examples, by maps: they take their time
 
 
@@ -118,17 +117,21 @@ def train(
             saving = Checkpoints(model, checkpoints)
             first = saving.restore()
             forget_from(directory / "history.csv", first)
-            fitted = model.fit(
-                _batches(x, y, recipe, first),
-                initial_epoch=first,
-                epochs=recipe.epochs,
-                steps_per_epoch=recipe.steps(len(x)),
-                validation_data=held and _validation(held),
-                callbacks=[*callbacks, saving],
-                verbose=1 if progress else 2,
-                shuffle=False,
-            )
-        _require_finite(fitted)
+            try:
+                fitted = model.fit(
+                    _batches(x, y, recipe, first),
+                    initial_epoch=first,
+                    epochs=recipe.epochs,
+                    steps_per_epoch=recipe.steps(len(x)),
+                    validation_data=held and _validation(held),
+                    callbacks=[*callbacks, saving],
+                    verbose=1 if progress else 2,
+                    shuffle=False,
+                )
+            except tf.errors.InvalidArgumentError as error:  # an assertion on what is trained on
+                reason = " ".join(error.message.split())[:200]
+                raise InputError(f"a batch cannot be trained on: {reason}") from error
+        _require_finite(fitted, saving)
         with writing_by_tensorflow(directory):
             _export(base, directory)
     _remove(checkpoints)
@@ -150,13 +153,14 @@ def train(
     return summary
 
 
-def _require_finite(fitted: keras.callbacks.History) -> None:
-    """Refuses a training that ended where the loss is NaN or infinite."""
+def _require_finite(fitted: keras.callbacks.History, saving: Checkpoints) -> None:
+    """Refuses a training that ended where the loss or a weight is NaN or infinite."""
     losses = fitted.history.get("loss", [])
-    if losses and not np.isfinite(losses[-1]):
+    if losses and not (np.isfinite(losses[-1]) and saving.finite()):
         raise InputError(
-            f"the training diverged in epoch {fitted.epoch[-1] + 1}, where its loss is "
-            f"{losses[-1]}; no model is written. Begin anew with a lower learning_rate or muon_rate"
+            f"the training diverged in epoch {fitted.epoch[-1] + 1} (loss {losses[-1]:.6g}); no "
+            f"model is written, and {saving.folder} holds what was good before. It would diverge "
+            "again: begin anew, elsewhere, with lower rates"
         )
 
 
@@ -226,12 +230,15 @@ def _callbacks(
         keras.callbacks.LearningRateScheduler(recipe.rate),
         keras.callbacks.TerminateOnNaN(),
     ]
+    certified: list[str] = []
     if certify_every and held:
         x, y = held
-        method, _ = _proof(recipe)
-        certified = CertifiedAccuracy(x, y, radii, every=certify_every, log_dir=logs, method=method)
-        require_columns(directory / "history.csv", certified.names)
-        callbacks.append(certified)
+        method, most = _proof(recipe)
+        options: dict[str, Any] = {"every": certify_every, "log_dir": logs, "method": method}
+        callback = CertifiedAccuracy(x, y, radii, sample=min(500, most or 500), **options)
+        callbacks.append(callback)
+        certified = callback.names
+    require_columns(directory / "history.csv", certified)
     if logs:
         callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
     return [*callbacks, keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)]

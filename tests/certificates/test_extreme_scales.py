@@ -191,7 +191,7 @@ def test_weights_below_normal_numbers(case, method, monkeypatch):
     biases = [np.zeros(np.shape(kernel)[1]) for kernel in kernels]
     biases[-1][0] = constant
     network = Network.from_weights(kernels, biases, names)
-    assert_sound(network, np.zeros(network.dim), np.ones((1, network.dim)), method=method)
+    assert assert_sound(network, np.zeros(network.dim), np.ones((1, network.dim)), method=method)
 
 
 @pytest.mark.parametrize("method", ["interval", "crown", "auto"])

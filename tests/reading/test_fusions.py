@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,6 +14,13 @@ from keras_curv.reading import saved_model
 SPECS = [tf.TensorSpec((None, 4), tf.float32)]
 KERNEL = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 OF_PAIRS = KERNEL[:2].reshape(1, 1, 2, 6)  # sees two channels
+
+
+def _answered(path, x):
+    """By a function with TensorFlow's own settings."""
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    (answer,) = serve(tf.constant(x)).values()
+    return answer.numpy()
 
 
 def _classes(z):
@@ -60,7 +68,7 @@ OTHERWISE = {
 
 @pytest.mark.parametrize("case", TWICE)
 def test_a_maximum_of_multiples_is_refused(case, tmp_path):
-    words = "op Maximum", "times the same", "leaky ReLU"
+    words = "op Maximum", "the same, which TensorFlow may take for", "leaky ReLU"
     assert_refused(export(tmp_path / "model", _twice(TWICE[case]), SPECS), *words)
 
 
@@ -77,6 +85,66 @@ def test_any_other_maximum_is_what_is_served(case, tmp_path):
     np.testing.assert_allclose(ours, logits, rtol=1e-4, atol=1e-5)
     names = [activation.name for activation in served.network.activations]
     assert ("slope" in case and "below" not in case) == (names == ["leaky_relu(0.25)"])
+
+
+def _parts(x):
+    return tf.split(tf.nn.relu(x @ KERNEL), 2, axis=1)
+
+
+def _second_output(z):
+    """z, as the second output of an op that hands both on."""
+    return tf.raw_ops.IdentityN(input=[z - 1.0, z])[1]
+
+
+OF_PARTS = {
+    "largest entry": lambda x: tf.reduce_max(tf.tanh(_parts(x)[1]), axis=1, keepdims=True),
+    "maximum of both": lambda x: tf.maximum(_parts(x)[1], 0.5 * _parts(x)[0])[:, :1],
+    "pooled": lambda x: tf.nn.max_pool1d(tf.nn.relu(_parts(x)[1])[..., None], 3, 1, "VALID")[:, 0],
+    "handed on": lambda x: tf.reduce_max(
+        tf.math.log_sigmoid(_second_output(x @ KERNEL)), axis=1, keepdims=True
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_PARTS)
+def test_a_maximum_in_a_model_that_splits_is_refused(case, tmp_path):
+    """The server takes the first part for the second; slices say which."""
+    spread = np.float32([[1.0, -1.0, 0.5]])
+    path = export(tmp_path / "model", lambda x, _: OF_PARTS[case](x) * spread, SPECS)
+    assert_refused(path, "reads another output of an op", "use slices")
+
+
+def test_slices_in_place_of_a_split_are_read(tmp_path):
+    def body(x, _):
+        z = tf.nn.relu(x @ KERNEL)
+        return tf.reduce_max(tf.tanh(z[:, 3:]), axis=1, keepdims=True) + z[:, :3]
+
+    path = export(tmp_path / "model", body, SPECS)
+    served = saved_model.read(path)
+    x = 3.0 * np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    logits = _answered(path, x)
+    np.testing.assert_allclose(served.network.logits(tf.constant(x, tf.float64)), logits, atol=1e-4)
+
+
+GROUPED = {
+    "1d": ((12, 4), lambda: keras.layers.Conv1D(6, 3, groups=2, activation="relu")),
+    "1d, causal": ((12, 4), lambda: keras.layers.Conv1D(6, 3, groups=2, padding="causal")),
+    "dilated": ((9, 9, 4), lambda: keras.layers.Conv2D(6, 3, groups=2, dilation_rate=2)),
+    "dilated, same": (
+        *((9, 9, 4),),
+        lambda: keras.layers.Conv2D(6, 3, groups=2, dilation_rate=2, padding="same"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GROUPED)
+def test_convolutions_in_groups_that_keras_has_xla_compile_are_read(case, tmp_path):
+    shape, layer = GROUPED[case]
+    layers = [keras.Input(shape), layer(), keras.layers.Flatten(), keras.layers.Dense(3)]
+    model = keras.Sequential(layers)
+    model.export(str(tmp_path / "model"), verbose=False)
+    served = saved_model.read(tmp_path / "model")
+    served.check(np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32))
 
 
 def _compiled(x, _):
@@ -114,9 +182,8 @@ def test_a_function_that_is_not_inlined_is_refused(tmp_path):
                 shape = function.arg_attr[1].attr["_output_shapes"].list.shape.add()
                 for size in (1, 2):
                     shape.dim.add(size=size)
-    (served,) = tf.saved_model.load(str(path)).signatures["serving_default"](x).values()
-    assert np.abs(served.numpy() - expected).max() > 1.0  # else it need not be refused
-    assert_refused(path, "not inlined", "jit_compile")
+    assert np.abs(_answered(path, x) - expected).max() > 1.0  # else it need not be refused
+    assert_refused(path, "is not to be inlined")
 
 
 def _grouped(pads):
@@ -131,7 +198,7 @@ def _grouped(pads):
 def test_channels_that_are_padded_before_groups_are_refused(tmp_path):
     """Eight channels, in four groups of two: TensorFlow has two groups of the four before."""
     wide = _grouped([[0, 0], [0, 0], [0, 2]])
-    words = "op Conv2D", "padding of channels", "Concatenate"
+    words = "op Conv2D", "padding of channels", "leave one of them out"
     assert_refused(export(tmp_path / "wide", wide, SPECS), *words)
     of_space = export(tmp_path / "space", _grouped([[0, 1], [1, 0], [0, 0]]), SPECS)
     saved_model.read(of_space).check(np.ones((2, 4), np.float32))

@@ -15,8 +15,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_curv import InputError, data
-from keras_curv.certificates.certifier import success_rates
 from keras_curv.certificates.smoothing import SmoothedClassifier
+from keras_curv.certificates.success_rates import success_rates
 from keras_curv.reproduce import measurements, recipes, tables, write
 from keras_curv.reproduce import reproduce as run
 from keras_curv.reproduce.measurements import COLUMNS, Subject

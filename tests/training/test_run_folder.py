@@ -25,13 +25,18 @@ def _begin(monkeypatch, recipe, output, **options):
             trainer.train(recipe, str(output), **options)
 
 
-def test_a_training_that_diverges_writes_no_model(tmp_path):
-    output = tmp_path / "net"
-    wild = Recipe(width=8, epochs=2, optimizer="adam", learning_rate=1e30, jit=False)
+@pytest.mark.parametrize("batch_size", [256, 2048])
+@pytest.mark.parametrize("certify_every", [0, 1])
+def test_a_training_that_diverges_writes_no_model(certify_every, batch_size, tmp_path):
+    """In its only step of an epoch, too, whose loss is that before it."""
+    output, held = tmp_path / "net", 0.2 if certify_every else 0.0
+    wild = {"optimizer": "adam", "learning_rate": 1e39, "batch_size": batch_size, "held_out": held}
+    recipe = Recipe(width=8, epochs=1, jit=False, **wild)
     for resume in (False, True):
-        with pytest.raises(InputError, match=r"diverged in epoch [12], .* lower learning_rate"):
-            trainer.train(wild, str(output), resume=resume)
+        with pytest.raises(InputError, match=r"diverged in epoch 1 .* begin anew"):
+            trainer.train(recipe, str(output), resume=resume, certify_every=certify_every)
     assert not (output / "saved_model.pb").exists() and not (output / "CARD.md").exists()
+    assert not [*output.glob("checkpoints/*")]
 
 
 def test_bad_radii_are_refused_before_anything_is_written(tmp_path):
@@ -59,6 +64,8 @@ def test_a_history_keeps_its_columns(tmp_path, monkeypatch):
     _begin(monkeypatch, TINY, output, certify_every=2, radii=[0.1])
     with pytest.raises(InputError, match=r"other radii to certify at \(val_.*_0.1\)"):
         trainer.train(TINY, str(output), resume=True, certify_every=2, radii=[0.1, 0.2])
+    with pytest.raises(InputError, match=r"other radii to certify at \(val_.*_0.1\)"):
+        trainer.train(TINY, str(output), resume=True)
     trainer.train(TINY, str(output), resume=True, certify_every=2, radii=[0.1], limit=2)
     with open(output / "history.csv", newline="") as file:
         rows = [*csv.reader(file)]

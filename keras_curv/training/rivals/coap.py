@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_curv.errors import InputError, require_at_least
+from keras_curv.errors import InputError, optional_at_least, require_at_least
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.unitwise import UnitWise
 from keras_curv.training.ball_model import BallModel, flattened
@@ -58,7 +58,7 @@ class COAPModel(BallModel):
         super().__init__(base, radius, **kwargs)
         if any(isinstance(sigma, UnitWise) for sigma in self.live.activations):
             raise InputError("COAP has no theory for units that carry; leave Carry out")
-        self.projections = require_at_least(projections, 1, "projections")
+        self.projections = optional_at_least(projections, 1, "projections")
         self.seed = require_at_least(seed, 0, "seed")
         self.seed_generator = keras.random.SeedGenerator(self.seed)
         self.certified_metric = keras.metrics.Mean("certified")
