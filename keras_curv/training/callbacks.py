@@ -113,10 +113,10 @@ class CertifiedAccuracy(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Certifies the model as it is now; between, the figures of the last time are kept."""
         done = epoch + 1
-        if not all(np.isfinite(weight).all() for weight in self.model.get_weights()):
-            self.last = dict.fromkeys(self.names, math.nan)  # there is no model to certify
-        elif done % self.every == 0 or done == self.params.get("epochs") or not self.last:
-            self.last = self._certify(epoch)
+        if done % self.every == 0 or done == self.params.get("epochs") or not self.last:
+            finite = all(np.isfinite(weight).all() for weight in self.model.get_weights())
+            # Where the training has diverged there is no model to certify.
+            self.last = self._certify(epoch) if finite else dict.fromkeys(self.names, math.nan)
         if logs is not None:
             logs.update(self.last)
 

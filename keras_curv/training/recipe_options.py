@@ -47,13 +47,9 @@ class Option(NamedTuple):
         return self.of_loss.get(recipe.loss, self.default)
 
 
-def _of_losses(
-    *losses: str, default: Any = None, of_loss: Mapping[str, Any] | None = None
-) -> Option:
+def _of_losses(*losses: str, default: Any = None, **of_loss: Any) -> Option:
     words = "the loss " + ", ".join(losses)
-    return Option(
-        default, words, lambda recipe: recipe.loss in losses, ("loss",), dict(of_loss or {})
-    )
+    return Option(default, words, lambda recipe: recipe.loss in losses, ("loss",), of_loss)
 
 
 def _of_attacks(*losses: str, default: Any = None) -> Option:
@@ -72,8 +68,8 @@ def _of_convolutions(default: int | None) -> Option:
 
 # In the order in which they are settled.
 OPTIONS = {
-    "radius": _of_losses(*BALL, "noise", of_loss=dict.fromkeys(BALL, 0.5)),
-    "gamma": _of_losses(*CURVATURE, default=0.0, of_loss={"penalty": 0.01}),
+    "radius": _of_losses(*BALL, "noise", **dict.fromkeys(BALL, 0.5)),
+    "gamma": _of_losses(*CURVATURE, default=0.0, penalty=0.01),
     "rivals": _of_attacks("certified"),
     "attack_steps": _of_attacks("certified", "crt", "pgd", "trades"),
     "ramp": _of_attacks(*BALL, default=0.3),

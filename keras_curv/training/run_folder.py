@@ -35,6 +35,7 @@ def prepare(directory: pathlib.Path, recipe: Recipe, resume: bool) -> pathlib.Pa
         ):
             raise InputError(f"{directory} is not an empty directory; give a new one, or resume")
         directory.mkdir(parents=True, exist_ok=True)
+        begun.unlink(missing_ok=True)  # of a run that was killed before there was a recipe
         if not threat.plain:
             write_text(begun, json.dumps(threat.config()) + "\n")
         write_text(file, text + "\n")  # the last one: without it there is no run

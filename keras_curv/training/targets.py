@@ -73,14 +73,13 @@ class Labels(Targets):
 
     def require_loss(self, loss: Any) -> None:
         """See `Targets`."""
+        theirs = vars(keras.losses).values()  # take one-hot labels, numbers or probabilities
         for part, name in _losses(loss):
-            sparse = isinstance(part, keras.losses.SparseCategoricalCrossentropy)
-            theirs = vars(keras.losses).values()  # which take one-hot labels, or numbers
-            if (
-                not sparse
-                and (type(part) in theirs or part in theirs)
-                or (sparse and part.get_config().get("from_logits") is False)
-            ):
+            if isinstance(part, keras.losses.SparseCategoricalCrossentropy):
+                wrong = part.get_config().get("from_logits") is False
+            else:
+                wrong = type(part) in theirs or part in theirs
+            if wrong:
                 raise InputError(
                     "labels are integers (n,) and the base returns logits: use "
                     f"SparseCategoricalCrossentropy(from_logits=True). Received: loss={name!r}"

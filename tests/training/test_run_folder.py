@@ -59,6 +59,17 @@ def test_a_threat_that_has_changed_is_another_run(tmp_path, monkeypatch):
         trainer.train(recipe, str(output), resume=True)
 
 
+def test_a_threat_that_was_left_alone_is_of_no_run(tmp_path, monkeypatch):
+    """The run was killed before its recipe was there; the next one has no threat."""
+    output = tmp_path / "net"
+    output.mkdir()
+    (output / "threat.json").write_text('{"scale": [1.5]}')
+    recipe = Recipe(width=8, epochs=1, batch_size=512, jit=False)
+    _begin(monkeypatch, recipe, output)
+    assert not (output / "threat.json").exists()
+    trainer.train(recipe, str(output), resume=True, limit=2)
+
+
 def test_a_history_keeps_its_columns(tmp_path, monkeypatch):
     output = tmp_path / "net"
     _begin(monkeypatch, TINY, output, certify_every=2, radii=[0.1])
