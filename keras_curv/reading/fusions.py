@@ -89,9 +89,9 @@ def refuse_outputs(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
             later = later or node
     if largest is not None and later is not None:
         raise InputError(
-            f"the maximum {largest.name!r} may be given the wrong part: {later.name!r} reads another "
-            "output of an op than its first, and TensorFlow may take the first; use slices instead "
-            "of a split"
+            f"the maximum {largest.name!r} may be given the wrong part: {later.name!r} reads "
+            "another output of an op than its first, and TensorFlow may take the first; use slices "
+            "instead of a split"
         )
 
 
