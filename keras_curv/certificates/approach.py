@@ -14,7 +14,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.search_state import SearchStep
+from keras_curv.certificates.search_state import SearchStep, finite
 
 _FINEST = 3e-5  # relative: what float32 can tell of two radii
 _SHARE = 0.8  # of the tolerance, so that float64 agrees
@@ -111,8 +111,3 @@ def approach(
     point = tf.where(finite(moved)[:, None], origin + moved, begun.point)
     following = begun._replace(point=point, steps=tf.zeros_like(begun.steps))
     return following, tf.cast(last.bracket, tf.float64) * _OUTWARD, last.used
-
-
-def finite(rows: tf.Tensor) -> tf.Tensor:
-    """Returns which rows have finite entries alone."""
-    return tf.reduce_all(tf.math.is_finite(rows), axis=1)

@@ -19,6 +19,7 @@ from keras_curv import dual
 from keras_curv.certificates.proved_radius import charged_minorant
 from keras_curv.certificates.rival_search import RivalSearch
 from keras_curv.certificates.search_state import Batch, SearchStep
+from keras_curv.network.network import Evaluation
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
     Move,
@@ -68,14 +69,15 @@ class ClippedSearch(RivalSearch):
 
     _mixture: Callable[..., Move] = staticmethod(mixture)
 
-    def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        args = self._layers, batch.at_start, None, batch.curvature, batch.taken_off
-        bound, slope_error = charged_minorant(*args)
+    def _first_radii(
+        self, batch: Batch, found: Evaluation, bound: dual.Minorant, slope_error: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        margin = found.margin - batch.taken_off
         shape, limits = tf.shape(batch.curvature), batch.room
         wide = limits.each(lambda part: part[:, None])
         simple = plain_minorant(
             tf.reshape(bound.intercept, shape),
-            batch.at_start.gradient,
+            tf.cast(found.gradient, tf.float64),
             batch.curvature,
             wide,
             tf.reshape(slope_error, shape),

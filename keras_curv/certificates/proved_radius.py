@@ -21,7 +21,7 @@ def proved_radius(
     curvature: tf.Tensor,
     taken_off: tf.Tensor,
 ) -> tf.Tensor:
-    """Radii `(n, rivals)` from float64 evaluations at `x0 + displacement`, rounding charged.
+    """Radii `(n, rivals)` from evaluations at `x0 + displacement`, rounding charged.
 
     A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²) − 8Dτ (1 + ‖g‖ + ‖d‖ + κ‖d‖),
     h⁺ = h + e_g + γ (‖g‖ + κ‖d‖) + 8Dτ (1 + κ)
@@ -33,15 +33,20 @@ def proved_radius(
 
     Args:
         layers: `network.layer_norms`.
-        evaluation: at `x0 + displacement`, n points against as many rivals.
+        evaluation: at `x0 + displacement`, n points against as many rivals; margins in float64,
+            gradients too, or in float32 where there is no displacement.
         displacement: `(n, dim)`; None: 0, for which nothing is computed.
         curvature: κ, `(n, rivals)`.
         taken_off: E, what serving may take off each margin, `(n, rivals)`.
     """
-    bound, slope_error = charged_minorant(layers, evaluation, displacement, curvature, taken_off)
+    charged = charged_minorant(layers, evaluation, displacement, curvature, taken_off)
+    return tf.reshape(charged_radius(*charged), tf.shape(curvature))
+
+
+def charged_radius(bound: dual.Minorant, slope_error: tf.Tensor) -> tf.Tensor:
+    """Returns the radii that a charged minorant proves, and its slope's error; rows as it has."""
     charged = bound._replace(slope=(bound.slope + slope_error) * (1.0 + rounding.gamma(8)))
-    radius = dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
-    return tf.reshape(radius, tf.shape(curvature))
+    return dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
 
 
 def charged_minorant(
@@ -53,32 +58,35 @@ def charged_minorant(
 ) -> tuple[dual.Minorant, tf.Tensor]:
     """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`.
 
-    In any other dtype than float64 nothing is charged, and what comes out is a guess.
+    Where margins are in any other dtype than float64, nothing is charged, and what comes out is a
+    guess.
     """
     taken_off = tf.reshape(taken_off, [-1])
     size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
     margin = tf.reshape(evaluation.margin, [-1]) - taken_off
     gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(evaluation.gradient)[2]))
     kappa = tf.reshape(curvature, [-1])
-    steepness, distance = dual.norm(gradient), tf.zeros_like(kappa)
+    steepness, distance = tf.cast(dual.norm(gradient), kappa.dtype), tf.zeros_like(kappa)
     if displacement is not None:
         each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
         displacement = tf.reshape(each, tf.shape(gradient))
         distance = dual.norm(displacement)
     bound = dual.minorant(margin, gradient, displacement, kappa)
-    if gradient.dtype != tf.float64:
+    if margin.dtype != tf.float64:
         return bound, tf.zeros_like(kappa)
     charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
     margin_error = tf.reshape(charge.margin, [-1])
     gradient_error = tf.reshape(charge.gradient, [-1])
-    tiny = 8.0 * rounding.TINY * layers[0].fan_in
-    unit = rounding.gamma(layers[0].fan_in + 10)
+    dim = layers[0].fan_in
+    unit, tiny = rounding.gamma(dim + 10), 8.0 * dim * rounding.TINY
     intercept_error = (
         margin_error
         + gradient_error * distance
         + unit * (size + steepness * distance + kappa * distance * distance)
         + tiny * (1.0 + steepness + distance + kappa * distance)
     ) * rounding.ROUNDING_SLACK
+    unit, tiny = rounding.unit_and_tiny(gradient.dtype)
+    unit, tiny = rounding.gamma(dim + 10, unit), 8.0 * dim * tiny
     slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * (1.0 + kappa)
     slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
     return bound._replace(intercept=bound.intercept - intercept_error), slope_error

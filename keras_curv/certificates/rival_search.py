@@ -1,11 +1,12 @@
 """Which rivals need how many gradients: the search behind a certificate against many rivals.
 
 The certificate is the smallest radius over the rivals, so only those rivals matter that can still
-be the smallest. One gradient at x0 gives each a valid radius and a bracket from above. The
-weakest open rival is then searched, one gradient a step, until its radius reaches the smallest
-bracket of all; then the next weakest. Most of the first of these searches is in float32, to find
-the way (`approach.py`). Every radius that is kept is proved, so stopping early, or searching badly,
-makes the result smaller and never wrong.
+be the smallest. One gradient at x0 gives each a valid radius and a bracket from above: in float32,
+at half the price, its rounding charged, where that leaves enough of it. The weakest open rival is
+then searched, one gradient a step, until its radius reaches the smallest bracket of all; then the
+next weakest. Most of the first of these searches is in float32, to find the way (`approach.py`).
+Every radius that is kept is proved, so stopping early, or searching badly, makes the result smaller
+and never wrong.
 """
 
 from __future__ import annotations
@@ -16,15 +17,29 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.approach import approach, finite
+from keras_curv.certificates.approach import approach
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
-from keras_curv.certificates.proved_radius import proved_radius
-from keras_curv.certificates.search_state import Batch, Found, SearchState, SearchStep
-from keras_curv.network.network import Network
+from keras_curv.certificates.proved_radius import (
+    charged_minorant,
+    charged_radius,
+    proved_radius,
+)
+from keras_curv.certificates.search_state import (
+    Batch,
+    Found,
+    SearchState,
+    SearchStep,
+    Start,
+    finite,
+)
+from keras_curv.network.network import Evaluation, Network
+from keras_curv.network.products import float32_is_ieee
 from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
 _DECIDED_GAP = 1e-5
+# Gradients at x0 are in float32 where its rounding costs at most so much of most of their norms.
+_COST, _MOST = 1 / 32, 0.75
 
 
 class RivalSearch:
@@ -51,6 +66,7 @@ class RivalSearch:
         self._decide = tuple(sorted(decide))
         self._tolerance = tolerance
         self._max_steps = max_steps
+        self._quick = tf.float32 if max_steps and float32_is_ieee() else tf.float64
 
     def __call__(
         self,
@@ -75,22 +91,21 @@ class RivalSearch:
             limits: of the entries of x0, for a search that heeds them.
         """
         self._network.ready(tf.float32)
-        at_start = self._network.evaluate(x0, label, rivals)
-        batch = Batch(x0, label, rivals, curvature, taken_off, reach, at_start, limits)
+        batch = Batch(x0, label, rivals, curvature, taken_off, reach, limits)
+        batch = batch._replace(at_start=self._at_start(batch))
         (state,) = tf.while_loop(
             lambda state: tf.size(state.rows) > 0,
             lambda state: (self._turn(batch, state),),
             (self._start(batch),),
             parallel_iterations=1,
         )
-        start = tf.gather(at_start.margin, state.column, batch_dims=1)
+        start = tf.gather(batch.start.margin, state.column, batch_dims=1)
         sighting = (state.column, state.point, state.left, start)
         return Found(state.radius, state.distance, state.evaluations, sighting)
 
     def _start(self, batch: Batch) -> SearchState:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
-        margin = batch.at_start.margin - batch.taken_off
-        radius, upper = self._first_radii(batch, margin)
+        radius, upper = batch.start.radius, batch.start.upper
         closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
         closed |= self._decided(radius, upper, batch.reach)
         known = tf.where(closed, upper, tf.constant(np.inf, tf.float64))
@@ -113,7 +128,7 @@ class RivalSearch:
             nearest=tf.reduce_min(known, axis=1),
             column=column,
             point=batch.x0,
-            left=tf.gather(batch.at_start.margin, column, batch_dims=1),
+            left=tf.gather(batch.start.margin, column, batch_dims=1),
         )
 
     def _approach(
@@ -138,10 +153,28 @@ class RivalSearch:
             self._max_steps,
         )
 
-    def _first_radii(self, batch: Batch, margin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _at_start(self, batch: Batch) -> Start:
+        """One gradient for each rival at x0."""
+        start, slope, error = self._gradients(batch, self._quick)
+        if self._quick == tf.float64:
+            return start
+        good = tf.reduce_mean(tf.cast(error <= _COST * slope, tf.float64)) >= _MOST
+        return tf.cond(good, lambda: start, lambda: self._gradients(batch, tf.float64)[0])
+
+    def _gradients(self, batch: Batch, dtype: tf.DType) -> tuple[Start, tf.Tensor, tf.Tensor]:
+        """Returns what gradients in a dtype say, their norms and what their errors add to these."""
+        found = self._network.evaluate(batch.x0, batch.label, batch.rivals, dtype)
+        charged = charged_minorant(self._layers, found, None, batch.curvature, batch.taken_off)
+        radius, upper = self._first_radii(batch, found, *charged)
+        gradient = tf.cast(found.gradient, tf.float64)
+        return Start(found.margin, gradient, radius, upper), charged[0].slope, charged[1]
+
+    def _first_radii(
+        self, batch: Batch, found: Evaluation, bound: dual.Minorant, slope_error: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """What the gradients at x0 prove, and brackets from above, `(n, rivals)`."""
-        args = self._layers, batch.at_start, None, batch.curvature, batch.taken_off
-        radius = proved_radius(*args)
+        margin = found.margin - batch.taken_off
+        radius = tf.reshape(charged_radius(bound, slope_error), tf.shape(margin))
         return radius, tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
 
     def _turn(self, batch: Batch, state: SearchState) -> SearchState:

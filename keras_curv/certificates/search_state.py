@@ -7,9 +7,24 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.network.network import Evaluation
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS
 from keras_curv.threats.confined import Reach
+
+
+class Start(NamedTuple):
+    """What gradients at x0, one for each rival, say there.
+
+    Attributes:
+        margin: `(n, rivals)`.
+        gradient: `(n, rivals, dim)`, float64, of numbers that may have been computed in float32.
+        radius: proved, `(n, rivals)`.
+        upper: bracket from above, `(n, rivals)`.
+    """
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    radius: tf.Tensor
+    upper: tf.Tensor
 
 
 class Batch(NamedTuple):
@@ -21,8 +36,8 @@ class Batch(NamedTuple):
     curvature: tf.Tensor  # κ, (n, rivals)
     taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
     reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
-    at_start: Evaluation  # at x0, against all rivals
     limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
+    at_start: Start | None = None  # None: not known yet
 
     @property
     def room(self) -> Reach:
@@ -34,16 +49,23 @@ class Batch(NamedTuple):
         """Returns κ and what serving takes off, `(m,)`, of these examples and rivals, `(m, 2)`."""
         return tf.gather_nd(self.curvature, cells), tf.gather_nd(self.taken_off, cells)
 
+    @property
+    def start(self) -> Start:
+        """What is known at x0, of a batch of which it is."""
+        assert self.at_start is not None
+        return self.at_start
+
     def begun(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns κ, margin and gradient of these at x0; the gradient is `(m, dim)`."""
+        """Returns κ, margin and gradient of these at x0; the gradient is `(m, dim)`, and 0, which
+        leads back to x0, where it left the numbers."""
         kappa, taken_off = self.charged(cells)
-        margin, gradient = (
-            tf.gather_nd(table, cells) for table in (self.at_start.margin, self.at_start.gradient)
-        )
+        margin = tf.gather_nd(self.start.margin, cells)
+        gradient = tf.gather_nd(self.start.gradient, cells)
+        gradient = tf.where(finite(gradient)[:, None], gradient, tf.zeros_like(gradient))
         return kappa, margin - taken_off, gradient
 
     def in_float32(self) -> Batch:
-        """Returns a batch to search without proving anything; what is known at x0 is as it was."""
+        """Returns a batch to search without proving anything."""
         x0, curvature, taken_off = (
             tf.cast(part, tf.float32) for part in (self.x0, self.curvature, self.taken_off)
         )
@@ -107,3 +129,8 @@ _RIVALS = tf.TensorSpec((None, None), tf.int32)
 # What a search is called with: x0, label, rivals, curvature, taken_off, reach; and limits.
 SEARCHED = (ROWS, CLASS, _RIVALS, ROWS, ROWS, EACH)
 LIMITED = (*SEARCHED, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
+
+
+def finite(rows: tf.Tensor) -> tf.Tensor:
+    """Returns which rows have finite entries alone."""
+    return tf.reduce_all(tf.math.is_finite(rows), axis=1)

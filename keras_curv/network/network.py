@@ -140,21 +140,30 @@ class FeedForward(abc.ABC):
         w = tf.expand_dims(tf.gather(rows, label), 1) - tf.gather(rows, rivals)
         return w, tf.expand_dims(tf.gather(bias, label), 1) - tf.gather(bias, rivals)
 
-    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
+    def evaluate(
+        self,
+        x: tf.Tensor,
+        label: tf.Tensor,
+        rivals: tf.Tensor,
+        backward: tf.DType | None = None,
+    ) -> Evaluation:
         """Margins `f_t(x) = z_L[label] − z_L[t]` and their gradients, one forward pass for all t.
 
         Args:
             x: `(n, dim)`, float32 or float64.
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
+            backward: dtype of cotangents and gradients, which are most of the work of many rivals;
+                None: that of x.
         """
+        backward = x.dtype if backward is None else backward
         pre, post = self.forward(x)
         margin, w = self._last_margins(post, label, rivals)
-        cotangents = [w]
+        cotangents = [tf.cast(w, backward)]
         for product, z, activation in reversed(
-            list(zip(self.products(x.dtype), pre, self.activations, strict=True))
+            list(zip(self.products(backward), pre, self.activations, strict=True))
         ):
-            slope = tf.expand_dims(activation.first(z), 1)
+            slope = tf.expand_dims(tf.cast(activation.first(z), backward), 1)
             cotangents.append(product.backward(slope * cotangents[-1]))
         return Evaluation(margin, cotangents[-1], post, cotangents, pre)
 

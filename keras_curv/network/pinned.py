@@ -48,9 +48,15 @@ class Pinned(FeedForward):
         logits = super().logits(x)
         return logits if self.direct is None else logits + self._added(x)
 
-    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
+    def evaluate(
+        self,
+        x: tf.Tensor,
+        label: tf.Tensor,
+        rivals: tf.Tensor,
+        backward: tf.DType | None = None,
+    ) -> Evaluation:
         """See `FeedForward`; the gradient is 0 at inputs that are pinned."""
-        found = super().evaluate(x, label, rivals)
+        found = super().evaluate(x, label, rivals, backward)
         if self.pinned is None:
             return found
         gradient = tf.where(self.pinned, tf.zeros_like(found.gradient), found.gradient)

@@ -47,6 +47,20 @@ def last_axis_product(array: tf.Tensor, matrix: tf.Tensor, transposed: bool = Fa
     return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))
 
 
+@functools.cache
+def float32_is_ieee() -> bool:
+    """Whether products of float32 keep the digits of their factors, as what is charged for them
+    takes for granted.
+
+    They do not where an environment variable, or a device, has them round factors to bfloat16 or
+    TF32 first: then a product with the identity is not what went in.
+    """
+    with tf.init_scope():
+        a = tf.random.stateless_uniform((512, 512), (0, 0), 1.0, 2.0, tf.float32)
+        one, product = tf.eye(512), tf.function(tf.matmul, autograph=False)
+        return all(bool(tf.reduce_all(product(*pair) == a)) for pair in ((a, one), (one, a)))
+
+
 def sparse_product(kernel: scipy.sparse.csr_array, dtype: tf.DType) -> Product:
     """Returns the products with a sparse W, `(in, out)`, as constants of a dtype.
 

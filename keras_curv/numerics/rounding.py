@@ -32,6 +32,7 @@ FLOAT32_UNIT = 2.0**-24
 FLOAT32_TINY = 2.0**-126
 # Added to computed slopes and norms, these cover whatever underflow took from their squares.
 SLOPE_FLOOR = 1e-150
+FLOAT32_FLOOR = 1e-15  # of up to 10⁷ squares
 CURVATURE_FLOOR = 1e-200
 ACTIVATION_ULPS = 32.0
 # A charge is itself computed, in some dozen roundings; this covers them many times over.
@@ -129,8 +130,17 @@ class Charge(NamedTuple):
     gradient: tf.Tensor
 
 
+def unit_and_tiny(dtype: tf.DType) -> tuple[float, float]:
+    """u and τ of float64 or float32."""
+    return (UNIT, TINY) if dtype == tf.float64 else (FLOAT32_UNIT, FLOAT32_TINY)
+
+
 def _norm(vector: tf.Tensor) -> tf.Tensor:
-    return tf.sqrt(tf.reduce_sum(vector * vector, axis=-1)) + SLOPE_FLOOR
+    """The norm, in float64; the roundings of float32 squares and their sum are not charged."""
+    computed = tf.sqrt(tf.reduce_sum(vector * vector, axis=-1))
+    if vector.dtype == tf.float64:
+        return computed + SLOPE_FLOOR
+    return tf.cast(computed, tf.float64) + FLOAT32_FLOOR
 
 
 def pre_activation_errors(
@@ -207,22 +217,24 @@ def margin_charge(
         χ_{I−1} = ‖W_I‖ θ_I + γ_N ‖|W_I|‖ ‖t̂_I‖ + folding + underflow.
 
     A margin is the difference of two of the last map's outputs, so that its norms count twice.
+    The way back may be in float32, by kernels and slopes σ′ rounded to it: u, γ and τ are its own.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
         activations: `a_0 = x, a_1, …, a_{L−1}` as computed, `(n, width)`, float64.
-        cotangents: `v_{L−1}, …, v_0` as computed, `(n, rivals, width)`, float64; the last
-            one is the gradient itself.
+        cotangents: `v_{L−1}, …, v_0` as computed, `(n, rivals, width)`, float64 or float32; the
+            last one is the gradient itself.
 
     Returns:
         `Charge(margin, gradient)`, each `(n, rivals)`, float64.
     """
     pre_errors = pre_activation_errors(layers, activations)
+    unit, tiny = unit_and_tiny(cotangents[0].dtype)
     sizes = [
-        _norm(cotangent) * (1.0 + gamma(layer.fan_out + 4))
+        _norm(cotangent) * (1.0 + gamma(layer.fan_out + 4, unit))
         for layer, cotangent in zip(reversed(layers[:-1]), cotangents, strict=False)
-    ] or [_norm(cotangents[0])]
-    gradient = gradient_error(layers, pre_errors[:-1], sizes)
+    ] or [_norm(cotangents[0]) * (1.0 + gamma(layers[0].fan_in + 4, unit))]
+    gradient = gradient_error(layers, pre_errors[:-1], sizes, unit=unit, tiny=tiny)
     margin = tf.broadcast_to(tf.expand_dims(_difference(pre_errors[-1]), 1), tf.shape(gradient))
     return Charge(margin, gradient)
 
@@ -252,8 +264,8 @@ def gradient_error(
         pre_errors: bounds of every entry of ẑ_I − z_I at which σ′ was taken, L − 1 of `(n,)`.
         sizes: bounds of ‖v̂_{L−1}‖, …, ‖v̂_1‖, and of ‖w‖ alone where there is one map,
             `(n, rivals)`, float64.
-        unit, tiny: of the arithmetic that the gradient was computed in; this bound itself is
-            computed in float64.
+        unit, tiny: of the arithmetic that the gradient was computed in, to which w, each σ′ and
+            each kernel may have been rounded; this bound itself is computed in float64.
 
     Returns:
         `(n, rivals)`, float64.
@@ -268,12 +280,13 @@ def gradient_error(
         product_error = layer.slope * error + (
             layer.bend * tf.expand_dims(pre_errors[index], 1)
             + 2.0 * (omega + 2.0) * unit * layer.slope
+            + tiny
         ) * (size + error)
         through = layer.slope * (1.0 + 4.0 * omega * unit) * size
         underflow = 8.0 * tiny * layer.fan_in * layer.fan_out * (1.0 + through + layer.magnitude)
         error = (
             layer.norm * product_error
-            + (gamma(layer.fan_out + 2, unit) * layer.magnitude + layer.kernel_error) * through
+            + (gamma(layer.fan_out + 3, unit) * layer.magnitude + layer.kernel_error) * through
             + underflow
         )
     return error * ROUNDING_SLACK

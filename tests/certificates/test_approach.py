@@ -1,4 +1,4 @@
-"""Float32 on the way of a search finds the way, and proves nothing."""
+"""Float32 is charged for where a search begins; on its way it finds the way, and proves nothing."""
 
 import numpy as np
 import pytest
@@ -63,6 +63,38 @@ def test_any_guess_is_sound(where, rng, network, monkeypatch):
     radius, _, _ = searched(network, x)
     assert np.all(radius <= best * (1.0 + 1e-9))
     assert np.all(radius > 0.0)
+
+
+@pytest.fixture
+def rounded_away(rng):
+    """A network whose gradients are what float32 rounds off its weights."""
+    large = 1e4 * rng.standard_normal((5, 6))
+    kernel = np.concatenate([large, large + 1e-3 * rng.standard_normal((5, 6))], axis=1)
+    last = rng.standard_normal((6, 3))
+    return Network.from_weights(
+        [kernel, np.concatenate([last, -last])], [np.full(12, 1e6), np.zeros(3)], "softplus"
+    )
+
+
+def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
+    """Gradients at x0 in float32 that are wrong by more than their size."""
+    x = rng.standard_normal((30, 5))
+    best, _, _ = searched(rounded_away, x, tolerance=1e-9, max_steps=400)
+    assert np.all(best > 0.0)
+    monkeypatch.setattr(rival_search, "_MOST", -1.0)  # in any case
+    monkeypatch.setattr(rival_search.RivalSearch, "_decided", lambda self, radius, *_: radius >= 0)
+    radius, gradients, _ = searched(rounded_away, x)
+    assert np.all(gradients == 2)
+    assert np.all(radius <= best)
+
+
+def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_away, monkeypatch):
+    x = rng.standard_normal((30, 5))
+    radius, gradients, _ = searched(rounded_away, x)
+    monkeypatch.setattr(rival_search, "float32_is_ieee", lambda: False)
+    double, alone, _ = searched(rounded_away, x)
+    np.testing.assert_array_equal(radius, double)
+    np.testing.assert_array_equal(gradients, alone)
 
 
 def test_what_overflows_in_float32_is_searched_in_float64(rng):

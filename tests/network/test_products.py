@@ -56,3 +56,19 @@ def test_who_goes_by_windows(name, expected, rng):
     """Where columns have rows in common, and only there."""
     product = sparse_product(scipy.sparse.csr_array(MATRICES[name](rng)), tf.float64)
     assert isinstance(product.forward, products._Windows) == expected
+
+
+@pytest.mark.parametrize("rounded", ["neither", "both", "the second"])
+def test_factors_that_lose_digits_are_noticed(rounded, monkeypatch):
+    """As where a setting of oneDNN, or a device, has them rounded to bfloat16 first."""
+    matmul = tf.matmul
+
+    def with_parts(a, b):
+        first = tf.bfloat16 if rounded == "both" else tf.float32
+        second = tf.float32 if rounded == "neither" else tf.bfloat16
+        return matmul(
+            tf.cast(tf.cast(a, first), tf.float32), tf.cast(tf.cast(b, second), tf.float32)
+        )
+
+    monkeypatch.setattr(tf, "matmul", with_parts)
+    assert products.float32_is_ieee.__wrapped__() == (rounded == "neither")
