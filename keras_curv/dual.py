@@ -52,11 +52,11 @@ def minorant(
     Args:
         margin: f(x̂), `(n,)`.
         gradient: ∇f(x̂), `(n, dim)`.
-        displacement: x̂ − x0, `(n, dim)`; None: 0, where the gradient may be in another dtype.
+        displacement: x̂ − x0, `(n, dim)`; None: 0.
         curvature: κ ≥ max(0, −m), `(n,)`.
     """
     if displacement is None:
-        slope = tf.cast(norm(gradient), margin.dtype)
+        slope = norm(gradient)
         known = tf.where(tf.math.is_finite(slope), margin, np.nan)  # as g·0 would be
         return Minorant(known, slope, curvature)
     scale, scaled = _scaled(displacement)

@@ -77,7 +77,7 @@ class ClippedSearch(RivalSearch):
         wide = limits.each(lambda part: part[:, None])
         simple = plain_minorant(
             tf.reshape(bound.intercept, shape),
-            tf.cast(found.gradient, tf.float64),
+            found.gradient,
             batch.curvature,
             wide,
             tf.reshape(slope_error, shape),

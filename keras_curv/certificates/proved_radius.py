@@ -33,8 +33,8 @@ def proved_radius(
 
     Args:
         layers: `network.layer_norms`.
-        evaluation: at `x0 + displacement`, n points against as many rivals; margins in float64,
-            gradients too, or in float32 where there is no displacement.
+        evaluation: at `x0 + displacement`, n points against as many rivals; its way back may be in
+            float32.
         displacement: `(n, dim)`; None: 0, for which nothing is computed.
         curvature: κ, `(n, rivals)`.
         taken_off: E, what serving may take off each margin, `(n, rivals)`.
@@ -58,35 +58,32 @@ def charged_minorant(
 ) -> tuple[dual.Minorant, tf.Tensor]:
     """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`.
 
-    Where margins are in any other dtype than float64, nothing is charged, and what comes out is a
-    guess.
+    In any other dtype than float64 nothing is charged, and what comes out is a guess.
     """
     taken_off = tf.reshape(taken_off, [-1])
     size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
     margin = tf.reshape(evaluation.margin, [-1]) - taken_off
     gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(evaluation.gradient)[2]))
     kappa = tf.reshape(curvature, [-1])
-    steepness, distance = tf.cast(dual.norm(gradient), kappa.dtype), tf.zeros_like(kappa)
+    steepness, distance = dual.norm(gradient), tf.zeros_like(kappa)
     if displacement is not None:
         each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
         displacement = tf.reshape(each, tf.shape(gradient))
         distance = dual.norm(displacement)
     bound = dual.minorant(margin, gradient, displacement, kappa)
-    if margin.dtype != tf.float64:
+    if gradient.dtype != tf.float64:
         return bound, tf.zeros_like(kappa)
     charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
     margin_error = tf.reshape(charge.margin, [-1])
     gradient_error = tf.reshape(charge.gradient, [-1])
-    dim = layers[0].fan_in
-    unit, tiny = rounding.gamma(dim + 10), 8.0 * dim * rounding.TINY
+    tiny = 8.0 * rounding.TINY * layers[0].fan_in
+    unit = rounding.gamma(layers[0].fan_in + 10)
     intercept_error = (
         margin_error
         + gradient_error * distance
         + unit * (size + steepness * distance + kappa * distance * distance)
         + tiny * (1.0 + steepness + distance + kappa * distance)
     ) * rounding.ROUNDING_SLACK
-    unit, tiny = rounding.unit_and_tiny(gradient.dtype)
-    unit, tiny = rounding.gamma(dim + 10, unit), 8.0 * dim * tiny
     slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * (1.0 + kappa)
     slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
     return bound._replace(intercept=bound.intercept - intercept_error), slope_error

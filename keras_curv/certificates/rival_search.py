@@ -166,8 +166,7 @@ class RivalSearch:
         found = self._network.evaluate(batch.x0, batch.label, batch.rivals, dtype)
         charged = charged_minorant(self._layers, found, None, batch.curvature, batch.taken_off)
         radius, upper = self._first_radii(batch, found, *charged)
-        gradient = tf.cast(found.gradient, tf.float64)
-        return Start(found.margin, gradient, radius, upper), charged[0].slope, charged[1]
+        return Start(found.margin, found.gradient, radius, upper), charged[0].slope, charged[1]
 
     def _first_radii(
         self, batch: Batch, found: Evaluation, bound: dual.Minorant, slope_error: tf.Tensor

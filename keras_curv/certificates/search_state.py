@@ -16,7 +16,7 @@ class Start(NamedTuple):
 
     Attributes:
         margin: `(n, rivals)`.
-        gradient: `(n, rivals, dim)`, float64, of numbers that may have been computed in float32.
+        gradient: `(n, rivals, dim)`.
         radius: proved, `(n, rivals)`.
         upper: bracket from above, `(n, rivals)`.
     """

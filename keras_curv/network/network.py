@@ -32,7 +32,8 @@ class Evaluation(NamedTuple):
         margin: `(n, rivals)`.
         gradient: of the margin with respect to the input, `(n, rivals, dim)`.
         activations: `a_0 = x, …, a_{L−1}`, each `(n, width)`.
-        cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`.
+        cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`, in the dtype of the
+            way back.
         pre: `z_1, …, z_{L−1}`, each `(n, width)`.
     """
 
@@ -153,8 +154,8 @@ class FeedForward(abc.ABC):
             x: `(n, dim)`, float32 or float64.
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
-            backward: dtype of cotangents and gradients, which are most of the work of many rivals;
-                None: that of x.
+            backward: dtype of the way back, which is most of the work of many rivals; None: that
+                of x.
         """
         backward = x.dtype if backward is None else backward
         pre, post = self.forward(x)
@@ -165,7 +166,7 @@ class FeedForward(abc.ABC):
         ):
             slope = tf.expand_dims(tf.cast(activation.first(z), backward), 1)
             cotangents.append(product.backward(slope * cotangents[-1]))
-        return Evaluation(margin, cotangents[-1], post, cotangents, pre)
+        return Evaluation(margin, tf.cast(cotangents[-1], x.dtype), post, cotangents, pre)
 
     def margins(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor

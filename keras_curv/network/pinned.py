@@ -59,8 +59,11 @@ class Pinned(FeedForward):
         found = super().evaluate(x, label, rivals, backward)
         if self.pinned is None:
             return found
-        gradient = tf.where(self.pinned, tf.zeros_like(found.gradient), found.gradient)
-        return found._replace(gradient=gradient, cotangents=[*found.cotangents[:-1], gradient])
+        gradient, last = (
+            tf.where(self.pinned, tf.zeros_like(part), part)
+            for part in (found.gradient, found.cotangents[-1])
+        )
+        return found._replace(gradient=gradient, cotangents=[*found.cotangents[:-1], last])
 
     def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """See `FeedForward`; 0 in rows and columns of inputs that are pinned."""
