@@ -65,12 +65,13 @@ def charged_minorant(
     margin = tf.reshape(evaluation.margin, [-1]) - taken_off
     gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(evaluation.gradient)[2]))
     kappa = tf.reshape(curvature, [-1])
-    steepness, distance = dual.norm(gradient), tf.zeros_like(kappa)
+    distance = tf.zeros_like(kappa)
     if displacement is not None:
         each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
         displacement = tf.reshape(each, tf.shape(gradient))
         distance = dual.norm(displacement)
     bound = dual.minorant(margin, gradient, displacement, kappa)
+    steepness = bound.slope if displacement is None else dual.norm(gradient)
     if gradient.dtype != tf.float64:
         return bound, tf.zeros_like(kappa)
     charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)

@@ -123,9 +123,12 @@ class FeedForward(abc.ABC):
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """`(n, dim)` → `(n, classes)`, in the dtype of `x` (float32 or float64)."""
-        x = tf.convert_to_tensor(x)
-        kernels, biases = self.weights(x.dtype)
-        return tf.matmul(self.forward(x)[1][-1], kernels[-1]) + biases[-1]
+        return self._outputs(self.forward(tf.convert_to_tensor(x))[1])
+
+    def _outputs(self, post: list[tf.Tensor]) -> tf.Tensor:
+        """Returns the logits of `a_0, …, a_{L−1}`."""
+        kernels, biases = self.weights(post[0].dtype)
+        return tf.matmul(post[-1], kernels[-1]) + biases[-1]
 
     def margin_map(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
@@ -171,9 +174,11 @@ class FeedForward(abc.ABC):
     def margins(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns the margins of `evaluate` and its activations, without the backward pass."""
+        """Returns the margins of `evaluate`, as differences of logits, and its activations."""
         post = self.forward(x)[1]
-        return self._last_margins(post, label, rivals)[0], post
+        logits = self._outputs(post)
+        own = tf.gather(logits, label[:, None], axis=1, batch_dims=1)
+        return own - tf.gather(logits, rivals, axis=1, batch_dims=1), post
 
     def _last_margins(
         self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor

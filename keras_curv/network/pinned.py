@@ -42,11 +42,9 @@ class Pinned(FeedForward):
         own = tf.gather(added, tf.cast(label, tf.int32)[:, None], axis=1, batch_dims=1)
         return w, c + (own - tf.gather(added, rivals, axis=1, batch_dims=1))
 
-    def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """See `FeedForward`."""
-        x = tf.convert_to_tensor(x)
-        logits = super().logits(x)
-        return logits if self.direct is None else logits + self._added(x)
+    def _outputs(self, post: list[tf.Tensor]) -> tf.Tensor:
+        logits = super()._outputs(post)
+        return logits if self.direct is None else logits + self._added(post[0])
 
     def evaluate(
         self,
