@@ -16,7 +16,14 @@ import contextlib
 import pathlib
 import sys
 
-from keras_curv.cli.command import DATA_DIR, Command, at_terminal, fail, loading
+from keras_curv.cli.command import (
+    DATA_DIR,
+    Command,
+    at_terminal,
+    fail,
+    load_tensorflow,
+    loading,
+)
 from keras_curv.errors import InputError, UnwrittenError, require_fraction
 
 DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
@@ -255,6 +262,7 @@ def main() -> int:
         if FLAGS[name].value is not None and not FLAGS.radius:
             raise InputError(f"--{name} needs a --radius")
     with loading():
+        load_tensorflow()
         from keras_curv.reports.console import print_summary
         from keras_curv.reports.wording import describe
 

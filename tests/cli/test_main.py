@@ -79,6 +79,22 @@ def test_a_class_is_known_to_keras_once_both_are_imported():
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
 
 
+def test_keras_is_not_loaded_before_it_is_asked_for():
+    code = (
+        "import sys\n"
+        "from keras_curv.cli.command import load_tensorflow\n"
+        "load_tensorflow()\n"
+        "import keras_curv.runs.certify_examples, keras_curv.serving.certify_requests\n"
+        "assert 'tensorflow' in sys.modules and 'keras' not in sys.modules\n"
+        "import tensorflow as tf, keras\n"
+        "assert tf.keras.layers.Dense is keras.layers.Dense and keras.optimizers.Adam()\n"
+        "load_tensorflow()\n"
+        "assert keras.src.optimizers is sys.modules['keras.src.optimizers']\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_garbage_is_left_alone_while_libraries_load_and_no_longer(collects):
     before = gc.isenabled()

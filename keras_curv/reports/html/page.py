@@ -12,11 +12,10 @@ import pathlib
 import platform
 import shlex
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_curv.certificates.certificate import Status
 from keras_curv.reports.html import charts
@@ -150,9 +149,7 @@ def _settings(summary: dict, settings: dict) -> list[tuple[str, Any]]:
     versions = {
         "keras_curv": settings["version"],
         "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
+        **{name: metadata.version(name) for name in ("tensorflow", "keras", "numpy")},
     }
     others = {name: value for name, value in settings.items() if name != "version"}
     radii = {"radii": ", ".join(summary["certified_accuracy"])}
