@@ -265,7 +265,7 @@ def choose_method(
     methods: list[Method] = []
     reasons = []
     # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
-    order = _SEARCH_FIRST if tolerance else _FROM_CHEAP_TO_DEAR
+    order = _SEARCH_FIRST if tolerance and not decide else _FROM_CHEAP_TO_DEAR
     for kind in order:
         if _in_vain(kind, methods, tolerance):
             continue
