@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 
 def visible(text: object) -> str:
@@ -88,3 +89,23 @@ def require_one_of(value: str, known: Collection[str], name: str) -> str:
     if value not in known:
         raise InputError(f"{name} must be one of {', '.join(known)}. Received: {value!r}")
     return value
+
+
+def wrong_labels(y: Any, count: int, name: str = "") -> InputError:
+    """Returns what to raise where an array is no labels of so many examples, with advice.
+
+    Args:
+        y: has a shape and a dtype.
+        count: of examples.
+        name: of what y belongs to, before the message.
+    """
+    advice = ""
+    if y.shape[:1] == (count,) and len(y.shape) == 2:
+        one_hot = "of one-hot labels pass numpy.argmax(y, axis=1)"
+        advice = f"; {'pass y[:, 0]' if y.shape[1] == 1 else one_hot}"
+    elif y.dtype.kind == "f":
+        advice = "; numbers that are to be predicted are no labels: leave y out"
+    whole = f"{name}: " if name else ""
+    return InputError(
+        f"{whole}y must be integers of shape ({count},){advice}. Received: {y.dtype} {y.shape}"
+    )

@@ -192,8 +192,8 @@ class Certifier:
         """
         x = self.served.inputs.joined(x)
         if x.ndim == 0:
-            raise InputError("x must be an array of examples. Received: one number")
-        if y is not None and np.shape(y) != x.shape[:1]:
+            raise InputError(f"x must be an array of examples. Received: {type(x[()]).__name__}")
+        if y is not None and np.shape(y)[:1] != x.shape[:1]:
             raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
         optional_at_least(batch_size, 1, "batch_size")
         size = batch_size or self.batch_size(rivals)

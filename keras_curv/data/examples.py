@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from keras_curv.data.joined import Shaped, joined
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, wrong_labels
 
 _READ_AT_ONCE = 256  # examples, to find a few again
 
@@ -145,9 +145,7 @@ def require_fitting(name: str, x: Shaped, y: Shaped | None) -> None:
     if x.dtype.kind not in "fiu":
         raise InputError(f"{name}: x must hold numbers. Received: {x.dtype}")
     if y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "iu"):
-        raise InputError(
-            f"{name}: y must be integers of shape ({x.shape[0]},). Received: {y.dtype} {y.shape}"
-        )
+        raise wrong_labels(y, x.shape[0], name)
 
 
 def as_labels(y: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
+from keras_curv.reading.advice import advice
 from keras_curv.reading.nodes import attribute, data_inputs
 
 CALLS = ("StatefulPartitionedCall", "PartitionedCall")
@@ -340,7 +341,7 @@ def _require_noted(node: node_def_pb2.NodeDef) -> None:
         if name not in known:
             raise InputError(
                 f"op {node.op} (node {node.name!r}) has the attribute {name!r}, which may change "
-                "what it computes"
+                f"what it computes{advice(node.op)}"
             )
 
 

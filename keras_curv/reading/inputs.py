@@ -120,6 +120,11 @@ class Inputs:
         Raises:
             InputError: see `require`; or arrays by name differ in dtype or number of examples.
         """
+        if isinstance(x, (list, tuple)) and len(self.specs) > 1 and np.ndim(x[0]) > 1:
+            raise InputError(
+                "x must be arrays by name, or one array of all inputs, joined in the order of "
+                f"their names. Received: {len(x)} arrays; the names are {', '.join(self.specs)}"
+            )
         if not isinstance(x, Mapping):
             return np.asarray(x)
         arrays = {name: np.asarray(array) for name, array in x.items()}

@@ -29,6 +29,7 @@ from keras_curv.reading import (
     resizing,
     shape_rules,
 )
+from keras_curv.reading.advice import advice
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow, Value
 from keras_curv.reading.limits import EXAMPLE_ENTRIES, NODES, TENSOR_ENTRIES, require_shape
@@ -76,7 +77,8 @@ def apply(node: node_def_pb2.NodeDef, arguments: list) -> Value | tuple[Flow, ..
 def require_rule(node: node_def_pb2.NodeDef) -> None:
     """Refuses an op that no rule reads."""
     if node.op != "Const" and node.op not in _RULES:
-        raise InputError(_WHY_NOT.get(node.op, "there is no rule that reads this op"))
+        why = _WHY_NOT.get(node.op, "there is no rule that reads this op")
+        raise InputError(why + advice(node.op))
 
 
 def _integers(array: np.ndarray) -> np.ndarray:
@@ -142,7 +144,10 @@ def _per_example(array: Ball, shape: tuple[int, ...]) -> Ball:
 
 def _need_constant(value: Value) -> Ball:
     if not isinstance(value, Ball):
-        raise InputError("both operands depend on the input, or one is not a float")
+        raise InputError(
+            "both operands depend on the input, or one is not a float; products of two layers, as "
+            "in attention and gates, cannot be certified"
+        )
     return value
 
 

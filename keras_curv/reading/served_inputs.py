@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, wrong_labels
 from keras_curv.numerics.rounding import norm_bound
 from keras_curv.reading.saved_model import ServedModel
 
@@ -88,7 +89,7 @@ class ServedInputs:
         if x.ndim == 0 or x.shape[1:] != served.input_shape:
             raise InputError(
                 f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
-                f"{served.inputs}; reshape x to (n, {plain_shape(served.input_shape)})"
+                f"{served.inputs}{reshaping(x.shape[1:], served.input_shape)}"
             )
         if x.dtype.kind not in "fiu":
             raise InputError(f"x must hold numbers. Received: {x.dtype}")
@@ -124,10 +125,10 @@ class ServedInputs:
         classes = self._label_count
         if not classes:
             raise InputError("y means nothing here: there are no labels; leave it out")
+        if y.shape == (count, 1):
+            y = y[:, 0]
         if y.shape != (count,) or y.dtype.kind not in "iu":
-            raise InputError(
-                f"y must be integers of shape ({count},). Received: {y.dtype} {y.shape}"
-            )
+            raise wrong_labels(y, count)
         bad = (y < 0) | (y >= classes)
         if bad.any():
             where = int(bad.argmax())
@@ -138,6 +139,8 @@ class ServedInputs:
         return y.astype(np.int64)
 
 
-def plain_shape(shape: tuple[int, ...]) -> str:
-    """A shape without its brackets."""
-    return ", ".join(map(str, shape))
+def reshaping(have: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Returns advice to reshape examples, to end a message with, where that would help."""
+    if math.prod(have) != math.prod(wanted):
+        return f"; it needs {math.prod(wanted)} entries an example, not {math.prod(have)}"
+    return f"; reshape x to (n, {', '.join(map(str, wanted))})"

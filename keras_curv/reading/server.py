@@ -23,6 +23,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
+from keras_curv.reading.advice import advice
 from keras_curv.reading.inlining import CALLS, Body, Inliner, require_plain_call
 from keras_curv.reading.nodes import attribute, data_inputs, node_name
 from keras_curv.reading.outputs import Output, logits_of
@@ -35,9 +36,9 @@ _RESTORING = ("Const", "Identity", "RestoreV2", "AssignVariableOp", "NoOp")
 _CHANGING = ("Assign", "Save", "Restore", "MergeV2Checkpoints")  # how names of ops begin
 # What is probably the matter with an exported model that assigns.
 _TRAINS = (
-    "; a batch normalization in training mode does, and a Resizing layer of Keras puts those after "
-    "it into that mode (keras-team/keras, pull request 23166): export a function that calls the "
-    "model with training=False"
+    "; random layers do, as for augmentation, and batch normalizations in training mode, into "
+    "which a Resizing layer of Keras puts those behind it (keras-team/keras, pull request 23166): "
+    "export a function that calls the model with training=False, as docs/methods.md shows"
 )
 # What is raised where a graph is not one that TensorFlow takes.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -170,7 +171,7 @@ class _Server:
                 if node.op not in PURE_OPS:
                     raise InputError(
                         f"op {node.op} (node {node.name!r} in {where}) is not on the list of ops "
-                        "that are safe to serve"
+                        f"that are safe to serve{advice(node.op)}"
                     )
 
     def _behind(

@@ -32,9 +32,10 @@ _GUARANTEE_TEXT = {
 def facts(summary: dict) -> list[tuple[str, str]]:
     """Returns on what terms the radii hold and what proved them, as names and texts."""
     mean, median = summary["mean_radius"], summary["median_radius"]
+    which = "all" if summary["clean_accuracy"] is None else "the correct ones"
     return [
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
-        ("radius", f"mean {number(mean)}, median {number(median)} over the correct ones"),
+        ("radius", f"mean {number(mean)}, median {number(median)} over {which}"),
         ("units", radius_units(summary)),
         *_clipping(summary),
         *_claim(summary),
@@ -44,7 +45,8 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         *_search(summary),
         (
             "exact",
-            f"{percent(summary['primal_equals_dual'])} of radii are known to be the true distance",
+            f"{percent(summary['primal_equals_dual'])} of all examples: the radius is known to be "
+            "the true distance",
         ),
     ]
 
@@ -168,5 +170,6 @@ def describe(check: dict) -> str:
     word = "passed" if check["passed"] else "FAILED"
     required = f"{100 * check['required']:g} %"
     if check["name"] == "certified_accuracy":
-        return f"{word}: certified {percent(check['found'])}, required {required}"
+        whose = "" if check["labelled"] else " (without labels, each prediction counts as correct)"
+        return f"{word}: certified {percent(check['found'])}, required {required}{whose}"
     return f"{word}: lost {percent_up(check['found'])} of the certificates, allowed {required}"

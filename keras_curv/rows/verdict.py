@@ -17,8 +17,9 @@ def verdict(
 
     Returns:
         `passed`, and `checks`, each with `name` ("certified_accuracy", to be at least, or
-        "lost_certificates", to be at most), `required`, `found` and `passed`; None where nothing
-        was required.
+        "lost_certificates", to be at most), `required`, `found` and `passed`, the former with
+        `labelled` too: without labels, each prediction counts as correct. None where nothing was
+        required.
 
     Example:
         >>> verdict({"certified_accuracy": {"0.5": 0.8, "1.0": 0.7}}, required=0.75)["passed"]
@@ -33,6 +34,7 @@ def verdict(
                 "required": required,
                 "found": lowest,
                 "passed": lowest >= required,
+                "labelled": summary.get("clean_accuracy") is not None,
             }
         )
     if max_lost is not None:

@@ -16,7 +16,7 @@ from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.reading.saved_model import ServedModel
-from keras_curv.reading.served_inputs import plain_shape
+from keras_curv.reading.served_inputs import reshaping
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
@@ -216,5 +216,5 @@ def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndar
         return lambda x: x.reshape((len(x), *wanted))
     raise InputError(
         f"examples of {examples.name} have shape {have}, but {served.source} takes "
-        f"{served.inputs}; reshape x to (n, {plain_shape(wanted)})"
+        f"{served.inputs}{reshaping(have, wanted)}"
     )

@@ -60,6 +60,10 @@ class LogitsModel(keras.Model):
         """What the base returns, `(n, classes)`."""
         return self.base(x, training=training)
 
+    def export(self, *args: Any, **kwargs: Any) -> None:
+        """Exports the base, which is what is to be served."""
+        self.base.export(*args, **kwargs)
+
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """Compiles as any Keras model does.
 
@@ -112,8 +116,13 @@ class LogitsModel(keras.Model):
         return super().test_step(self.prepared(data, training=False))
 
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
-        """Returns a step's `(x, y, sample_weight)`; InputError for other targets."""
+        """Returns a step's `(x, y, sample_weight)`; InputError for other examples or targets."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        wanted = self.live.input_shape
+        if x.shape.rank == len(wanted) + 1 and not x.shape[1:].is_compatible_with(wanted):
+            raise InputError(
+                f"examples of shape {tuple(x.shape[1:])} do not fit the model, which takes {wanted}"
+            )
         return x, self.targets.checked(y), sample_weight
 
     def compute_loss(

@@ -282,6 +282,27 @@ def test_a_requirement_is_of_all_rivals(digits):
         keras_curv.certify_examples(path, (x, y), rivals="runner_up", radii=[0.1], required=0.1)
 
 
+LABELS = {
+    "one-hot": (np.eye(10, dtype=int)[:2], r"of one-hot labels pass numpy.argmax"),
+    "numbers": (np.zeros(2), "no labels: leave y out"),
+    "too few": (np.zeros(1, int), r"y must be of shape \(2,\)"),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_labels_of_another_kind_are_refused(digits, case):
+    labels, message = LABELS[case]
+    with pytest.raises(InputError, match=message):
+        keras_curv.certify(digits[0], digits[1][:2], labels)
+
+
+def test_a_column_of_labels_is_taken(digits):
+    """As Keras' own CIFAR-10 comes."""
+    path, x, y = digits
+    column, row = (keras_curv.certify(path, x[:20], labels[:20]) for labels in (y[:, None], y))
+    np.testing.assert_array_equal(column.status, row.status)
+
+
 @pytest.mark.parametrize("examples", [np.zeros((2, 8, 8, 1)), [1], (np.zeros((2, 64)),)])
 def test_examples_of_another_kind_are_refused(digits, examples):
     with pytest.raises(InputError, match=r"examples must be arrays \(x, y\)"):

@@ -49,18 +49,18 @@ def _step(i, z):
 
 
 KERAS = {
-    "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "op Greater"),
+    "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "ReLU(threshold)"),
     "hard shrink": (_stack(lambda: L.Dense(5, "hard_shrink")), "op "),
     "slice of examples": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
     "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
     "mixed bfloat16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_bfloat16")), "bfloat16"),
-    "lstm": (_stack(lambda: L.LSTM(5), shape=(3, 4)), ""),
-    "layer norm": (_stack(L.LayerNormalization), ""),
+    "lstm": (_stack(lambda: L.LSTM(5), shape=(3, 4)), "recurrent layers"),
+    "layer norm": (_stack(L.LayerNormalization), "BatchNormalization can"),
     "unknown size": (_stack(L.GlobalAveragePooling1D, shape=(None, 4)), ""),
-    "product of branches": (_of(_gated), "op Mul"),
-    "attention": (_of(_attending, (3, 4)), "op "),
-    "recurrence": (_stack(lambda: L.SimpleRNN(5), shape=(3, 4)), ""),
+    "product of branches": (_of(_gated), "products of two layers"),
+    "attention": (_of(_attending, (3, 4)), "attention multiplies"),
+    "recurrence": (_stack(lambda: L.SimpleRNN(5), shape=(3, 4)), "recurrent layers"),
     "examples in a row": (
         _of(lambda x: FunctionLayer(lambda z: tf.concat([z, z], axis=0))(x)),
         "op ConcatV2",

@@ -55,6 +55,12 @@ def test_labels_that_are_no_class_numbers(kind):
             np.testing.assert_array_equal(now, then, err_msg=name)
 
 
+@every_kind
+def test_examples_of_another_shape(kind):
+    with pytest.raises(InputError, match=r"examples of shape \(3,\) do not fit the model"):
+        _compiled(kind).fit(X[:, :3], Y, verbose=0)
+
+
 def _outside(value):
     labels = Y.astype(np.int64)
     labels[3] = value

@@ -1,0 +1,30 @@
+"""What Keras layers ops stand for that are refused, and what would be read instead."""
+
+from __future__ import annotations
+
+_RECURRENT = "recurrent layers and TimeDistributed cannot be certified; flatten the steps instead"
+_ATTENTION = "attention multiplies what depends on the input with itself, which cannot be certified"
+_NORMALIZED = (
+    "LayerNormalization, GroupNormalization and UnitNormalization divide by what depends on the "
+    "input, which cannot be certified; BatchNormalization can"
+)
+_COMPARED = "comparisons, as of Embedding, Masking or ReLU(threshold), cannot be certified"
+_ADVICE = {
+    **dict.fromkeys(("SquaredDifference", "Rsqrt", "Sum", "Square"), _NORMALIZED),
+    **dict.fromkeys(("While", "StatelessWhile", "Unpack"), _RECURRENT),
+    **dict.fromkeys(("TensorListReserve", "TensorListFromTensor"), _RECURRENT),
+    **dict.fromkeys(("Einsum", "BatchMatMulV2", "BatchMatMulV3"), _ATTENTION),
+    **dict.fromkeys(("Less", "Greater", "GreaterEqual", "NotEqual", "Equal"), _COMPARED),
+    "Conv3D": "convolutions are read in 1D and 2D",
+    "Range": "adaptive pooling is not read; use pooling of a fixed size",
+}
+
+
+def advice(op: str) -> str:
+    """Returns a clause about an op that is refused, to end a message with; or nothing.
+
+    Example:
+        >>> advice("Conv3D")
+        '; convolutions are read in 1D and 2D'
+    """
+    return f"; {_ADVICE[op]}" if op in _ADVICE else ""
