@@ -1,6 +1,16 @@
 """Keras classifiers whose l2 robustness can be proved: training, attacks and certificates.
 
-What there is stands in `__init__.pyi`; it is imported when it is first used, so that the command
+    model = keras_curv.CRTModel(base, radius=0.5)    trains a Keras model, `base`, as any model
+    model.compile("adam", metrics=["accuracy"])      is: `fit`, `evaluate`, callbacks
+    model.fit(x, y, epochs=40)
+    base.export("saved_models/mine")
+    result = keras_curv.certify("saved_models/mine", x_test, y_test)
+    result.radius                                    within which no prediction can change
+
+`Certifier` does so batch by batch, `certify_examples` as a run with rows, summary and report;
+`CurvatureRegularizer` trains with a penalty, `CertifiedAccuracy` watches a training,
+`certified_serving` puts radii into the model that is served, and `Threat` says what an attacker may
+change. `dir(keras_curv)` has all names; each is imported when it is first used, so that the command
 line need not wait for TensorFlow to refuse a flag.
 """
 

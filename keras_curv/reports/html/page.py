@@ -119,7 +119,8 @@ def _meaning(summary: dict, status: Status) -> str:
 
 
 def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
-    """Returns the histograms of the classes, all on the same axes, and the table of the same."""
+    """Returns the histograms of the classes, all on the same axes, and the table of the same; and
+    whether any class is known, as of numbers that are predicted none is."""
     radii, classes, correct = report_data.radii, report_data.classes, report_data.correct
     labelled, certified = summary["clean_accuracy"] is not None, summary["certified_accuracy"]
     of_class = {int(k): classes == k for k in np.unique(classes)}
@@ -141,7 +142,8 @@ def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
         rows.append((name, f"{total:,}", *map(percent, shares), median))
     heads = ["class", "examples", *(["clean"] if labelled else [])]
     heads += [*(f"at {radius}" for radius in certified), "median radius"]
-    return dict(shown=shown, count=len(of_class), end=end, highest=highest, heads=heads, rows=rows)
+    table = dict(heads=heads, rows=rows, known=bool(np.any(classes >= 0)))
+    return dict(shown=shown, count=len(of_class), end=end, highest=highest, **table)
 
 
 def _settings(summary: dict, settings: dict) -> list[tuple[str, Any]]:
