@@ -11,6 +11,7 @@ and never wrong.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,13 +34,14 @@ from keras_curv.certificates.search_state import (
     finite,
 )
 from keras_curv.network.network import Evaluation, Network
-from keras_curv.network.products import float32_is_ieee
+from keras_curv.network.products import float32_keeps_digits
 from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
 _DECIDED_GAP = 1e-5
-# Gradients at x0 are in float32 where its rounding costs at most so much of most of their norms.
-_COST, _MOST = 1 / 32, 0.75
+# Gradients at x0 are in float32 where its rounding costs at most so much of most of their norms, as
+# a few examples of the batch tell, and no map is wider than that.
+_COST, _MOST, _FEW, _WIDEST = 1 / 32, 0.75, 4, 2.0**20
 
 
 class RivalSearch:
@@ -66,7 +68,6 @@ class RivalSearch:
         self._decide = tuple(sorted(decide))
         self._tolerance = tolerance
         self._max_steps = max_steps
-        self._quick = tf.float32 if max_steps and float32_is_ieee() else tf.float64
 
     def __call__(
         self,
@@ -155,18 +156,25 @@ class RivalSearch:
 
     def _at_start(self, batch: Batch) -> Start:
         """One gradient for each rival at x0."""
-        start, slope, error = self._gradients(batch, self._quick)
-        if self._quick == tf.float64:
-            return start
-        good = tf.reduce_mean(tf.cast(error <= _COST * slope, tf.float64)) >= _MOST
-        return tf.cond(good, lambda: start, lambda: self._gradients(batch, tf.float64)[0])
+        if not self._max_steps or len(self._layers) == 1:  # all there is, or no product on the way
+            return self._gradients(batch, tf.float64)
+        x0, label, rivals, *terms = (part[:_FEW] for part in batch[:5])
+        found = self._network.evaluate(x0, label, rivals, tf.float32)
+        bound, error = charged_minorant(self._layers, found, None, *terms)
+        good = tf.reduce_mean(tf.cast(error <= _COST * bound.slope, tf.float64)) >= _MOST
+        sizes = [size for layer in self._layers for size in (layer.fan_in, layer.fan_out)]
+        good &= tf.reduce_max([tf.cast(size, tf.float64) for size in sizes]) <= _WIDEST
+        good &= float32_keeps_digits(tf.shape(batch.x0))
+        dtypes = tf.float32, tf.float64
+        quick, whole = (functools.partial(self._gradients, batch, dtype) for dtype in dtypes)
+        return tf.cond(good, quick, whole)
 
-    def _gradients(self, batch: Batch, dtype: tf.DType) -> tuple[Start, tf.Tensor, tf.Tensor]:
-        """Returns what gradients in a dtype say, their norms and what their errors add to these."""
+    def _gradients(self, batch: Batch, dtype: tf.DType) -> Start:
+        """Returns what gradients at x0 in a dtype say."""
         found = self._network.evaluate(batch.x0, batch.label, batch.rivals, dtype)
         charged = charged_minorant(self._layers, found, None, batch.curvature, batch.taken_off)
         radius, upper = self._first_radii(batch, found, *charged)
-        return Start(found.margin, found.gradient, radius, upper), charged[0].slope, charged[1]
+        return Start(found.margin, found.gradient, radius, upper)
 
     def _first_radii(
         self, batch: Batch, found: Evaluation, bound: dual.Minorant, slope_error: tf.Tensor

@@ -47,18 +47,23 @@ def last_axis_product(array: tf.Tensor, matrix: tf.Tensor, transposed: bool = Fa
     return tf.reshape(product, tf.concat([shape[:-1], [columns]], axis=0))
 
 
-@functools.cache
-def float32_is_ieee() -> bool:
+def float32_keeps_digits(seed: tf.Tensor) -> tf.Tensor:
     """Whether products of float32 keep the digits of their factors, as what is charged for them
-    takes for granted.
+    takes for granted; in graph, for the graph that it is part of.
 
-    They do not where an environment variable, or a device, has them round factors to bfloat16 or
-    TF32 first: then a product with the identity is not what went in.
+    They do not where a setting of TensorFlow, an environment variable or a device has them round
+    factors to bfloat16 or TF32 first: then a product with the identity is not what went in. Such a
+    setting may change while a graph stays, so it is asked at each call; and in float64, as a
+    comparison in float32 is rounded too.
+
+    Args:
+        seed: `(2,)`, int32, of the numbers that are tried; not known before the graph runs, or all
+            of this would be found out when the graph is made.
     """
-    with tf.init_scope():
-        a = tf.random.stateless_uniform((512, 512), (0, 0), 1.0, 2.0, tf.float32)
-        one, product = tf.eye(512), tf.function(tf.matmul, autograph=False)
-        return all(bool(tf.reduce_all(product(*pair) == a)) for pair in ((a, one), (one, a)))
+    tried, one = tf.random.stateless_uniform((64, 64), seed, 1.0, 2.0, tf.float32), tf.eye(64)
+    before = tf.cast(tried, tf.float64)
+    products = tf.matmul(one, tried), tf.matmul(tried, one, transpose_b=True)
+    return tf.reduce_all([tf.reduce_all(tf.cast(p, tf.float64) == before) for p in products])
 
 
 def sparse_product(kernel: scipy.sparse.csr_array, dtype: tf.DType) -> Product:

@@ -40,9 +40,12 @@ ROUNDING_SLACK = 1.0 + 1e-6
 
 
 def gamma(operations: Any, unit: float = UNIT) -> Any:
-    """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row; a number or a tensor."""
+    """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row; a number or a tensor.
+
+    There is none where `n u ≥ 1`: infinite, of a number; a tensor must be less.
+    """
     error = operations * unit
-    return error / (1.0 - error)
+    return math.inf if isinstance(error, float) and error >= 1.0 else error / (1.0 - error)
 
 
 def up(value: Any, operations: float = 4.0) -> Any:

@@ -91,10 +91,32 @@ def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
 def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_away, monkeypatch):
     x = rng.standard_normal((30, 5))
     radius, gradients, _ = searched(rounded_away, x)
-    monkeypatch.setattr(rival_search, "float32_is_ieee", lambda: False)
+    monkeypatch.setattr(rival_search, "float32_keeps_digits", lambda seed: tf.constant(False))
     double, alone, _ = searched(rounded_away, x)
     np.testing.assert_array_equal(radius, double)
     np.testing.assert_array_equal(gradients, alone)
+
+
+@pytest.fixture
+def in_bfloat16():
+    """Sets what TensorFlow makes of float32 products, of graphs that are there already too."""
+    option, options = "auto_mixed_precision_onednn_bfloat16", tf.config.optimizer
+    yield lambda: options.set_experimental_options({option: True})
+    options.set_experimental_options({option: False})
+
+
+def test_a_setting_that_rounds_factors_is_noticed_whenever_it_comes(rng, in_bfloat16):
+    kernels = [rng.standard_normal(shape) / 8.0 for shape in ((64, 64), (64, 3))]
+    network = Network.from_weights(kernels, [np.zeros(64), np.zeros(3)], "softplus")
+    certificate, x = CurvatureCertificate(network, decide=[1e-3]), rng.standard_normal((40, 64))
+    label = certificate.logits(x).argmax(axis=1)
+    rivals = np.stack([np.delete(np.arange(3), one) for one in label])
+    before = certificate.certify_pairs(x, label, rivals).radius
+    in_bfloat16()
+    after = certificate.certify_pairs(x, label, rivals).radius
+    exact = CurvatureCertificate(network, max_steps=0).certify_pairs(x, label, rivals).radius
+    assert np.all(before <= exact) and np.any(before < exact * (1.0 - 1e-6))  # by float32
+    np.testing.assert_allclose(after, exact, rtol=1e-9)
 
 
 def test_what_overflows_in_float32_is_searched_in_float64(rng):

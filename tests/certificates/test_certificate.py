@@ -165,7 +165,7 @@ def test_ties_are_not_certified():
     )
     assert result.status.tolist() == [Status.TIED, Status.CERTIFIED]
     assert result.radius[0] == 0.0 and result.nearest_rival[0] == -1
-    assert result.radius[1] == pytest.approx(np.sqrt(0.5), rel=1e-4)  # a search's tolerance
+    assert result.radius[1] == pytest.approx(np.sqrt(0.5), rel=1e-9)
 
 
 def test_a_tie_that_only_rounding_breaks_is_not_certified():

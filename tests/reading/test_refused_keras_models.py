@@ -49,7 +49,10 @@ def _step(i, z):
 
 
 KERAS = {
-    "relu with a jump": (_stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)), "ReLU(threshold)"),
+    "relu with a jump": (
+        _stack(lambda: L.Dense(5), lambda: L.ReLU(threshold=0.5)),
+        "ReLU(threshold)",
+    ),
     "hard shrink": (_stack(lambda: L.Dense(5, "hard_shrink")), "op "),
     "slice of examples": (_stack(lambda: L.Lambda(lambda x: x[1:])), "op StridedSlice"),
     "elu with alpha": (_stack(lambda: L.Dense(5), lambda: L.ELU(alpha=0.5)), "op "),
