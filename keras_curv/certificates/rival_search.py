@@ -35,6 +35,7 @@ from keras_curv.certificates.search_state import (
 )
 from keras_curv.network.network import Evaluation, Network
 from keras_curv.network.products import float32_keeps_digits
+from keras_curv.network.shared_graph import as_graph
 from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
@@ -157,24 +158,23 @@ class RivalSearch:
     def _at_start(self, batch: Batch) -> Start:
         """One gradient for each rival at x0."""
         if not self._max_steps or len(self._layers) == 1:  # all there is, or no product on the way
-            return self._gradients(batch, tf.float64)
-        x0, label, rivals, *terms = (part[:_FEW] for part in batch[:5])
-        found = self._network.evaluate(x0, label, rivals, tf.float32)
-        bound, error = charged_minorant(self._layers, found, None, *terms)
-        good = tf.reduce_mean(tf.cast(error <= _COST * bound.slope, tf.float64)) >= _MOST
+            return self._gradients(batch, tf.float64)[0]
+        quick = as_graph(functools.partial(self._gradients, dtype=tf.float32))  # traced once
+        _, told = quick(batch.first(_FEW))
+        good = tf.reduce_mean(tf.cast(told, tf.float64)) >= _MOST
         sizes = [size for layer in self._layers for size in (layer.fan_in, layer.fan_out)]
         good &= tf.reduce_max([tf.cast(size, tf.float64) for size in sizes]) <= _WIDEST
         good &= float32_keeps_digits(tf.shape(batch.x0))
-        dtypes = tf.float32, tf.float64
-        quick, whole = (functools.partial(self._gradients, batch, dtype) for dtype in dtypes)
-        return tf.cond(good, quick, whole)
+        whole = functools.partial(self._gradients, batch, tf.float64)
+        return tf.cond(good, lambda: quick(batch)[0], lambda: whole()[0])
 
-    def _gradients(self, batch: Batch, dtype: tf.DType) -> Start:
-        """Returns what gradients at x0 in a dtype say."""
+    def _gradients(self, batch: Batch, dtype: tf.DType) -> tuple[Start, tf.Tensor]:
+        """Returns what gradients at x0 in a dtype say, and which are worth their rounding."""
         found = self._network.evaluate(batch.x0, batch.label, batch.rivals, dtype)
         charged = charged_minorant(self._layers, found, None, batch.curvature, batch.taken_off)
         radius, upper = self._first_radii(batch, found, *charged)
-        return Start(found.margin, found.gradient, radius, upper)
+        bound, error = charged
+        return Start(found.margin, found.gradient, radius, upper), error <= _COST * bound.slope
 
     def _first_radii(
         self, batch: Batch, found: Evaluation, bound: dual.Minorant, slope_error: tf.Tensor

@@ -64,6 +64,17 @@ class Batch(NamedTuple):
         gradient = tf.where(finite(gradient)[:, None], gradient, tf.zeros_like(gradient))
         return kappa, margin - taken_off, gradient
 
+    def first(self, count: int) -> Batch:
+        """Returns the first examples of a batch, to take gradients at; the reach stays."""
+        return self._replace(
+            x0=self.x0[:count],
+            label=self.label[:count],
+            rivals=self.rivals[:count],
+            curvature=self.curvature[:count],
+            taken_off=self.taken_off[:count],
+            limits=self.limits and self.limits.each(lambda part: part[:count]),
+        )
+
     def in_float32(self) -> Batch:
         """Returns a batch to search without proving anything."""
         x0, curvature, taken_off = (
