@@ -118,10 +118,10 @@ class LogitsModel(keras.Model):
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
         """Returns a step's `(x, y, sample_weight)`; InputError for other examples or targets."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        wanted = self.live.input_shape
-        if x.shape.rank == len(wanted) + 1 and not x.shape[1:].is_compatible_with(wanted):
+        shape, wanted = tf.TensorShape(x.shape), self.live.input_shape
+        if shape.rank == len(wanted) + 1 and not shape[1:].is_compatible_with(wanted):
             raise InputError(
-                f"examples of shape {tuple(x.shape[1:])} do not fit the model, which takes {wanted}"
+                f"examples of shape {tuple(shape[1:])} do not fit the model, which takes {wanted}"
             )
         return x, self.targets.checked(y), sample_weight
 

@@ -1,5 +1,9 @@
 """Float32 is charged for where a search begins; on its way it finds the way, and proves nothing."""
 
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +14,8 @@ from keras_curv.certificates.rival_search import RivalSearch
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.pinned import PinnedNetwork
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def searched(network, x, *, tolerance=1e-4, max_steps=40):
@@ -97,26 +103,29 @@ def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_awa
     np.testing.assert_array_equal(gradients, alone)
 
 
-@pytest.fixture
-def in_bfloat16():
-    """Sets what TensorFlow makes of float32 products, of graphs that are there already too."""
-    option, options = "auto_mixed_precision_onednn_bfloat16", tf.config.optimizer
-    yield lambda: options.set_experimental_options({option: True})
-    options.set_experimental_options({option: False})
+IN_BFLOAT16 = """
+import numpy as np, tensorflow as tf
+from keras_curv import CurvatureCertificate, Network
+
+rng = np.random.default_rng(0)
+kernels = [rng.standard_normal(shape) / 8.0 for shape in ((64, 64), (64, 3))]
+network = Network.from_weights(kernels, [np.zeros(64), np.zeros(3)], "softplus")
+certificate, x = CurvatureCertificate(network, decide=[1e-3]), rng.standard_normal((40, 64))
+label = certificate.logits(x).argmax(axis=1)
+rivals = np.stack([np.delete(np.arange(3), one) for one in label])
+before = certificate.certify_pairs(x, label, rivals).radius
+tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": True})
+after = certificate.certify_pairs(x, label, rivals).radius
+exact = CurvatureCertificate(network, max_steps=0).certify_pairs(x, label, rivals).radius
+assert np.all(before <= exact) and np.any(before < exact * (1.0 - 1e-6))  # by float32
+np.testing.assert_allclose(after, exact, rtol=1e-9)
+"""
 
 
-def test_a_setting_that_rounds_factors_is_noticed_whenever_it_comes(rng, in_bfloat16):
-    kernels = [rng.standard_normal(shape) / 8.0 for shape in ((64, 64), (64, 3))]
-    network = Network.from_weights(kernels, [np.zeros(64), np.zeros(3)], "softplus")
-    certificate, x = CurvatureCertificate(network, decide=[1e-3]), rng.standard_normal((40, 64))
-    label = certificate.logits(x).argmax(axis=1)
-    rivals = np.stack([np.delete(np.arange(3), one) for one in label])
-    before = certificate.certify_pairs(x, label, rivals).radius
-    in_bfloat16()
-    after = certificate.certify_pairs(x, label, rivals).radius
-    exact = CurvatureCertificate(network, max_steps=0).certify_pairs(x, label, rivals).radius
-    assert np.all(before <= exact) and np.any(before < exact * (1.0 - 1e-6))  # by float32
-    np.testing.assert_allclose(after, exact, rtol=1e-9)
+def test_a_setting_that_rounds_factors_is_noticed_whenever_it_comes():
+    """It is of the process, for ever: functions that are exported later would tell of it."""
+    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    assert subprocess.run([sys.executable, "-c", IN_BFLOAT16], env=environment).returncode == 0
 
 
 def test_what_overflows_in_float32_is_searched_in_float64(rng):
