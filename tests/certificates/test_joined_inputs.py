@@ -103,8 +103,8 @@ BAD = {
         changed(zeta=np.full((4, 2), "a")),
         "x: 'zeta' must hold numbers",
     ),
-    "joined to another size": (np.zeros((4, 6)), rf"shape \(6,\) do not fit .*{TAKES}; reshape"),
-    "not joined": (np.zeros((4, 3, 2)), rf"shape \(3, 2\) do not fit .*{TAKES}; reshape"),
+    "joined to another size": (np.zeros((4, 6)), rf"shape \(6,\) do not fit .*{TAKES}; it needs 5"),
+    "not joined": (np.zeros((4, 3, 2)), rf"shape \(3, 2\) do not fit .*{TAKES}; it needs 5"),
     "not a number": (changed(zeta=np.full((4, 2), np.nan, np.float32)), "example 0 has NaN"),
 }
 
