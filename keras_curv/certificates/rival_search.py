@@ -171,9 +171,9 @@ class RivalSearch:
     def _gradients(self, batch: Batch, dtype: tf.DType) -> tuple[Start, tf.Tensor]:
         """Returns what gradients at x0 in a dtype say, and which are worth their rounding."""
         found = self._network.evaluate(batch.x0, batch.label, batch.rivals, dtype)
-        charged = charged_minorant(self._layers, found, None, batch.curvature, batch.taken_off)
-        radius, upper = self._first_radii(batch, found, *charged)
-        bound, error = charged
+        terms = batch.curvature, batch.taken_off
+        bound, error = charged_minorant(self._layers, found, None, *terms)
+        radius, upper = self._first_radii(batch, found, bound, error)
         return Start(found.margin, found.gradient, radius, upper), error <= _COST * bound.slope
 
     def _first_radii(

@@ -211,7 +211,7 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 def load_tensorflow() -> None:
-    """Loads TensorFlow without Keras, which is a third of its start; for commands that train nothing.
+    """Loads TensorFlow without Keras, which is a quarter of its start; for commands that train nothing.
 
     TensorFlow loads Keras' optimizers, if there are any, for SavedModels that know some.
     """

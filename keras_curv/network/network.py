@@ -169,7 +169,12 @@ class FeedForward(abc.ABC):
         ):
             slope = tf.expand_dims(tf.cast(activation.first(z), backward), 1)
             cotangents.append(product.backward(slope * cotangents[-1]))
+        cotangents[-1] = self._where_moved(cotangents[-1])
         return Evaluation(margin, tf.cast(cotangents[-1], x.dtype), post, cotangents, pre)
+
+    def _where_moved(self, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns a gradient as far as the attacker moves what goes in."""
+        return gradient
 
     def margins(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor

@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
-from keras_curv.network.network import Evaluation, FeedForward, Network, require_dense
+from keras_curv.network.network import FeedForward, Network, require_dense
 
 
 class Pinned(FeedForward):
@@ -46,22 +46,10 @@ class Pinned(FeedForward):
         logits = super()._outputs(post)
         return logits if self.direct is None else logits + self._added(post[0])
 
-    def evaluate(
-        self,
-        x: tf.Tensor,
-        label: tf.Tensor,
-        rivals: tf.Tensor,
-        backward: tf.DType | None = None,
-    ) -> Evaluation:
-        """See `FeedForward`; the gradient is 0 at inputs that are pinned."""
-        found = super().evaluate(x, label, rivals, backward)
+    def _where_moved(self, gradient: tf.Tensor) -> tf.Tensor:
         if self.pinned is None:
-            return found
-        gradient, last = (
-            tf.where(self.pinned, tf.zeros_like(part), part)
-            for part in (found.gradient, found.cotangents[-1])
-        )
-        return found._replace(gradient=gradient, cotangents=[*found.cotangents[:-1], last])
+            return gradient
+        return tf.where(self.pinned, tf.zeros_like(gradient), gradient)
 
     def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """See `FeedForward`; 0 in rows and columns of inputs that are pinned."""

@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.certificates.certificate import Status
 from keras_curv.reports.html import charts
@@ -151,7 +152,9 @@ def _settings(summary: dict, settings: dict) -> list[tuple[str, Any]]:
     versions = {
         "keras_curv": settings["version"],
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("tensorflow", "keras", "numpy")},
+        "tensorflow": tf.__version__,
+        "keras": metadata.version("keras"),  # which a certificate does not load
+        "numpy": np.__version__,
     }
     others = {name: value for name, value in settings.items() if name != "version"}
     radii = {"radii": ", ".join(summary["certified_accuracy"])}
