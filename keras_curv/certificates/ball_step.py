@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.proved_radius import charged_minorant, proved_radius
-from keras_curv.network.network import Evaluation, Network
+from keras_curv.certificates.proved_radius import Charged, charged, charged_minorant, proved_radius
+from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS
 from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma
 from keras_curv.threats.confined import Reach, plain_minorant
@@ -50,17 +50,17 @@ class BallStep:
             limits: of the entries of x0.
         """
         displacement = iterate.point - x0
-        evaluation = self._network.evaluate(iterate.point, label, rival[:, None])
+        found = charged(self._layers, self._network.evaluate(iterate.point, label, rival[:, None]))
         kappa += CURVATURE_FLOOR
-        args = evaluation, displacement, kappa[:, None], error[:, None]
-        proved = proved_radius(self._layers, *args)[:, 0]
+        args = found, displacement, kappa[:, None], error[:, None]
+        proved = proved_radius(*args)[:, 0]
         if limits is not None:
             proved = tf.maximum(proved, self._confined(limits, *args))
         entries = tf.cast(tf.shape(x0)[1], tf.float64)
         inside = dual.norm(displacement) * (1.0 + gamma(entries + 8.0)) <= radius
         multiplier = dual.attack_multiplier(radius)
-        gradient = evaluation.gradient[:, 0]
-        following = dual.advance(multiplier, x0, kappa, iterate, evaluation.margin[:, 0], gradient)
+        margin, gradient = found.margin[:, 0], found.gradient[:, 0]
+        following = dual.advance(multiplier, x0, kappa, iterate, margin, gradient)
         moved = following.point - x0
         shrink = (1.0 - 1e-9) * radius / tf.maximum(dual.norm(moved), radius)
         following = following._replace(point=x0 + shrink[:, None] * moved)
@@ -69,14 +69,13 @@ class BallStep:
     def _confined(
         self,
         limits: Reach,
-        evaluation: Evaluation,
+        found: Charged,
         displacement: tf.Tensor,
         kappa: tf.Tensor,
         error: tf.Tensor,
     ) -> tf.Tensor:
         """Radii of the minorant without entries that −h pushes against their limits, `(n,)`."""
-        args = evaluation, displacement, kappa, error
-        bound, slope_error = charged_minorant(self._layers, *args)
-        steepness = evaluation.gradient[:, 0] + kappa * displacement
+        bound, slope_error = charged_minorant(found, displacement, kappa, error)
+        steepness = found.gradient[:, 0] + kappa * displacement
         simple = plain_minorant(bound.intercept, steepness, bound.curvature, limits, slope_error)
         return dual.certified_radius(simple) * (1.0 - gamma(32))

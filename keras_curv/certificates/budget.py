@@ -19,9 +19,8 @@ from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
-from keras_curv.certificates.proved_radius import charged_minorant
+from keras_curv.certificates.proved_radius import Charged, charged, charged_minorant
 from keras_curv.curvature.vertex import vertex_curvature
-from keras_curv.network.network import Evaluation
 from keras_curv.numerics import rounding
 
 
@@ -103,22 +102,20 @@ class VertexCertificate(Method):
         """See `Method`."""
         start = tf.constant(x, tf.float64)
         evaluation = self.network.evaluate(start, tf.constant(label), tf.constant(rivals))
+        found = charged(self.network.layer_norms, evaluation)
         kappa = tf.constant(self._kappa[label[:, None], rivals])
-        radius = self._proved(evaluation, kappa, np.zeros(rivals.shape))
+        radius = self._proved(found, kappa, np.zeros(rivals.shape))
         charge = self.served_error(x, label, rivals, radius)
         if np.any(charge):
-            radius = np.minimum(radius, self._proved(evaluation, kappa, charge))
+            radius = np.minimum(radius, self._proved(found, kappa, charge))
         return PairCertificates(
             np.maximum(radius, known), np.full(len(x), rivals.shape[1], np.int64)
         )
 
-    def _proved(
-        self, evaluation: Evaluation, kappa: tf.Tensor, taken_off: np.ndarray
-    ) -> np.ndarray:
+    def _proved(self, found: Charged, kappa: tf.Tensor, taken_off: np.ndarray) -> np.ndarray:
         """Radii `(n, rivals)` where serving takes no more off; rounding charged."""
-        args = evaluation, None, kappa, tf.constant(taken_off)
-        bound, slope_error = charged_minorant(self.network.layer_norms, *args)
-        steepest = tf.reshape(tf.reduce_max(tf.abs(evaluation.gradient), axis=-1), [-1])
+        bound, slope_error = charged_minorant(found, None, kappa, tf.constant(taken_off))
+        steepest = tf.reshape(tf.reduce_max(tf.abs(found.gradient), axis=-1), [-1])
         slope = (steepest + slope_error) * (1.0 + rounding.gamma(8))
         radius = dual.certified_radius(bound._replace(slope=slope)) * (1.0 - rounding.gamma(32))
         return tf.reshape(radius, tf.shape(kappa)).numpy()

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.proved_radius import charged_minorant
+from keras_curv.certificates.proved_radius import charged, charged_minorant
 from keras_curv.certificates.rival_search import RivalSearch
 from keras_curv.certificates.search_state import Batch, SearchStep
-from keras_curv.network.network import Evaluation
 from keras_curv.numerics import rounding
 from keras_curv.threats.confined import (
     Move,
@@ -69,15 +68,15 @@ class ClippedSearch(RivalSearch):
 
     _mixture: Callable[..., Move] = staticmethod(mixture)
 
-    def _first_radii(
-        self, batch: Batch, found: Evaluation, bound: dual.Minorant, slope_error: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        margin = found.margin - batch.taken_off
+    def _first_radii(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        margin = batch.start.margin - batch.taken_off
         shape, limits = tf.shape(batch.curvature), batch.room
         wide = limits.each(lambda part: part[:, None])
+        terms = batch.start, None, batch.curvature, batch.taken_off
+        bound, slope_error = charged_minorant(*terms)
         simple = plain_minorant(
             tf.reshape(bound.intercept, shape),
-            found.gradient,
+            batch.start.gradient,
             batch.curvature,
             wide,
             tf.reshape(slope_error, shape),
@@ -91,12 +90,12 @@ class ClippedSearch(RivalSearch):
         origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
         kappa, taken_off = batch.charged(cells)
         rival = tf.gather_nd(batch.rivals, cells)[:, None]
-        evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
+        label = tf.gather(batch.label, rows)
+        found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
         displacement = iterate.point - origin
-        bound, slope_error = charged_minorant(
-            self._layers, evaluation, displacement, kappa[:, None], taken_off[:, None]
-        )
-        margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
+        columns = kappa[:, None], taken_off[:, None]
+        bound, slope_error = charged_minorant(found, displacement, *columns)
+        margin, gradient = found.margin[:, 0] - taken_off, found.gradient[:, 0]
         steepness = gradient + kappa[:, None] * displacement
         multiplier = tf.maximum(
             self._multiplier(Place(margin, gradient, displacement, kappa, limits)),
@@ -107,7 +106,7 @@ class ClippedSearch(RivalSearch):
         )
         bracket = self._bracket(margin, displacement, kappa, limits, multiplier)
         radius = dual.certified_radius(proved) * _INWARD
-        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket)
+        return SearchStep(found.margin[:, 0], gradient, radius, bracket)
 
     def _advance(
         self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor, found: SearchStep

@@ -9,13 +9,13 @@ Reference: Singla & Feizi (2020), theorem 1 and definition 1 (which certifies on
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.certificates.at_start import StartGradients
 from keras_curv.certificates.method import (
     Method,
     PairCertificates,
@@ -24,19 +24,36 @@ from keras_curv.certificates.method import (
     Sighting,
     no_error,
 )
-from keras_curv.certificates.proved_radius import proved_radius
+from keras_curv.certificates.proved_radius import Charged, proved_radius
 from keras_curv.certificates.rival_search import RivalSearch
-from keras_curv.certificates.search_state import SEARCHED, Found
+from keras_curv.certificates.search_state import SEARCHED
 from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network
-from keras_curv.network.shared_graph import compiled
+from keras_curv.network.shared_graph import compiled, trace_ahead
 from keras_curv.numerics import rounding
+from keras_curv.threats.confined import Reach
 
 # What serving takes off is asked for up to so many times the radius that one gradient proves; where
 # that turns out too short, once more, up to what the search then says, or so many times.
 _REACH, _FARTHER = 1.5, 12.0
+
+
+class Asked(NamedTuple):
+    """What is to be searched, n examples."""
+
+    x: np.ndarray  # as serving is given them, (n, dim)
+    label: np.ndarray  # (n,)
+    rivals: np.ndarray  # (n, rivals)
+    search_up_to: np.ndarray  # radii, (n,)
+    start: tf.Tensor  # where searches begin, (n, dim), float64
+    first: Charged  # the gradients there
+
+    def take(self, rows: np.ndarray) -> Asked:
+        """Returns some of the examples."""
+        numbers = (part[rows] for part in self[:4])
+        return Asked(*numbers, *tf.nest.map_structure(lambda a: tf.gather(a, rows), self[4:]))
 
 
 class CurvatureCertificate(Method):
@@ -68,6 +85,8 @@ class CurvatureCertificate(Method):
     """
 
     name = "crc"
+    _kind: type[RivalSearch] = RivalSearch
+    _signature: tuple = SEARCHED
 
     def __init__(
         self,
@@ -84,17 +103,16 @@ class CurvatureCertificate(Method):
         require_smooth(network.activations)
         self.network = network
         self.served_error = served_error
-        self.tolerance = tolerance
-        self.max_steps = max_steps
         self.decide = tuple(decide)
+        self._start_gradients = StartGradients(network, double=not max_steps)
+        settings = tolerance, max_steps, self.decide
+        self._search = compiled(self._kind, network, *settings, signature=self._signature)
+        trace_ahead(*self._start_gradients.graphs, self._search)
         self.curvature = curvature_bounds(network) if curvature is None else curvature
         # κ = 0 says that the margin is constant; all others get a floor against underflow.
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
         self.constant_margins = _constant_margins(network)
         self._kappa = np.where(self.constant_margins, 0.0, kappa)
-        self._prove = functools.partial(proved_radius, network.layer_norms)
-        settings = tolerance, max_steps, self.decide
-        self._search = compiled(RivalSearch, network, *settings, signature=SEARCHED)
 
     def radii(
         self,
@@ -129,56 +147,68 @@ class CurvatureCertificate(Method):
             rivals: `(n, rivals)`, none equal to its label.
             search_up_to: radii `(n,)` up to which the search goes on even so.
         """
-        x, label, rivals = np.asarray(x), np.asarray(label), np.asarray(rivals)
-        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        proved, most = self._first_gradient(x, label, rivals)
-        reach = np.minimum(most, np.maximum(_REACH * proved, search_up_to[:, None]))
         start = tf.convert_to_tensor(x, tf.float64)
-        args = x, label, rivals, reach, search_up_to
-        found, unlimited = self._searched(self._search, start, *args)
-        if self.served_error is no_error:
-            return found
-        radius, gradients = found.radius, found.gradient_evaluations + rivals.shape[1]
+        return self.search(self._asked(start, x, label, rivals, search_up_to))
+
+    def search(self, asked: Asked) -> PairCertificates:
+        """Certifies what `_asked` returned, as `certify_pairs` does."""
+        proved, most = self._first_radii(asked)
+        reach = np.minimum(most, np.maximum(_REACH * proved, asked.search_up_to[:, None]))
+        found, unlimited = self._searched(asked, reach)
+        radius, gradients = found.radius, found.gradient_evaluations
         short = (radius >= reach) & (reach < most)
         rows = np.flatnonzero((short & (radius <= _smallest(radius))).any(axis=1))
         if len(rows):
             farther = np.minimum(np.minimum(most, unlimited), np.maximum(_FARTHER * proved, reach))
             reach = np.where(short, farther, reach)
-            args = x[rows], label[rows], rivals[rows], reach[rows], search_up_to[rows]
-            again, _ = self._searched(self._search, tf.gather(start, rows), *args)
+            again, _ = self._searched(asked.take(rows), reach[rows])
             radius[rows] = np.maximum(radius[rows], again.radius)
-            gradients[rows] += again.gradient_evaluations
+            gradients[rows] += again.gradient_evaluations - asked.rivals.shape[1]
         return found._replace(radius=radius, gradient_evaluations=gradients)
 
-    def _searched(
+    def _asked(
         self,
-        search: Callable[..., Found],
         start: tf.Tensor,
         x: np.ndarray,
         label: np.ndarray,
         rivals: np.ndarray,
-        reach: np.ndarray,
-        search_up_to: np.ndarray,
-        *limits: Any,
+        search_up_to: np.ndarray | None,
+    ) -> Asked:
+        x, label, rivals = np.asarray(x), np.asarray(label), np.asarray(rivals)
+        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
+        first = self._start_gradients(start, label, rivals)
+        return Asked(x, label, rivals, search_up_to, start, first)
+
+    def kappa(self, label: np.ndarray, rivals: np.ndarray) -> np.ndarray:
+        """κ of pairs, `(n, rivals)`, as certificates use it.
+
+        Args:
+            label: `(n,)`.
+            rivals: `(n, rivals)`.
+        """
+        return self._kappa[label[:, None], rivals]
+
+    def _searched(
+        self, asked: Asked, reach: np.ndarray, *limits: Reach
     ) -> tuple[PairCertificates, np.ndarray]:
         """What a search finds for each pair, up to where it is known what serving takes off.
 
         Beside it, radii that would be proved if that did not grow from there on.
 
         Args:
-            search: in graph.
-            start: where the search begins, `(n, dim)`, float64.
-            x, label, rivals, search_up_to: as in `certify_pairs`.
+            asked: what is to be searched.
             reach: radii up to which a served error is asked for, `(n, rivals)`.
-            limits: what else the search takes.
+            limits: of the entries, where the search takes them.
         """
-        found = search(
+        x, label, rivals, search_up_to, start, first = asked
+        found = self._search(
             start,
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
-            tf.convert_to_tensor(self._kappa[label[:, None], rivals], tf.float64),
+            tf.convert_to_tensor(self.kappa(label, rivals), tf.float64),
             tf.convert_to_tensor(self.served_error(x, label, rivals, reach), tf.float64),
             tf.convert_to_tensor(search_up_to, tf.float64),
+            first,
             *limits,
         )
         unlimited = found.radius.numpy()
@@ -190,55 +220,29 @@ class CurvatureCertificate(Method):
         )
         return pairs, unlimited
 
-    def _first_gradient(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _first_radii(self, asked: Asked) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n, rivals)` that one gradient proves, and the most that any could; infinite
         where serving takes nothing off, which is where nobody has to know."""
         if self.served_error is no_error:
-            return np.full(rivals.shape, np.inf), np.full(rivals.shape, np.inf)
-        kappa = self._kappa[label[:, None], rivals]
-        start = self.network.evaluate(tf.convert_to_tensor(x, tf.float64), label, rivals)
-        proved = self._prove(start, None, tf.constant(kappa), tf.zeros_like(start.margin))
-        return _known(proved.numpy()), _known(_margin_bracket(start.margin, kappa))
+            return np.full(asked.rivals.shape, np.inf), np.full(asked.rivals.shape, np.inf)
+        kappa = self.kappa(asked.label, asked.rivals)
+        none = tf.zeros_like(asked.first.margin)
+        proved = proved_radius(asked.first, None, tf.constant(kappa), none)
+        return _known(proved.numpy()), _known(_margin_bracket(asked.first.margin, kappa))
 
-    def _reach_by_margin(
-        self,
-        network: Network,
-        price: float,
-        start: tf.Tensor,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        search_up_to: np.ndarray,
-    ) -> np.ndarray:
+    def _reach_by_margin(self, asked: Asked, price: float) -> np.ndarray:
         """Radii `(n, rivals)` up to which a served error is asked for, where entries have limits:
         what the margin of the weakest rival could prove, whatever λ, or the search's own reach.
 
         Args:
-            network: that is searched.
+            asked: what is searched.
             price: the most that moving any entry by 1 costs.
-            start, label, rivals, search_up_to: see `_searched`.
         """
         if self.served_error is no_error:
-            return np.full(rivals.shape, np.inf)
-        kappa = self._kappa[label[:, None], rivals]
-        margin, _ = network.margins(start, label, rivals)
-        most = price * _known(_margin_bracket(margin, kappa))
-        return np.minimum(most, np.maximum(_smallest(most), search_up_to[:, None]))
-
-    def radius_at(
-        self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
-    ) -> tf.Tensor:
-        """The proved radius of x0 from one gradient at any `point` whatever, `(n,)`, float64.
-
-        Sound for every point, good or bad: what the search does at each of its points, by hand.
-        """
-        label, rival = tf.cast(label, tf.int32), tf.cast(rival, tf.int32)
-        kappa = tf.gather_nd(tf.constant(self._kappa, tf.float64), tf.stack([label, rival], axis=1))
-        x0, point = tf.cast(x0, tf.float64), tf.cast(point, tf.float64)
-        evaluation = self.network.evaluate(point, label, rival[:, None])
-        none = tf.zeros_like(evaluation.margin)
-        return self._prove(evaluation, point - x0, kappa[:, None], none)[:, 0]
+            return np.full(asked.rivals.shape, np.inf)
+        kappa = self.kappa(asked.label, asked.rivals)
+        most = price * _known(_margin_bracket(asked.first.margin, kappa))
+        return np.minimum(most, np.maximum(_smallest(most), asked.search_up_to[:, None]))
 
 
 def _margin_bracket(margin: tf.Tensor, kappa: np.ndarray) -> np.ndarray:

@@ -19,7 +19,6 @@ from keras_curv.certificates.search_state import LIMITED
 from keras_curv.errors import InputError
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
-from keras_curv.network.shared_graph import compiled
 from keras_curv.threats.clipped import clipped
 
 _TOLERANCE = 1e-3  # relative gap of a search; the dual is flat at its solution
@@ -45,6 +44,8 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
         array([0.5, 9. ])
     """
 
+    _kind, _signature = ClippedSearch, LIMITED
+
     def __init__(
         self,
         network: Network,
@@ -58,10 +59,10 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
                 "the network does not begin with a clip of its input: use CurvatureCertificate"
             )
         self.clip, behind = split
-        super().__init__(behind, served_error, decide=decide)
+        super().__init__(
+            behind, served_error, tolerance=_TOLERANCE, max_steps=_STEPS, decide=decide
+        )
         self.behind, self.network = behind, network
-        settings = _TOLERANCE, _STEPS, self.decide
-        self._limited = compiled(ClippedSearch, behind, *settings, signature=LIMITED)
 
     def certify_pairs(
         self,
@@ -72,17 +73,12 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
     ) -> PairCertificates:
         """See `CurvatureCertificate`."""
         start = clipped(self.clip, tf.constant(x, tf.float64))
+        asked = self._asked(start.value, x, label, rivals, search_up_to)
         limits, cost = start.reach, start.reach.cost.numpy()
         if np.all(cost == cost[0]):  # as a rule, and what is the same for all is quicker
             limits = limits._replace(cost=limits.cost[:1])
-        label, rivals = np.asarray(label), np.asarray(rivals)
-        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        price = self.clip.cost.max()
-        args = start.value, label, rivals, search_up_to
-        reach = self._reach_by_margin(self.behind, price, *args)
-        found, _ = self._searched(
-            self._limited, start.value, x, label, rivals, reach, search_up_to, limits
-        )
+        reach = self._reach_by_margin(asked, self.clip.cost.max())
+        found, _ = self._searched(asked, reach, limits)
         assert found.sighting is not None
         # What is proved of x0′ is proved of x0 by so much less.
         displaced = start.displaced.numpy()[:, None]
@@ -92,9 +88,3 @@ class ClippedCurvatureCertificate(CurvatureCertificate):
             radius=np.fmax(radius, 0.0),  # 0 for NaN
             sighting=found.sighting._replace(point=point.numpy()),
         )
-
-    def radius_at(
-        self, x0: tf.Tensor, point: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
-    ) -> tf.Tensor:
-        """Refused: a point behind the clip has no radius of its own."""
-        raise InputError("a network that clips its input is certified by its search alone")

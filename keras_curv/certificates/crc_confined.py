@@ -52,6 +52,8 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         array([0.707, 0.354])
     """
 
+    _kind, _signature = BoxSearch, LIMITED
+
     def __init__(
         self,
         network: Network,
@@ -59,12 +61,15 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         *,
         decide: Sequence[float] = (),
     ):
-        super().__init__(network, served_error, decide=decide)
-        settings = _TOLERANCE, _STEPS, self.decide
+        super().__init__(
+            network, served_error, tolerance=_TOLERANCE, max_steps=_STEPS, decide=decide
+        )
+        self._plain = CurvatureCertificate(
+            network, served_error, curvature=self.curvature, decide=decide
+        )
         self._plain_ceiling = compiled(
             PlainCeiling, network, signature=(ROWS, CLASS, CLASS, EACH, ROWS)
         )
-        self._limited = compiled(BoxSearch, network, *settings, signature=LIMITED)
 
     def certify_pairs(
         self,
@@ -74,14 +79,11 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         search_up_to: np.ndarray | None = None,
     ) -> PairCertificates:
         """See `CurvatureCertificate`; adversarial points are inside the box."""
-        label, rivals = np.asarray(label), np.asarray(rivals)
         start = tf.constant(x, tf.float64)
-        search_up_to = np.zeros(len(x)) if search_up_to is None else search_up_to
-        reach = self._reach_by_margin(self.network, 1.0, start, label, rivals, search_up_to)
-        limits = box_reach(self.network, start)
-        found, _ = self._searched(
-            self._limited, start, x, label, rivals, reach, search_up_to, limits
-        )
+        asked = self._asked(start, x, label, rivals, search_up_to)
+        label, rivals = asked.label, asked.rivals
+        reach = self._reach_by_margin(asked, 1.0)
+        found, _ = self._searched(asked, reach, box_reach(self.network, start))
         radius, gradients = found.radius.copy(), found.gradient_evaluations + _POINTS
         assert found.sighting is not None
         seen = rivals[np.arange(len(x)), found.sighting.column]
@@ -94,9 +96,10 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         )
         rows = np.flatnonzero(~(ceiling.numpy() * _OUTWARD <= radius.min(axis=1)))
         if len(rows):
-            plain = super().certify_pairs(x[rows], label[rows], rivals[rows])
+            again = asked.take(rows)._replace(search_up_to=np.zeros(len(rows)))
+            plain = self._plain.search(again)
             radius[rows] = np.maximum(radius[rows], plain.radius)
-            gradients[rows] += plain.gradient_evaluations
+            gradients[rows] += plain.gradient_evaluations - rivals.shape[1]
         return found._replace(radius=radius, gradient_evaluations=gradients)
 
 

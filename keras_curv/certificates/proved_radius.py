@@ -6,6 +6,7 @@ Reference: Singla & Feizi (2020), theorem 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,14 +15,39 @@ from keras_curv.network.network import Evaluation
 from keras_curv.numerics import rounding
 
 
+class Charged(NamedTuple):
+    """Margins of n points against as many rivals each, their gradients, and what both are off by.
+
+    Attributes:
+        margin: `(n, rivals)`.
+        gradient: `(n, rivals, dim)`.
+        error: bounds for these; of float32, 0, as it proves nothing.
+    """
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    error: rounding.Charge
+
+
+def charged(layers: Sequence[rounding.LayerNorms], evaluation: Evaluation) -> Charged:
+    """Returns an evaluation and what its rounding is charged.
+
+    Args:
+        layers: `network.layer_norms`.
+        evaluation: in float64, but for its way back; or in float32, to look where to go.
+    """
+    margin, gradient = evaluation.margin, evaluation.gradient
+    if margin.dtype != tf.float64:
+        none = tf.zeros_like(margin)
+        return Charged(margin, gradient, rounding.Charge(none, none))
+    error = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
+    return Charged(margin, gradient, error)
+
+
 def proved_radius(
-    layers: Sequence[rounding.LayerNorms],
-    evaluation: Evaluation,
-    displacement: tf.Tensor | None,
-    curvature: tf.Tensor,
-    taken_off: tf.Tensor,
+    found: Charged, displacement: tf.Tensor | None, curvature: tf.Tensor, taken_off: tf.Tensor
 ) -> tf.Tensor:
-    """Radii `(n, rivals)` from evaluations at `x0 + displacement`, rounding charged.
+    """Radii `(n, rivals)` from gradients at `x0 + displacement`, rounding charged.
 
     A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²) − 8Dτ (1 + ‖g‖ + ‖d‖ + κ‖d‖),
     h⁺ = h + e_g + γ (‖g‖ + κ‖d‖) + 8Dτ (1 + κ)
@@ -32,15 +58,13 @@ def proved_radius(
     and proves min(r, R).
 
     Args:
-        layers: `network.layer_norms`.
-        evaluation: at `x0 + displacement`, n points against as many rivals; its way back may be in
-            float32.
+        found: at `x0 + displacement`.
         displacement: `(n, dim)`; None: 0, for which nothing is computed.
         curvature: κ, `(n, rivals)`.
         taken_off: E, what serving may take off each margin, `(n, rivals)`.
     """
-    charged = charged_minorant(layers, evaluation, displacement, curvature, taken_off)
-    return tf.reshape(charged_radius(*charged), tf.shape(curvature))
+    bound, slope_error = charged_minorant(found, displacement, curvature, taken_off)
+    return tf.reshape(charged_radius(bound, slope_error), tf.shape(curvature))
 
 
 def charged_radius(bound: dual.Minorant, slope_error: tf.Tensor) -> tf.Tensor:
@@ -50,35 +74,30 @@ def charged_radius(bound: dual.Minorant, slope_error: tf.Tensor) -> tf.Tensor:
 
 
 def charged_minorant(
-    layers: Sequence[rounding.LayerNorms],
-    evaluation: Evaluation,
-    displacement: tf.Tensor | None,
-    curvature: tf.Tensor,
-    taken_off: tf.Tensor,
+    found: Charged, displacement: tf.Tensor | None, curvature: tf.Tensor, taken_off: tf.Tensor
 ) -> tuple[dual.Minorant, tf.Tensor]:
     """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`.
 
     In any other dtype than float64 nothing is charged, and what comes out is a guess.
     """
     taken_off = tf.reshape(taken_off, [-1])
-    size = tf.abs(tf.reshape(evaluation.margin, [-1])) + taken_off
-    margin = tf.reshape(evaluation.margin, [-1]) - taken_off
-    gradient = tf.reshape(evaluation.gradient, (-1, tf.shape(evaluation.gradient)[2]))
+    size = tf.abs(tf.reshape(found.margin, [-1])) + taken_off
+    margin = tf.reshape(found.margin, [-1]) - taken_off
+    shape = tf.shape(found.gradient)
+    gradient = tf.reshape(found.gradient, (-1, shape[2]))
     kappa = tf.reshape(curvature, [-1])
     distance = tf.zeros_like(kappa)
     if displacement is not None:
-        each = tf.broadcast_to(tf.expand_dims(displacement, 1), tf.shape(evaluation.gradient))
+        each = tf.broadcast_to(tf.expand_dims(displacement, 1), shape)
         displacement = tf.reshape(each, tf.shape(gradient))
         distance = dual.norm(displacement)
     bound = dual.minorant(margin, gradient, displacement, kappa)
     steepness = bound.slope if displacement is None else dual.norm(gradient)
     if gradient.dtype != tf.float64:
         return bound, tf.zeros_like(kappa)
-    charge = rounding.margin_charge(layers, evaluation.activations, evaluation.cotangents)
-    margin_error = tf.reshape(charge.margin, [-1])
-    gradient_error = tf.reshape(charge.gradient, [-1])
-    tiny = 8.0 * rounding.TINY * layers[0].fan_in
-    unit = rounding.gamma(layers[0].fan_in + 10)
+    margin_error, gradient_error = (tf.reshape(error, [-1]) for error in found.error)
+    entries = tf.cast(shape[2], tf.float64)
+    tiny, unit = 8.0 * rounding.TINY * entries, rounding.gamma(entries + 10.0)
     intercept_error = (
         margin_error
         + gradient_error * distance

@@ -1,17 +1,16 @@
 """Which rivals need how many gradients: the search behind a certificate against many rivals.
 
 The certificate is the smallest radius over the rivals, so only those rivals matter that can still
-be the smallest. One gradient at x0 gives each a valid radius and a bracket from above: in float32,
-at half the price, its rounding charged, where that leaves enough of it. The weakest open rival is
-then searched, one gradient a step, until its radius reaches the smallest bracket of all; then the
-next weakest. Most of the first of these searches is in float32, to find the way (`approach.py`).
+be the smallest. One gradient at x0 (`at_start.py`) gives each a valid radius and a bracket from
+above. The weakest open rival is then searched, one gradient a step, until its radius reaches the
+smallest bracket of all; then the next weakest. Most of the first of these searches is in float32,
+to find the way (`approach.py`).
 Every radius that is kept is proved, so stopping early, or searching badly, makes the result smaller
 and never wrong.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,29 +19,13 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.approach import approach
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
-from keras_curv.certificates.proved_radius import (
-    charged_minorant,
-    charged_radius,
-    proved_radius,
-)
-from keras_curv.certificates.search_state import (
-    Batch,
-    Found,
-    SearchState,
-    SearchStep,
-    Start,
-    finite,
-)
-from keras_curv.network.network import Evaluation, Network
-from keras_curv.network.products import float32_keeps_digits
-from keras_curv.network.shared_graph import as_graph
+from keras_curv.certificates.proved_radius import Charged, charged, proved_radius
+from keras_curv.certificates.search_state import Batch, Found, SearchState, SearchStep, finite
+from keras_curv.network.network import Network
 from keras_curv.threats.confined import Reach
 
 # Relative: a radius counts as proved at another that is smaller by this, for rows are rounded down.
 _DECIDED_GAP = 1e-5
-# Gradients at x0 are in float32 where its rounding costs at most so much of most of their norms, as
-# a few examples of the batch tell, and no map is wider than that.
-_COST, _MOST, _FEW, _WIDEST = 1 / 32, 0.75, 4, 2.0**20
 
 
 class RivalSearch:
@@ -64,8 +47,7 @@ class RivalSearch:
         max_steps: int,
         decide: Sequence[float] = (),
     ):
-        self._network = network
-        self._layers = network.layer_norms
+        self._network, self._layers = network, network.layer_norms
         self._decide = tuple(sorted(decide))
         self._tolerance = tolerance
         self._max_steps = max_steps
@@ -78,6 +60,7 @@ class RivalSearch:
         curvature: tf.Tensor,
         taken_off: tf.Tensor,
         reach: tf.Tensor,
+        start: Charged,
         limits: Reach | None = None,
     ) -> Found:
         """Searches a batch, in graph.
@@ -90,24 +73,24 @@ class RivalSearch:
             taken_off: what must remain of each margin, `(n, rivals)`, float64.
             reach: a radius up to which even rivals are searched that cannot be the weakest any
                 more, `(n,)`, float64; 0 as a rule.
+            start: gradients at x0.
             limits: of the entries of x0, for a search that heeds them.
         """
         self._network.ready(tf.float32)
-        batch = Batch(x0, label, rivals, curvature, taken_off, reach, limits)
-        batch = batch._replace(at_start=self._at_start(batch))
+        batch = Batch(x0, label, rivals, curvature, taken_off, reach, start, limits)
         (state,) = tf.while_loop(
             lambda state: tf.size(state.rows) > 0,
             lambda state: (self._turn(batch, state),),
             (self._start(batch),),
             parallel_iterations=1,
         )
-        start = tf.gather(batch.start.margin, state.column, batch_dims=1)
-        sighting = (state.column, state.point, state.left, start)
+        before = tf.gather(start.margin, state.column, batch_dims=1)
+        sighting = (state.column, state.point, state.left, before)
         return Found(state.radius, state.distance, state.evaluations, sighting)
 
     def _start(self, batch: Batch) -> SearchState:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
-        radius, upper = batch.start.radius, batch.start.upper
+        radius, upper = self._first_radii(batch)
         closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
         closed |= self._decided(radius, upper, batch.reach)
         known = tf.where(closed, upper, tf.constant(np.inf, tf.float64))
@@ -155,33 +138,10 @@ class RivalSearch:
             self._max_steps,
         )
 
-    def _at_start(self, batch: Batch) -> Start:
-        """One gradient for each rival at x0."""
-        if not self._max_steps or len(self._layers) == 1:  # all there is, or no product on the way
-            return self._gradients(batch, tf.float64)[0]
-        quick = as_graph(functools.partial(self._gradients, dtype=tf.float32))  # traced once
-        _, told = quick(batch.first(_FEW))
-        good = tf.reduce_mean(tf.cast(told, tf.float64)) >= _MOST
-        sizes = [size for layer in self._layers for size in (layer.fan_in, layer.fan_out)]
-        good &= tf.reduce_max([tf.cast(size, tf.float64) for size in sizes]) <= _WIDEST
-        good &= float32_keeps_digits(tf.shape(batch.x0))
-        whole = functools.partial(self._gradients, batch, tf.float64)
-        return tf.cond(good, lambda: quick(batch)[0], lambda: whole()[0])
-
-    def _gradients(self, batch: Batch, dtype: tf.DType) -> tuple[Start, tf.Tensor]:
-        """Returns what gradients at x0 in a dtype say, and which are worth their rounding."""
-        found = self._network.evaluate(batch.x0, batch.label, batch.rivals, dtype)
-        terms = batch.curvature, batch.taken_off
-        bound, error = charged_minorant(self._layers, found, None, *terms)
-        radius, upper = self._first_radii(batch, found, bound, error)
-        return Start(found.margin, found.gradient, radius, upper), error <= _COST * bound.slope
-
-    def _first_radii(
-        self, batch: Batch, found: Evaluation, bound: dual.Minorant, slope_error: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _first_radii(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """What the gradients at x0 prove, and brackets from above, `(n, rivals)`."""
-        margin = found.margin - batch.taken_off
-        radius = tf.reshape(charged_radius(bound, slope_error), tf.shape(margin))
+        radius = proved_radius(batch.start, None, batch.curvature, batch.taken_off)
+        margin = batch.start.margin - batch.taken_off
         return radius, tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
 
     def _turn(self, batch: Batch, state: SearchState) -> SearchState:
@@ -271,13 +231,14 @@ class RivalSearch:
         origin = tf.gather(batch.x0, rows)
         kappa, taken_off = batch.charged(cells)
         rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
-        evaluation = self._network.evaluate(iterate.point, tf.gather(batch.label, rows), rival)
+        label = tf.gather(batch.label, rows)
+        found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
         displacement = iterate.point - origin
-        margin, gradient = evaluation.margin[:, 0] - taken_off, evaluation.gradient[:, 0]
+        margin, gradient = found.margin[:, 0], found.gradient[:, 0]
         columns = tf.expand_dims(kappa, 1), tf.expand_dims(taken_off, 1)
-        radius = tf.squeeze(proved_radius(self._layers, evaluation, displacement, *columns), 1)
-        bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
-        return SearchStep(evaluation.margin[:, 0], gradient, radius, bracket)
+        radius = tf.squeeze(proved_radius(found, displacement, *columns), 1)
+        bracket = dual.radius_bracket(margin - taken_off, gradient, displacement, kappa)
+        return SearchStep(margin, gradient, radius, bracket)
 
     def _advance(
         self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor, found: SearchStep

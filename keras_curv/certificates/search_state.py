@@ -7,24 +7,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.network.shared_graph import CLASS, EACH, ROWS
+from keras_curv.certificates.proved_radius import Charged
+from keras_curv.network.shared_graph import CLASS, CLASSES, EACH, ROWS
+from keras_curv.numerics.rounding import Charge
 from keras_curv.threats.confined import Reach
-
-
-class Start(NamedTuple):
-    """What gradients at x0, one for each rival, say there.
-
-    Attributes:
-        margin: `(n, rivals)`.
-        gradient: `(n, rivals, dim)`.
-        radius: proved, `(n, rivals)`.
-        upper: bracket from above, `(n, rivals)`.
-    """
-
-    margin: tf.Tensor
-    gradient: tf.Tensor
-    radius: tf.Tensor
-    upper: tf.Tensor
 
 
 class Batch(NamedTuple):
@@ -36,8 +22,8 @@ class Batch(NamedTuple):
     curvature: tf.Tensor  # κ, (n, rivals)
     taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
     reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
+    start: Charged  # the gradients at x0
     limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
-    at_start: Start | None = None  # None: not known yet
 
     @property
     def room(self) -> Reach:
@@ -49,12 +35,6 @@ class Batch(NamedTuple):
         """Returns κ and what serving takes off, `(m,)`, of these examples and rivals, `(m, 2)`."""
         return tf.gather_nd(self.curvature, cells), tf.gather_nd(self.taken_off, cells)
 
-    @property
-    def start(self) -> Start:
-        """What is known at x0, of a batch of which it is."""
-        assert self.at_start is not None
-        return self.at_start
-
     def begun(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns κ, margin and gradient of these at x0; the gradient is `(m, dim)`, and 0, which
         leads back to x0, where it left the numbers."""
@@ -63,17 +43,6 @@ class Batch(NamedTuple):
         gradient = tf.gather_nd(self.start.gradient, cells)
         gradient = tf.where(finite(gradient)[:, None], gradient, tf.zeros_like(gradient))
         return kappa, margin - taken_off, gradient
-
-    def first(self, count: int) -> Batch:
-        """Returns the first examples of a batch, to take gradients at; the reach stays."""
-        return self._replace(
-            x0=self.x0[:count],
-            label=self.label[:count],
-            rivals=self.rivals[:count],
-            curvature=self.curvature[:count],
-            taken_off=self.taken_off[:count],
-            limits=self.limits and self.limits.each(lambda part: part[:count]),
-        )
 
     def in_float32(self) -> Batch:
         """Returns a batch to search without proving anything."""
@@ -136,9 +105,9 @@ class Found(NamedTuple):
     sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
-_RIVALS = tf.TensorSpec((None, None), tf.int32)
-# What a search is called with: x0, label, rivals, curvature, taken_off, reach; and limits.
-SEARCHED = (ROWS, CLASS, _RIVALS, ROWS, ROWS, EACH)
+_GRADIENTS = tf.TensorSpec((None, None, None), tf.float64)
+# What a search is called with: x0, label, rivals, curvature, taken_off, reach, start; and limits.
+SEARCHED = (ROWS, CLASS, CLASSES, ROWS, ROWS, EACH, Charged(ROWS, _GRADIENTS, Charge(ROWS, ROWS)))
 LIMITED = (*SEARCHED, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
 
 

@@ -21,9 +21,9 @@ from keras_curv.cli.command import (
     Command,
     at_terminal,
     fail,
-    load_tensorflow,
     loading,
 )
+from keras_curv.cli.lean_tensorflow import load_tensorflow
 from keras_curv.errors import InputError, UnwrittenError, require_fraction
 
 DIGITS = pathlib.Path(__file__).with_name("digits").resolve()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import logging as python_logging
 import os
 import signal
@@ -208,18 +207,3 @@ def _quiet_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def load_tensorflow() -> None:
-    """Loads TensorFlow without Keras, which is a quarter of its start; for commands that train nothing.
-
-    TensorFlow loads Keras' optimizers, if there are any, for SavedModels that know some.
-    """
-    optimizers = "keras.src.optimizers"
-    if optimizers in sys.modules:
-        return
-    sys.modules[optimizers] = None  # type: ignore[assignment]  # an import of it fails
-    try:
-        importlib.import_module("tensorflow")
-    finally:
-        del sys.modules[optimizers]

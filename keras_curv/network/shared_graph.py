@@ -8,7 +8,9 @@ after another epoch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,9 +21,9 @@ from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.pinned import Pinned
 from keras_curv.numerics.rounding import LayerNorms
 
-# Arguments of graphs, of any size: an array with rows, a number for each, a class for each.
+# Arguments of graphs, of any size: an array with rows, a number for each, a class or some for each.
 ROWS, EACH = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
-CLASS = tf.TensorSpec((None,), tf.int32)
+CLASS, CLASSES = (tf.TensorSpec(shape, tf.int32) for shape in ((None,), (None, None)))
 _KEPT = 32  # graphs; what is traced holds no weights, but some megabytes
 
 
@@ -129,6 +131,20 @@ def compiled(
     except TypeError:  # units that differ have activations of their own
         graph = _graph.__wrapped__(*key)
     return functools.partial(graph, weights)
+
+
+def trace_ahead(*graphs: Any) -> None:
+    """Traces what `compiled` returned in a thread, one by one; a call waits for its own.
+
+    Tracing keeps one core busy while others multiply: bounds of curvature, a first batch.
+    """
+
+    def trace() -> None:
+        for graph in graphs:
+            with contextlib.suppress(Exception):  # its call will say what it was
+                getattr(graph, "func", graph).get_concrete_function()
+
+    threading.Thread(target=trace, name="trace_ahead").start()
 
 
 def traced(

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.client.session import Session
 
 from keras_curv.errors import InputError
 from keras_curv.reading import server
@@ -51,7 +52,7 @@ def calls_of(
             )
     except Exception as error:  # whatever TensorFlow raises on a graph that is none
         raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
-    session = tf.compat.v1.Session(graph=flat, config=_REWRITTEN)
+    session = Session(graph=flat, config=_REWRITTEN)
 
     def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Without the placeholders, which XLA does not know."""

@@ -43,8 +43,8 @@ from keras_curv.reading.op_rules import ACTIVATION_OPS, activation_name, apply, 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "logits": tf.identity,
-    "softmax": tf.nn.softmax,
-    "log_softmax": tf.nn.log_softmax,
+    "softmax": tf.math.softmax,
+    "log_softmax": tf.math.log_softmax,
     "sigmoid": tf.sigmoid,
     "binary_sigmoid": lambda logits: tf.sigmoid(logits[:, 1:]),
 }

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import CurvatureCertificate, Network
-from keras_curv.certificates import rival_search
+from keras_curv.certificates import at_start, rival_search
+from keras_curv.certificates.at_start import StartGradients
 from keras_curv.certificates.rival_search import RivalSearch
-from keras_curv.network import activations
+from keras_curv.network import activations, shared_graph
 from keras_curv.network.affine import Affine
 from keras_curv.network.pinned import PinnedNetwork
 
@@ -20,15 +21,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def searched(network, x, *, tolerance=1e-4, max_steps=40):
     """Radii of all pairs and gradients, without a graph that another test may have traced."""
+    shared_graph._graph.cache_clear()
     certificate = CurvatureCertificate(network, tolerance=tolerance, max_steps=max_steps)
     search = RivalSearch(network, tolerance, max_steps)
     label = certificate.logits(x).argmax(axis=1).astype(np.int32)
     rivals = np.stack([np.delete(np.arange(network.classes), one) for one in label])
-    kappa = tf.constant(certificate._kappa[label[:, None], rivals])
+    kappa = tf.constant(certificate.kappa(label, rivals))
     none = tf.zeros_like(kappa)
-    found = search(
-        tf.constant(x), tf.constant(label), tf.constant(rivals, tf.int32), kappa, none, none[:, 0]
-    )
+    start = StartGradients(network, double=not max_steps)(tf.constant(x), label, rivals)
+    pairs = tf.constant(label), tf.constant(rivals, tf.int32)
+    found = search(tf.constant(x), *pairs, kappa, none, none[:, 0], start)
     return found.radius.numpy().min(axis=1), found.evaluations.numpy(), label
 
 
@@ -87,7 +89,7 @@ def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
     x = rng.standard_normal((30, 5))
     best, _, _ = searched(rounded_away, x, tolerance=1e-9, max_steps=400)
     assert np.all(best > 0.0)
-    monkeypatch.setattr(rival_search, "_MOST", -1.0)  # in any case
+    monkeypatch.setattr(at_start, "_MOST", -1.0)  # in any case
     monkeypatch.setattr(rival_search.RivalSearch, "_decided", lambda self, radius, *_: radius >= 0)
     radius, gradients, _ = searched(rounded_away, x)
     assert np.all(gradients == 2)
@@ -97,7 +99,7 @@ def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
 def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_away, monkeypatch):
     x = rng.standard_normal((30, 5))
     radius, gradients, _ = searched(rounded_away, x)
-    monkeypatch.setattr(rival_search, "float32_keeps_digits", lambda seed: tf.constant(False))
+    monkeypatch.setattr(at_start, "float32_keeps_digits", lambda seed: tf.constant(False))
     double, alone, _ = searched(rounded_away, x)
     np.testing.assert_array_equal(radius, double)
     np.testing.assert_array_equal(gradients, alone)

@@ -79,10 +79,33 @@ def test_a_class_is_known_to_keras_once_both_are_imported():
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
 
 
+def test_parts_of_tensorflow_are_loaded_when_they_are_asked_for():
+    """By whichever thread; what is not there is missed as ever."""
+    code = (
+        "import sys, threading\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from keras_curv.cli.lean_tensorflow import load_tensorflow\n"
+        "load_tensorflow()\n"
+        "assert 'tensorflow.python.keras.models' not in sys.modules\n"
+        "import tensorflow as tf\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "together = threading.Barrier(8)\n"
+        "def ask(_):\n"
+        "    together.wait()\n"
+        "    return tf.nn.relu, tf.compat.v1.Session, tf.image.resize\n"
+        "with ThreadPoolExecutor(8) as threads:\n"
+        "    assert len(set(threads.map(ask, range(8)))) == 1\n"
+        "assert tf.nn.relu(-1.0) == 0.0 and 'l2_loss' in dir(tf.nn)\n"
+        "assert not hasattr(tf.nn, 'nothing') and not hasattr(tf.linalg, 'nothing')\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
 def test_keras_is_not_loaded_before_it_is_asked_for():
     code = (
         "import sys\n"
-        "from keras_curv.cli.command import load_tensorflow\n"
+        "from keras_curv.cli.lean_tensorflow import load_tensorflow\n"
         "load_tensorflow()\n"
         "import keras_curv.runs.certify_examples, keras_curv.serving.certify_requests\n"
         "assert 'tensorflow' in sys.modules and 'keras' not in sys.modules\n"

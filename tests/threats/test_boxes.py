@@ -117,7 +117,7 @@ def test_a_box_that_says_nothing_is_searched_without_one(rng, random_network):
     wide = of_threat(network, Threat(low=-1e6, high=1e6), "crc")(x)
     plain = choose_method("crc", network).certify(x)
     assert (wide.radius >= plain.radius * (1.0 - 1e-12)).all()
-    assert (wide.gradient_evaluations > plain.gradient_evaluations + 2).all()
+    assert (wide.gradient_evaluations >= plain.gradient_evaluations + 2).all()
 
 
 def test_a_box_is_searched_like_limits_without_dead_zones(rng, random_network):
@@ -129,7 +129,7 @@ def test_a_box_is_searched_like_limits_without_dead_zones(rng, random_network):
     rivals = np.array([[c for c in range(3) if c != one] for one in label])
     least = []
     for search in (BoxSearch, ClippedSearch):
-        certificate._limited = search(certificate.network, 1e-6, 60)
+        certificate._search = search(certificate.network, 1e-6, 60)
         least.append(certificate.certify_pairs(x, label, rivals).radius.min(axis=1))
     np.testing.assert_allclose(*least, rtol=1e-3)
 
