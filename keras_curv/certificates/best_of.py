@@ -45,6 +45,8 @@ _FROM_CHEAP_TO_DEAR = (
 _SEARCH_FIRST = (CurvatureCertificate, LipschitzCertificate, *_FROM_CHEAP_TO_DEAR[2:])
 _ATTACK_STEPS = 6
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
+# A Lipschitz bound costs an eighth of a gradient for each rival: what it must decide, of the first.
+_FEW, _ENOUGH = 32, 1 / 8
 
 
 class BestOf(Method):
@@ -80,6 +82,8 @@ class BestOf(Method):
         self.tolerance = tolerance
         curved = (one for one in self.methods if isinstance(one, CurvatureCertificate))
         self._search = next(curved, None)
+        bounds = (one for one in self.methods if isinstance(one, LipschitzCertificate))
+        self._cheapest = next(bounds, None)
 
     def radii(
         self,
@@ -91,20 +95,23 @@ class BestOf(Method):
     ) -> PairCertificates:
         """See `Method`."""
         so_far = _SoFar(x, label, rivals, known)
+        if self.decide and self._cheapest is not None:
+            self._ask_if_it_decides(self._cheapest, so_far)
         for one in self.methods:
             rows, prospect = self._worth_asking(one, so_far)
             if not len(rows):
                 continue
             if so_far.sighting is None:
-                found = so_far.ask(one, rows, self._of_all(prospect))
+                whole = one is self._search or not self.decide
+                found = so_far.ask(
+                    one, rows, None if whole else self._up_to(prospect, so_far, rows)
+                )
                 if found.sighting is not None and (self.tolerance or self.decide):
                     so_far.sighting = found.sighting.spread(rows, len(x))
                     self._look_beyond(so_far, so_far.sighting)
                 continue
-            if one.dear_rivals and self._search is not None and not self.decide:
-                least = so_far.radius[rows].min(axis=1)
-                ceiling = np.minimum(prospect.ceiling, _FARTHER * least)
-                so_far.ask(self._search, rows, prospect._replace(ceiling=ceiling))
+            if one.dear_rivals or self.decide:
+                self._search_every_rival(so_far, rows, prospect)
             so_far.ask(one, rows, prospect)
         return PairCertificates(so_far.radius, so_far.gradients, so_far.distance, so_far.method)
 
@@ -124,12 +131,29 @@ class BestOf(Method):
         asked = ~(ceiling <= worth)
         return rows[asked], Prospect(np.fmin(ceiling, nearest[rows]), worth).take(asked)
 
-    def _of_all(self, prospect: Prospect) -> Prospect | None:
-        """What a first search is asked for: decisions about every rival, as the methods that come
-        after it have to know which ones they are needed for; or radii, as far as they come."""
-        if not self.decide:
-            return None
-        return prospect._replace(ceiling=np.minimum(prospect.ceiling, prospect.aim))
+    def _ask_if_it_decides(self, one: Method, so_far: _SoFar) -> None:
+        """Asks a method before all others, if it decides enough of the first examples."""
+        rows, prospect = self._worth_asking(one, so_far)
+        first, others = rows[:_FEW], rows[_FEW:]
+        so_far.ask(one, first, prospect.take(slice(_FEW)))
+        decided = np.isinf(self._aim(so_far.radius[first].min(axis=1)))
+        if len(others) and decided.mean() >= _ENOUGH:
+            so_far.ask(one, others, prospect.take(slice(_FEW, None)))
+
+    def _search_every_rival(self, so_far: _SoFar, rows: np.ndarray, prospect: Prospect) -> None:
+        """Searches rivals that a first search left alone, as they did not matter to it: a method
+        that is asked now has to know which ones it is needed for. Once for each example."""
+        new = ~so_far.searched[rows]
+        if self._search is None or not new.any():
+            return
+        prospect = self._up_to(prospect, so_far, rows)
+        so_far.ask(self._search, rows[new], prospect.take(new))
+        so_far.searched[rows[new]] = True
+
+    def _up_to(self, prospect: Prospect, so_far: _SoFar, rows: np.ndarray) -> Prospect:
+        """The prospect with no ceiling above what is worth knowing of every rival."""
+        enough = prospect.aim if self.decide else _FARTHER * so_far.radius[rows].min(axis=1)
+        return prospect._replace(ceiling=np.minimum(prospect.ceiling, enough))
 
     def _aim(self, least: np.ndarray) -> np.ndarray:
         """The radius that is worth asking for, where these are proved; infinite if none is."""
@@ -204,6 +228,7 @@ class _SoFar:
         self.radius, self.method = known.copy(), np.full(known.shape, "", "U16")
         self.distance = np.full(known.shape, np.inf)
         self.gradients = np.zeros(len(x), np.int64)
+        self.searched = np.zeros(len(x), bool)  # whether for every rival
         self.sighting: Sighting | None = None
 
     def rival(self, sighting: Sighting) -> np.ndarray:
@@ -265,7 +290,7 @@ def choose_method(
     methods: list[Method] = []
     reasons = []
     # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
-    order = _SEARCH_FIRST if tolerance and not decide else _FROM_CHEAP_TO_DEAR
+    order = _SEARCH_FIRST if tolerance or decide else _FROM_CHEAP_TO_DEAR
     for kind in order:
         if _in_vain(kind, methods, tolerance):
             continue
