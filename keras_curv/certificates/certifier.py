@@ -77,7 +77,7 @@ class Certifier:
                 "smoothing certifies another classifier: certify_examples(smoothing=Smoothing(s)), "
                 "or the command's --method smoothing"
             )
-        require_one_of(method, METHODS, "method")
+        require_one_of(method, (*METHODS, "smoothing"), "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.property = Property.of(property)
         self.served = saved_model.read(model, signature, output_name=output_name, scores=True)
@@ -97,6 +97,10 @@ class Certifier:
         labels = self.property.labels(network)
         self._labelled = labels > 0
         self._inputs = ServedInputs(self.served, labels)
+
+    def __repr__(self) -> str:
+        source, method = self.served.source, self.method.name
+        return f"Certifier({source!r}, method={method!r}, guarantee={self._guarantee!r})"
 
     def certify(
         self,

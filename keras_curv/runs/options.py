@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -162,8 +163,9 @@ class RunOptions:
             inputs: the files that are read.
 
         Raises:
-            InputError: a folder that does not exist, a name that stands for two files, a file of
-                a SavedModel, a plot of unknown format, or no matplotlib to draw it.
+            InputError: a folder that does not exist or cannot be written to, a name that stands for
+                two files, a file of a SavedModel, a plot of unknown format, or no matplotlib to
+                draw it.
         """
         named = [path for path in (self.output, *self.written()) if path is not None]
         if "" in named:
@@ -172,6 +174,8 @@ class RunOptions:
         for path, target in zip(named, resolved, strict=True):
             if not target.parent.is_dir():
                 raise InputError(f"the folder of {path} does not exist; make it first")
+            if not os.access(target.parent, os.W_OK):
+                raise InputError(f"the folder of {path} cannot be written to; name another one")
             if target.is_dir():
                 raise InputError(f"{path} is a directory; give the name of a file")
             if target.name == GRAPH or (target.parent / INDEX).exists():

@@ -34,6 +34,10 @@ def load_threat(path: str) -> Threat:
         raise InputError(f"{path} must be a .json or .npz file")
     try:
         arrays = _from_json(path) if suffix == ".json" else _from_npz(path)
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path} does not exist; give the .json or .npz file of a threat"
+        ) from error
     except Exception as error:  # zipfile, OSError, ValueError: whatever a broken file raises
         raise InputError(f"{path} cannot be read as a threat: {error}") from error
     if not arrays:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import keras_curv
-from keras_curv import InputError, Status, data
+from keras_curv import Certifier, InputError, Status, data
 from keras_curv.data.examples import Examples
 
 DIGITS = "saved_models/digits"
@@ -19,6 +19,11 @@ DIGITS = "saved_models/digits"
 def digits(request):
     x, y = data.load_all("digits")
     return str(request.config.rootpath / DIGITS), x, y
+
+
+def test_it_says_what_it_is(digits):
+    certifier = Certifier(digits[0], method="crc", guarantee="float32")
+    assert repr(certifier) == f"Certifier({digits[0]!r}, method='crc', guarantee='float32')"
 
 
 def test_arrays_of_one_entry_for_each_example(digits):

@@ -110,7 +110,7 @@ def test_methods_and_guarantee(script, capfd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--method", "crx"), "method must be one of auto, "),
+        (("--method", "crx"), ", coap, smoothing. Received: 'crx'"),
         (("--guarantee", "none"), "guarantee must be one of real, float32"),
         (("--method", "quadratic"), "relu"),
     ],
@@ -118,6 +118,12 @@ def test_methods_and_guarantee(script, capfd, tmp_path):
 def test_methods_that_do_not_apply(script, capfd, arguments, message):
     code, out, err = call(script, capfd, *arguments)
     assert code == 2 and out == "" and message in err and err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_first(script, capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: pathlib.Path(path) != tmp_path.resolve())
+    code, out, err = call(script, capfd, "--report", tmp_path / "report.html")
+    assert code == 2 and out == "" and err.endswith("cannot be written to; name another one\n")
 
 
 @pytest.mark.parametrize("required, code, word", [(0.5, 0, "passed"), (0.99, 3, "FAILED")])

@@ -103,6 +103,11 @@ def test_both_kinds_of_file_say_the_same(tmp_path):
     assert threats[0] == threats[1] == Threat(**arrays)
 
 
+def test_a_file_that_is_not_there_is_missed_by_name(tmp_path):
+    with pytest.raises(InputError, match=r"none\.json does not exist; give the \.json or \.npz"):
+        load_threat(str(tmp_path / "none.json"))
+
+
 def test_objects_are_not_loaded_from_a_file(tmp_path):
     np.savez(tmp_path / "threat.npz", scale=np.array([{}]))
     with pytest.raises(InputError, match="cannot be read as a threat"):
