@@ -1,3 +1,4 @@
+import functools
 import gc
 import os
 
@@ -16,9 +17,12 @@ import scripts
 import tensorflow as tf
 from hypothesis import settings
 
+from keras_curv.network import shared_graph
 from keras_curv.network.network import Network
 
 tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on purpose
+# Tests come back to the same activations and settings, after more others than any user has.
+shared_graph._graph = functools.lru_cache(maxsize=128)(shared_graph._graph.__wrapped__)
 
 # Of these, `--hypothesis-profile=` names another one than `default`. A first call traces graphs.
 for profile, examples in {"quick": 25, "default": 100, "thorough": 1000}.items():
