@@ -13,6 +13,7 @@ from keras_curv.certificates.clipped_search import BoxSearch, ClippedSearch, Pla
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate, PlainCeiling
 from keras_curv.certificates.float32 import Float32Error
+from keras_curv.network.shared_graph import compiled
 from keras_curv.threats.box import least_linear
 from keras_curv.threats.confined import Reach
 
@@ -129,7 +130,9 @@ def test_a_box_is_searched_like_limits_without_dead_zones(rng, random_network):
     rivals = np.array([[c for c in range(3) if c != one] for one in label])
     least = []
     for search in (BoxSearch, ClippedSearch):
-        certificate._search = search(certificate.network, 1e-6, 60)
+        certificate._search = compiled(
+            search, certificate.network, 1e-6, 60, signature=certificate._signature
+        )
         least.append(certificate.certify_pairs(x, label, rivals).radius.min(axis=1))
     np.testing.assert_allclose(*least, rtol=1e-3)
 
