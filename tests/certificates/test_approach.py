@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import CurvatureCertificate, Network
-from keras_curv.certificates import at_start, rival_search
+from keras_curv.certificates import at_start, crc, rival_search
 from keras_curv.certificates.at_start import StartGradients
 from keras_curv.certificates.rival_search import RivalSearch
 from keras_curv.network import activations, shared_graph
@@ -19,8 +19,11 @@ from keras_curv.network.pinned import PinnedNetwork
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def searched(network, x, *, tolerance=1e-4, max_steps=40):
-    """Radii of all pairs and gradients, without a graph that another test may have traced."""
+def searched(network, x, *, tolerance=1e-4, max_steps=40, as_graph=False):
+    """Radii of all pairs and gradients, without a graph that another test may have traced.
+
+    One of its own is for searches of many steps: tracing takes as long as twenty of them.
+    """
     shared_graph._graph.cache_clear()
     certificate = CurvatureCertificate(network, tolerance=tolerance, max_steps=max_steps)
     search = RivalSearch(network, tolerance, max_steps)
@@ -30,13 +33,22 @@ def searched(network, x, *, tolerance=1e-4, max_steps=40):
     none = tf.zeros_like(kappa)
     start = StartGradients(network, double=not max_steps)(tf.constant(x), label, rivals)
     pairs = tf.constant(label), tf.constant(rivals, tf.int32)
-    found = search(tf.constant(x), *pairs, kappa, none, none[:, 0], start)
+    given = tf.constant(x), *pairs, kappa, none, none[:, 0], start
+    if as_graph:
+        search = tf.function(search, autograph=False)
+    found = search(*given)
     return found.radius.numpy().min(axis=1), found.evaluations.numpy(), label
 
 
 def at(iterate, origin, cells, *_):
     """What `approach` returns that comes to these iterates by no gradient."""
     return iterate, tf.fill([len(cells)], tf.constant(np.inf, tf.float64)), cells[:, 0] * 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_traced_ahead(monkeypatch):
+    """Certificates here are asked for what a search needs, and do not search themselves."""
+    monkeypatch.setattr(crc, "trace_ahead", lambda *graphs: None)
 
 
 @pytest.fixture
@@ -87,7 +99,7 @@ def rounded_away(rng):
 def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
     """Gradients at x0 in float32 that are wrong by more than their size."""
     x = rng.standard_normal((30, 5))
-    best, _, _ = searched(rounded_away, x, tolerance=1e-9, max_steps=400)
+    best, _, _ = searched(rounded_away, x, tolerance=1e-9, max_steps=400, as_graph=True)
     assert np.all(best > 0.0)
     monkeypatch.setattr(at_start, "_MOST", -1.0)  # in any case
     monkeypatch.setattr(rival_search.RivalSearch, "_decided", lambda self, radius, *_: radius >= 0)
@@ -98,9 +110,9 @@ def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
 
 def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_away, monkeypatch):
     x = rng.standard_normal((30, 5))
-    radius, gradients, _ = searched(rounded_away, x)
+    radius, gradients, _ = searched(rounded_away, x, as_graph=True)
     monkeypatch.setattr(at_start, "float32_keeps_digits", lambda seed: tf.constant(False))
-    double, alone, _ = searched(rounded_away, x)
+    double, alone, _ = searched(rounded_away, x, as_graph=True)
     np.testing.assert_array_equal(radius, double)
     np.testing.assert_array_equal(gradients, alone)
 
