@@ -1,5 +1,7 @@
 """What a step has worked out already is not worked out again, and loss and step are the same."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -26,24 +28,29 @@ def _deep():
 BASES = {"dense": (_deep, (4,)), "convolution": (_convolutional, (6, 6, 2))}
 
 
-@pytest.mark.parametrize("loss, jit", [("crt", False), ("certified", False), ("certified", True)])
-@pytest.mark.parametrize("kind", BASES)
-def test_a_step_is_that_of_a_pass_through_the_base(kind, loss, jit, rng):
-    """The base itself is asked where its layers behave otherwise in training."""
+@functools.cache
+def _trained(kind, loss, known_already, jit=False):
+    """Losses of three steps, what they changed, and an evaluation."""
     build, shape = BASES[kind]
+    rng = np.random.default_rng(20)
     x = rng.standard_normal((40, *shape)).astype(np.float32)
     y = rng.integers(3, size=40)
-    found = []
-    for known_already in (True, False):
-        model = CRTModel(build(), 0.5, 0.1, loss=loss)
-        assert model.live.as_in_training and model.live.is_dense == (kind == "dense")
-        model.live.as_in_training = known_already
-        model.compile(keras.optimizers.SGD(0.1), jit_compile=jit)
-        before = model.base.get_weights()
-        losses = [model.train_on_batch(x, y) for _ in range(3)]
-        moved = [now - then for now, then in zip(model.base.get_weights(), before, strict=True)]
-        found.append((losses, moved, model.evaluate(x, y, verbose=0)))
-    for ours, theirs in zip(tf.nest.flatten(found[0]), tf.nest.flatten(found[1]), strict=True):
+    model = CRTModel(build(), 0.5, 0.1, loss=loss)
+    assert model.live.as_in_training and model.live.is_dense == (kind == "dense")
+    model.live.as_in_training = known_already
+    model.compile(keras.optimizers.SGD(0.1), jit_compile=jit)
+    before = model.base.get_weights()
+    losses = [model.train_on_batch(x, y) for _ in range(3)]
+    moved = [now - then for now, then in zip(model.base.get_weights(), before, strict=True)]
+    return losses, moved, model.evaluate(x, y, verbose=0)
+
+
+@pytest.mark.parametrize("loss, jit", [("crt", False), ("certified", False), ("certified", True)])
+@pytest.mark.parametrize("kind", BASES)
+def test_a_step_is_that_of_a_pass_through_the_base(kind, loss, jit):
+    """The base itself is asked where its layers behave otherwise in training."""
+    found = _trained(kind, loss, True, jit), _trained(kind, loss, False)
+    for ours, theirs in zip(*map(tf.nest.flatten, found), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)  # float32, three steps
 
 
