@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from convolutions import SEEDS, flat
+from keras_oracle import eagerly
 
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.crc import CurvatureCertificate
@@ -32,7 +33,8 @@ def test_no_hessian_leaves_the_curvature_bounds(seed, read):
 def test_certificates_survive_attack(seed, read):
     _, x, served = read(seed)
     points = np.concatenate([flat(x), 1.0 - 2.0 * flat(x)])
-    result = CurvatureCertificate(served.network, max_steps=8).certify(points)
+    with eagerly():
+        result = CurvatureCertificate(served.network, max_steps=8).certify(points)
     assert np.all(result.radius > 0.0)
     margin, _ = pgd_attack(
         served.network, tf.constant(points), tf.constant(result.prediction),
