@@ -136,8 +136,11 @@ def compiled(
 def trace_ahead(*graphs: Any) -> None:
     """Traces what `compiled` returned in a thread, one by one; a call waits for its own.
 
-    Tracing keeps one core busy while others multiply: bounds of curvature, a first batch.
+    Tracing keeps one core busy while others multiply: bounds of curvature, a first batch. Where
+    TensorFlow runs functions eagerly nothing is traced.
     """
+    if tf.config.functions_run_eagerly():
+        return
 
     def trace() -> None:
         for graph in graphs:
