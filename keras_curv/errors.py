@@ -12,7 +12,10 @@ def visible(text: object) -> str:
         >>> visible("a\\x1b[1m\\udcff")
         'a\\\\x1b[1m\\\\udcff'
     """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class InputError(ValueError):

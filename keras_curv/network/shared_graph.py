@@ -24,7 +24,7 @@ from keras_curv.numerics.rounding import LayerNorms
 # Arguments of graphs, of any size: an array with rows, a number for each, a class or some for each.
 ROWS, EACH = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
 CLASS, CLASSES = (tf.TensorSpec(shape, tf.int32) for shape in ((None,), (None, None)))
-_KEPT = 32  # graphs; what is traced holds no weights, but some megabytes
+_KEPT = 32  # graphs; what is traced holds no weights, but some ten megabytes
 
 
 class Weights(NamedTuple):

@@ -1,6 +1,5 @@
 """Steps of centred activations, against the net that has them; what is left is a plain net."""
 
-import functools
 import json
 
 import keras
@@ -27,22 +26,10 @@ def _data(rng):
     return rng.standard_normal((40, 4)).astype(np.float32), rng.integers(3, size=40)
 
 
-@functools.cache
-def _compiled(jit, centre):
-    """A model, whose steps are traced once, and what it begins with."""
-    model = CRTModel(_base(), 0.3, centre=centre)
-    model.compile(keras.optimizers.SGD(0.1), jit_compile=jit)
-    model.optimizer.build(model.trainable_variables)
-    variables = [*model.variables, *model.optimizer.variables]
-    return model, [(variable, variable.numpy()) for variable in variables]
-
-
-def _moved(rng, jit=False, steps=1, centre=False):
+def _moved(rng, jit=False, steps=1, **options):
     x, y = _data(rng)
-    model, begun = _compiled(jit, centre)
-    for variable, value in begun:
-        variable.assign(value)
-    model.reset_metrics()
+    model = CRTModel(_base(), 0.3, **options)
+    model.compile(keras.optimizers.SGD(0.1), jit_compile=jit)
     before = model.base.get_weights()
     losses = [model.train_on_batch(x, y) for _ in range(steps)]
     moved = [now - then for now, then in zip(model.base.get_weights(), before, strict=True)]
