@@ -93,19 +93,18 @@ class BestOf(Method):
         known: np.ndarray,
         prospect: Prospect | None = None,
     ) -> PairCertificates:
-        """See `Method`."""
-        so_far = _SoFar(x, label, rivals, known)
-        if self.decide and self._cheapest is not None:
-            self._ask_if_it_decides(self._cheapest, so_far)
+        """See `Method`; where a prospect is given, decisions about every rival matter."""
+        so_far, every = _SoFar(x, label, rivals, known), prospect is not None
+        asked = self._ask_if_it_decides(so_far)
         for one in self.methods:
             rows, prospect = self._worth_asking(one, so_far)
-            if not len(rows):
+            if not len(rows) or one is asked:
                 continue
             if so_far.sighting is None:
-                whole = one is self._search or not self.decide
-                found = so_far.ask(
-                    one, rows, None if whole else self._up_to(prospect, so_far, rows)
-                )
+                alone = not self.decide or (one is self._search and not every)
+                up_to = None if alone else self._up_to(prospect, so_far, rows)
+                found = so_far.ask(one, rows, up_to)
+                so_far.searched[rows] = one is self._search and not alone
                 if found.sighting is not None and (self.tolerance or self.decide):
                     so_far.sighting = found.sighting.spread(rows, len(x))
                     self._look_beyond(so_far, so_far.sighting)
@@ -131,14 +130,22 @@ class BestOf(Method):
         asked = ~(ceiling <= worth)
         return rows[asked], Prospect(np.fmin(ceiling, nearest[rows]), worth).take(asked)
 
-    def _ask_if_it_decides(self, one: Method, so_far: _SoFar) -> None:
-        """Asks a method before all others, if it decides enough of the first examples."""
+    def _ask_if_it_decides(self, so_far: _SoFar) -> Method | None:
+        """Asks the cheapest method before all others, if it decides enough of the first examples;
+        returns it if it need not be asked again."""
+        one = self._cheapest
+        if one is None or not self.decide:
+            return None
         rows, prospect = self._worth_asking(one, so_far)
+        if not len(rows):
+            return one
         first, others = rows[:_FEW], rows[_FEW:]
         so_far.ask(one, first, prospect.take(slice(_FEW)))
-        decided = np.isinf(self._aim(so_far.radius[first].min(axis=1)))
-        if len(others) and decided.mean() >= _ENOUGH:
+        if len(others):
+            if np.isfinite(self._aim(so_far.radius[first].min(axis=1))).mean() > 1.0 - _ENOUGH:
+                return None
             so_far.ask(one, others, prospect.take(slice(_FEW, None)))
+        return one
 
     def _search_every_rival(self, so_far: _SoFar, rows: np.ndarray, prospect: Prospect) -> None:
         """Searches rivals that a first search left alone, as they did not matter to it: a method

@@ -227,8 +227,10 @@ class CurvatureCertificate(Method):
             return np.full(asked.rivals.shape, np.inf), np.full(asked.rivals.shape, np.inf)
         kappa = self.kappa(asked.label, asked.rivals)
         none = tf.zeros_like(asked.first.margin)
-        proved = proved_radius(asked.first, None, tf.constant(kappa), none)
-        return _known(proved.numpy()), _known(_margin_bracket(asked.first.margin, kappa))
+        proved = proved_radius(asked.first, None, tf.constant(kappa), none).numpy()
+        most = _known(_margin_bracket(asked.first.margin, kappa))
+        # What rounding took all of says nothing of how far to look.
+        return np.where(proved > 0.0, proved, most), most
 
     def _reach_by_margin(self, asked: Asked, price: float) -> np.ndarray:
         """Radii `(n, rivals)` up to which a served error is asked for, where entries have limits:

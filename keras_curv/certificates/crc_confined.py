@@ -11,6 +11,7 @@ with them (`dual.radius_bracket`): a plain step from where the search ended, tak
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,12 +65,15 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         super().__init__(
             network, served_error, tolerance=_TOLERANCE, max_steps=_STEPS, decide=decide
         )
-        self._plain = CurvatureCertificate(
-            network, served_error, curvature=self.curvature, decide=decide
-        )
         self._plain_ceiling = compiled(
             PlainCeiling, network, signature=(ROWS, CLASS, CLASS, EACH, ROWS)
         )
+
+    @functools.cached_property
+    def _plain(self) -> CurvatureCertificate:
+        """Of the same network, whose search heeds no limits."""
+        args = self.network, self.served_error
+        return CurvatureCertificate(*args, curvature=self.curvature, decide=self.decide)
 
     def certify_pairs(
         self,

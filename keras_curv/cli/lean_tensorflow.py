@@ -68,7 +68,11 @@ class _Lazy(types.ModuleType):
         with _LOADING:  # a thread that loads it finds what there is so far
             load = self.__dict__.pop("__load__", None)
             if load is not None:
-                load()
+                try:
+                    load()
+                except BaseException:  # it is said again by the next who asks
+                    self.__dict__["__load__"] = load
+                    raise
         try:
             return self.__dict__[name]
         except KeyError:

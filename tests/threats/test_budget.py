@@ -8,9 +8,11 @@ from attacked import METHODS_AND_SIGMAS, float32_network, model_of, scores, size
 from scripts import call
 
 from keras_curv import InputError, Threat, certify
+from keras_curv.certificates.best_of import BestOf
 from keras_curv.certificates.budget import BudgetCertificate
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.vertex import vertex_curvature
@@ -285,3 +287,30 @@ def test_words_and_bad_norms(script, capfd, tmp_path):
         assert {row["threat"] for row in csv.DictReader(file)} == {"l1"}
     code, _, err = call(script, capfd, "--limit=10", "--norm=l3")
     assert code == 2 and "norm must be one of" in err and err.count("\n") == 1
+
+
+def test_decisions_are_those_of_radii_where_rivals_differ_in_norm():
+    """A rival that no l2 ball excludes is proved in l1, others in l2 by a search of their own."""
+    rng = np.random.default_rng(2)
+    first = rng.normal(size=(24, 12))
+    for unit in range(0, 12, 2):  # one steep entry, which l1 has an easy time with
+        entry = rng.integers(24)
+        sign = np.sign(first[entry, unit])
+        first[:, unit] *= 0.02
+        first[entry, unit] = 2.0 * sign
+    first[:, 1::2] *= 1.2 / np.sqrt(24)
+    last = rng.normal(size=(12, 6))
+    last[::2, :3] *= 0.05
+    last[1::2, 3:] *= 0.05
+    biases = [rng.normal(size=12) * 0.3, rng.normal(size=6) * 0.3]
+    network = Network.from_weights([first, last], biases, "tanh")
+    x = rng.normal(size=(100, 24)) * 0.6
+
+    def radii(decide):
+        parts = CurvatureCertificate(network, decide=decide), LipschitzCertificate(network)
+        return BudgetCertificate(BestOf(parts, decide=decide)).certify(x).radius
+
+    full = radii(())
+    for share in (0.2, 0.35, 0.5, 0.65, 0.8, 0.9):
+        asked = float(np.quantile(full[full > 0.0], share))
+        assert np.all(radii((asked,))[full > 1.02 * asked] >= asked * (1.0 - 1e-5))
