@@ -235,7 +235,7 @@ def test_an_affine_model_takes_no_threat():
         ({"loss": "crt", "property": "top_2"}, "property is for the loss certified"),
         ({"box": "1,0"}, "low must not be above high"),
         ({"box": "nan,1"}, "--box must be numbers"),
-        ({"threat": "nowhere.json"}, "cannot be read as a threat"),
+        ({"threat": "nowhere.json"}, "does not exist; give"),
         ({"property": "best"}, "property"),
     ],
 )
