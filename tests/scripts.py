@@ -1,6 +1,11 @@
-"""A command in this process, so that a test need not start one each."""
+"""Commands in this process, so that a test need not start one each; code that needs its own."""
 
 import importlib
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def load(name="certify"):
@@ -18,3 +23,9 @@ def status(command, *arguments):
 def call(command, capfd, *arguments):
     """Its exit code, stdout and stderr."""
     return status(command, *arguments), *capfd.readouterr()
+
+
+def succeeds_alone(code):
+    """Whether Python code ends well in a process of its own, which knows the package."""
+    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

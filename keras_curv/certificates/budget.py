@@ -63,10 +63,11 @@ class BudgetCertificate(Method):
         prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
-        decide = getattr(self._method, "decide", ())
-        # Here each rival counts by itself: what is not proved of it in l2 may be in l1.
-        every = Prospect.open(len(x))._replace(ceiling=np.full(len(x), max(decide, default=np.inf)))
-        found = self._method.radii(x, label, rivals, known, every if decide else None)
+        every = None
+        if decide := getattr(self._method, "decide", ()):
+            # Each rival counts by itself: what is not proved of it in l2 may be in l1.
+            every = Prospect.open(len(x))._replace(ceiling=np.full(len(x), max(decide)))
+        found = self._method.radii(x, label, rivals, known, every)
         radius, gradients = found.radius, found.gradient_evaluations
         method = found.method
         if method is None:

@@ -64,13 +64,9 @@ def proved_radius(
         taken_off: E, what serving may take off each margin, `(n, rivals)`.
     """
     bound, slope_error = charged_minorant(found, displacement, curvature, taken_off)
-    return tf.reshape(charged_radius(bound, slope_error), tf.shape(curvature))
-
-
-def charged_radius(bound: dual.Minorant, slope_error: tf.Tensor) -> tf.Tensor:
-    """Returns the radii that a charged minorant proves, and its slope's error; rows as it has."""
-    charged = bound._replace(slope=(bound.slope + slope_error) * (1.0 + rounding.gamma(8)))
-    return dual.certified_radius(charged) * (1.0 - rounding.gamma(32))
+    bound = bound._replace(slope=(bound.slope + slope_error) * (1.0 + rounding.gamma(8)))
+    radius = dual.certified_radius(bound) * (1.0 - rounding.gamma(32))
+    return tf.reshape(radius, tf.shape(curvature))
 
 
 def charged_minorant(

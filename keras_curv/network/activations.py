@@ -231,7 +231,7 @@ _SPARSE_PLUS = Activation(  # σ″ is ½ between its jumps at ±1
 # σ″ is 0 but for the jump of σ′ at 0, which is infinite curvature.
 _RELU = Activation(
     name="relu",
-    value=lambda z: tf.nn.relu(z),
+    value=lambda z: tf.nn.relu(z),  # looked up when asked: `tf.nn` takes long to load
     first=lambda z: tf.cast(z > 0.0, z.dtype),
     second=tf.zeros_like,
     first_range=(0.0, 1.0),

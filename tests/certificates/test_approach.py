@@ -1,12 +1,9 @@
 """Float32 is charged for where a search begins; on its way it finds the way, and proves nothing."""
 
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from scripts import succeeds_alone
 
 from keras_curv import CurvatureCertificate, Network
 from keras_curv.certificates import at_start, crc, rival_search
@@ -15,8 +12,6 @@ from keras_curv.certificates.rival_search import RivalSearch
 from keras_curv.network import activations, shared_graph
 from keras_curv.network.affine import Affine
 from keras_curv.network.pinned import PinnedNetwork
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def searched(network, x, *, tolerance=1e-4, max_steps=40, as_graph=False):
@@ -138,8 +133,7 @@ np.testing.assert_allclose(after, exact, rtol=1e-9)
 
 def test_a_setting_that_rounds_factors_is_noticed_whenever_it_comes():
     """It is of the process, for ever: functions that are exported later would tell of it."""
-    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    assert subprocess.run([sys.executable, "-c", IN_BFLOAT16], env=environment).returncode == 0
+    assert succeeds_alone(IN_BFLOAT16)
 
 
 def test_what_overflows_in_float32_is_searched_in_float64(rng):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from scripts import succeeds_alone
 
 from keras_curv.cli import main
 from keras_curv.cli.command import loading
@@ -75,8 +76,7 @@ def test_a_class_is_known_to_keras_once_both_are_imported():
         "import keras, keras_curv\n"
         "assert keras.saving.get_registered_object('keras_curv>CRTModel') is keras_curv.CRTModel\n"
     )
-    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+    assert succeeds_alone(code)
 
 
 def test_parts_of_tensorflow_are_loaded_when_they_are_asked_for():
@@ -98,8 +98,7 @@ def test_parts_of_tensorflow_are_loaded_when_they_are_asked_for():
         "assert tf.nn.relu(-1.0) == 0.0 and 'l2_loss' in dir(tf.nn)\n"
         "assert not hasattr(tf.nn, 'nothing') and not hasattr(tf.linalg, 'nothing')\n"
     )
-    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+    assert succeeds_alone(code)
 
 
 def test_keras_is_not_loaded_before_it_is_asked_for():
@@ -114,8 +113,7 @@ def test_keras_is_not_loaded_before_it_is_asked_for():
         "load_tensorflow()\n"
         "assert keras.src.optimizers is sys.modules['keras.src.optimizers']\n"
     )
-    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+    assert succeeds_alone(code)
 
 
 @pytest.mark.parametrize("collects", [True, False])
