@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
 from keras_curv.network.network import Network
-from keras_curv.numerics.batches import batches
+from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.bracket import largest_radius
 
 
@@ -66,13 +66,15 @@ class BallBoundCertificate(Method):
         Returns:
             −∞ where anything overflows.
         """
-        bounds = np.empty(rivals.shape)
+        asked = np.ones(rivals.shape, bool)
+
+        def bound(rows: slice) -> np.ndarray:
+            args = x[rows], label[rows], rivals[rows], radius[rows], asked[rows]
+            return self._margin_bounds(*args)
+
         with np.errstate(all="ignore"):
-            for rows in self._batches(rivals):
-                asked = np.ones(rivals[rows].shape, bool)
-                args = x[rows], label[rows], rivals[rows], radius[rows]
-                bounds[rows] = self._margin_bounds(*args, asked)
-        return bounds
+            found = in_batches(bound, len(x), self._entries(rivals))
+            return np.concatenate([bounds for _, bounds in found])
 
     def radii(
         self,
@@ -88,16 +90,19 @@ class BallBoundCertificate(Method):
         prospect = prospect or Prospect.open(len(x))
         radius = np.array(known, np.float64)
         gradients = np.zeros(len(x), np.int64)
+
+        def search(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+            args = x[rows], label[rows], rivals[rows], radius[rows], prospect.take(rows)
+            return self._search(*args)
+
         with np.errstate(all="ignore"):  # what overflows proves nothing
-            for rows in self._batches(rivals):
-                args = x[rows], label[rows], rivals[rows], radius[rows], prospect.take(rows)
-                proved, gradients[rows] = self._search(*args)
-                radius[rows] = np.maximum(radius[rows], proved[:, None])
+            for rows, (proved, used) in in_batches(search, len(x), self._entries(rivals)):
+                radius[rows], gradients[rows] = np.maximum(radius[rows], proved[:, None]), used
         return PairCertificates(radius, gradients)
 
-    def _batches(self, rivals: np.ndarray) -> list[slice]:
-        widest = max(self.network.sizes) * max(self._height, rivals.shape[1])
-        return batches(len(rivals), widest)
+    def _entries(self, rivals: np.ndarray) -> int:
+        """Numbers that an example takes at a time."""
+        return max(self.network.sizes) * max(self._height, rivals.shape[1])
 
     def _search(
         self,

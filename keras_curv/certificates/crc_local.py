@@ -44,6 +44,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network, require_dense
 from keras_curv.network.shared_graph import compiled
+from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.bracket import grid_below, on_grid
 from keras_curv.numerics.rounding import up
 from keras_curv.threats.box import box_reach
@@ -129,17 +130,19 @@ class LocalCurvatureCertificate(Method):
         if len(unknown) and self._everywhere is not None:
             pairs = x[unknown], label[unknown], rivals[unknown], radius[unknown]
             radius[unknown], gradients[unknown], *_ = self._everywhere.radii(*pairs)
-        batch = max(1, _NUMBERS_AT_ONCE // self._curvature.anchor_size())
+        every = np.arange(len(x) if self._curvature.in_range else 0)
+
+        def prove(rows: slice) -> tuple[np.ndarray, ...]:
+            scale, usable = self._scale(x[rows], label[rows], rivals[rows])
+            some = every[rows][usable & np.isfinite(radius[rows].min(axis=1))]
+            if not len(some):
+                return some, radius[some], gradients[some]
+            args = x[some], label[some], rivals[some], radius[some], prospect.take(some)
+            return some, *self._batch(*args, scale[some - every[rows][0]])
+
+        size = self._curvature.anchor_size()
         with np.errstate(all="ignore"):
-            for start in range(0, len(x) if self._curvature.in_range else 0, batch):
-                rows = np.arange(start, min(start + batch, len(x)))
-                start_radius, usable = self._scale(x[rows], label[rows], rivals[rows])
-                usable &= np.isfinite(radius[rows].min(axis=1))
-                rows = rows[usable]
-                if not len(rows):
-                    continue
-                args = x[rows], label[rows], rivals[rows], radius[rows], prospect.take(rows)
-                found, used = self._batch(*args, start_radius[usable])
+            for _, (rows, found, used) in in_batches(prove, len(every), size, _NUMBERS_AT_ONCE):
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] += used
         return PairCertificates(radius, gradients)

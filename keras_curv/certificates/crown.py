@@ -37,6 +37,8 @@ z_k and by Cauchy–Schwarz, a step costs at most
     γ_{N+16} (3 ‖Ω̃‖ ‖Q_k‖ + ‖Λ̃‖ ‖t‖ + |c̃|) + ‖Ω̃‖ (‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖) + underflow,
 
 ΔW and Δb what folding rounded away. At the input, with D entries, `γ_{D+16} (‖Λ̃‖ (‖x‖ + R) + |c̃|)`.
+Where no Λ is asked for, a pass may end at a smaller first layer: the minimum of `Ω z_1 + c` over
+the ball is `Ω z_1(x) + c − R ‖W_1 Ωᵀ‖₂`, a product with W_1ᵀW_1; z_1(x) off by ζ costs `‖Ω‖ ζ`.
 
 Reference: Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification
 with general activation functions" (2018), theorem 3.2 and corollary 3.3 with p = 2.
@@ -50,13 +52,14 @@ import tensorflow as tf
 from keras_curv.certificates.ball_bounds import BallBoundCertificate
 from keras_curv.certificates.box import require_value_range
 from keras_curv.certificates.first_layer import FirstLayer
-from keras_curv.certificates.linear_bounds import Balls, Plan, row_norms
+from keras_curv.certificates.linear_bounds import Balls, Plan
 from keras_curv.certificates.method import ServedError, Sighting, no_error
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval, outward
 from keras_curv.numerics.rounding import TINY, UNIT
+from keras_curv.numerics.rows import row_norms
 
 _SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
 

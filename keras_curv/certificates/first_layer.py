@@ -52,6 +52,7 @@ from keras_curv.numerics.rounding import (
     pre_activation_errors,
     up,
 )
+from keras_curv.numerics.rows import dot, times
 
 _UNIT_POINTS, _MARGIN_POINTS = 2, 3  # at which a minorant is taken
 _WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
@@ -182,17 +183,17 @@ class FirstLayer:
         return found.reshape(rows.shape[:-1])
 
     def _times_gram(self, rows: np.ndarray) -> np.ndarray:
-        """`(…, N_1)` times G."""
-        kernel = self._network.differentials[0].kernel
+        """`(n, m, N_1)` times G."""
         if self._gram is None:
-            return (rows @ kernel.T) @ kernel
-        return rows @ self._gram
+            kernel = self._network.differentials[0].kernel
+            return times(times(rows, kernel.T), kernel)
+        return times(rows, self._gram)
 
     @functools.cached_property
     def _gram(self) -> np.ndarray | None:
         """G; None where products with W_1 are cheaper."""
-        kernel = self._network.differentials[0].kernel
-        return kernel.T @ kernel if kernel.shape[1] <= 2 * kernel.shape[0] else None
+        first = self._network.differentials[0]
+        return first.gram.unscaled() if first.fan_out <= 2 * first.fan_in else None
 
     def _least(
         self,
@@ -210,13 +211,15 @@ class FirstLayer:
         best = np.full((len(radius), rows.shape[1]), -np.inf)
         y = moved = np.zeros((len(radius), 1, 1))
         y_size = away = np.zeros_like(radius)
-        for _ in range(points):
+        for point in range(points):
             z = tf.constant(centres.z[:, None] - moved)
             a, slope = self._activation.value(z).numpy(), self._activation.first(z).numpy()
             t = rows * slope
-            s = t - kappa[:, :, None] * y
+            s, along = (
+                (t - kappa[:, :, None] * y, _dot(t, moved)) if point else (t, np.zeros_like(away))
+            )
             turned = self._times_gram(s)
-            value, along = _dot(rows, a) + constants, _dot(t, moved)
+            value = _dot(rows, a) + constants
             far = up(np.sqrt(_dot(a, a)) + SLOPE_FLOOR, units + 8)
             s_size = up(t_size + kappa * y_size)
 
@@ -240,6 +243,8 @@ class FirstLayer:
             charge = (value_error + along_error + rounding + underflow * largest) * ROUNDING_SLACK
 
             best = np.fmax(best, value + along - steep * radius - bent - charge)
+            if point + 1 == points:
+                break
             step = (1.0 - 1e-9) * radius / steep
             y, moved = step[:, :, None] * s, step[:, :, None] * turned
             y_size, away = up(step * s_size), radius
@@ -248,4 +253,6 @@ class FirstLayer:
 
 def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Products of rows, `(n, m, N)` each, or 1 in the place of n or m: `(n, m)`."""
+    if other.shape[1] == 1:
+        return dot(one, other[:, 0])
     return np.einsum("nmi,nmi->nm", *np.broadcast_arrays(one, other))

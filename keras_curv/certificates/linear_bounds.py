@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,13 +23,13 @@ from keras_curv.numerics.batches import batches
 from keras_curv.numerics.intervals import Interval, outward
 from keras_curv.numerics.rounding import (
     ROUNDING_SLACK,
-    SLOPE_FLOOR,
     TINY,
     gamma,
     norm_bound,
     pre_activation_errors,
     up,
 )
+from keras_curv.numerics.rows import dot, row_norms, times
 from keras_curv.threats.box import box_reach, least_linear
 from keras_curv.threats.confined import Reach
 
@@ -220,8 +220,8 @@ class Balls:
         low, high = [], []
         for some in batches(affine.fan_out, max(1, len(self.x) * widest)):
             part, offset = rows[:, some], constants[:, some]
-            low.append(self.minimum(part, offset, self.folding(affine))[0])
-            high.append(-self.minimum(-part, -offset, self.folding(affine))[0])
+            low.append(self._lowest(part, offset, self.folding(affine)))
+            high.append(-self._lowest(-part, -offset, self.folding(affine)))
         return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
 
     def minimum(
@@ -240,6 +240,41 @@ class Balls:
             are pinned.
         """
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
+        if self.layers:
+            rows, constants, error, best = self._to_first(rows, constants, error, each)
+            affine = self.network.affines[0]
+            rows, constants = times(rows, affine.kernel.T), constants + rows @ affine.bias
+        size, reach = row_norms(rows), up(norm_bound(self.x, axis=1) + self.radius)[:, None]
+        value = dot(rows, self.x) + constants
+        if self.network.pinned is not None:
+            rows = np.where(self.network.pinned, 0.0, rows)
+        value = value + self._least(rows)
+        error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
+        error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
+        value = value - error * ROUNDING_SLACK
+        return np.fmax(best, value), rows
+
+    def _lowest(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
+        """The bounds of `minimum`; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖`, if z_1 is smaller than x."""
+        first = self.network.differentials[0]
+        smaller = not first.is_sparse and first.fan_out < first.fan_in
+        if not (self.layers and smaller and self.norm == "l2" and self.room is None):
+            return self.minimum(rows, constants, error)[0]
+        rows, constants, error, best = self._to_first(rows, constants, error)
+        centre, off = (part[0] for part in self._centre)
+        size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
+        error = error + size * off + 16.0 * TINY * first.fan_out * (1.0 + far)
+        error = error + gamma(first.fan_out + 16) * (size * far + np.abs(constants))
+        fall = up(self.radius[:, None] * first.gram.norms(rows))  # folding: in `error`
+        value = dot(rows, centre) + constants - fall - error * ROUNDING_SLACK
+        return np.fmax(best, value)
+
+    def _to_first(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, each: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """From `Λ a + c` of the last layer back to Ω and c of z_1, their error, and the best of the
+        bounds that were met on the way; see `minimum`."""
+        best = np.full((len(self.x), rows.shape[1]), -np.inf)
         for index in reversed(range(len(self.layers))):
             affine, layer = self.network.affines[index], self.layers[index]
             if self.first is not None and index == 0 < len(self.layers) - 1:
@@ -252,16 +287,10 @@ class Balls:
             if self.plan.before:
                 stopped = self._stopped(through, offset, index)
                 best = np.fmax(best, stopped - error * ROUNDING_SLACK)
-            rows, constants = _times(through, affine.kernel.T), offset + through @ affine.bias
-        size, reach = row_norms(rows), up(norm_bound(self.x, axis=1) + self.radius)[:, None]
-        value = _dot(rows, self.x) + constants
-        if self.network.pinned is not None:
-            rows = np.where(self.network.pinned, 0.0, rows)
-        value = value + self._least(rows)
-        error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
-        error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
-        value = value - error * ROUNDING_SLACK
-        return np.fmax(best, value), rows
+            rows, constants = through, offset
+            if index:
+                rows, constants = times(through, affine.kernel.T), offset + through @ affine.bias
+        return rows, constants, error, best
 
     def _least(self, rows: np.ndarray) -> np.ndarray:
         """Lower bounds of `Λ·e` over the balls, and within the room that there is, `(n, m)`."""
@@ -278,9 +307,9 @@ class Balls:
         layer, size = self.layers[index], row_norms(rows)
         centre, errors = (part[index] for part in self._centre)
         farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
-        box = _dot(np.maximum(rows, 0.0), layer.low) + _dot(np.minimum(rows, 0.0), layer.high)
+        box = dot(np.maximum(rows, 0.0), layer.low) + dot(np.minimum(rows, 0.0), layer.high)
         movement = up(self.radius * self.plan.pre[index])[:, None] + errors
-        ball = _dot(rows, centre) - up(size * movement)
+        ball = dot(rows, centre) - up(size * movement)
         best = np.full(ball.shape, -np.inf)
         for value, where in ((box, farthest), (ball, centre)):
             far = norm_bound(where, axis=1)[:, None]
@@ -309,7 +338,7 @@ def _relaxed(
     """From `Λ a_k + c` to a lower bound `Ω z_k + c`, up to rounding."""
     positive, negative = np.maximum(rows, 0.0), np.minimum(rows, 0.0)
     through = positive * lines.lower_slope[:, None] + negative * lines.upper_slope[:, None]
-    intercept = _dot(positive, lines.lower_intercept) + _dot(negative, lines.upper_intercept)
+    intercept = dot(positive, lines.lower_intercept) + dot(negative, lines.upper_intercept)
     return through, constants + intercept
 
 
@@ -329,21 +358,3 @@ def _step_error(
         + size * layer.folding
         + layer.underflow[:, None]
     )
-
-
-def _times(rows: np.ndarray, matrix: Any) -> np.ndarray:
-    """`(n, m, N)` with an array `(N, k)`, which may be sparse: `(n, m, k)`."""
-    count, height, width = rows.shape
-    return (rows.reshape(count * height, width) @ matrix).reshape(count, height, matrix.shape[1])
-
-
-def _dot(rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """`(n or 1, m, N)` with `(n, N)`, each row with its example's vector: `(n, m)`."""
-    if len(rows) == 1:
-        return vectors @ rows[0].T
-    return np.matmul(rows, vectors[:, :, None])[:, :, 0]
-
-
-def row_norms(rows: np.ndarray) -> np.ndarray:
-    """‖·‖₂ of each row, from above: `(n, m, N)` → `(n, m)`."""
-    return up(np.sqrt(np.einsum("nmi,nmi->nm", rows, rows)) + SLOPE_FLOOR, rows.shape[-1] + 8)

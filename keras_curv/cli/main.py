@@ -11,9 +11,11 @@ with the package.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from keras_curv.cli.command import HELP, fail
+from keras_curv.numerics.batches import THREADS_OF_PRODUCTS
 from keras_curv.version import __version__
 
 COMMANDS = ("certify", "train", "reproduce")
@@ -28,6 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     name = arguments[0] if arguments else "--help"
     if name in COMMANDS:
+        for variable in THREADS_OF_PRODUCTS if "numpy" not in sys.modules else ():
+            os.environ.setdefault(variable, "1")
         importlib.import_module(f"keras_curv.cli.{name}").COMMAND.run(arguments[1:])
     if name in HELP:
         print(__doc__)

@@ -54,9 +54,8 @@ class HiddenMaps:
         first = self.affines[0]
         self.first, error = fewer_rows(first.kernel)
         self.first_error = up(error + first.kernel_error)
-        gram = np.ldexp(first.gram.matrix, 2 * first.gram.power)
         self.square = stacked_norms.square_bound(
-            gram, self.column_norms[0], first.kernel_error, first.fan_in
+            first.gram.unscaled(), self.column_norms[0], first.kernel_error, first.fan_in
         )
 
 

@@ -36,8 +36,11 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine
 from keras_curv.numerics import intervals
+from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.numerics.spectral import largest_eigenvalue_bound
+
+_ENTRIES = 2**27  # of the matrices of all pairs that are at work: 1 GiB
 
 
 class CurvatureBounds(NamedTuple):
@@ -61,30 +64,52 @@ def signed_bound(network: Network) -> CurvatureBounds:
     classes = network.classes
     if network.depth == 1:
         return CurvatureBounds(np.zeros((classes, classes)), np.zeros((classes, classes)))
-    pre = pre_activation_lipschitz(network)
-    outer = [1.0, *lipschitz_bounds(network)]
     lower = np.zeros((classes, classes))
     symmetric = all(np.all(a.second_range[0] == -a.second_range[1]) for a in network.activations)
     # With a symmetric range of σ″ and two layers, P = −N: m_ty = m_yt.
     once = symmetric and network.depth == 2
     pairs = [(y, t) for y in range(classes) for t in range(y + 1 if once else 0, classes) if y != t]
-    for index, diagonals in enumerate(negative_diagonals(network, *np.transpose(pairs))):
-        behind = list(products_behind(network.differentials[: index + 1], network.activations))
-        for (y, t), negative in zip(pairs, diagonals, strict=True):
-            own = _congruent_norm(network.differentials[index], negative, network.depth > 2)
-            # Lip² alone could underflow where the product does not.
-            size = own * outer[index]
-            if index:
-                others = norms_of(behind[1:], functools.partial(_congruent_norm, diagonal=negative))
-                spread = behind[0][1]
-                first = own if spread is None else UnitNorms(own, _congruent_norm(spread, negative))
-                inside, _ = telescoped(network.activations, [first, *others], pre[:index])
-                size = np.fmin(size, up(inside, 8 * (index + 1)))
-            lower[y, t] -= up(size**2, 8)
+    label, rival = np.transpose(pairs)
+    for index, diagonals in enumerate(negative_diagonals(network, label, rival)):
+        layer = _LayerCurvature(network, index)
+        bounds = in_batches(
+            lambda rows: [layer(negative) for negative in diagonals[rows]],  # noqa: B023
+            len(pairs),
+            network.sizes[index + 1] ** 2,
+            _ENTRIES,
+        )
+        lower[label, rival] -= np.concatenate([found for _, found in bounds])
     if once:
         lower += lower.T
     lower = up(lower, network.depth)
     return CurvatureBounds(lower, -lower.T)
+
+
+class _LayerCurvature:
+    """`λ_max(Jᵀ W_I D W_Iᵀ J)`, J the Jacobian of a_{I−1}, from above, for many D ≥ 0."""
+
+    def __init__(self, network: Network, index: int):
+        self._affine = network.differentials[index]
+        self._activations = network.activations
+        self._sparse_by_norm = network.depth > 2
+        self._before = [1.0, *lipschitz_bounds(network)][index]
+        self._pre = pre_activation_lipschitz(network)[:index]
+        self._behind = list(
+            products_behind(network.differentials[: index + 1], network.activations)
+        )
+
+    def __call__(self, diagonal: np.ndarray) -> float:
+        own = _congruent_norm(self._affine, diagonal, self._sparse_by_norm)
+        # Lip² alone could underflow where the product does not.
+        size = own * self._before
+        if self._pre:
+            norm = functools.partial(_congruent_norm, diagonal=diagonal)
+            spread = self._behind[0][1]
+            first = own if spread is None else UnitNorms(own, norm(spread))
+            norms = [first, *norms_of(self._behind[1:], norm)]
+            inside, _ = telescoped(self._activations, norms, self._pre)
+            size = np.fmin(size, up(inside, 8 * (len(self._pre) + 1)))
+        return up(size**2, 8)
 
 
 def negative_diagonals(

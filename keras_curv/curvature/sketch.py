@@ -20,7 +20,7 @@ from keras_curv.curvature.anchor import Anchor, HiddenMaps
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.network.network import Network
 from keras_curv.numerics import lanczos
-from keras_curv.numerics.batches import batches
+from keras_curv.numerics.batches import in_batches
 
 _DIRECTIONS = 8
 _NORM_STEPS = 4  # products for each norm of a Jacobian
@@ -50,8 +50,9 @@ def sketch(network: Network, x: np.ndarray) -> Sketch:
         >>> bool(np.all((0.5 < norms) & (norms < 2.0)))
         True
     """
-    rows = batches(len(x), _DIRECTIONS * max(network.sizes))
-    fields = zip(*(_sketch(network, x[some]) for some in rows), strict=True)
+    entries = _DIRECTIONS * max(network.sizes)
+    found = in_batches(lambda rows: _sketch(network, x[rows]), len(x), entries)
+    fields = zip(*(part for _, part in found), strict=True)
     return Sketch(*([np.concatenate(z) for z in zip(*field, strict=True)] for field in fields))
 
 
@@ -91,8 +92,15 @@ class CurvatureSketch:
             x: `(n, dim)`.
             label, rival, radius: `(n,)`.
         """
-        anchor = _anchor(self._local.maps, sketch(self._local.network, x))
-        kappa = self._local.estimate(anchor, radius, np.arange(len(x)), label, rival)
+
+        def estimate(rows: slice) -> np.ndarray:
+            anchor = _anchor(self._local.maps, _sketch(self._local.network, x[rows]))
+            of = np.arange(len(x[rows]))
+            return self._local.estimate(anchor, radius[rows], of, label[rows], rival[rows])
+
+        entries = _DIRECTIONS * max(self._local.network.sizes)
+        found = in_batches(estimate, len(x), entries)
+        kappa = np.concatenate([part for _, part in found])
         return _SHARE * np.where(np.isfinite(kappa), kappa, 0.0)  # what overflows excludes nothing
 
 

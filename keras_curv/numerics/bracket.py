@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 _STEP = np.log1p(1e-3)  # of the grid, in the logarithm: the bracket that is left
 FINE, COARSE = 1.0, 3.0  # points of the grid that a search may leave: 0.1 and 0.3 %
+_FIRST = 0.5  # of the way from the guess to what is known, in the logarithm
 _MAX_PROBES = 60
 _LARGEST = 1e100
 
@@ -77,6 +78,7 @@ def largest_radius(
     low, high = grid_below(proved, guess), unproved  # on the grid
     in_vain, top = grid_below(np.asarray(aim), guess) + 1.0, grid_below(np.array(_LARGEST), guess)
     first = np.maximum(low + 1.0, in_vain)
+    first = np.where(low > -np.inf, np.fmax(first, np.round(low * _FIRST)), first)
     at = np.where(np.isfinite(first), np.minimum(first, top), 0.0)
     good, bad = np.zeros(margin.shape), unproved  # ends of the bracket,
     above, below = margin, -unproved  # and the bound there
@@ -102,7 +104,10 @@ def largest_radius(
             streak = np.where(yes, np.maximum(streak, 0) + 1, np.minimum(streak, 0) - 1)
 
             inside = _zero_between(good, above, bad, below, before, value_before)
-            crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0))
+            leaving = _zero_beyond(bad / guess, below / margin) * guess
+            leaves = (good == 0.0) & (leaving < bad)
+            inside = np.where(leaves, leaving, inside)
+            crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0) & ~leaves)
             least = np.where(proved > 0.0, proved, bad / 2)
             least = np.where(floor < bad / 2, np.maximum(proved, floor), least)
             logarithmic = np.sqrt(least) * np.sqrt(bad)
@@ -116,7 +121,7 @@ def largest_radius(
             at = np.round(following)
             at = np.where(following < low + gap, np.minimum(low + gap, at + 1.0), at)
             at = np.where(following > high - gap, np.maximum(high - gap, at - 1.0), at)
-            at = np.clip(at, low + 1.0, np.minimum(high - 1.0, top))
+            at = np.clip(np.fmax(at, in_vain), low + 1.0, np.minimum(high - 1.0, top))
             active &= (high > np.maximum(low + gap, in_vain)) & (low < top)
     return proved
 

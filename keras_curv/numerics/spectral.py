@@ -27,7 +27,8 @@ import scipy.linalg
 import scipy.sparse.linalg
 
 from keras_curv.errors import InputError
-from keras_curv.numerics.rounding import UNIT, gamma, norm_bound, scaled_back, up
+from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, norm_bound, scaled_back, up
+from keras_curv.numerics.rows import row_norms, times
 
 _SLACKS = 1e-13, 1e-12, 1e-11  # above a guess, relative
 _DENSE_BELOW = 64  # sides below which LAPACK's full solver is quicker than Lanczos
@@ -99,7 +100,8 @@ def lanczos_eigenvalue(matrix: np.ndarray, tolerance: float, which: str = "LA") 
 
 
 class Gram:
-    """WᵀW, formed once for bounds with many diagonals; see `largest_eigenvalue_bound`.
+    """WᵀW, formed once: for bounds with many diagonals, see `largest_eigenvalue_bound`, and of
+    many products with W.
 
     Args:
         kernel: W, `(in, out)`, finite.
@@ -111,6 +113,33 @@ class Gram:
         scaled = np.ldexp(np.asarray(kernel, np.float64), -self.power)
         self.terms = len(scaled)
         self.matrix = scaled.T @ scaled
+
+    def unscaled(self) -> np.ndarray:
+        """Returns WᵀW, where it neither over- nor underflows."""
+        return np.ldexp(self.matrix, 2 * self.power)
+
+    def norms(self, rows: np.ndarray) -> np.ndarray:
+        """Upper bounds of ‖W v‖ for many v, by products with the smaller WᵀW.
+
+        What is computed of `vᵀWᵀWv` is off by at most `γ ‖v‖² ‖W‖_F²`, and by what underflows.
+
+        Args:
+            rows: v, `(n, m, out)`.
+
+        Returns:
+            `(n, m)`; infinite or NaN where anything overflows.
+
+        Example:
+            >>> Gram(np.array([[3.0], [4.0]])).norms(np.array([[[2.0]]])).round(6)
+            array([[10.]])
+        """
+        side = len(self.matrix)
+        square = np.einsum("nmi,nmi->nm", rows, times(rows, self.matrix))
+        size = row_norms(rows)
+        relative = gamma(2 * (self.terms + side) + 32) * np.trace(self.matrix)
+        underflow = SLOPE_FLOOR * (1.0 + size)
+        found = np.sqrt(np.maximum(square, 0.0) + up(relative, side) * size**2) + underflow
+        return np.ldexp(up(found, side + 16), self.power) + SLOPE_FLOOR
 
 
 def largest_eigenvalue_bound(

@@ -13,7 +13,7 @@ from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network
-from keras_curv.numerics.batches import batches
+from keras_curv.numerics.batches import in_batches
 
 
 def test_known_radii(rng):
@@ -77,8 +77,9 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
     whole = certificate.radii(x, label, rivals, np.zeros((7, 3)))
-    for entries in (600, 60):
-        monkeypatch.setattr(ball_bounds, "batches", partial(batches, at_once=entries))
+    for entries, processors in ((600, 1), (60, 1), (600, 3)):
+        monkeypatch.setattr(ball_bounds, "in_batches", partial(in_batches, at_once=entries))
+        monkeypatch.setattr("keras_curv.numerics.batches._processors", lambda: processors)  # noqa: B023
         parts = certificate.radii(x, label, rivals, np.zeros((7, 3)))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
 

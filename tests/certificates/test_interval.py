@@ -16,7 +16,7 @@ from keras_curv.certificates.method import ServedError
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import Network
-from keras_curv.numerics.batches import batches
+from keras_curv.numerics.batches import in_batches
 from keras_curv.training.rivals.interval import interval_bounds
 
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3)}
@@ -242,7 +242,7 @@ def test_chunks_and_an_empty_batch(rng, random_network, monkeypatch):
     x = rng.standard_normal((7, 4))
     certificate = IntervalCertificate(network)
     whole = certificate.certify(x)
-    monkeypatch.setattr(ball_bounds, "batches", partial(batches, at_once=40))
+    monkeypatch.setattr(ball_bounds, "in_batches", partial(in_batches, at_once=40))
     parts = certificate.certify(x)
     np.testing.assert_allclose(parts.radius, whole.radius, rtol=2e-3)  # probes may differ
     assert whole.gradient_evaluations.min() > 2

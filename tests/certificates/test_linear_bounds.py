@@ -8,7 +8,7 @@ from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates import crown, linear_bounds
 from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.linear_bounds import Plan
+from keras_curv.certificates.linear_bounds import Balls, Plan
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -99,6 +99,37 @@ def test_sparse_maps_have_about_the_bounds_of_dense_ones(name, maps, forward, rn
     # Of products with sparse maps only norms are known, so that Lipschitz constants are larger.
     np.testing.assert_allclose(found, dense, rtol=0.02, atol=1e-3)
     assert np.all(lowest_margins(network, *args, rng) >= found)
+
+
+@pytest.mark.parametrize("name", ["tanh", "softplus", "relu"])
+@pytest.mark.parametrize("scale", [1e-60, 1.0, 1e60])
+@pytest.mark.parametrize("off", [0.0, 1e-3])
+def test_passes_back_may_end_at_a_small_first_layer(name, scale, off, rng, monkeypatch):
+    network = draw_network(rng, (40, 7, 8, 6, 3), name)
+    first = network.affines[0]
+    first = Affine(first.kernel / scale, first.bias, kernel_error=off / scale)
+    network = Network([first, *network.affines[1:]], network.activations)
+    x, radius = scale * rng.standard_normal((5, 40)), scale * rng.uniform(0.05, 0.5, 5)
+    found = pre_activation_bounds(network, x, radius)
+    ends = Balls.minimum, Balls._lowest
+    monkeypatch.setattr(Balls, "_lowest", lambda *args: ends[0](*args)[0])
+    at_input = pre_activation_bounds(network, x, radius)
+    for (low, high), (lower, higher) in zip(found, at_input, strict=True):
+        near = (1e-9 + 60.0 * off) * np.abs(higher - lower).max()  # it is charged twice
+        np.testing.assert_allclose(low, lower, rtol=0.0, atol=near)
+        np.testing.assert_allclose(high, higher, rtol=0.0, atol=near)
+    points = ball_points(rng, x, radius, 400).reshape(-1, network.dim)
+    # By maps as far from the first one as may be, which take most of a point.
+    direction = points / np.linalg.norm(points, axis=1, keepdims=True)
+    for sign in (-1.0, 1.0):
+        moved = points @ first.kernel + first.bias
+        moved += sign * off / scale * (points * direction).sum(axis=1, keepdims=True) / 7**0.5
+        a = [tf.constant(points), network.activations[0].value(tf.constant(moved))]
+        for affine, activation in zip(network.affines[1:-1], network.activations[1:], strict=True):
+            a.append(activation.value(a[-1] @ affine.kernel + affine.bias))
+        for (low, high), before, affine in zip(found[1:], a[1:], network.affines[1:], strict=False):
+            z = (before.numpy() @ affine.kernel + affine.bias).reshape(400, *low.shape)
+            assert np.all(z >= low - 1e-13) and np.all(z <= high + 1e-13)
 
 
 def test_radii_of_sparse_maps_survive_attack_and_gain_on_lipschitz(rng):

@@ -116,6 +116,24 @@ def test_keras_is_not_loaded_before_it_is_asked_for():
     assert succeeds_alone(code)
 
 
+@pytest.mark.parametrize(("given", "alone"), [(None, True), ("1", True), ("2", False)])
+def test_a_product_has_one_thread_and_batches_have_the_others(given, alone):
+    code = (
+        "import os, sys\n"
+        f"given = {given!r}\n"
+        "if given: os.environ['OPENBLAS_NUM_THREADS'] = given\n"
+        "from keras_curv.cli.main import main\n"
+        "try:\n"
+        "    main(['certify', '--help'])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "from keras_curv.numerics import batches\n"
+        "assert os.environ['OPENBLAS_NUM_THREADS'] == (given or '1')\n"
+        f"assert batches._processors() == (len(os.sched_getaffinity(0)) if {alone} else 1)\n"
+    )
+    assert succeeds_alone(code)
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_garbage_is_left_alone_while_libraries_load_and_no_longer(collects):
     before = gc.isenabled()

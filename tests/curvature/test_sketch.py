@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.curvature.sketch import CurvatureSketch, sketch
-from keras_curv.numerics.batches import batches
+from keras_curv.numerics.batches import in_batches
 
 DEEP = [((9, 40, 30, 3), "sigmoid"), ((12, 30, 40, 50, 3), "tanh"), ((30, 20, 60, 3), "softplus")]
 
@@ -40,8 +40,8 @@ def test_norms_of_jacobians_are_about_right(network, rng):
 def test_many_inputs_are_sketched_as_each_alone(network, rng, monkeypatch):
     x = rng.standard_normal((10, network.dim))
     together = sketch(network, x)
-    few = functools.partial(batches, at_once=3 * 8 * max(network.sizes))
-    monkeypatch.setattr("keras_curv.curvature.sketch.batches", few)
+    few = functools.partial(in_batches, at_once=3 * 8 * max(network.sizes))
+    monkeypatch.setattr("keras_curv.curvature.sketch.in_batches", few)
     for field, other in zip(together, sketch(network, x), strict=True):
         for part, same in zip(field, other, strict=True):
             np.testing.assert_allclose(part, same, rtol=1e-12, atol=1e-12)

@@ -235,3 +235,31 @@ def test_cholesky_may_complete_on_an_indefinite_matrix(monkeypatch):
             ],
         )
         _assert_bound(spectral.largest_eigenvalue_bound(kernel, diagonal), exact)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (30, 8), (8, 30), (300, 40)])
+@pytest.mark.parametrize("power", [-320, -155, 0, 140])
+def test_norms_of_products_with_a_matrix(shape, power, rng):
+    """Rows as long as they like, and such as the matrix takes to almost nothing."""
+    kernel = rng.standard_normal(shape) * 10.0**power
+    kernel[:, -1] = kernel[:, 0]  # so that some row goes to 0
+    rows = rng.standard_normal((2, 3, shape[1])) * 10.0 ** rng.integers(-9, 9, (2, 3, 1))
+    rows[0, 0] = 0.0
+    rows[0, 0, [0, -1]] = 1.0, -1.0
+    with np.errstate(all="ignore"):
+        bounds = spectral.Gram(kernel).norms(rows)
+    for row, bound in zip(rows.reshape(6, -1), bounds.ravel(), strict=True):
+        exact = mpmath.norm(mpmath.matrix(kernel.tolist()) * mpmath.matrix(row.tolist()))
+        _assert_bound(bound, exact)
+        size = mpmath.norm(mpmath.matrix(kernel.tolist())) * mpmath.norm(mpmath.matrix(row))
+        assert bound <= exact * (1.0 + 1e-9) + 1e-6 * size + 1e-149
+
+
+def test_norms_are_charged_for_cancellation():
+    """Two columns that differ in the last digit: what is computed of WᵀW says that W v = 0."""
+    kernel = np.array([[1.0, 1.0 + 2.0**-52]])
+    row = np.array([[[1.0, -1.0]]])
+    gram = spectral.Gram(kernel)
+    computed = np.einsum("nmi,ij,nmj->nm", row, gram.matrix, row)
+    assert computed.item() != (2.0**-53) ** 2  # scaled by a half
+    assert gram.norms(row).item() >= 2.0**-52
