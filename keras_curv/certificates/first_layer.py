@@ -246,7 +246,9 @@ class FirstLayer:
             if point + 1 == points:
                 break
             step = (1.0 - 1e-9) * radius / steep
-            y, moved = step[:, :, None] * s, step[:, :, None] * turned
+            s *= step[:, :, None]  # of these, the large arrays, there is one each
+            turned *= step[:, :, None]
+            y, moved = s, turned
             y_size, away = up(step * s_size), radius
         return best
 

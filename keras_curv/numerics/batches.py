@@ -43,7 +43,8 @@ def in_batches(
     """
     room = max(1, at_once // entries)
     threads = max(1, min(_processors(), room, count))
-    slices = batches(count, 1, min(room // threads, -(-count // threads)))
+    rounds = -(-count // (threads * (room // threads)))
+    slices = batches(count, 1, -(-count // max(1, threads * rounds)))  # as many for each thread
     if threads == 1:
         yield from ((rows, function(rows)) for rows in slices)
         return

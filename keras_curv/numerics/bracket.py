@@ -2,10 +2,13 @@
 
 A lower bound of a margin falls with the radius, most often as a smooth concave function. So the
 next radius is where a parabola crosses zero: the one through both ends of the bracket and the end
-that was replaced last, Muller's method, of which exactly one zero is within the bracket. Where that
-crawls it is the middle of the logarithms. Once the zero is close to an end, the radius tried is on
-the other side of it, so that the search ends there. A radius counts only because the bound was
-positive there, whatever the search does.
+that was replaced last, Muller's method, of which exactly one zero is within the bracket. While only
+one end is known, it is the parabola that leaves the margin with the slope of the first guess. Where
+that crawls it is the middle of the logarithms. The first radius is in the middle, too, of what is
+known and the guess. Once the zero is close to an end, the radius tried is on the other side of it,
+so that the search ends there; where more may be left than a point of the grid, and the bound looks
+concave, the chord from the margin tells that little is, and the other side need not be tried. A
+radius counts only because the bound was positive there, whatever the search does.
 
 All radii that are tried lie on a grid around the guess, so that of a bound that falls every search
 that leaves one point of it finds the same radius, wherever it starts: what is known already changes
@@ -74,17 +77,12 @@ def largest_radius(
         True
     """
     guess, floor = (np.clip(np.nan_to_num(a), 1e-100, _LARGEST) for a in (guess, floor))
-    proved, unproved = known.astype(np.float64), np.full(margin.shape, np.inf)
-    low, high = grid_below(proved, guess), unproved  # on the grid
     in_vain, top = grid_below(np.asarray(aim), guess) + 1.0, grid_below(np.array(_LARGEST), guess)
-    first = np.maximum(low + 1.0, in_vain)
-    first = np.where(low > -np.inf, np.fmax(first, np.round(low * _FIRST)), first)
+    found = _Bracket(margin, known.astype(np.float64), guess)
+    first = np.maximum(found.low + 1.0, in_vain)
+    first = np.where(found.low > -np.inf, np.fmax(first, np.round(found.low * _FIRST)), first)
     at = np.where(np.isfinite(first), np.minimum(first, top), 0.0)
-    good, bad = np.zeros(margin.shape), unproved  # ends of the bracket,
-    above, below = margin, -unproved  # and the bound there
-    before, value_before = unproved, unproved  # the end that was replaced last
-    streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others in a row
-    active = (margin > 0.0) & (margin < np.inf) & (low < top)
+    active = (margin > 0.0) & (margin < np.inf) & (found.low < top)
     with np.errstate(all="ignore"):
         for _ in range(_MAX_PROBES):
             rows = np.flatnonzero(active)
@@ -93,37 +91,88 @@ def largest_radius(
             radius = on_grid(at, guess)
             value = np.full(margin.shape, np.nan)
             value[rows] = bound(rows, radius[rows])
-            yes = active & (value > 0.0) & np.isfinite(radius)
-            no = active & ~yes
-            before = np.where(yes, good, np.where(no, bad, before))
-            value_before = np.where(yes, above, np.where(no, below, value_before))
-            good, above = np.where(yes, radius, good), np.where(yes, value, above)
-            bad, below = np.where(no, radius, bad), np.where(no, value, below)
-            proved = np.where(yes, radius, proved)
-            low, high = np.where(yes, at, low), np.where(no, at, high)
-            streak = np.where(yes, np.maximum(streak, 0) + 1, np.minimum(streak, 0) - 1)
-
-            inside = _zero_between(good, above, bad, below, before, value_before)
-            leaving = _zero_beyond(bad / guess, below / margin) * guess
-            leaves = (good == 0.0) & (leaving < bad)
-            inside = np.where(leaves, leaving, inside)
-            crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0) & ~leaves)
-            least = np.where(proved > 0.0, proved, bad / 2)
-            least = np.where(floor < bad / 2, np.maximum(proved, floor), least)
-            logarithmic = np.sqrt(least) * np.sqrt(bad)
-            inside = np.where(np.isfinite(below) & ~crawls & (inside > 0.0), inside, logarithmic)
-            farthest = np.maximum(
-                proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), np.sqrt(proved * guess)
-            )
-            expected = _zero_beyond(good / guess, above / margin) * guess
-            beyond = np.fmin(np.where(streak < 3, expected, np.nan), farthest)
-            following = np.log(np.where(np.isfinite(high), inside, beyond) / guess) / _STEP
-            at = np.round(following)
-            at = np.where(following < low + gap, np.minimum(low + gap, at + 1.0), at)
-            at = np.where(following > high - gap, np.maximum(high - gap, at - 1.0), at)
+            found.narrow(at, radius, value, active)
+            # Of a concave bound its chord tells what may be left beyond a radius.
+            spare = np.where(found.concave, gap - FINE, 0.0)
+            zero = np.log(found.zero(floor) / guess) / _STEP
+            at = np.round(zero - spare / 2.0)
+            low, high = found.low, found.high
+            at = np.where(zero < low + gap, np.minimum(low + gap, at + 1.0), at)
+            at = np.where(zero > high - gap, np.maximum(high - gap, at - 1.0), at)
             at = np.clip(np.fmax(at, in_vain), low + 1.0, np.minimum(high - 1.0, top))
-            active &= (high > np.maximum(low + gap, in_vain)) & (low < top)
-    return proved
+            near = found.above < np.expm1(spare * _STEP) * (margin - found.above)
+            active &= (high > np.maximum(low + gap, in_vain)) & (low < top) & ~near
+    return found.proved
+
+
+class _Bracket:
+    """A radius where the bound is positive, and a larger one where it is not, of each example.
+
+    Attributes:
+        low, high: the two on the grid; −∞ and ∞ while there is none.
+        good, bad: the two as radii, 0 and ∞ while there is none; known ones do not count.
+        above, below: the bound there.
+        proved: the largest known or good radius.
+    """
+
+    def __init__(self, margin: np.ndarray, known: np.ndarray, guess: np.ndarray):
+        self._margin, self._guess, self.proved = margin, guess, known
+        nothing = np.full(margin.shape, np.inf)
+        self.low, self.high = grid_below(known, guess), nothing
+        self.good, self.bad = np.zeros(margin.shape), nothing
+        self.above, self.below = margin, -nothing
+        self._before, self._value_before = nothing, nothing  # the end that was replaced last
+        self._streak = np.zeros(margin.shape)  # positive bounds in a row, or minus the others
+
+    def narrow(
+        self, at: np.ndarray, radius: np.ndarray, value: np.ndarray, active: np.ndarray
+    ) -> None:
+        """Takes what the bound was, for those that are active."""
+        yes = active & (value > 0.0) & np.isfinite(radius)
+        no = active & ~yes
+        self._before = np.where(yes, self.good, np.where(no, self.bad, self._before))
+        before = np.where(yes, self.above, np.where(no, self.below, self._value_before))
+        self._value_before = before
+        self.good, self.above = np.where(yes, radius, self.good), np.where(yes, value, self.above)
+        self.bad, self.below = np.where(no, radius, self.bad), np.where(no, value, self.below)
+        self.proved = np.where(yes, radius, self.proved)
+        self.low, self.high = np.where(yes, at, self.low), np.where(no, at, self.high)
+        streak = self._streak
+        self._streak = np.where(yes, np.maximum(streak, 0) + 1, np.minimum(streak, 0) - 1)
+
+    @property
+    def concave(self) -> np.ndarray:
+        """Whether the bound is, as far as the margin, the good radius and one more can tell."""
+        third = np.where(np.isfinite(self.high), self.bad, self._before)
+        value = np.where(np.isfinite(self.high), self.below, self._value_before)
+        chord = self._margin + (self.above - self._margin) * (third / self.good)
+        return (third > 0.0) & ((value - chord) * (self.good - third) >= 0.0)
+
+    def zero(self, floor: np.ndarray) -> np.ndarray:
+        """Where the bound may cross 0, or what else is to be tried; see the module."""
+        good, bad, proved, guess, streak = (
+            self.good,
+            self.bad,
+            self.proved,
+            self._guess,
+            self._streak,
+        )
+        ends = good, self.above, bad, self.below
+        inside = _zero_between(*ends, self._before, self._value_before)
+        leaving = _zero_beyond(bad / guess, self.below / self._margin) * guess
+        leaves = (good == 0.0) & (leaving < bad)
+        inside = np.where(leaves, leaving, inside)
+        crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0) & ~leaves)
+        least = np.where(proved > 0.0, proved, bad / 2)
+        least = np.where(floor < bad / 2, np.maximum(proved, floor), least)
+        logarithmic = np.sqrt(least) * np.sqrt(bad)
+        inside = np.where(np.isfinite(self.below) & ~crawls & (inside > 0.0), inside, logarithmic)
+        farthest = np.maximum(
+            proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64), np.sqrt(proved * guess)
+        )
+        expected = _zero_beyond(good / guess, self.above / self._margin) * guess
+        beyond = np.fmin(np.where(streak < 3, expected, np.nan), farthest)
+        return np.where(np.isfinite(self.high), inside, beyond)
 
 
 def _zero_between(

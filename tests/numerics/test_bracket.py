@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_curv.numerics.bracket import grid_below, largest_radius, on_grid
+from keras_curv.numerics.bracket import COARSE, FINE, grid_below, largest_radius, on_grid
 
 
 class Recorder:
@@ -42,6 +42,41 @@ def test_roots(shape, factor):
     assert np.all(radius <= ROOT * (1.0 + 1e-12)) and np.all(radius >= ROOT * 0.9989)
     assert np.all([recorder.positive[row] == radius[row] for row in range(5)])
     assert max(recorder.probes.values()) <= most
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "tail"])
+@pytest.mark.parametrize("factor", [0.01, 0.7, 1.2, 30.0])
+def test_a_coarse_search_ends_within_its_gap_in_fewer_probes(shape, factor):
+    """Where little is left by the chord; but not along a tail, of which the chord tells nothing."""
+    tail = (lambda r: np.exp(-9.0 * r) - np.exp(-9.0), 0)
+    function, _ = {**SHAPES, "tail": tail}[shape]
+    recorders = []
+    for gap in (FINE, COARSE):
+        recorders.append(Recorder(lambda rows, radius: function(radius / ROOT[rows])))
+        args = function(np.zeros(5)), np.zeros(5), factor * ROOT, ROOT / 50.0
+        radius = largest_radius(recorders[-1], *args, gap=gap)
+        assert np.all(radius <= ROOT * (1.0 + 1e-12)) and np.all(
+            radius >= ROOT * (1.0 - 1.1e-3 * gap)
+        )
+    fine, coarse = (sum(recorder.probes.values()) for recorder in recorders)
+    assert coarse <= fine and (coarse < fine or shape != "line")
+
+
+def test_a_search_begins_between_what_is_known_and_the_guess():
+    asked = []
+
+    def bound(rows, radius):
+        asked.append(radius[0])
+        return 1.0 - 0.3 * radius - 0.7 * radius**2
+
+    one = np.ones(1)
+    radius = largest_radius(bound, one, 0.25 * one, 4.0 * one, one / 9.0, gap=COARSE)
+    assert asked[0] == pytest.approx(1.0, rel=1e-3) and radius[0] >= 0.9967
+    assert len(asked) <= 3
+    # What is not above the aim is worth nothing: one bound there ends it.
+    asked.clear()
+    assert largest_radius(bound, one, 0.25 * one, one, one / 9.0, aim=2.0 * one)[0] == 0.25
+    assert len(asked) == 1 and asked[0] > 2.0
 
 
 def test_a_guess_that_is_far_off():
