@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.box import Box
 from keras_curv.certificates.first_layer import Centres, FirstLayer
-from keras_curv.certificates.relaxation import Relaxation, relaxation
+from keras_curv.certificates.relaxation import Relaxation, magnitude, relaxation
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
@@ -33,6 +33,7 @@ from keras_curv.numerics.rows import dot, row_norms, times
 from keras_curv.threats.box import box_reach, least_linear
 from keras_curv.threats.confined import Reach
 
+_SAMPLE = 16  # of so many rows one is tried first
 _WORK = 2.0**33  # multiplications for an example that go into the passes back of hidden layers
 
 
@@ -131,10 +132,6 @@ class Balls:
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             back = len(self.layers) < self.plan.back
             low, high = self._back(affine) if back else self._forward(len(self.layers))
-            if self.first is not None and len(self.layers) == 1:
-                lowest, highest = self.first.units(self._centres, self.radius)
-                low = np.fmax(low, lowest - self.folding(affine) * ROUNDING_SLACK)
-                high = np.fmin(high, highest + self.folding(affine) * ROUNDING_SLACK)
             if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
@@ -163,7 +160,7 @@ class Balls:
                 underflow=16.0 * TINY * affine.fan_out * total,
             )
         )
-        self.reach = _magnitude(activation, self.layers[-1])
+        self.reach = magnitude(activation, low, high, self.layers[-1].lines)
         self.size = norm_bound(self.reach, axis=1)
 
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
@@ -216,13 +213,61 @@ class Balls:
     def _back(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Bounds each entry of `a W + b`, a the last layer that is known, by passes back to x."""
         rows, constants = affine.kernel.T[None], affine.bias[None]
+        known = [np.full((len(self.x), affine.fan_out), -np.inf)] * 2
+        if self.first is not None and len(self.layers) == 1:
+            low, high = self.first.units(self._centres, self.radius)
+            known = [end - self.folding(affine) * ROUNDING_SLACK for end in (low, -high)]
         widest = max(self.network.sizes[: len(self.layers) + 1])
         low, high = [], []
         for some in batches(affine.fan_out, max(1, len(self.x) * widest)):
             part, offset = rows[:, some], constants[:, some]
-            low.append(self._lowest(part, offset, self.folding(affine)))
-            high.append(-self._lowest(-part, -offset, self.folding(affine)))
+            low.append(self._lowest(part, offset, self.folding(affine), known[0][:, some]))
+            high.append(-self._lowest(-part, -offset, self.folding(affine), known[1][:, some]))
         return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
+
+    def _lowest(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, known: np.ndarray
+    ) -> np.ndarray:
+        """The bounds of `minimum`, if no better are known; but not each is the best there is.
+
+        Of lines and curvature, what leads nowhere on some of the rows is not asked for the others.
+        """
+        if not self.layers:
+            return self.minimum(rows, constants, error)[0]
+        rows, constants, error, best = self._to_second(rows, constants, error)
+        best, ends = np.fmax(best, known), [self._by_lines]
+        if self.first is not None and len(self.layers) > 1:
+            ends.append(self._by_curvature)
+        if rows.shape[1] > 4 * _SAMPLE:
+            few = rows[:, ::_SAMPLE], constants[:, ::_SAMPLE], error[:, ::_SAMPLE]
+            tried = np.stack([best[:, ::_SAMPLE], *(end(*few) for end in ends)])
+            leader = np.nan_to_num(tried, nan=-np.inf).argmax(axis=0)
+            ends = [end for place, end in enumerate(ends, 1) if np.any(leader == place)]
+        return functools.reduce(np.fmax, (end(rows, constants, error) for end in ends), best)
+
+    def _by_curvature(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, each: bool = False
+    ) -> np.ndarray:
+        """Lower bounds of `Λ a_1 + c`, `(n, m)`; see `first_layer.py`."""
+        assert self.first is not None
+        ends = self.layers[0].low, self.layers[0].high
+        args = self._centres, self.radius, rows, constants, ends
+        return self.first.minimum(*args, each=each) - error * ROUNDING_SLACK
+
+    def _by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
+        """Lower bounds of `Λ a_1 + c`; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖`, if z_1 is less than x."""
+        rows, constants, error, best = self._step(0, rows, constants, error)
+        first = self.network.differentials[0]
+        smaller = not first.is_sparse and first.fan_out < first.fan_in
+        if not smaller or self.norm != "l2" or self.room is not None:
+            return np.fmax(best, self._at_input(rows, constants, error)[0])
+        centre, off = (part[0] for part in self._centre)
+        size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
+        error = error + size * off + 16.0 * TINY * first.fan_out * (1.0 + far)
+        error = error + gamma(first.fan_out + 16) * (size * far + np.abs(constants))
+        fall = up(self.radius[:, None] * first.gram.norms(rows))  # folding: in `error`
+        value = dot(rows, centre) + constants - fall - error * ROUNDING_SLACK
+        return np.fmax(best, value)
 
     def minimum(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, *, each: bool = False
@@ -241,7 +286,44 @@ class Balls:
         """
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
         if self.layers:
-            rows, constants, error, best = self._to_first(rows, constants, error, each)
+            rows, constants, error, best = self._to_second(rows, constants, error)
+            if self.first is not None and len(self.layers) > 1:
+                best = np.fmax(best, self._by_curvature(rows, constants, error, each))
+            rows, constants, error, stopped = self._step(0, rows, constants, error)
+            best = np.fmax(best, stopped)
+        value, rows = self._at_input(rows, constants, error)
+        return np.fmax(best, value), rows
+
+    def _to_second(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """From the last layer back to Λ and c of a_1; with their error, and the best of the bounds
+        that were met on the way."""
+        best = np.full((len(self.x), rows.shape[1]), -np.inf)
+        for index in reversed(range(1, len(self.layers))):
+            rows, constants, error, stopped = self._step(index, rows, constants, error)
+            affine, best = self.network.affines[index], np.fmax(best, stopped)
+            rows, constants = times(rows, affine.kernel.T), constants + rows @ affine.bias
+        return rows, constants, error, best
+
+    def _step(
+        self, index: int, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """From Λ and c of a layer to Ω and c of its pre-activations; their error, and the bounds of
+        stopping there."""
+        affine, layer = self.network.affines[index], self.layers[index]
+        through, offset = _relaxed(rows, constants, layer.lines)
+        error = error + _step_error(rows, constants, through, affine, layer)
+        best = np.full((len(self.x), rows.shape[1]), -np.inf)
+        if self.plan.before:
+            best = self._stopped(through, offset, index) - error * ROUNDING_SLACK
+        return through, offset, error, best
+
+    def _at_input(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds from Ω and c of z_1, or from Λ and c of x while no layer is known; and that Λ."""
+        if self.layers:
             affine = self.network.affines[0]
             rows, constants = times(rows, affine.kernel.T), constants + rows @ affine.bias
         size, reach = row_norms(rows), up(norm_bound(self.x, axis=1) + self.radius)[:, None]
@@ -251,46 +333,7 @@ class Balls:
         value = value + self._least(rows)
         error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
         error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
-        value = value - error * ROUNDING_SLACK
-        return np.fmax(best, value), rows
-
-    def _lowest(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
-        """The bounds of `minimum`; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖`, if z_1 is smaller than x."""
-        first = self.network.differentials[0]
-        smaller = not first.is_sparse and first.fan_out < first.fan_in
-        if not (self.layers and smaller and self.norm == "l2" and self.room is None):
-            return self.minimum(rows, constants, error)[0]
-        rows, constants, error, best = self._to_first(rows, constants, error)
-        centre, off = (part[0] for part in self._centre)
-        size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
-        error = error + size * off + 16.0 * TINY * first.fan_out * (1.0 + far)
-        error = error + gamma(first.fan_out + 16) * (size * far + np.abs(constants))
-        fall = up(self.radius[:, None] * first.gram.norms(rows))  # folding: in `error`
-        value = dot(rows, centre) + constants - fall - error * ROUNDING_SLACK
-        return np.fmax(best, value)
-
-    def _to_first(
-        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, each: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """From `Λ a + c` of the last layer back to Ω and c of z_1, their error, and the best of the
-        bounds that were met on the way; see `minimum`."""
-        best = np.full((len(self.x), rows.shape[1]), -np.inf)
-        for index in reversed(range(len(self.layers))):
-            affine, layer = self.network.affines[index], self.layers[index]
-            if self.first is not None and index == 0 < len(self.layers) - 1:
-                ends = layer.low, layer.high
-                args = self._centres, self.radius, rows, constants, ends
-                least = self.first.minimum(*args, each=each)
-                best = np.fmax(best, least - error * ROUNDING_SLACK)
-            through, offset = _relaxed(rows, constants, layer.lines)
-            error = error + _step_error(rows, constants, through, affine, layer)
-            if self.plan.before:
-                stopped = self._stopped(through, offset, index)
-                best = np.fmax(best, stopped - error * ROUNDING_SLACK)
-            rows, constants = through, offset
-            if index:
-                rows, constants = times(through, affine.kernel.T), offset + through @ affine.bias
-        return rows, constants, error, best
+        return value - error * ROUNDING_SLACK, rows
 
     def _least(self, rows: np.ndarray) -> np.ndarray:
         """Lower bounds of `Λ·e` over the balls, and within the room that there is, `(n, m)`."""
@@ -317,19 +360,6 @@ class Balls:
             underflow = 16.0 * TINY * rows.shape[-1] * (1.0 + far)
             best = np.fmax(best, value + constants - up(rounding + underflow, 8))
         return best
-
-
-def _magnitude(activation: Activation, layer: _Layer) -> np.ndarray:
-    """A bound of |σ(z)| on the intervals: from the slope and σ(0), and from the two lines."""
-    at_zero = np.empty(layer.low.shape[1:])
-    for each, units in activation.groups:
-        at_zero[units] = abs(float(each.value(tf.constant(0.0, tf.float64))))
-    farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
-    lower_slope, lower_intercept, upper_slope, upper_intercept = map(np.abs, layer.lines)
-    below = lower_slope * farthest + lower_intercept
-    above = upper_slope * farthest + upper_intercept
-    # fmin prefers the number where one overflows.
-    return up(np.fmin(up(at_zero, 64) + activation.slope * farthest, np.maximum(below, above)))
 
 
 def _relaxed(

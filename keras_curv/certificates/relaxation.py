@@ -107,6 +107,21 @@ def relaxation(
     return Relaxation(*(np.concatenate(lines, axis=-1) for lines in zip(*parts, strict=True)))
 
 
+def magnitude(
+    activation: Activation, low: np.ndarray, high: np.ndarray, lines: Relaxation
+) -> np.ndarray:
+    """A bound of |σ(z)| on the intervals: from the slope and σ(0), and from the two lines."""
+    at_zero = np.empty(low.shape[1:])
+    for each, units in activation.groups:
+        at_zero[units] = abs(float(each.value(tf.constant(0.0, tf.float64))))
+    farthest = np.maximum(np.abs(low), np.abs(high))
+    lower_slope, lower_intercept, upper_slope, upper_intercept = map(np.abs, lines)
+    below = lower_slope * farthest + lower_intercept
+    above = upper_slope * farthest + upper_intercept
+    # fmin prefers the number where one overflows.
+    return up(np.fmin(up(at_zero, 64) + activation.slope * farthest, np.maximum(below, above)))
+
+
 def _of_one_kind(
     activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
 ) -> Relaxation:

@@ -160,7 +160,7 @@ class _Bracket:
         ends = good, self.above, bad, self.below
         inside = _zero_between(*ends, self._before, self._value_before)
         leaving = _zero_beyond(bad / guess, self.below / self._margin) * guess
-        leaves = (good == 0.0) & (leaving < bad)
+        leaves = (good == 0.0) & (leaving >= floor) & (leaving < bad)
         inside = np.where(leaves, leaving, inside)
         crawls = (np.abs(streak) >= 3) | ((streak <= -2) & (good == 0.0) & ~leaves)
         least = np.where(proved > 0.0, proved, bad / 2)

@@ -8,9 +8,10 @@ import tensorflow as tf
 from ball_oracle import ball_points, draw_network, labelled, project
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates import crown, first_layer
+from keras_curv.certificates import crown, first_layer, linear_bounds
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.first_layer import FirstLayer
+from keras_curv.certificates.linear_bounds import Balls
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -210,3 +211,43 @@ def test_radii_grow_by_it(name, sizes, rng, monkeypatch):
     monkeypatch.setattr(crown.FirstLayer, "of", lambda network: None)
     without = LinearBoundCertificate(network).radii(*args).radius.min(axis=1)
     assert np.all(radius >= 0.98 * without) and radius.mean() >= 1.1 * without.mean()
+
+
+def met_intervals(network, x, radius, rng):
+    """The least and the largest pre-activations at random points, `(n, N_k)` of each layer."""
+    points = ball_points(rng, x, np.full(len(x), radius), 200).reshape(-1, network.dim)
+    for z in network.forward(tf.constant(points))[0]:
+        z = z.numpy().reshape(200, len(x), -1)
+        yield z.min(axis=0), z.max(axis=0)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+@pytest.mark.parametrize("radius", [0.01, 0.3, 2.0])
+def test_what_leads_nowhere_on_some_rows_is_left_out(name, radius, rng, monkeypatch):
+    """Little is lost beside asking for lines and for curvature wherever they are."""
+    network = draw_network(rng, (20, 30, 90, 80, 5), name)
+    x = rng.standard_normal((3, network.dim))
+    sampled = pre_activation_bounds(network, x, np.full(3, radius))
+    asked, ends = [], (Balls._by_lines, Balls._by_curvature)
+
+    def count(place):
+        def end(self, *args):
+            asked.append(place)
+            return ends[place](self, *args)
+
+        return end
+
+    monkeypatch.setattr(Balls, "_by_lines", count(0))
+    monkeypatch.setattr(Balls, "_by_curvature", count(1))
+    pre_activation_bounds(network, x, np.full(3, radius))
+    tries = len(asked)
+    monkeypatch.setattr(linear_bounds, "_SAMPLE", 1000)
+    every = pre_activation_bounds(network, x, np.full(3, radius))
+    both = len(asked) - tries
+    assert both == 6 <= tries < 12  # of which 6 are samples
+    for (low, high), (lowest, highest) in zip(every, sampled, strict=True):
+        assert np.sum(highest - lowest) <= 1.01 * np.sum(high - low)
+    for (low, high), (least, most) in zip(
+        sampled, met_intervals(network, x, radius, rng), strict=True
+    ):
+        assert np.all(low <= least + 1e-12) and np.all(most <= high + 1e-12)

@@ -131,6 +131,13 @@ def test_a_floor_that_is_far_too_high_costs_little():
     assert 39.95 <= radius[0] <= 40.0 and recorder.probes[0] < 40
 
 
+def test_a_guess_that_is_unknown_does_not_lead_below_the_floor():
+    recorder = Recorder(lambda rows, radius: 1e-250 - 2e-308 * radius)
+    one = np.ones(1)
+    radius = largest_radius(recorder, 1e-250 * one, 0.0 * one, np.inf * one, 5e57 * one)
+    assert 0.9989 * 5e57 <= radius[0] <= 5e57 and recorder.probes[0] < 20
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("factor", [0.003, 0.4, 0.999, 1.001, 5.0])
 def test_what_is_found_does_not_depend_on_what_is_known(shape, factor, rng):
