@@ -322,9 +322,14 @@ def require_plain_call(node: node_def_pb2.NodeDef) -> None:
         config = config_pb2.ConfigProto.FromString(attribute(node, "config_proto").s)
     except DecodeError as error:
         raise InputError(f"the options of {node.name!r} for the runtime: {error}") from error
-    options = {field.name for field, _ in config.ListFields()}
-    if not options <= _PLAIN_OPTIONS or config.experimental.ByteSize():
-        raise InputError(f"with options that {node.name!r} has for the runtime")
+    options = {field.name for field, _ in config.ListFields()} - _PLAIN_OPTIONS
+    options |= {"experimental"} if config.experimental.ByteSize() else set()
+    if options:
+        named = ", ".join(sorted(options))
+        raise InputError(
+            f"with options that {node.name!r} has for the runtime ({named}), such as "
+            "tf.config.optimizer.set_experimental_options sets; export it in a process without"
+        )
 
 
 def _definition(node: node_def_pb2.NodeDef) -> op_def_pb2.OpDef:

@@ -73,7 +73,7 @@ SERVED_OTHERWISE = {
     "what a client sends is left out": "the input must be on the left of a product",
     "restoring saves": "restoring would also run SaveV2",
     "two variables share a name in two containers": "two of its variables would be one",
-    "in fewer bits": "with options that 'StatefulPartitionedCall' has for the runtime",
+    "in fewer bits": "'StatefulPartitionedCall' has for the runtime .graph_options., such as",
     "a call is rewritten": "says how the runtime is to rewrite what it calls",
     "a call has an attribute that nobody knows": "the attribute '_replaced_by'",
     "an op has a kernel of its own": "the attribute '_kernel'",
