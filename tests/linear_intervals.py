@@ -3,7 +3,8 @@
 import numpy as np
 
 from keras_curv.certificates.first_layer import FirstLayer
-from keras_curv.certificates.linear_bounds import Balls, Plan
+from keras_curv.certificates.linear_bounds import Balls
+from keras_curv.certificates.plan import Plan
 
 
 def pre_activation_bounds(network, x, radius):

@@ -13,7 +13,7 @@ layers' and the margins are also bounded by the box of the layer before (`box.py
 bound kept: lines let go of a bounded σ as the ball grows, and the box does not.
 
 **Large layers.** A pass back for each unit is work that grows with the square of the width. From
-the layer on where it is too much (`linear_bounds.Plan`), intervals come from the box of the layer
+the layer on where it is too much (`plan.py`), intervals come from the box of the layer
 before and from how far that one can move: `z_k(x) ± R Lip(a_{k−1}) ‖w_j‖`, by LipLT. So sparse
 maps, as of convolutions, need no dense matrix. A margin's pass may then stop at any z_k on its way,
 with the least value in the box of z_k, or in the ball of radius `R Lip(z_k)` around z_k(x).
@@ -52,8 +52,9 @@ import tensorflow as tf
 from keras_curv.certificates.ball_bounds import BallBoundCertificate
 from keras_curv.certificates.box import require_value_range
 from keras_curv.certificates.first_layer import FirstLayer
-from keras_curv.certificates.linear_bounds import Balls, Plan
+from keras_curv.certificates.linear_bounds import Balls
 from keras_curv.certificates.method import ServedError, Sighting, no_error
+from keras_curv.certificates.plan import Plan
 from keras_curv.certificates.relaxation import POINTS, relaxation, require_relaxation
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network

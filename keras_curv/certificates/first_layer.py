@@ -233,7 +233,8 @@ class FirstLayer:
             along_error = (along_error + t_size * self._gram_error) * y_size
             # Not the root of a sum: the square of s may underflow before it is multiplied.
             lost = np.sqrt(self._gram_error) * s_size
-            steep = np.hypot(np.sqrt(np.maximum(_dot(s, turned), 0.0)), lost)
+            # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
+            steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
             steep += self._norm * (slope_error + 4.0 * UNIT * s_size)
             steep = steep * ROUNDING_SLACK + SLOPE_FLOOR
             bent = 0.5 * kappa * (away**2 + radius**2)

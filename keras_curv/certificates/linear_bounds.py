@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from keras_curv.certificates.box import Box
 from keras_curv.certificates.first_layer import Centres, FirstLayer
+from keras_curv.certificates.plan import Plan
 from keras_curv.certificates.relaxation import Relaxation, magnitude, relaxation
-from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -34,43 +34,6 @@ from keras_curv.threats.box import box_reach, least_linear
 from keras_curv.threats.confined import Reach
 
 _SAMPLE = 16  # of so many rows one is tried first
-_WORK = 2.0**33  # multiplications for an example that go into the passes back of hidden layers
-
-
-class Plan(NamedTuple):
-    """How each hidden layer is bounded: by passes back to the input, or forward.
-
-    A pass for each end of each unit is sharp, and its cost grows with the square of the width.
-    From the layer on where that is too dear, or the matrix sparse, intervals come from those of
-    the layer before and from how far that layer can move. Passes of margins then may stop at any
-    layer on their way.
-
-    Attributes:
-        back: how many layers, from the first, are bounded by passes back.
-        before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
-        pre: of x ↦ z_1, …, z_{L−1}; likewise.
-
-    Example:
-        >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
-        Plan(back=1, before=[], pre=[])
-    """
-
-    back: int
-    before: list[float]
-    pre: list[float]
-
-    @classmethod
-    def of(cls, network: Network) -> Plan:
-        """The plan for a network; a Lipschitz constant that overflows is infinite."""
-        pass_back = work = 0.0
-        for back, affine in enumerate(network.affines[:-1]):
-            work += 2.0 * affine.fan_out * pass_back
-            pass_back += float(affine.fan_in) * affine.fan_out
-            if affine.is_sparse or work > _WORK:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    before = [1.0, *lipschitz_bounds(network)]
-                    return cls(back, before, pre_activation_lipschitz(network))
-        return cls(network.depth - 1, [], [])
 
 
 class _Layer(NamedTuple):
@@ -90,6 +53,12 @@ class _Layer(NamedTuple):
     pre: np.ndarray
     folding: np.ndarray
     underflow: np.ndarray
+
+    def take(self, some: np.ndarray) -> _Layer:
+        """Returns what is known around these examples."""
+        lines = Relaxation(*(line[some] for line in self.lines))
+        parts = {name: part[some] for name, part in self._asdict().items() if name != "lines"}
+        return _Layer(lines=lines, **parts)
 
 
 class Balls:
@@ -130,8 +99,10 @@ class Balls:
     def bound_layers(self, boxes: bool = True) -> None:
         """Bounds one hidden layer after the other by the plan and, if asked, by boxes."""
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
+            known = self._by_units(affine)
             back = len(self.layers) < self.plan.back
-            low, high = self._back(affine) if back else self._forward(len(self.layers))
+            low, high = self._back(affine, known) if back else self._forward(len(self.layers))
+            low, high = np.fmax(low, known[0]), np.fmin(high, -known[1])
             if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
@@ -163,22 +134,24 @@ class Balls:
         self.reach = magnitude(activation, low, high, self.layers[-1].lines)
         self.size = norm_bound(self.reach, axis=1)
 
-    def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
-        """These examples, with lines close to σ at the point of the ball against `direction`."""
-        length = np.linalg.norm(direction, axis=1)
+    def take(self, some: np.ndarray) -> Balls:
+        """Returns these balls, as far as their layers are bounded."""
         args = self.x[some], self.radius[some], self.relax, self.first, self.norm
         balls = Balls(self.network, self.plan, *args)
+        balls.layers = [layer.take(some) for layer in self.layers]
+        return balls
+
+    def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
+        """These examples, with lines close to σ at the point of the ball against `direction`."""
+        length, balls = np.linalg.norm(direction, axis=1), self.take(some)
         a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
         a = a if self.network.limits is None else np.clip(a, *self.network.limits)
-        parts = zip(self.network.affines, self.network.activations, self.layers, strict=False)
-        for affine, activation, layer in parts:
+        parts = zip(self.network.affines, self.network.activations, balls.layers, strict=False)
+        for index, (affine, activation, layer) in enumerate(parts):
             z = a @ affine.kernel + affine.bias
-            low, high, pre, folding, underflow = (
-                array[some]
-                for array in (layer.low, layer.high, layer.pre, layer.folding, layer.underflow)
-            )
-            lines = self.relax(activation, low, high, np.clip(z, low, high))
-            balls.layers.append(_Layer(low, high, lines, pre, folding, underflow))
+            at = np.clip(z, layer.low, layer.high)
+            lines = self.relax(activation, layer.low, layer.high, at)
+            balls.layers[index] = layer._replace(lines=lines)
             a = activation.value(tf.constant(z)).numpy()
         return balls
 
@@ -210,13 +183,21 @@ class Balls:
         errors = pre_activation_errors(network.layer_norms, [tf.constant(a) for a in hidden])
         return centre, [ROUNDING_SLACK * error.numpy()[:, None] for error in errors[:-1]]
 
-    def _back(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
+    def _by_units(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
+        """Lower bounds of each entry of `a W + b` and of its negative, by the first layer's
+        curvature: of the second layer's units; −∞ of others."""
+        if self.first is None or len(self.layers) != 1:
+            nothing = np.full((len(self.x), affine.fan_out), -np.inf)
+            return nothing, nothing
+        low, high = self.first.units(self._centres, self.radius)
+        folding = self.folding(affine) * ROUNDING_SLACK
+        return low - folding, -high - folding
+
+    def _back(
+        self, affine: Affine, known: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Bounds each entry of `a W + b`, a the last layer that is known, by passes back to x."""
         rows, constants = affine.kernel.T[None], affine.bias[None]
-        known = [np.full((len(self.x), affine.fan_out), -np.inf)] * 2
-        if self.first is not None and len(self.layers) == 1:
-            low, high = self.first.units(self._centres, self.radius)
-            known = [end - self.folding(affine) * ROUNDING_SLACK for end in (low, -high)]
         widest = max(self.network.sizes[: len(self.layers) + 1])
         low, high = [], []
         for some in batches(affine.fan_out, max(1, len(self.x) * widest)):
@@ -230,20 +211,29 @@ class Balls:
     ) -> np.ndarray:
         """The bounds of `minimum`, if no better are known; but not each is the best there is.
 
-        Of lines and curvature, what leads nowhere on some of the rows is not asked for the others.
+        Of lines and curvature, what leads on none of some rows of an example is left out there.
         """
         if not self.layers:
             return self.minimum(rows, constants, error)[0]
         rows, constants, error, best = self._to_second(rows, constants, error)
-        best, ends = np.fmax(best, known), [self._by_lines]
+        best = np.fmax(best, known)
+        ends: list[Callable[..., np.ndarray]] = [Balls._by_lines]
         if self.first is not None and len(self.layers) > 1:
-            ends.append(self._by_curvature)
+            ends.append(Balls._by_curvature)
+        leads = np.ones((len(ends), len(best)), bool)
         if rows.shape[1] > 4 * _SAMPLE:
             few = rows[:, ::_SAMPLE], constants[:, ::_SAMPLE], error[:, ::_SAMPLE]
-            tried = np.stack([best[:, ::_SAMPLE], *(end(*few) for end in ends)])
+            tried = np.stack([best[:, ::_SAMPLE], *(end(self, *few) for end in ends)])
             leader = np.nan_to_num(tried, nan=-np.inf).argmax(axis=0)
-            ends = [end for place, end in enumerate(ends, 1) if np.any(leader == place)]
-        return functools.reduce(np.fmax, (end(rows, constants, error) for end in ends), best)
+            leads = np.array([np.any(leader == k, axis=1) for k in range(1, len(tried))])
+        for end, leading in zip(ends, leads, strict=True):
+            if leading.all():
+                best = np.fmax(best, end(self, rows, constants, error))
+            elif leading.any():
+                parts = (part if len(part) == 1 else part[leading] for part in (rows, constants))
+                value = end(self.take(leading), *parts, error[leading])
+                best[leading] = np.fmax(best[leading], value)
+        return best
 
     def _by_curvature(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, each: bool = False

@@ -30,8 +30,9 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     name = arguments[0] if arguments else "--help"
     if name in COMMANDS:
-        for variable in THREADS_OF_PRODUCTS if "numpy" not in sys.modules else ():
-            os.environ.setdefault(variable, "1")
+        if "numpy" not in sys.modules and "OMP_NUM_THREADS" not in os.environ:
+            for variable in THREADS_OF_PRODUCTS:
+                os.environ.setdefault(variable, "1")
         importlib.import_module(f"keras_curv.cli.{name}").COMMAND.run(arguments[1:])
     if name in HELP:
         print(__doc__)

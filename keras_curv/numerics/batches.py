@@ -38,8 +38,9 @@ def in_batches(
     """Yields slices and what the function makes of them; those at work hold that many entries.
 
     Example:
-        >>> [total for _, total in in_batches(lambda rows: sum(range(5)[rows]), 5, 10, at_once=25)]
-        [1, 5, 4]
+        >>> parts = in_batches(lambda rows: "abcde"[rows], 5, 10, at_once=25)
+        >>> "".join(part for _, part in parts)
+        'abcde'
     """
     room = max(1, at_once // entries)
     threads = max(1, min(_processors(), room, count))
@@ -48,11 +49,14 @@ def in_batches(
     if threads == 1:
         yield from ((rows, function(rows)) for rows in slices)
         return
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+    try:
         # Each in a copy of this context: what NumPy is to ignore is part of it.
         runs = [contextvars.copy_context().run for _ in slices]
         found = pool.map(lambda run, rows: run(function, rows), runs, slices)
         yield from zip(slices, found, strict=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _processors() -> int:

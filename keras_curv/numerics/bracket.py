@@ -102,7 +102,7 @@ def largest_radius(
             at = np.clip(np.fmax(at, in_vain), low + 1.0, np.minimum(high - 1.0, top))
             near = found.above < np.expm1(spare * _STEP) * (margin - found.above)
             active &= (high > np.maximum(low + gap, in_vain)) & (low < top) & ~near
-    return found.proved
+    return np.maximum(found.proved, known)
 
 
 class _Bracket:

@@ -113,6 +113,7 @@ class Gram:
         scaled = np.ldexp(np.asarray(kernel, np.float64), -self.power)
         self.terms = len(scaled)
         self.matrix = scaled.T @ scaled
+        self._columns = norm_bound(scaled, axis=0)
 
     def unscaled(self) -> np.ndarray:
         """Returns WᵀW, where it neither over- nor underflows."""
@@ -121,7 +122,8 @@ class Gram:
     def norms(self, rows: np.ndarray) -> np.ndarray:
         """Upper bounds of ‖W v‖ for many v, by products with the smaller WᵀW.
 
-        What is computed of `vᵀWᵀWv` is off by at most `γ ‖v‖² ‖W‖_F²`, and by what underflows.
+        What is computed of `vᵀWᵀWv` is off by at most `γ (Σ_i |v_i| ‖W_i‖)²`, W_i the columns,
+        and by what underflows.
 
         Args:
             rows: v, `(n, m, out)`.
@@ -134,12 +136,14 @@ class Gram:
             array([[10.]])
         """
         side = len(self.matrix)
-        square = np.einsum("nmi,nmi->nm", rows, times(rows, self.matrix))
-        size = row_norms(rows)
-        relative = gamma(2 * (self.terms + side) + 32) * np.trace(self.matrix)
-        underflow = SLOPE_FLOOR * (1.0 + size)
-        found = np.sqrt(np.maximum(square, 0.0) + up(relative, side) * size**2) + underflow
-        return np.ldexp(up(found, side + 16), self.power) + SLOPE_FLOOR
+        # Not the larger of this and 0: a sum that has come to −∞ stays there.
+        square = np.abs(np.einsum("nmi,nmi->nm", rows, times(rows, self.matrix)))
+        weight = up(np.abs(rows) @ self._columns, side + 8)
+        error = up(gamma(2 * (self.terms + side) + 32) * weight**2, 8)
+        underflow = SLOPE_FLOOR * (self.terms + side) * (1.0 + row_norms(rows))
+        return (
+            np.ldexp(up(np.sqrt(square + error) + underflow, side + 16), self.power) + SLOPE_FLOOR
+        )
 
 
 def largest_eigenvalue_bound(

@@ -14,7 +14,7 @@ import tensorflow as tf
 from single_gradient import radius_at
 
 from keras_curv import dual
-from keras_curv.certificates import linear_bounds
+from keras_curv.certificates import plan
 from keras_curv.certificates.best_of import choose_method
 from keras_curv.certificates.budget import VertexCertificate
 from keras_curv.certificates.certificate import Status
@@ -187,7 +187,7 @@ TINY_WEIGHTS = {
 @pytest.mark.parametrize("case", TINY_WEIGHTS)
 def test_weights_below_normal_numbers(case, method, monkeypatch):
     """TensorFlow takes them for 0, and rounding is no small part of them."""
-    monkeypatch.setattr(linear_bounds, "_WORK", 0.0)  # the plan of large networks
+    monkeypatch.setattr(plan, "_WORK", 0.0)  # the plan of large networks
     kernels, constant, names = TINY_WEIGHTS[case]
     biases = [np.zeros(np.shape(kernel)[1]) for kernel in kernels]
     biases[-1][0] = constant
@@ -342,3 +342,24 @@ def test_what_only_guides_a_search_may_overflow(rng, name, exponent):
             found = method.certify(1e-3 * rng.standard_normal((6, 4)))
         assert set(found.status) <= {Status.CERTIFIED, Status.UNPROVED, Status.NOT_FINITE}
         assert name != "tanh" or exponent > 150 or set(found.status) == {Status.CERTIFIED}
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "steep", "step"), [("relu", 200.0, 1e2, 0.01), ("softplus", 30.0, 1e8, 1e-7)]
+)
+def test_a_square_that_overflows_below_is_not_taken_for_nothing(name, offset, steep, step):
+    """Negative parts of `vᵀWᵀWv` come to −∞, to which positive ones are added in vain."""
+    row = 1e153 * np.repeat([-1.0, 1.3], 8)
+    total = row.sum()
+    kernels = [np.full((100, 16), 0.5), row[:, None], [[-steep / total, 0.0]]]
+    biases = [
+        np.full(16, offset),
+        np.array([-total * (offset + 1.0 / steep)]),
+        np.array([1.0, 0.0]),
+    ]
+    network = Network.from_weights(kernels, biases, name)
+    x, direction = np.zeros((1, 100)), np.full((1, 100), 0.1)
+    logits = network.logits(tf.constant(np.concatenate([x, x + step * direction]))).numpy()
+    assert logits[0, 0] > logits[0, 1] and logits[1, 0] < logits[1, 1] - 0.5
+    for method in ("crown", "auto"):
+        assert choose_method(method, network).certify(x).radius[0] < step

@@ -227,7 +227,13 @@ def test_what_leads_nowhere_on_some_rows_is_left_out(name, radius, rng, monkeypa
     """Little is lost beside asking for lines and for curvature wherever they are."""
     network = draw_network(rng, (20, 30, 90, 80, 5), name)
     x = rng.standard_normal((3, network.dim))
+    x[2] *= 30.0  # where all is flat, and other ends lead
     sampled = pre_activation_bounds(network, x, np.full(3, radius))
+    for i in range(3):  # whatever the others are
+        alone = pre_activation_bounds(network, x[i : i + 1], np.full(1, radius))
+        for ends, together in zip(alone, sampled, strict=True):
+            for end, same in zip(ends, together, strict=True):
+                np.testing.assert_allclose(end[0], same[i], rtol=1e-12, atol=1e-12)
     asked, ends = [], (Balls._by_lines, Balls._by_curvature)
 
     def count(place):
@@ -244,7 +250,8 @@ def test_what_leads_nowhere_on_some_rows_is_left_out(name, radius, rng, monkeypa
     monkeypatch.setattr(linear_bounds, "_SAMPLE", 1000)
     every = pre_activation_bounds(network, x, np.full(3, radius))
     both = len(asked) - tries
-    assert both == 6 <= tries < 12  # of which 6 are samples
+    assert both == 6 <= tries  # of which 6 are samples
+    assert tries < 12 or radius != 0.01
     for (low, high), (lowest, highest) in zip(every, sampled, strict=True):
         assert np.sum(highest - lowest) <= 1.01 * np.sum(high - low)
     for (low, high), (least, most) in zip(

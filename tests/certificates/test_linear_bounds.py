@@ -6,10 +6,12 @@ import tensorflow as tf
 from ball_oracle import CASES, SIZES, ball_points, draw_network, labelled, lowest_margins
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates import crown, linear_bounds
+from keras_curv.certificates import crown, plan
 from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.linear_bounds import Balls, Plan
+from keras_curv.certificates.first_layer import FirstLayer
+from keras_curv.certificates.linear_bounds import Balls
 from keras_curv.certificates.lipschitz import LipschitzCertificate
+from keras_curv.certificates.plan import Plan
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine
@@ -19,7 +21,7 @@ DEEP = [case for case in CASES if case[1] > 2]
 
 @pytest.fixture
 def forward(monkeypatch):
-    monkeypatch.setattr(linear_bounds, "_WORK", 0.0)
+    monkeypatch.setattr(plan, "_WORK", 0.0)
 
 
 def sparse(network, maps):
@@ -36,9 +38,9 @@ def test_the_plan(rng, monkeypatch):
     network = draw_network(rng, (4, 9, 5, 6, 3), "tanh")
     assert Plan.of(network) == Plan(3, [], [])
     for work, back in ((0.0, 1), (2.0 * 5 * 36, 2), (2.0 * (5 * 36 + 6 * 81), 3)):
-        monkeypatch.setattr(linear_bounds, "_WORK", work)
-        plan = Plan.of(network)
-        assert plan.back == back and bool(plan.before) == bool(plan.pre) == (back < 3)
+        monkeypatch.setattr(plan, "_WORK", work)
+        found = Plan.of(network)
+        assert found.back == back and bool(found.before) == bool(found.pre) == (back < 3)
     assert Plan.of(sparse(network, [0])).back == 0
     assert Plan.of(sparse(network, [1])).back == 1
     assert Plan.of(sparse(network, [1])).before[0] == 1.0
@@ -99,6 +101,17 @@ def test_sparse_maps_have_about_the_bounds_of_dense_ones(name, maps, forward, rn
     # Of products with sparse maps only norms are known, so that Lipschitz constants are larger.
     np.testing.assert_allclose(found, dense, rtol=0.02, atol=1e-3)
     assert np.all(lowest_margins(network, *args, rng) >= found)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus"])
+def test_a_second_layer_that_is_bounded_forward_has_the_first_one_s_curvature(name, forward, rng):
+    network = draw_network(rng, (40, 12, 9, 3), name)
+    x, radius = rng.standard_normal((5, 40)), np.full(5, 0.1)
+    first = FirstLayer.of(network)
+    least, most = first.units(first.centres(x), radius)
+    low, high = pre_activation_bounds(network, x, radius)[1]
+    assert Plan.of(network).back == 1
+    assert np.all(low >= least - 1e-9) and np.all(high <= most + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["tanh", "softplus", "relu"])

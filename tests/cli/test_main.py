@@ -119,7 +119,7 @@ def test_keras_is_not_loaded_before_it_is_asked_for():
 @pytest.mark.parametrize(("given", "alone"), [(None, True), ("1", True), ("2", False)])
 def test_a_product_has_one_thread_and_batches_have_the_others(given, alone):
     code = (
-        "import os, sys\n"
+        "import os\n"
         f"given = {given!r}\n"
         "if given: os.environ['OPENBLAS_NUM_THREADS'] = given\n"
         "from keras_curv.cli.main import main\n"

@@ -1,6 +1,7 @@
 """Batches are the same, one after the other or side by side."""
 
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -53,6 +54,14 @@ def test_an_error_is_raised_and_what_is_ignored_stays_ignored(processors):
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="the second batch"):
             list(in_batches(fail, 8, 5, at_once=20))
+
+
+def test_what_is_not_waited_for_is_not_begun(processors):
+    begun = []
+    found = in_batches(lambda rows: begun.append(rows) or time.sleep(0.01), 60, 20, at_once=20)
+    next(found)
+    found.close()
+    assert len(begun) < 30
 
 
 def test_threads_only_where_products_have_none(monkeypatch):

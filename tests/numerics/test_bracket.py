@@ -93,6 +93,12 @@ def test_what_is_known_stays():
     assert np.all(radius[:2] >= 0.9989) and np.all(radius[:2] <= 1.0)
 
 
+def test_what_is_known_stays_if_nothing_is_found_above_the_aim():
+    one = np.ones(1)
+    args = one, 1.26 * one, 0.1 * one, 0.01 * one
+    assert largest_radius(lambda rows, r: 1.0 - r, *args, aim=np.inf * one)[0] == 1.26
+
+
 def test_nothing_is_searched_where_nothing_can_be_found():
     def never(rows, radius):
         raise AssertionError

@@ -263,3 +263,22 @@ def test_norms_are_charged_for_cancellation():
     computed = np.einsum("nmi,ij,nmj->nm", row, gram.matrix, row)
     assert computed.item() != (2.0**-53) ** 2  # scaled by a half
     assert gram.norms(row).item() >= 2.0**-52
+
+
+@pytest.mark.parametrize("side", [16, 64, 256])
+def test_norms_where_a_square_overflows(side):
+    """Below, to which what is positive is added in vain, or above."""
+    for size in 10.0 ** np.arange(150.0, 154.0, 0.1):
+        row = size * np.repeat([-1.0, 1.3], side // 2)
+        exact = abs(sum(map(mpmath.mpf, row))) * mpmath.sqrt(1000) / 2
+        with np.errstate(all="ignore"):
+            bound = spectral.Gram(np.full((1000, side), 0.5)).norms(row[None, None])
+        assert np.isnan(bound.item()) or mpmath.mpf(bound.item()) >= exact
+
+
+def test_norms_do_not_pay_for_columns_that_a_row_leaves_out(rng):
+    kernel = rng.standard_normal((60, 12))
+    row = rng.standard_normal((1, 1, 12))
+    plain = spectral.Gram(kernel).norms(row).item()
+    scale = np.where(np.arange(12) == 3, 1e9, 1.0)
+    assert spectral.Gram(kernel * scale).norms(row / scale).item() <= plain * (1.0 + 1e-9)
