@@ -186,6 +186,25 @@ def test_rows_that_over_or_underflow_prove_nothing_wrong(size, rng):
     assert np.all(bound <= met * (1.0 - np.sign(met) * 1e-12))
 
 
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_square_that_comes_to_minus_infinity_is_not_taken_for_nothing(each, count):
+    """To −∞ what is positive is added in vain; it depends on the order of a sum, so on the size."""
+    kernels = [np.full((100, 16), 0.5), np.ones((16, 7)), np.ones((7, 2))]
+    network = Network.from_weights(
+        kernels, [np.full(16, 60.0), np.zeros(7), np.zeros(2)], "softplus"
+    )
+    x, radius = np.zeros((1, 100)), np.array([0.1])
+    ends, constants = (np.full((1, 16), 59.5), np.full((1, 16), 60.5)), np.zeros((1, count))
+    for signs in (np.repeat([-1.0, 1.3], 8), np.tile([-1.0, -1.0, -1.0, 3.3], 4)):
+        for size in 10.0 ** np.arange(151.0, 154.0, 0.05):
+            rows = np.broadcast_to(size * signs, (1, count, 16))
+            with np.errstate(all="ignore"):
+                bound = minimum_of(network, x, radius, rows, constants, ends, each=each)
+            lowest_value = size * signs.sum() * (60.0 - 0.5)  # softplus is z here
+            assert not np.any(bound > lowest_value * (1.0 + 1e-9))
+
+
 def test_where_it_has_nothing_to_say(rng, monkeypatch):
     of = FirstLayer.of
     assert of(draw_network(rng, SIZES, "tanh")) is not None
