@@ -209,21 +209,22 @@ class Balls:
     def _lowest(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, known: np.ndarray
     ) -> np.ndarray:
-        """The bounds of `minimum`, if no better are known; but not each is the best there is.
+        """The bounds of `minimum`, but not each the best that there is.
 
-        Of lines and curvature, what leads on none of some rows of an example is left out there.
+        Of lines and curvature, what gains nothing on a sample of an example's rows, beside the
+        other and what is known, is left out for it.
         """
         if not self.layers:
             return self.minimum(rows, constants, error)[0]
         rows, constants, error, best = self._to_second(rows, constants, error)
-        best = np.fmax(best, known)
         ends: list[Callable[..., np.ndarray]] = [Balls._by_lines]
         if self.first is not None and len(self.layers) > 1:
             ends.append(Balls._by_curvature)
         leads = np.ones((len(ends), len(best)), bool)
         if rows.shape[1] > 4 * _SAMPLE:
             few = rows[:, ::_SAMPLE], constants[:, ::_SAMPLE], error[:, ::_SAMPLE]
-            tried = np.stack([best[:, ::_SAMPLE], *(end(self, *few) for end in ends)])
+            others = np.fmax(best, known)[:, ::_SAMPLE]
+            tried = np.stack([others, *(end(self, *few) for end in ends)])
             leader = np.nan_to_num(tried, nan=-np.inf).argmax(axis=0)
             leads = np.array([np.any(leader == k, axis=1) for k in range(1, len(tried))])
         for end, leading in zip(ends, leads, strict=True):

@@ -150,13 +150,8 @@ class _Bracket:
 
     def zero(self, floor: np.ndarray) -> np.ndarray:
         """Where the bound may cross 0, or what else is to be tried; see the module."""
-        good, bad, proved, guess, streak = (
-            self.good,
-            self.bad,
-            self.proved,
-            self._guess,
-            self._streak,
-        )
+        good, bad, proved = self.good, self.bad, self.proved
+        guess, streak = self._guess, self._streak
         ends = good, self.above, bad, self.below
         inside = _zero_between(*ends, self._before, self._value_before)
         leaving = _zero_beyond(bad / guess, self.below / self._margin) * guess

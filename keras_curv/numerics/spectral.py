@@ -113,7 +113,6 @@ class Gram:
         scaled = np.ldexp(np.asarray(kernel, np.float64), -self.power)
         self.terms = len(scaled)
         self.matrix = scaled.T @ scaled
-        self._columns = norm_bound(scaled, axis=0)
 
     def unscaled(self) -> np.ndarray:
         """Returns WᵀW, where it neither over- nor underflows."""
@@ -138,12 +137,12 @@ class Gram:
         side = len(self.matrix)
         # Not the larger of this and 0: a sum that has come to −∞ stays there.
         square = np.abs(np.einsum("nmi,nmi->nm", rows, times(rows, self.matrix)))
-        weight = up(np.abs(rows) @ self._columns, side + 8)
+        columns = up(np.sqrt(np.diagonal(self.matrix)) + SLOPE_FLOOR, self.terms + 8)
+        weight = up(np.abs(rows) @ columns, side + 8)
         error = up(gamma(2 * (self.terms + side) + 32) * weight**2, 8)
         underflow = SLOPE_FLOOR * (self.terms + side) * (1.0 + row_norms(rows))
-        return (
-            np.ldexp(up(np.sqrt(square + error) + underflow, side + 16), self.power) + SLOPE_FLOOR
-        )
+        found = up(np.sqrt(square + error) + underflow, side + 16)
+        return np.ldexp(found, self.power) + SLOPE_FLOOR
 
 
 def largest_eigenvalue_bound(
