@@ -32,6 +32,7 @@ from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
+from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.rounding import norm_bound
 
 _FROM_CHEAP_TO_DEAR = (
@@ -84,6 +85,7 @@ class BestOf(Method):
         self._search = next(curved, None)
         bounds = (one for one in self.methods if isinstance(one, LipschitzCertificate))
         self._cheapest = next(bounds, None)
+        self._entries = 8 * max(self.network.sizes)  # about what a test of an example takes
 
     def radii(
         self,
@@ -123,12 +125,25 @@ class BestOf(Method):
         rows = np.flatnonzero(~solved & np.isfinite(least))
         if so_far.sighting is None or not len(rows):
             return rows, Prospect(nearest[rows], aim[rows])
-        sighting, least, worth = so_far.sighting.take(rows), least[rows], aim[rows]
-        rival = so_far.rival(so_far.sighting)[rows]
-        args = so_far.x[rows], so_far.label[rows], rival, worth
-        ceiling = np.where(least > 0.0, one.ceiling(*args, sighting), np.inf)
+        worth = aim[rows]
+        ceiling = self._ceiling(one, so_far, so_far.sighting, rows, worth)
+        ceiling = np.where(least[rows] > 0.0, ceiling, np.inf)
         asked = ~(ceiling <= worth)
         return rows[asked], Prospect(np.fmin(ceiling, nearest[rows]), worth).take(asked)
+
+    def _ceiling(
+        self, one: Method, so_far: _SoFar, sighting: Sighting, rows: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        """`Method.ceiling` of these rows, at these radii."""
+        rival = so_far.rival(sighting)
+
+        def ceiling(part: slice) -> np.ndarray:
+            some = rows[part]
+            args = so_far.x[some], so_far.label[some], rival[some], radius[part]
+            return one.ceiling(*args, sighting.take(some))
+
+        found = in_batches(ceiling, len(rows), self._entries)
+        return np.concatenate([part for _, part in found])
 
     def _ask_if_it_decides(self, so_far: _SoFar) -> Method | None:
         """Asks the cheapest method before all others, if it decides enough of the first examples;
@@ -174,10 +189,15 @@ class BestOf(Method):
         direction, and where that is to be decided, where a few steps of an attack lead."""
         reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
         rows = np.flatnonzero(np.isfinite(reach))
+
+        def look(part: slice) -> None:
+            some = rows[part]
+            x, toward = so_far.x[some], sighting.point[some] - so_far.x[some]
+            point = x + toward * (reach[some] / np.linalg.norm(toward, axis=1))[:, None]
+            self._note(so_far, some, sighting.column[some], point)
+
         with np.errstate(all="ignore"):
-            x, toward = so_far.x[rows], sighting.point[rows] - so_far.x[rows]
-            point = x + toward * (reach[rows] / np.linalg.norm(toward, axis=1))[:, None]
-            self._note(so_far, rows, sighting.column[rows], point)
+            list(in_batches(look, len(rows), self._entries))
             rows = rows[so_far.distance[rows].min(axis=1) > reach[rows]]
             if self.decide and len(rows):
                 column = sighting.column[rows]

@@ -59,10 +59,11 @@ from keras_curv.certificates.relaxation import POINTS, relaxation, require_relax
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval, outward
-from keras_curv.numerics.rounding import TINY, UNIT
+from keras_curv.numerics.rounding import FLOAT32_TINY, TINY, UNIT
 from keras_curv.numerics.rows import row_norms
 
 _SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
+_ROUNDED = 1e-5  # of each term, by float32
 
 
 class LinearBoundCertificate(BallBoundCertificate):
@@ -134,20 +135,20 @@ class LinearBoundCertificate(BallBoundCertificate):
             return np.full(len(x), np.inf)
         with np.errstate(all="ignore"):
             if self.network.depth == 2:
+                start = x.astype(np.float32)
                 reach = [radius[:, None] * self.network.differentials[0].column_norms]
-                pre = [part.numpy() for part in self.network.forward(tf.constant(x))[0]]
+                pre = [part.numpy() for part in self.network.forward(tf.constant(start))[0]]
             else:
-                known = sketch(self.network, x)
+                start, known = x, sketch(self.network, x)
                 reach = [_SHARE * radius[:, None] * steep for steep in known.steepness]
                 pre = known.pre
             toward = sighting.point - x
             length = np.linalg.norm(toward, axis=1, keepdims=True)
-            farther = tf.constant(x + toward * (radius[:, None] / length))
-            moved = self.network.forward(farther)[0][-1].numpy() - pre[-1]
-            margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+            farther = (x + toward * (radius[:, None] / length)).astype(start.dtype)
+            moved = self.network.forward(tf.constant(farther))[0][-1].numpy() - pre[-1]
+            margin_map = self.network.margin_map(tf.constant(start), label, rival[:, None])
             w, constant = (part.numpy()[:, 0] for part in margin_map)
-            terms = w * self._chords(pre[-1], reach[-1], moved, above=w < 0.0)
-            hopeless = terms.sum(axis=1) + constant <= -1e-9 * np.abs(terms).sum(axis=1)
+            hopeless = self._lowered(w, constant, pre[-1], reach[-1].astype(w.dtype), moved) <= 0.0
             rest = np.flatnonzero(~hopeless)
             if self.network.depth > 2 and len(rest):
                 layers = zip(pre, reach, strict=True)
@@ -156,15 +157,17 @@ class LinearBoundCertificate(BallBoundCertificate):
                 hopeless[rest] = self._supposing(ends, *args) <= 0.0
         return np.where(hopeless, radius, np.inf)
 
-    def _chords(
-        self, z: np.ndarray, reach: np.ndarray, moved: np.ndarray, above: np.ndarray
+    def _lowered(
+        self, w: np.ndarray, constant: np.ndarray, z: np.ndarray, reach: np.ndarray, to: np.ndarray
     ) -> np.ndarray:
-        """The best that lines of the last hidden layer can be at `z + moved`, `(n, N)`."""
+        """The most that a bound by lines of the last hidden layer can be at `z + to`, `(n,)`."""
         value = self.network.activations[-1].value
-        low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, moved))
-        share = np.clip((moved + reach) / np.maximum(2.0 * reach, TINY), 0.0, 1.0)
+        low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, to))
+        share = np.clip((to + reach) / np.maximum(2.0 * reach, FLOAT32_TINY), 0.0, 1.0)
         chord = low + (high - low) * share
-        return np.where(above, np.maximum(there, chord), np.minimum(there, chord))
+        terms = w * np.where(w < 0.0, np.maximum(there, chord), np.minimum(there, chord))
+        size = np.abs(terms) + np.abs(w) * (np.abs(z) + reach)
+        return terms.sum(axis=1) + constant + _ROUNDED * size.sum(axis=1)
 
     def _supposing(
         self,

@@ -53,7 +53,7 @@ class CurvatureFloor:
             label, rival, radius: `(n,)`.
         """
         diagonal = self._diagonal(x, label, rival, radius)
-        squares = self._everywhere(label, rival)[1]
+        squares = np.array([squares for _, squares in self._everywhere(label, rival)])
         return _inward(np.sum(diagonal * squares, axis=1))
 
     def sharper(
@@ -62,7 +62,7 @@ class CurvatureFloor:
         """The same with directions of each example's own, for about ten gradients."""
         kernel, diagonal = self._kernel, self._diagonal(x, label, rival, radius)
         product = functools.partial(_congruence, kernel, diagonal)
-        start, _ = self._everywhere(label, rival)
+        start = np.array([v for v, _ in self._everywhere(label, rival)])
         value, _ = lanczos.largest_eigenpairs(product, (len(x), len(kernel)), start=start)
         return _inward(value)
 
@@ -80,8 +80,10 @@ class CurvatureFloor:
         columns = self._network.affines[-1].kernel.T
         return columns[label] - columns[rival]
 
-    def _everywhere(self, label: np.ndarray, rival: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The best v for all of ℝᵈ, `(n, d)`, and `(W_1ᵀ v)²`, `(n, N_1)`, of each pair."""
+    def _everywhere(
+        self, label: np.ndarray, rival: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The best v for all of ℝᵈ, `(d,)`, and `(W_1ᵀ v)²`, `(N_1,)`, of each pair."""
         pairs = list(zip(label.tolist(), rival.tolist(), strict=True))
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._directions]
         kernel = self._kernel
@@ -97,8 +99,7 @@ class CurvatureFloor:
             v /= np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1.0)
             found = zip(v, (v @ kernel) ** 2, strict=True)
             self._directions.update(zip(some, found, strict=True))
-        v, squares = zip(*(self._directions[pair] for pair in pairs), strict=True)
-        return np.array(v), np.array(squares)
+        return [self._directions[pair] for pair in pairs]
 
 
 def _congruence(kernel: np.ndarray, diagonal: np.ndarray, v: np.ndarray) -> np.ndarray:

@@ -168,10 +168,14 @@ def _range_on(
     # Ends just outside take both limits along, where there is a jump at an end.
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
     low, high = placeable(low, high, period, np)
-    inside = [first_from(low, point, period) for point in extrema]
-    points = np.stack([low, high, *(np.clip(point, low, high) for point in inside)])
-    values = function(tf.constant(points, tf.float64)).numpy()
-    least, most = values.min(axis=0), values.max(axis=0)
+    ends = [function(tf.constant(end, tf.float64)).numpy() for end in (low, high)]
+    least, most = np.minimum(*ends), np.maximum(*ends)
+    extremes = function(tf.constant(extrema, tf.float64)).numpy() if extrema else ()
+    for point, value in zip(extrema, extremes, strict=True):
+        first = first_from(low, point, period)
+        inside = (low <= first) & (first <= high)
+        np.minimum(least, value, out=least, where=inside)
+        np.maximum(most, value, out=most, where=inside)
     size = max(abs(end) for end in whole)
     if np.isfinite(size):
         least, most = least - _OUTWARD * size, most + _OUTWARD * size

@@ -9,14 +9,16 @@ instead.
 
 from __future__ import annotations
 
-import contextvars
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 ENTRIES = 2**23  # of one array at a time: 64 MB
 THREADS_OF_PRODUCTS = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
+
+_beside: ContextVar[int] = ContextVar("beside", default=1)  # batches at work, this one included
 
 Found = TypeVar("Found")
 
@@ -37,13 +39,16 @@ def in_batches(
 ) -> Iterator[tuple[slice, Found]]:
     """Yields slices and what the function makes of them; those at work hold that many entries.
 
+    Within a batch that others work beside, the function may do the same: its batches come one
+    after the other, in this one's share of the room.
+
     Example:
         >>> parts = in_batches(lambda rows: "abcde"[rows], 5, 10, at_once=25)
         >>> "".join(part for _, part in parts)
         'abcde'
     """
-    room = max(1, at_once // entries)
-    threads = max(1, min(_processors(), room, count))
+    room = max(1, at_once // _beside.get() // entries)
+    threads = max(1, min(_processors() // _beside.get(), room, count))
     rounds = -(-count // (threads * (room // threads)))
     slices = batches(count, 1, -(-count // max(1, threads * rounds)))  # as many for each thread
     if threads == 1:
@@ -52,8 +57,10 @@ def in_batches(
     pool = ThreadPoolExecutor(threads)
     try:
         # Each in a copy of this context: what NumPy is to ignore is part of it.
-        runs = [contextvars.copy_context().run for _ in slices]
-        found = pool.map(lambda run, rows: run(function, rows), runs, slices)
+        contexts = [copy_context() for _ in slices]
+        for context in contexts:
+            context.run(_beside.set, threads * _beside.get())
+        found = pool.map(lambda context, rows: context.run(function, rows), contexts, slices)
         yield from zip(slices, found, strict=True)
     finally:
         pool.shutdown(cancel_futures=True)

@@ -44,6 +44,28 @@ def test_all_processors_are_at_work(processors):
     assert len(list(in_batches(lambda rows: gate.wait(60.0), processors, 1))) == processors
 
 
+def test_batches_within_a_batch_share_its_room(processors):
+    at_work, most, lock = [0], [0], threading.Lock()
+
+    def inner(rows):
+        mine = rows.stop - rows.start
+        with lock:
+            at_work[0] += mine
+            most[0] = max(most[0], at_work[0])
+        time.sleep(0.001)
+        with lock:
+            at_work[0] -= mine
+        return threading.get_ident()
+
+    def outer(rows):
+        idents = {found for _, found in in_batches(inner, 20, 1, at_once=20)}
+        return len(idents), idents == {threading.get_ident()}
+
+    found = [value for _, value in in_batches(outer, 40, 1, at_once=20)]
+    assert most[0] <= 20
+    assert processors == 1 or all(one == (1, True) for one in found)
+
+
 def test_an_error_is_raised_and_what_is_ignored_stays_ignored(processors):
     def fail(rows):
         if rows.start:
