@@ -27,7 +27,6 @@ spaces.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +37,7 @@ from keras_curv.certificates.method import Method, PairCertificates, Prospect, S
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics import krylov
+from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.rounding import (
     CURVATURE_FLOOR,
     ROUNDING_SLACK,
@@ -51,7 +51,8 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.spectral import smallest_eigenvalue_bound
 from keras_curv.threats.box import box_reach
 
-_SEARCH = 8  # radii ρ that are tried, with estimates
+_SEARCH = 12  # radii ρ that are tried, with estimates
+_CLOSED = 1.0002  # high over low of a bracket in which no more are tried
 _ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof
 _BISECTIONS = 60
 _GROWN = (1.1, 1.03, 1.25)  # of ρ: balls that are tried where inputs have limits, besides
@@ -150,8 +151,22 @@ class QuadraticCertificate(Method):
 
         r need not fall as ρ grows: told of a radius, the search might end at another, worse ρ.
         """
-        x, best = np.asarray(x, np.float64), np.zeros(np.shape(known))
-        gradients = np.zeros(len(x), np.int64)
+        x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
+
+        def prove(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+            return self._radii(x[rows], label[rows], rivals[rows])
+
+        radius, gradients = np.array(known, np.float64), np.zeros(len(x), np.int64)
+        entries = 32 * rivals.shape[1] * max(self.network.sizes)  # a Krylov space, and more
+        for rows, (found, used) in in_batches(prove, len(x), entries):
+            radius[rows], gradients[rows] = np.maximum(radius[rows], found), used
+        return PairCertificates(radius, gradients)
+
+    def _radii(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Radii `(n, rivals)`, and gradients `(n,)`."""
+        best, gradients = np.zeros(rivals.shape), np.zeros(len(x), np.int64)
         with np.errstate(all="ignore"):  # what overflows proves nothing
             rho = self._search(x, label, rivals, gradients)
             for smaller, shared in ((False, True), (False, False), (True, False)):
@@ -164,7 +179,7 @@ class QuadraticCertificate(Method):
             for grown in _GROWN if self.network.limits is not None else ():
                 rho = grown * best.min(axis=1)
                 best = np.maximum(best, self._prove(x, label, rivals, best, rho, True, gradients))
-        return PairCertificates(np.maximum(best, known), gradients)
+        return best, gradients
 
     def quadratics(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, rho: np.ndarray
@@ -224,33 +239,36 @@ class QuadraticCertificate(Method):
         """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, `(n,)`.
 
         Any ρ and its r(ρ) bracket a crossing of the two, if r falls; at ρ = 0, Q is the tangent
-        of f. Tried are, in turns, the middle of the bracket and where the secant of r crosses.
+        of f. Tried is where the secant of r crosses, or else the middle of the bracket.
         """
-        count = len(x)
-        rho, best, low, high = np.zeros((4, count)) + [[0.0], [0.0], [0.0], [np.inf]]
-        z = x @ self._read.kernel + self._read.bias
+        rho, low, high = np.zeros((3, len(x))) + [[0.0], [0.0], [np.inf]]
         # By here every unit has met its kink; not to be overstepped in one go.
-        limit = np.max(np.abs(z) / self._rows, axis=1, initial=0.0, where=self._rows > 0.0)
+        kinks = np.abs(x @ self._read.kernel + self._read.bias) / self._rows
+        limit = np.max(kinks, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)
-        rows, before = np.repeat(np.arange(count), rivals.shape[1]), (rho, rho)
-        for step in range(_SEARCH):
-            quadratic = self.quadratics(x[rows], label[rows], rivals.reshape(-1), rho[rows])
+        then = there = rho
+        for _ in range(_SEARCH):
+            some = np.flatnonzero(~(high <= _CLOSED * low))
+            if not len(some):
+                break
+            rows = np.repeat(some, rivals.shape[1])
+            quadratic = self.quadratics(x[rows], label[rows], rivals[some].reshape(-1), rho[rows])
             space = krylov.basis(functools.partial(self._product, quadratic), quadratic.linear)
             radius = _best_multiplier(quadratic, *krylov.tridiagonal(space)).radius
-            gradients += rivals.shape[1] * krylov.dimension(quadratic.linear)
+            gradients[some] += rivals.shape[1] * krylov.dimension(quadratic.linear)
 
-            least = radius.reshape(rivals.shape).min(axis=1)
-            best = np.maximum(best, np.minimum(least, rho))
+            least = rho.copy()
+            least[some] = radius.reshape(len(some), -1).min(axis=1)
+            width = high - low
             low = np.maximum(low, np.minimum(least, rho))
             high = np.minimum(high, np.maximum(least, rho))
-            following = (low + high) / 2.0
-            if step % 2:
-                then, there = before
-                crossing = (then * least - there * rho) / (then - there - rho + least)
-                following = np.where(crossing > low, np.minimum(crossing, high), following)
-            before = rho, least
-            rho = np.minimum(following, np.maximum(limit, 4.0 * rho))
-        return best
+            crossing = (then * least - there * rho) / (then - there - rho + least)
+            secant = (low < crossing) & (crossing < high) & (2.0 * (high - low) <= width)
+            following = np.where(secant, crossing, (low + high) / 2.0)
+            then, there = rho, least
+            following = np.minimum(following, np.maximum(limit, 4.0 * rho))
+            rho = np.where(high <= _CLOSED * low, low, following)
+        return low
 
     def _prove(
         self,
@@ -280,7 +298,7 @@ class QuadraticCertificate(Method):
         displacement = self._best_displacement(quadratic, kappa)
         radius = self._radius_at(quadratic, kappa, displacement, x[rows])
         proved[rows, columns] = np.minimum(radius, rho[rows])
-        np.add.at(gradients, rows, 2 * krylov.dimension(quadratic.linear) + 1)
+        np.add.at(gradients, rows, krylov.dimension(quadratic.linear) + 1)
         return proved
 
     def _curvature_bound(self, diagonal: np.ndarray) -> float:
@@ -291,14 +309,11 @@ class QuadraticCertificate(Method):
 
     def _best_displacement(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
         """`δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ, in the Krylov space, `(rows, dim)`."""
-
-        def space() -> Iterator[tuple]:
-            return krylov.basis(lambda v: self._product(quadratic, v), quadratic.linear)
-
-        coordinates = _best_multiplier(quadratic, *krylov.tridiagonal(space()), kappa).coordinates
-        displacement = np.zeros_like(quadratic.linear)
-        for (vector, _, _), coordinate in zip(space(), coordinates.T, strict=True):
-            displacement += coordinate[:, None] * vector
+        product = functools.partial(self._product, quadratic)
+        space = list(krylov.basis(product, quadratic.linear))
+        coordinates = _best_multiplier(quadratic, *krylov.tridiagonal(space), kappa).coordinates
+        vectors = zip(space, coordinates.T, strict=True)
+        displacement = sum(coordinate[:, None] * v for (v, _, _), coordinate in vectors)
         return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)
 
     def _radius_at(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def _normalised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.divide(vectors, norm, out=np.zeros_like(vectors), where=norm > 0.0), norm
 
 
-def tridiagonal(basis: Iterator[tuple]) -> tuple[np.ndarray, np.ndarray]:
+def tridiagonal(basis: Iterable[tuple]) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues `(rows, j)` and eigenvectors `(rows, j, j)` of T."""
     _, alpha, beta = zip(*basis, strict=True)
     steps = range(len(alpha))

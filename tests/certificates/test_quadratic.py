@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_curv.certificates import quadratic
 from keras_curv.certificates.quadratic import QuadraticCertificate, parabolas
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
@@ -363,3 +364,16 @@ def test_dead_and_constant_networks(rng):
 def test_other_networks_are_refused_by_name(sizes, activation, message, rng, random_network):
     with pytest.raises(InputError, match=message):
         QuadraticCertificate(random_network(rng, sizes, activation))
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_search_that_ends_early_leaves_next_to_nothing(sizes, rng, random_network, monkeypatch):
+    network, x, label, rivals = _case(rng, random_network, sizes, count=40)
+    none = np.zeros(rivals.shape)
+    found = QuadraticCertificate(network).radii(x, label, rivals, none)
+    monkeypatch.setattr(quadratic, "_SEARCH", 60)
+    monkeypatch.setattr(quadratic, "_CLOSED", 1.0 + 1e-12)
+    longer = QuadraticCertificate(network).radii(x, label, rivals, none)
+    share = found.radius.min(axis=1) / longer.radius.min(axis=1)
+    assert np.mean(share) > 0.997  # r(ρ) has steps, at which either may end
+    assert found.gradient_evaluations.sum() < 0.9 * longer.gradient_evaluations.sum()
