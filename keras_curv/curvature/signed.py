@@ -75,7 +75,7 @@ def signed_bound(network: Network) -> CurvatureBounds:
         bounds = in_batches(
             lambda rows: [layer(negative) for negative in diagonals[rows]],  # noqa: B023
             len(pairs),
-            network.sizes[index + 1] ** 2,
+            _side(network.differentials[index]) ** 2,
             _ENTRIES,
         )
         lower[label, rival] -= np.concatenate([found for _, found in bounds])
@@ -178,12 +178,18 @@ def congruence_bound(
     elif affine.is_sparse:
         return float(congruence_by_norm(affine, diagonal.max()))
     else:
-        # Where there are many more outputs than inputs, W diag(d) Wᵀ is by far the smaller matrix.
-        gram = affine.gram if affine.fan_out <= 2 * affine.fan_in else None
+        gram = affine.gram if _side(affine) == affine.fan_out else None
         value = largest_eigenvalue_bound(affine.kernel, diagonal, gram=gram, guess=guess)
     if not affine.kernel_error:
         return value
     return up((np.sqrt(value) + np.sqrt(diagonal.max()) * affine.kernel_error) ** 2, 8)
+
+
+def _side(affine: Affine | KernelProduct) -> int:
+    """Of the matrix whose eigenvalue is bounded: where there are many more outputs than inputs,
+    W diag(d) Wᵀ is by far the smaller one, and √d WᵀW √d of a sparse map is never formed."""
+    wide = affine.is_sparse or affine.fan_out > 2 * affine.fan_in
+    return affine.fan_in if wide else affine.fan_out
 
 
 def congruence_by_norm(affine: Affine | KernelProduct, most: np.ndarray) -> np.ndarray:
