@@ -19,30 +19,55 @@ from keras_curv.training.carry import Carry
 from keras_curv.training.pooling import TrainedAveragePooling2D, averages
 
 _layers = keras.layers
+CHANGES_IN_TRAINING = (  # at inference these do nothing
+    _layers.Dropout,
+    _layers.SpatialDropout1D,
+    _layers.SpatialDropout2D,
+    _layers.AlphaDropout,
+    _layers.GaussianDropout,
+    _layers.GaussianNoise,
+)
 KEEPS_ENTRIES = (  # at inference these hand on the flattened entries as they come
     _layers.InputLayer,
     _layers.Flatten,
     _layers.Reshape,
     _layers.Identity,
-    _layers.Dropout,
-    _layers.GaussianDropout,
-    _layers.GaussianNoise,
     _layers.ActivityRegularization,
+    *CHANGES_IN_TRAINING,
 )
-_LOCAL = (
+_CONVOLUTIONS = (
     _layers.Conv2D,
     _layers.DepthwiseConv2D,
+    _layers.SeparableConv2D,
+    _layers.Conv1D,
+    _layers.DepthwiseConv1D,
+    _layers.SeparableConv1D,
+)
+_LOCAL = (
+    *_CONVOLUTIONS,
     _layers.AveragePooling2D,
     TrainedAveragePooling2D,
+    _layers.AveragePooling1D,
+)
+_PLACING = (  # these copy entries, or average them, by no weights of their own
+    _layers.ZeroPadding2D,
+    _layers.Cropping2D,
+    _layers.UpSampling2D,
+    _layers.GlobalAveragePooling2D,
+    _layers.ZeroPadding1D,
+    _layers.Cropping1D,
+    _layers.UpSampling1D,
+    _layers.GlobalAveragePooling1D,
+    _layers.Permute,
+    _layers.RepeatVector,
 )
 AFFINE = (
     *_LOCAL,
+    *_PLACING,
     _layers.Dense,
     _layers.Rescaling,
     _layers.Normalization,
     _layers.BatchNormalization,
-    _layers.Permute,
-    _layers.GlobalAveragePooling2D,
 )
 
 
@@ -158,10 +183,12 @@ def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.
     In float32 whatever the layer computes in, and without taking differences of its values:
     beside a shift, the digits of the kernel would be lost.
     """
-    if isinstance(layer, (_layers.Dense, _layers.Conv2D, _layers.DepthwiseConv2D)):
+    if isinstance(layer, (_layers.Dense, *_CONVOLUTIONS)):
         dense, bias = isinstance(layer, _layers.Dense), layer.bias
         moved = tf.tensordot(rows, _float32(layer.kernel), 1) if dense else _convolved(layer, rows)
         return moved, 0.0 if bias is None else _float32(bias)
+    if isinstance(layer, CHANGES_IN_TRAINING):
+        return rows, 0.0
     if isinstance(layer, _layers.Rescaling):
         return rows * _float32(layer.scale), _float32(layer.offset)
     if isinstance(layer, _layers.Normalization):
@@ -180,12 +207,28 @@ def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.
     return averages(layer, rows) if pools else layer.call(rows), 0.0
 
 
-def _convolved(layer: keras.layers.Layer, images: tf.Tensor) -> tf.Tensor:
-    kernel, padding = _float32(layer.kernel), layer.padding.upper()
-    if isinstance(layer, _layers.Conv2D):
-        return tf.nn.conv2d(images, kernel, layer.strides, padding, dilations=layer.dilation_rate)
-    strides = (1, *layer.strides, 1)
-    return tf.nn.depthwise_conv2d(images, kernel, strides, padding, dilations=layer.dilation_rate)
+def _convolved(layer: keras.layers.Layer, signals: tf.Tensor) -> tf.Tensor:
+    """Returns the convolution alone; of a sequence, as of an image of one row."""
+    is_sequence, padding = signals.shape.rank == 3, layer.padding.upper()
+    strides, dilation = layer.strides, layer.dilation_rate
+    if padding == "CAUSAL":
+        before = dilation[0] * (layer.kernel_size[0] - 1)
+        signals, padding = tf.pad(signals, [[0, 0], [before, 0], [0, 0]]), "VALID"
+    if is_sequence:
+        signals, strides, dilation = signals[:, None], (*strides, *strides), (1, *dilation)
+
+    def kernel(weight: Any) -> tf.Tensor:
+        return _float32(weight)[None] if is_sequence else _float32(weight)
+
+    args = (1, *strides, 1), padding
+    if isinstance(layer, (_layers.Conv1D, _layers.Conv2D)):
+        found = tf.nn.conv2d(signals, kernel(layer.kernel), *args, dilations=dilation)
+    elif isinstance(layer, (_layers.SeparableConv1D, _layers.SeparableConv2D)):
+        kernels = kernel(layer.depthwise_kernel), kernel(layer.pointwise_kernel)
+        found = tf.nn.separable_conv2d(signals, *kernels, *args, dilations=dilation)
+    else:
+        found = tf.nn.depthwise_conv2d(signals, kernel(layer.kernel), *args, dilations=dilation)
+    return found[:, 0] if is_sequence else found
 
 
 def _float32(value: Any) -> tf.Tensor:

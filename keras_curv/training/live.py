@@ -19,7 +19,13 @@ from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product, last_axis_product
 from keras_curv.numerics.known import known, materialized
-from keras_curv.training.affine_layers import AFFINE, KEEPS_ENTRIES, AffineLayers, CarriedLayers
+from keras_curv.training.affine_layers import (
+    AFFINE,
+    CHANGES_IN_TRAINING,
+    KEEPS_ENTRIES,
+    AffineLayers,
+    CarriedLayers,
+)
 from keras_curv.training.carry import Carry
 from keras_curv.training.clip_input import ClipInput
 from keras_curv.training.keras_functions import name_of
@@ -263,13 +269,7 @@ class LiveNetwork:
 
 def _same_in_training(layer: keras.layers.Layer) -> bool:
     """Whether the layer does in training what it does at inference, and in float32."""
-    changes = (
-        _layers.Dropout,
-        _layers.GaussianDropout,
-        _layers.GaussianNoise,
-        _layers.ActivityRegularization,
-        _layers.BatchNormalization,
-    )
+    changes = (*CHANGES_IN_TRAINING, _layers.ActivityRegularization, _layers.BatchNormalization)
     inside = [layer.layer] if isinstance(layer, Carry) else []
     return (
         not isinstance(layer, changes)

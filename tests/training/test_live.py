@@ -151,6 +151,51 @@ MODELS = {
             L.BatchNormalization(),
         ],
     ),
+    "sequence": (
+        (6, 2),
+        lambda rng: [
+            L.ZeroPadding1D((2, 1)),
+            L.Conv1D(3, 3, dilation_rate=2, padding="causal", activation="tanh"),
+            L.AveragePooling1D(2, strides=1),
+            L.DepthwiseConv1D(2, strides=2, depth_multiplier=2, use_bias=False),
+            L.Cropping1D(1),
+            L.Activation("softplus"),
+            L.UpSampling1D(2),
+            L.Conv1D(4, 2, strides=2),
+            L.GlobalAveragePooling1D(),
+            L.Dense(3),
+        ],
+    ),
+    "separable convolution of a sequence": (
+        (6, 2),
+        lambda rng: [
+            L.SeparableConv1D(3, 3, strides=2, depth_multiplier=2, activation="softplus"),
+            L.Flatten(),
+            L.Dense(3),
+        ],
+    ),
+    "separable convolutions": (
+        (5, 6, 2),
+        lambda rng: [
+            L.ZeroPadding2D(((2, 1), (2, 1))),
+            L.SeparableConv2D(3, 2, strides=2, padding="same", activation="softplus"),
+            L.UpSampling2D((1, 2), interpolation="bilinear"),
+            L.Cropping2D(((0, 1), (1, 2))),
+            L.SeparableConv2D(4, 2, dilation_rate=(2, 1), use_bias=False),
+            L.Flatten(),
+            L.Dense(3),
+        ],
+    ),
+    "noise": (
+        (4, 4, 1),
+        lambda rng: [
+            L.Conv2D(2, 2, activation="softplus"),
+            L.SpatialDropout2D(0.5),
+            L.Flatten(),
+            L.AlphaDropout(0.5),
+            L.Dense(3),
+        ],
+    ),
     "batch normalization of another axis": (
         (3, 2),
         lambda rng: [L.BatchNormalization(axis=1), L.Flatten(), L.Dense(5, "tanh"), L.Dense(3)],
