@@ -283,8 +283,8 @@ def test_an_adversarial_point_decides(rng, random_network, monkeypatch):
     assert np.mean(reached) > 0.3
     for rows in asked:
         assert not (rows[:, None] == x[reached]).all(axis=2).any()
-    # A few steps of an attack reach more than the direction of the search's last point.
-    monkeypatch.setattr("keras_curv.certificates.best_of._ATTACK_STEPS", 1)
+    # A few steps of an attack reach more than one.
+    monkeypatch.setattr("keras_curv.certificates.best_of._ATTACK_STEPS", (1,))
     auto = choose_method("auto", network, decide=(radius,))
     nearer = auto.radii(x, label, rivals, np.zeros(rivals.shape)).adversarial_distance
     assert np.count_nonzero(nearer.min(axis=1) <= radius) < np.count_nonzero(reached)
