@@ -148,7 +148,7 @@ class LinearBoundCertificate(BallBoundCertificate):
             moved = self.network.forward(tf.constant(farther))[0][-1].numpy() - pre[-1]
             margin_map = self.network.margin_map(tf.constant(start), label, rival[:, None])
             w, constant = (part.numpy()[:, 0] for part in margin_map)
-            hopeless = self._lowered(w, constant, pre[-1], reach[-1].astype(w.dtype), moved) <= 0.0
+            hopeless = self._lowered(w, constant, pre[-1], reach[-1].astype(w.dtype), moved) < 0.0
             rest = np.flatnonzero(~hopeless)
             if self.network.depth > 2 and len(rest):
                 layers = zip(pre, reach, strict=True)
@@ -166,7 +166,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         share = np.clip((to + reach) / np.maximum(2.0 * reach, FLOAT32_TINY), 0.0, 1.0)
         chord = low + (high - low) * share
         terms = w * np.where(w < 0.0, np.maximum(there, chord), np.minimum(there, chord))
-        size = np.abs(terms) + np.abs(w) * (np.abs(z) + reach)
+        size = np.abs(terms) + np.abs(w) * (np.abs(z) + reach + 16.0 * FLOAT32_TINY / _ROUNDED)
         return terms.sum(axis=1) + constant + _ROUNDED * size.sum(axis=1)
 
     def _supposing(

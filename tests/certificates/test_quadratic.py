@@ -10,6 +10,7 @@ from keras_curv.certificates.quadratic import QuadraticCertificate, parabolas
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.numerics import batches
 
 SIZES = [(2, 5, 3), (3, 11, 4), (7, 4, 2), (6, 40, 5)]
 
@@ -377,3 +378,14 @@ def test_a_search_that_ends_early_leaves_next_to_nothing(sizes, rng, random_netw
     share = found.radius.min(axis=1) / longer.radius.min(axis=1)
     assert np.mean(share) > 0.997  # r(ρ) has steps, at which either may end
     assert found.gradient_evaluations.sum() < 0.9 * longer.gradient_evaluations.sum()
+
+
+def test_batches_side_by_side_change_nothing(rng, random_network, monkeypatch):
+    network, x, label, rivals = _case(rng, random_network, SIZES[1], count=9)
+    none = np.zeros(rivals.shape)
+    alone = QuadraticCertificate(network).radii(x, label, rivals, none)
+    monkeypatch.setattr(batches, "_processors", lambda: 2)
+    monkeypatch.setattr(batches, "ENTRIES", 2**10)
+    beside = QuadraticCertificate(network).radii(x, label, rivals, none)
+    np.testing.assert_allclose(beside.radius, alone.radius, rtol=1e-9)
+    np.testing.assert_array_equal(beside.gradient_evaluations, alone.gradient_evaluations)

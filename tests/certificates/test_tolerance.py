@@ -70,6 +70,22 @@ def test_ceilings_exclude_most_that_gains_nothing(kind, rng, random_network):
     assert np.mean(ceiling <= radius) > 0.5
 
 
+@pytest.mark.parametrize("kind", DEAR)
+@pytest.mark.parametrize("exponents", [(-150, 150), (-150, 120), (-135, 122), (120, -150)])
+def test_what_float32_cannot_hold_excludes_nothing(kind, exponents, rng, random_network):
+    """Terms that count, of factors that it flushes to 0, or has no number for."""
+    plain = random_network(rng, (6, 15, 3), ("tanh",), 2.0)
+    first, last = (affine.kernel for affine in plain.affines)
+    kernels = [np.ldexp(first, exponents[0]), np.ldexp(last, exponents[1])]
+    network = Network.from_weights(kernels, [np.zeros(15), np.zeros(3)], "tanh")
+    x = rng.standard_normal((20, 6))
+    label, rivals, found = _searched(network, x)
+    rival = rivals[np.arange(20), found.sighting.column]
+    radius = 1e-6 * found.radius.min(axis=1)
+    ceiling = kind(network).ceiling(x, label, rival, radius, found.sighting)
+    assert np.all(ceiling > radius)
+
+
 @pytest.mark.parametrize("name", ["sigmoid", "softplus", "tanh", "silu"])
 def test_the_floor_is_below_what_is_proved_and_close(name, rng, random_network):
     network = random_network(rng, (8, 11, 4), (name,))
