@@ -385,7 +385,6 @@ def test_batches_side_by_side_change_nothing(rng, random_network, monkeypatch):
     none = np.zeros(rivals.shape)
     alone = QuadraticCertificate(network).radii(x, label, rivals, none)
     monkeypatch.setattr(batches, "_processors", lambda: 2)
-    monkeypatch.setattr(batches, "ENTRIES", 2**10)
     beside = QuadraticCertificate(network).radii(x, label, rivals, none)
     np.testing.assert_allclose(beside.radius, alone.radius, rtol=1e-9)
     np.testing.assert_array_equal(beside.gradient_evaluations, alone.gradient_evaluations)
