@@ -59,11 +59,11 @@ from keras_curv.certificates.relaxation import POINTS, relaxation, require_relax
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval, outward
-from keras_curv.numerics.rounding import FLOAT32_TINY, TINY, UNIT
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT
 from keras_curv.numerics.rows import row_norms
 
 _SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
-_ROUNDED = 1e-5  # of each term, by float32
+_ROUNDED = 1e-6  # of each term, by float32
 
 
 class LinearBoundCertificate(BallBoundCertificate):
@@ -134,8 +134,10 @@ class LinearBoundCertificate(BallBoundCertificate):
         if self.network.depth < 2 or self.network.limits is not None or sparse:
             return np.full(len(x), np.inf)
         with np.errstate(all="ignore"):
+            margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+            w, constant = (part.numpy()[:, 0] for part in margin_map)
             if self.network.depth == 2:
-                start = x.astype(np.float32)
+                start, constant = x.astype(np.float32), constant + self._lost(x, radius, w)
                 reach = [radius[:, None] * self.network.differentials[0].column_norms]
                 pre = [part.numpy() for part in self.network.forward(tf.constant(start))[0]]
             else:
@@ -146,9 +148,8 @@ class LinearBoundCertificate(BallBoundCertificate):
             length = np.linalg.norm(toward, axis=1, keepdims=True)
             farther = (x + toward * (radius[:, None] / length)).astype(start.dtype)
             moved = self.network.forward(tf.constant(farther))[0][-1].numpy() - pre[-1]
-            margin_map = self.network.margin_map(tf.constant(start), label, rival[:, None])
-            w, constant = (part.numpy()[:, 0] for part in margin_map)
-            hopeless = self._lowered(w, constant, pre[-1], reach[-1].astype(w.dtype), moved) < 0.0
+            parts = (part.astype(start.dtype) for part in (pre[-1], reach[-1], moved))
+            hopeless = self._lowered(w, *parts) + constant < 0.0
             rest = np.flatnonzero(~hopeless)
             if self.network.depth > 2 and len(rest):
                 layers = zip(pre, reach, strict=True)
@@ -157,17 +158,28 @@ class LinearBoundCertificate(BallBoundCertificate):
                 hopeless[rest] = self._supposing(ends, *args) <= 0.0
         return np.where(hopeless, radius, np.inf)
 
+    def _lost(self, x: np.ndarray, radius: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """What `_lowered` may lose by pre-activations in float32, of two layers, `(n,)`: where
+        large terms cancel, all of it."""
+        first, activation, size = self.network.affines[0], self.network.activations[0], np.abs(w)
+        far = np.linalg.norm(x, axis=1) + radius
+        z = far * (size @ self.network.differentials[0].column_norms) + size @ np.abs(first.bias)
+        flushed = FLOAT32_TINY * (1.0 + far) * size.sum(axis=1)
+        at_zero = abs(float(activation.value(tf.constant(0.0, tf.float64)))) * size.sum(axis=1)
+        steps = 8.0 * (first.fan_in + 16)
+        lost = activation.steepest * steps * (FLOAT32_UNIT * z + flushed)
+        return lost + 64.0 * FLOAT32_UNIT * at_zero
+
     def _lowered(
-        self, w: np.ndarray, constant: np.ndarray, z: np.ndarray, reach: np.ndarray, to: np.ndarray
+        self, w: np.ndarray, z: np.ndarray, reach: np.ndarray, to: np.ndarray
     ) -> np.ndarray:
-        """The most that a bound by lines of the last hidden layer can be at `z + to`, `(n,)`."""
+        """The most that lines of the last hidden layer can be at `z + to`, times w, `(n,)`."""
         value = self.network.activations[-1].value
         low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, to))
         share = np.clip((to + reach) / np.maximum(2.0 * reach, FLOAT32_TINY), 0.0, 1.0)
         chord = low + (high - low) * share
         terms = w * np.where(w < 0.0, np.maximum(there, chord), np.minimum(there, chord))
-        size = np.abs(terms) + np.abs(w) * (np.abs(z) + reach + 16.0 * FLOAT32_TINY / _ROUNDED)
-        return terms.sum(axis=1) + constant + _ROUNDED * size.sum(axis=1)
+        return terms.sum(axis=1) + _ROUNDED * np.abs(terms).sum(axis=1)
 
     def _supposing(
         self,

@@ -169,7 +169,7 @@ def _range_on(
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
     low, high = placeable(low, high, period, np)
     ends = [function(tf.constant(end, tf.float64)).numpy() for end in (low, high)]
-    least, most = np.minimum(*ends), np.maximum(*ends)
+    least, most = np.asarray(np.minimum(*ends)), np.asarray(np.maximum(*ends))
     extremes = function(tf.constant(extrema, tf.float64)).numpy() if extrema else ()
     for point, value in zip(extrema, extremes, strict=True):
         first = first_from(low, point, period)

@@ -359,6 +359,8 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
     known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation, Carry)
     # A subclass may do anything in its call.
     foreign = type(layer) not in known or getattr(layer, "groups", 1) != 1
+    # TensorFlow knows no second gradient of the other interpolations, and says so of some.
+    foreign |= getattr(layer, "interpolation", "nearest") != "nearest"
     if foreign or getattr(layer, "data_format", None) == "channels_first":
         names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
         raise InputError(

@@ -70,6 +70,22 @@ def test_ceilings_exclude_most_that_gains_nothing(kind, rng, random_network):
     assert np.mean(ceiling <= radius) > 0.5
 
 
+@pytest.mark.parametrize("shift", [0.0, 1e6, 1e7])
+def test_large_inputs_that_cancel_exclude_nothing(shift):
+    """As of features that are not normalised: float32 has no digits left for what counts."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        kernels = [rng.standard_normal((3, 8)) * 4.6, rng.standard_normal((8, 2))]
+        biases = [-shift * kernels[0].sum(axis=0), np.zeros(2)]
+        network = Network.from_weights(kernels, biases, "sigmoid")
+        x = rng.standard_normal((30, 3)) + shift
+        every, some = (
+            choose_method("auto", network, tolerance=tolerance).certify(x).radius
+            for tolerance in (0.0, 0.01)
+        )
+        assert np.all(some * (1.01 + _COARSE_GAP) >= every)
+
+
 @pytest.mark.parametrize("kind", DEAR)
 @pytest.mark.parametrize("exponents", [(-150, 150), (-150, 120), (-135, 122), (120, -150)])
 def test_what_float32_cannot_hold_excludes_nothing(kind, exponents, rng, random_network):

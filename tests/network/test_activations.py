@@ -391,3 +391,9 @@ def test_relu_is_lipschitz_but_not_smooth():
     activations.require_smooth([activations.get("tanh")])
     with pytest.raises(InputError, match="'relu' is not differentiable"):
         activations.require_smooth([activations.get("tanh"), relu])
+
+
+@pytest.mark.parametrize("name", ["softplus", "tanh", "relu"])
+def test_an_interval_may_be_two_numbers(name):
+    low, high = activations.get(name).first_range_on(0.0, 1.0)
+    assert np.shape(low) == np.shape(high) == () and low < high

@@ -179,7 +179,7 @@ MODELS = {
         lambda rng: [
             L.ZeroPadding2D(((2, 1), (2, 1))),
             L.SeparableConv2D(3, 2, strides=2, padding="same", activation="softplus"),
-            L.UpSampling2D((1, 2), interpolation="bilinear"),
+            L.UpSampling2D((1, 2)),
             L.Cropping2D(((0, 1), (1, 2))),
             L.SeparableConv2D(4, 2, dilation_rate=(2, 1), use_bias=False),
             L.Flatten(),
@@ -270,6 +270,30 @@ def test_a_pooled_layer_takes_no_square_of_its_inputs(monkeypatch):
     monkeypatch.setattr(tf, "eye", lambda size: sizes.append(size) or eye(size))
     live.now()
     assert sizes == [64, 3]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_kernels_have_the_gradients_of_the_layers(name, rng):
+    """Whichever side the kernel is formed from."""
+    shape, layers = MODELS[name]
+    model = _randomise(_sequential(shape, *layers(rng)), rng)
+    for part in LiveNetwork(model).maps:
+        weight = rng.standard_normal((part.fan_in, part.fan_out)).astype(np.float32)
+        with tf.GradientTape(persistent=True) as tape:
+            ours = tf.reduce_sum(weight * part.weights()[0])
+            theirs = tf.reduce_sum(weight * part.product(tf.eye(part.fan_in)))
+            back = tf.reduce_sum(weight.T * part.transposed_product(tf.eye(part.fan_out)))
+        for value in (ours, back):
+            np.testing.assert_allclose(value, theirs, rtol=1e-3, atol=1e-3)
+        variables = [weight for layer in part.layers for weight in layer.trainable_variables]
+        for variable in variables:
+            expected = tape.gradient(theirs, variable)
+            for value in (ours, back):
+                found = tape.gradient(value, variable)
+                assert (found is None) == (expected is None)
+                if found is not None:
+                    scale = np.abs(expected).max()
+                    np.testing.assert_allclose(found, expected, atol=1e-4 * scale)
 
 
 def test_it_follows_the_weights(rng):

@@ -65,6 +65,15 @@ REFUSED = {
         lambda: _sequential((4, 4, 1), L.RandomFlip(name="third"), L.Flatten(), L.Dense(3)),
         r"layer 'third' \(RandomFlip\)",
     ),
+    "upsampling by an interpolation": (
+        lambda: _sequential(
+            (4, 4, 1),
+            L.UpSampling2D(2, interpolation="bilinear", name="third"),
+            L.Flatten(),
+            L.Dense(3),
+        ),
+        r"layer 'third' \(UpSampling2D\)",
+    ),
     "subclass of Dense": (
         lambda: _sequential((4,), OwnDense(5, name="mine"), L.Dense(3)),
         r"layer 'mine' \(OwnDense\)",
