@@ -165,7 +165,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         far = np.linalg.norm(x, axis=1) + radius
         z = far * (size @ self.network.differentials[0].column_norms) + size @ np.abs(first.bias)
         flushed = FLOAT32_TINY * (1.0 + far) * size.sum(axis=1)
-        at_zero = abs(float(activation.value(tf.constant(0.0, tf.float64)))) * size.sum(axis=1)
+        at_zero = size @ np.abs(activation.value(tf.zeros((1, first.fan_out), tf.float64))[0])
         steps = 8.0 * (first.fan_in + 16)
         lost = activation.steepest * steps * (FLOAT32_UNIT * z + flushed)
         return lost + 64.0 * FLOAT32_UNIT * at_zero
