@@ -163,7 +163,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         large terms cancel, all of it."""
         first, activation, size = self.network.affines[0], self.network.activations[0], np.abs(w)
         far = np.linalg.norm(x, axis=1) + radius
-        z = far * (size @ self.network.differentials[0].column_norms) + size @ np.abs(first.bias)
+        z = far * (size @ first.column_norms) + size @ np.abs(first.bias)
         flushed = FLOAT32_TINY * (1.0 + far) * size.sum(axis=1)
         at_zero = size @ np.abs(activation.value(tf.zeros((1, first.fan_out), tf.float64))[0])
         steps = 8.0 * (first.fan_in + 16)
