@@ -199,7 +199,8 @@ class BestOf(Method):
         with np.errstate(all="ignore"):
             if not self.decide:
                 list(in_batches(look, len(rows), self._entries))
-            for steps in _ATTACK_STEPS if self.decide else ():
+                return
+            for steps in _ATTACK_STEPS:
                 rows = rows[so_far.distance[rows].min(axis=1) > reach[rows]]
                 if len(rows):
                     self._attack(so_far, rows, sighting.column[rows], reach[rows], steps)

@@ -137,7 +137,8 @@ class LinearBoundCertificate(BallBoundCertificate):
             margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
             w, constant = (part.numpy()[:, 0] for part in margin_map)
             if self.network.depth == 2:
-                start, constant = x.astype(np.float32), constant + self._lost(x, radius, w)
+                start = x.astype(np.float32)
+                constant = constant + self._lost(x, radius, w)
                 reach = [radius[:, None] * self.network.differentials[0].column_norms]
                 pre = [part.numpy() for part in self.network.forward(tf.constant(start))[0]]
             else:
@@ -148,8 +149,8 @@ class LinearBoundCertificate(BallBoundCertificate):
             length = np.linalg.norm(toward, axis=1, keepdims=True)
             farther = (x + toward * (radius[:, None] / length)).astype(start.dtype)
             moved = self.network.forward(tf.constant(farther))[0][-1].numpy() - pre[-1]
-            parts = (part.astype(start.dtype) for part in (pre[-1], reach[-1], moved))
-            hopeless = self._lowered(w, *parts) + constant < 0.0
+            far = reach[-1].astype(start.dtype)
+            hopeless = self._lowered(w, pre[-1], far, moved) + constant < 0.0
             rest = np.flatnonzero(~hopeless)
             if self.network.depth > 2 and len(rest):
                 layers = zip(pre, reach, strict=True)

@@ -246,9 +246,9 @@ class QuadraticCertificate(Method):
         kinks = np.abs(x @ self._read.kernel + self._read.bias) / self._rows
         limit = np.max(kinks, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)
-        then = there = rho
+        then, there, closed = rho, rho, np.zeros(len(x), bool)
         for _ in range(_SEARCH):
-            some = np.flatnonzero(~(high <= _CLOSED * low))
+            some = np.flatnonzero(~closed)
             if not len(some):
                 break
             rows = np.repeat(some, rivals.shape[1])
@@ -267,7 +267,8 @@ class QuadraticCertificate(Method):
             following = np.where(secant, crossing, (low + high) / 2.0)
             then, there = rho, least
             following = np.minimum(following, np.maximum(limit, 4.0 * rho))
-            rho = np.where(high <= _CLOSED * low, low, following)
+            closed = high <= _CLOSED * low
+            rho = np.where(closed, low, following)
         return low
 
     def _prove(
@@ -309,8 +310,7 @@ class QuadraticCertificate(Method):
 
     def _best_displacement(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
         """`δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ, in the Krylov space, `(rows, dim)`."""
-        product = functools.partial(self._product, quadratic)
-        space = list(krylov.basis(product, quadratic.linear))
+        space = list(krylov.basis(functools.partial(self._product, quadratic), quadratic.linear))
         coordinates = _best_multiplier(quadratic, *krylov.tridiagonal(space), kappa).coordinates
         vectors = zip(space, coordinates.T, strict=True)
         displacement = sum(coordinate[:, None] * v for (v, _, _), coordinate in vectors)

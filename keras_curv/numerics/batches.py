@@ -47,20 +47,24 @@ def in_batches(
         >>> "".join(part for _, part in parts)
         'abcde'
     """
-    room = max(1, at_once // _beside.get() // entries)
-    threads = max(1, min(_processors() // _beside.get(), room, count))
+    beside = _beside.get()
+    room = max(1, at_once // beside // entries)
+    threads = max(1, min(_processors() // beside, room, count))
     rounds = -(-count // (threads * (room // threads)))
     slices = batches(count, 1, -(-count // max(1, threads * rounds)))  # as many for each thread
     if threads == 1:
         yield from ((rows, function(rows)) for rows in slices)
         return
+
+    def work(rows: slice) -> Found:
+        _beside.set(threads * beside)
+        return function(rows)
+
     pool = ThreadPoolExecutor(threads)
     try:
         # Each in a copy of this context: what NumPy is to ignore is part of it.
-        contexts = [copy_context() for _ in slices]
-        for context in contexts:
-            context.run(_beside.set, threads * _beside.get())
-        found = pool.map(lambda context, rows: context.run(function, rows), contexts, slices)
+        runs = [copy_context().run for _ in slices]
+        found = pool.map(lambda run, rows: run(work, rows), runs, slices)
         yield from zip(slices, found, strict=True)
     finally:
         pool.shutdown(cancel_futures=True)

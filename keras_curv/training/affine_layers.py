@@ -63,11 +63,11 @@ _PLACING = (  # these copy entries, or average them, by no weights of their own
 )
 AFFINE = (
     *_LOCAL,
-    *_PLACING,
     _layers.Dense,
     _layers.Rescaling,
     _layers.Normalization,
     _layers.BatchNormalization,
+    *_PLACING,
 )
 
 

@@ -35,6 +35,9 @@ _layers = keras.layers
 _HALF = ("float16", "bfloat16")
 _ULPS = 2.0**-22  # a relative change that is as good as none
 _NOISE = 64.0  # times what that does to logits is what sums in another order may do
+# Settings of layers that training reads no others of. TensorFlow has no second gradient of another
+# interpolation, and tells so of some only.
+_USUAL = {"groups": 1, "interpolation": "nearest", "data_format": "channels_last"}
 _FEW = 64  # classes, of which all logits are quicker than the margins of some
 
 
@@ -358,13 +361,13 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
     """Returns what the layer ends with, None where it is affine; refuses what has no rule."""
     known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation, Carry)
     # A subclass may do anything in its call.
-    foreign = type(layer) not in known or getattr(layer, "groups", 1) != 1
-    # TensorFlow knows no second gradient of the other interpolations, and says so of some.
-    foreign |= getattr(layer, "interpolation", "nearest") != "nearest"
-    if foreign or getattr(layer, "data_format", None) == "channels_first":
+    settings = {name: getattr(layer, name, usual) for name, usual in _USUAL.items()}
+    unusual = [f"{name}={value!r}" for name, value in settings.items() if value != _USUAL[name]]
+    if type(layer) not in known or unusual:
         names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
+        having = f" with {', '.join(unusual)}" if unusual else ""
         raise InputError(
-            f"base has the layer {layer.name!r} ({type(layer).__name__}), which training "
+            f"base has the layer {layer.name!r} ({type(layer).__name__}){having}, which training "
             f"cannot read; supported: {names}"
         )
     if isinstance(layer, Carry):
