@@ -4,7 +4,7 @@ that is quicker.
 The threads of NumPy's library work on one product at a time, and most products here are too small
 for that: they wait for each other longer than they work, above all on a busy machine. A process
 that starts with `OPENBLAS_NUM_THREADS=1`, as the command line does, has a thread for each batch
-instead.
+instead. NumPy reads that when it is imported, so not here, where the command has its name from.
 """
 
 from __future__ import annotations

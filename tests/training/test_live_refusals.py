@@ -72,7 +72,7 @@ REFUSED = {
             L.Flatten(),
             L.Dense(3),
         ),
-        r"layer 'third' \(UpSampling2D\)",
+        r"layer 'third' \(UpSampling2D\) with interpolation='bilinear'",
     ),
     "subclass of Dense": (
         lambda: _sequential((4,), OwnDense(5, name="mine"), L.Dense(3)),
@@ -138,7 +138,7 @@ REFUSED = {
         lambda: _sequential(
             (4, 4, 2), L.Flatten(data_format="channels_first", name="third"), L.Dense(3)
         ),
-        "layer 'third'",
+        r"layer 'third' \(Flatten\) with data_format='channels_first'",
     ),
     "skip connection": (lambda: _branched(lambda a, b: L.Add()([a, b])), r"\(Add\)"),
     "skip by an operation": (lambda: _branched(lambda a, b: a + b), r"\(Add\)"),
