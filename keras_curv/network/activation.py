@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -168,10 +169,9 @@ def _range_on(
     # Ends just outside take both limits along, where there is a jump at an end.
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
     low, high = placeable(low, high, period, np)
-    ends = [function(tf.constant(end, tf.float64)).numpy() for end in (low, high)]
-    least, most = np.asarray(np.minimum(*ends)), np.asarray(np.maximum(*ends))
-    extremes = function(tf.constant(extrema, tf.float64)).numpy() if extrema else ()
-    for point, value in zip(extrema, extremes, strict=True):
+    ends = function(tf.constant(np.stack([low, high]), tf.float64)).numpy()
+    least, most = np.asarray(ends.min(axis=0)), np.asarray(ends.max(axis=0))
+    for point, value in zip(extrema, _values(function, extrema), strict=True):
         first = first_from(low, point, period)
         inside = (low <= first) & (first <= high)
         np.minimum(least, value, out=least, where=inside)
@@ -182,6 +182,11 @@ def _range_on(
     else:  # there is no supremum to be relative to
         least, most = least - _OUTWARD * np.abs(least), most + _OUTWARD * np.abs(most)
     return np.maximum(least, whole[0]), np.minimum(most, whole[1])
+
+
+@functools.lru_cache
+def _values(function: Callable[[tf.Tensor], tf.Tensor], at: tuple[float, ...]) -> list[float]:
+    return function(tf.constant(at, tf.float64)).numpy().tolist() if at else []
 
 
 def placeable(low: Any, high: Any, period: float | None, library: Any) -> tuple[Any, Any]:
