@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -41,16 +42,21 @@ class BallBoundCertificate(Method):
         self.served_error = served_error
         self._steepest, self.cost, self._height = steepest, cost, height
 
+    def _centres(self, x: np.ndarray) -> Any:
+        """What `_margin_bounds` asks of these examples: with `[rows]`, of some of them."""
+        return x
+
     @abc.abstractmethod
     def _margin_bounds(
         self,
-        x: np.ndarray,
+        centres: Any,
         label: np.ndarray,
         rivals: np.ndarray,
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        """See `margin_bounds`; where a pair is not `asked`, anything but a small number."""
+        """See `margin_bounds`, of the examples of `_centres`; where a pair is not `asked`, anything
+        but a small number."""
 
     def margin_bounds(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
@@ -69,7 +75,7 @@ class BallBoundCertificate(Method):
         asked = np.ones(rivals.shape, bool)
 
         def bound(rows: slice) -> np.ndarray:
-            args = x[rows], label[rows], rivals[rows], radius[rows], asked[rows]
+            args = self._centres(x[rows]), label[rows], rivals[rows], radius[rows], asked[rows]
             return self._margin_bounds(*args)
 
         with np.errstate(all="ignore"):
@@ -117,6 +123,7 @@ class BallBoundCertificate(Method):
         margin = evaluation.margin.numpy()
         steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
         cost = np.full(len(x), float(rivals.shape[1]))
+        centres = self._centres(x)
 
         def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
             asked = known[rows] < radius[:, None]
@@ -126,7 +133,7 @@ class BallBoundCertificate(Method):
             args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)
             asked = np.take_along_axis(asked, order, axis=1)
             served = self.served_error(*args, np.repeat(radius[:, None], most, axis=1))
-            value = self._margin_bounds(*args, radius, asked) - served
+            value = self._margin_bounds(centres[rows], *args[1:], radius, asked) - served
             value = np.where(np.isnan(value), -np.inf, value)
             return np.where(asked, value, np.inf).min(axis=1)
 

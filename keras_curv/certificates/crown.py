@@ -51,6 +51,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.ball_bounds import BallBoundCertificate
 from keras_curv.certificates.box import require_value_range
+from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls
 from keras_curv.certificates.method import ServedError, Sighting, no_error
@@ -191,20 +192,25 @@ class LinearBoundCertificate(BallBoundCertificate):
         radius: np.ndarray,
     ) -> np.ndarray:
         """The bounds of margins that there would be with these intervals of hidden layers."""
-        balls = Balls(self.network, self._plan, x, radius, self.relaxation, self._first, self._norm)
+        balls = self._balls(self._centres(x), radius)
         balls.suppose(intervals)
         return self._margins(balls, label, rival[:, None], np.ones((len(x), 1), bool))[:, 0]
 
+    def _centres(self, x: np.ndarray) -> Centres:
+        return Centres(self.network, x, self._first)
+
+    def _balls(self, centres: Centres, radius: np.ndarray) -> Balls:
+        return Balls(self.network, self._plan, centres, radius, self.relaxation, self._norm)
+
     def _margin_bounds(
         self,
-        x: np.ndarray,
+        centres: Centres,
         label: np.ndarray,
         rivals: np.ndarray,
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        how = self.relaxation, self._first, self._norm
-        balls = Balls(self.network, self._plan, x, radius, *how)
+        balls = self._balls(centres, radius)
         balls.bound_layers(boxes=self.refined)
         return self._margins(balls, label, rivals, asked)
 
@@ -222,18 +228,19 @@ class LinearBoundCertificate(BallBoundCertificate):
         if balls.box is not None:
             value = np.maximum(value, balls.box.margins(last, rows, constants))
         value = np.where(asked, value, np.inf)
-        # A rival's second pass can wait until it is the one that counts.
-        waiting = np.full(value.shape, self.refined)
-        while True:
-            worst = value.argmin(axis=1)
-            some = np.flatnonzero(np.take_along_axis(waiting, worst[:, None], axis=1)[:, 0])
-            if not len(some):
-                return value
-            pair = some, worst[some]
-            waiting[pair] = False
-            again = balls.close_to(some, direction[pair])
-            args = (array[pair][:, None] for array in (rows, constants, error))
-            value[pair] = np.maximum(value[pair], again.minimum(*args, each=True)[0][:, 0])
+        if not self.refined:
+            return value
+        # A rival's second pass waits until it may be the one that counts.
+        waiting = np.ones(value.shape, bool)
+        pairs: tuple[np.ndarray, ...] = (np.arange(len(value)), value.argmin(axis=1))
+        while len(pairs[0]):
+            again = balls.close_to(pairs[0], direction[pairs])
+            args = (array[pairs][:, None] for array in (rows, constants, error))
+            value[pairs] = np.maximum(value[pairs], again.minimum(*args, each=True)[0][:, 0])
+            waiting[pairs] = False
+            counts = np.where(waiting, np.inf, value).min(axis=1, keepdims=True)
+            pairs = np.nonzero(waiting & (value < counts))
+        return value
 
 
 def _height(network: Network, plan: Plan) -> int:

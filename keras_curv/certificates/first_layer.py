@@ -49,7 +49,6 @@ from keras_curv.numerics.rounding import (
     UNIT,
     gamma,
     norm_bound,
-    pre_activation_errors,
     up,
 )
 from keras_curv.numerics.rows import dot, times
@@ -59,16 +58,55 @@ _WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
 _RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
 
 
-class Centres(NamedTuple):
-    """Centres of balls, as the first layer sees them.
+class Tangents(NamedTuple):
+    """Linear functions of the first layer at a point x̂ of each of n balls: all that their minorants
+    ask but the radius.
 
     Attributes:
-        z: z_1, `(n, N_1)`.
-        error: a bound of how far it is off, in norm, `(n, 1)`.
+        z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
+        level: F(x̂) + tᵀG y − (κ/2)‖y‖²_G, `(n, m)`, as computed.
+        charge: what that may be too much.
+        steep: ‖g + κd‖, from above.
+        s: t − κ y, `(n, m, N_1)`, and its norm from above, `(n, m)`.
+        turned: G s.
+        sign: −1: these are of the negative functions, but for s and `turned`.
     """
 
     z: np.ndarray
     error: np.ndarray
+    level: np.ndarray
+    charge: np.ndarray
+    steep: np.ndarray
+    s: np.ndarray
+    s_size: np.ndarray
+    turned: np.ndarray
+    sign: float = 1.0
+
+    def take(self, some: np.ndarray | slice) -> Tangents:
+        """Returns those at the points of these balls."""
+        parts = {name: part[some] for name, part in self._asdict().items() if name != "sign"}
+        return Tangents(**parts, sign=self.sign)
+
+    def negative(self) -> Tangents:
+        """Returns those of the negative functions, at the centres."""
+        return self._replace(level=-self.level, sign=-self.sign)
+
+
+class _Away(NamedTuple):
+    """How far points of balls are from the centres.
+
+    Attributes:
+        moved: G y, `(n, m, N_1)`.
+        pull: κ y, and its norm from above.
+        size: ‖y‖, from above, `(n, m)`.
+        bent: (κ/2)‖d‖², from above.
+    """
+
+    moved: np.ndarray
+    pull: np.ndarray
+    pull_size: np.ndarray
+    size: np.ndarray
+    bent: np.ndarray
 
 
 class FirstLayer:
@@ -108,17 +146,19 @@ class FirstLayer:
         in_range = _RANGE[0] < network.layer_norms[0].norm < _RANGE[1]
         return cls(network) if in_range and proofs <= _WORK else None
 
-    def centres(self, x: np.ndarray) -> Centres:
-        """Returns what is asked of centres `x`, `(n, dim)`, whatever the radius."""
-        z = x @ self._affine.kernel + self._affine.bias
-        error = pre_activation_errors([self._network.layer_norms[0]], [tf.constant(x)])[0].numpy()
-        return Centres(z, (error + gamma(8) * norm_bound(z, axis=1))[:, None])
+    def unit_tangents(self, z: np.ndarray, error: np.ndarray) -> Tangents:
+        """Returns what `units` asks of centres, whatever the radius.
 
-    def units(self, centres: Centres, radius: np.ndarray) -> intervals.Interval:
+        Args:
+            z, error: z_1 there, `(n, N_1)`, and a bound of how far it is off, in norm, `(n, 1)`.
+        """
+        return self._tangents(z, error, self._second.kernel.T[None], self._second.bias[None])
+
+    def units(self, tangents: Tangents, radius: np.ndarray) -> intervals.Interval:
         """Bounds of `a_1 W_2 + b_2` on balls, in real arithmetic on these W_2 and b_2.
 
         Args:
-            centres: of n balls.
+            tangents: see `unit_tangents`, of n centres.
             radius: `(n,)`.
 
         Returns:
@@ -126,13 +166,15 @@ class FirstLayer:
         """
         rows, constants = self._second.kernel.T[None], self._second.bias[None]
         below, above = (kappa[None] for kappa in self._unit_curvatures)
-        low = self._least(centres, radius, rows, constants, below, _UNIT_POINTS)
-        high = self._least(centres, radius, -rows, -constants, above, _UNIT_POINTS)
+        low = self._least(tangents, radius, rows, constants, below, _UNIT_POINTS)
+        tangents = tangents.negative()
+        high = self._least(tangents, radius, -rows, -constants, above, _UNIT_POINTS)
         return low, -high
 
     def minimum(
         self,
-        centres: Centres,
+        z: np.ndarray,
+        error: np.ndarray,
         radius: np.ndarray,
         rows: np.ndarray,
         constants: np.ndarray,
@@ -143,7 +185,7 @@ class FirstLayer:
         """Lower bounds of `v a_1 + c` on balls, `(n, m)`.
 
         Args:
-            centres, radius: see `units`.
+            z, error, radius: see `unit_tangents` and `units`.
             rows: v, `(n, m, N_1)`.
             constants: c, `(n, m)`.
             pre_activations: what holds z_1 on the balls, low and high end each `(n, N_1)`.
@@ -153,7 +195,8 @@ class FirstLayer:
         bends = low[:, None], high[:, None]
         kappa = self._curvatures(rows, bends, each=each)
         points = _MARGIN_POINTS if each else _UNIT_POINTS
-        return self._least(centres, radius, rows, constants, kappa, points)
+        tangents = self._tangents(z, error, rows, constants)
+        return self._least(tangents, radius, rows, constants, kappa, points)
 
     @functools.cached_property
     def _unit_curvatures(self) -> tuple[np.ndarray, np.ndarray]:
@@ -197,7 +240,7 @@ class FirstLayer:
 
     def _least(
         self,
-        centres: Centres,
+        tangents: Tangents,
         radius: np.ndarray,
         rows: np.ndarray,
         constants: np.ndarray,
@@ -205,53 +248,78 @@ class FirstLayer:
         points: int,
     ) -> np.ndarray:
         """Lower bounds on the balls, `(n, m)`, of rows `(n or 1, m, N_1)`; see the module."""
-        norms, units = self._network.layer_norms[0], rows.shape[-1]
-        radius, size = radius[:, None], norm_bound(rows, axis=2)
-        t_size = up(size * norms.slope, 64)  # of t, and further on of s and y: norms from above
-        best = np.full((len(radius), rows.shape[1]), -np.inf)
-        y = moved = np.zeros((len(radius), 1, 1))
-        y_size = away = np.zeros_like(radius)
+        radius, best = radius[:, None], np.full(tangents.level.shape, -np.inf)
+        bent = 0.5 * kappa * radius**2
         for point in range(points):
-            z = tf.constant(centres.z[:, None] - moved)
-            a, slope = self._activation.value(z).numpy(), self._activation.first(z).numpy()
-            t = rows * slope
-            s, along = (
-                (t - kappa[:, :, None] * y, _dot(t, moved)) if point else (t, np.zeros_like(away))
-            )
-            turned = self._times_gram(s)
-            value = _dot(rows, a) + constants
-            far = up(np.sqrt(_dot(a, a)) + SLOPE_FLOOR, units + 8)
-            s_size = up(t_size + kappa * y_size)
+            if point:
+                tangents = self._next(tangents, radius, rows, constants, kappa)
+            fall = tangents.steep * radius + bent
+            charge = (tangents.charge + gamma(16) * fall) * ROUNDING_SLACK
+            best = np.fmax(best, tangents.level - fall - charge)
+        return best
 
-            off = centres.error + self._gram_error * y_size
-            ulps = 2.0 * ACTIVATION_ULPS * UNIT * (far + units**0.5 * norms.floor)
-            value_error = size * (norms.slope * off + ulps)
-            value_error += gamma(units + 8) * (size * far + np.abs(constants))
-            ulps = 2.0 * (ACTIVATION_ULPS + 2.0) * UNIT * norms.slope
-            slope_error = size * (norms.bend * off + ulps)
+    def _next(
+        self,
+        last: Tangents,
+        radius: np.ndarray,
+        rows: np.ndarray,
+        constants: np.ndarray,
+        kappa: np.ndarray,
+    ) -> Tangents:
+        """Those at the lowest points of the last minorants."""
+        step = (1.0 - 1e-9) * radius / last.steep
+        size = up(step * last.s_size)
+        step = (last.sign * step)[:, :, None]
+        moved, pull = last.turned * step, last.s * (step * kappa[:, :, None])
+        away = _Away(moved, pull, up(kappa * size), size, 0.5 * kappa * radius**2)
+        return self._tangents(last.z, last.error, rows, constants, away)
+
+    def _tangents(
+        self,
+        z: np.ndarray,
+        error: np.ndarray,
+        rows: np.ndarray,
+        constants: np.ndarray,
+        away: _Away | None = None,
+    ) -> Tangents:
+        """Of rows `(n or 1, m, N_1)`, at the centres or away from there."""
+        norms, units = self._network.layer_norms[0], rows.shape[-1]
+        size = norm_bound(rows, axis=2)
+        t_size = up(size * norms.slope, 64)  # of t, and further on of s and y: norms from above
+        off = error + gamma(8) * norm_bound(z, axis=1)[:, None]
+        at = z[:, None]
+        if away is not None:
+            at, off = at - away.moved, off + self._gram_error * away.size
+        a = self._activation.value(tf.constant(at)).numpy()
+        slope = self._activation.first(tf.constant(at)).numpy()
+        ulps = 2.0 * (ACTIVATION_ULPS + 2.0) * UNIT * norms.slope
+        slope_error = size * (norms.bend * off + ulps)
+        s, s_size = rows * slope, np.broadcast_to(t_size, slope_error.shape)
+        y_size = along = along_error = bent = np.zeros((1, 1))
+        if away is not None:
+            y_size, bent, along = away.size, away.bent, _dot(s, away.moved)
             along_error = (slope_error + gamma(units + 8) * t_size) * self._magnitude**2
             along_error = (along_error + t_size * self._gram_error) * y_size
-            # Not the root of a sum: the square of s may underflow before it is multiplied.
-            lost = np.sqrt(self._gram_error) * s_size
-            # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
-            steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
-            steep += self._norm * (slope_error + 4.0 * UNIT * s_size)
-            steep = steep * ROUNDING_SLACK + SLOPE_FLOOR
-            bent = 0.5 * kappa * (away**2 + radius**2)
-            rounding = gamma(16) * (np.abs(value) + np.abs(along) + steep * radius + bent)
-            largest = (1.0 + size + far) * (1.0 + s_size) * (1.0 + y_size)
-            underflow = 2.0**10 * TINY * units * norms.fan_in * (1.0 + self._magnitude) ** 2
-            charge = (value_error + along_error + rounding + underflow * largest) * ROUNDING_SLACK
+            s -= away.pull
+            s_size = up(t_size + away.pull_size)
+        turned = self._times_gram(s)
+        value = _dot(rows, a) + constants
+        far = up(np.sqrt(_dot(a, a)) + SLOPE_FLOOR, units + 8)
 
-            best = np.fmax(best, value + along - steep * radius - bent - charge)
-            if point + 1 == points:
-                break
-            step = (1.0 - 1e-9) * radius / steep
-            s *= step[:, :, None]  # of these, the large arrays, there is one each
-            turned *= step[:, :, None]
-            y, moved = s, turned
-            y_size, away = up(step * s_size), radius
-        return best
+        ulps = 2.0 * ACTIVATION_ULPS * UNIT * (far + units**0.5 * norms.floor)
+        value_error = size * (norms.slope * off + ulps)
+        value_error += gamma(units + 8) * (size * far + np.abs(constants))
+        # Not the root of a sum: the square of s may underflow before it is multiplied.
+        lost = np.sqrt(self._gram_error) * s_size
+        # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
+        steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
+        steep += self._norm * (slope_error + 4.0 * UNIT * s_size)
+        steep = steep * ROUNDING_SLACK + SLOPE_FLOOR
+        rounding = gamma(16) * (np.abs(value) + np.abs(along) + bent)
+        largest = (1.0 + size + far) * (1.0 + s_size) * (1.0 + y_size)
+        underflow = 2.0**10 * TINY * units * norms.fan_in * (1.0 + self._magnitude) ** 2
+        charge = value_error + along_error + rounding + underflow * largest
+        return Tangents(z, error, value + along - bent, charge, steep, s, s_size, turned)
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -55,14 +55,14 @@ class IntervalCertificate(BallBoundCertificate):
 
     def _margin_bounds(
         self,
-        x: np.ndarray,
+        centres: np.ndarray,
         label: np.ndarray,
         rivals: np.ndarray,
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        box = Box(x, None, radius[:, None], self.network.pinned)
+        box = Box(centres, None, radius[:, None], self.network.pinned)
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             box = Box.of_values(activation, *box.image(affine))
-        rows, constants = self.network.margin_map(tf.constant(x), label, rivals)
+        rows, constants = self.network.margin_map(tf.constant(centres), label, rivals)
         return box.margins(self.network.affines[-1], rows.numpy(), constants.numpy())

@@ -5,7 +5,6 @@ The mathematics is in `crown.py`; here are the intervals, the steps back, and th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.box import Box
-from keras_curv.certificates.first_layer import Centres, FirstLayer
+from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.plan import Plan
 from keras_curv.certificates.relaxation import Relaxation, magnitude, relaxation
 from keras_curv.network.activations import Activation
@@ -26,12 +25,10 @@ from keras_curv.numerics.rounding import (
     TINY,
     gamma,
     norm_bound,
-    pre_activation_errors,
     up,
 )
 from keras_curv.numerics.rows import dot, row_norms, times
-from keras_curv.threats.box import box_reach, least_linear
-from keras_curv.threats.confined import Reach
+from keras_curv.threats.box import least_linear
 
 _SAMPLE = 16  # of so many rows one is tried first
 
@@ -78,23 +75,20 @@ class Balls:
         self,
         network: Network,
         plan: Plan,
-        x: np.ndarray,
+        centres: Centres,
         radius: np.ndarray,
         relax: Callable[..., Relaxation] = relaxation,
-        first: FirstLayer | None = None,
         norm: str = "l2",
     ):
-        self.network, self.plan, self.first, self.norm = network, plan, first, norm
-        self.x = x
+        self.network, self.plan, self.first, self.norm = network, plan, centres.first, norm
+        self.centres, self.x = centres, centres.x
         self.radius = radius
         self.relax = relax
         self.layers: list[_Layer] = []
-        self.reach = up(np.abs(x) + radius[:, None])
-        self.size = up(norm_bound(x, axis=1) + radius)
+        self.reach = up(np.abs(self.x) + radius[:, None])
+        self.size = up(norm_bound(self.x, axis=1) + radius)
         self.box: Box | None = None
-        self.room: Reach | None = None
-        if network.limits is not None:
-            self.room = Reach(*(part.numpy() for part in box_reach(network, tf.constant(x))))
+        self.room = centres.room
 
     def bound_layers(self, boxes: bool = True) -> None:
         """Bounds one hidden layer after the other by the plan and, if asked, by boxes."""
@@ -136,7 +130,7 @@ class Balls:
 
     def take(self, some: np.ndarray) -> Balls:
         """Returns these balls, as far as their layers are bounded."""
-        args = self.x[some], self.radius[some], self.relax, self.first, self.norm
+        args = self.centres[some], self.radius[some], self.relax, self.norm
         balls = Balls(self.network, self.plan, *args)
         balls.layers = [layer.take(some) for layer in self.layers]
         return balls
@@ -161,27 +155,11 @@ class Balls:
 
     def _forward(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Bounds each entry of z_{index+1} by how far the layer before can move, as a vector."""
-        centre, errors = self._centre
+        centre, errors = self.centres.z, self.centres.errors
         moved = self.network.differentials[index]
         steepest = moved.column_norms + moved.kernel_error
         reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest), 8)
         return outward(centre[index], reach + errors[index])
-
-    @functools.cached_property
-    def _centres(self) -> Centres:
-        assert self.first is not None
-        return self.first.centres(self.x)
-
-    @functools.cached_property
-    def _centre(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Returns `z_1, …, z_{L−1}` at x, and bounds of how far they are off, in norm, `(n, 1)`."""
-        network, centre = self.network, []
-        hidden = [self.x]
-        for affine, activation in zip(network.affines, network.activations, strict=False):
-            centre.append(hidden[-1] @ affine.kernel + affine.bias)
-            hidden.append(activation.value(tf.constant(centre[-1])).numpy())
-        errors = pre_activation_errors(network.layer_norms, [tf.constant(a) for a in hidden])
-        return centre, [ROUNDING_SLACK * error.numpy()[:, None] for error in errors[:-1]]
 
     def _by_units(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Lower bounds of each entry of `a W + b` and of its negative, by the first layer's
@@ -189,7 +167,7 @@ class Balls:
         if self.first is None or len(self.layers) != 1:
             nothing = np.full((len(self.x), affine.fan_out), -np.inf)
             return nothing, nothing
-        low, high = self.first.units(self._centres, self.radius)
+        low, high = self.first.units(self.centres.units, self.radius)
         folding = self.folding(affine) * ROUNDING_SLACK
         return low - folding, -high - folding
 
@@ -242,7 +220,7 @@ class Balls:
         """Lower bounds of `Λ a_1 + c`, `(n, m)`; see `first_layer.py`."""
         assert self.first is not None
         ends = self.layers[0].low, self.layers[0].high
-        args = self._centres, self.radius, rows, constants, ends
+        args = self.centres.z[0], self.centres.errors[0], self.radius, rows, constants, ends
         return self.first.minimum(*args, each=each) - error * ROUNDING_SLACK
 
     def _by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -252,7 +230,7 @@ class Balls:
         smaller = not first.is_sparse and first.fan_out < first.fan_in
         if not smaller or self.norm != "l2" or self.room is not None:
             return np.fmax(best, self._at_input(rows, constants, error)[0])
-        centre, off = (part[0] for part in self._centre)
+        centre, off = self.centres.z[0], self.centres.errors[0]
         size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
         error = error + size * off + 16.0 * TINY * first.fan_out * (1.0 + far)
         error = error + gamma(first.fan_out + 16) * (size * far + np.abs(constants))
@@ -339,7 +317,7 @@ class Balls:
     def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:
         """Lower bounds of `Ω z_{index+1} + c`, `(n, m)`: z is in its box, and in a ball."""
         layer, size = self.layers[index], row_norms(rows)
-        centre, errors = (part[index] for part in self._centre)
+        centre, errors = self.centres.z[index], self.centres.errors[index]
         farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
         box = dot(np.maximum(rows, 0.0), layer.low) + dot(np.minimum(rows, 0.0), layer.high)
         movement = up(self.radius * self.plan.pre[index])[:, None] + errors

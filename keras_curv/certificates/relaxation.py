@@ -206,20 +206,29 @@ def _line_above(
 
     It is meant to be the lowest such line between the points before and at index `beyond`.
     """
-    left, right = beyond - 1, beyond
+    shape, rows = least.shape, np.arange(least.size)
+    points, values = (array.reshape(len(rows), array.shape[-1]) for array in (points, values))
+    least, most, beyond = (array.reshape(-1) for array in (least, most, beyond))
+    left, right, slope, highest = beyond - 1, beyond.copy(), np.empty(len(rows)), beyond.copy()
     for _ in range(_EXCHANGES):
-        run = _pick(points, right) - _pick(points, left)
-        slope = (_pick(values, right) - _pick(values, left)) / run
-        slope = np.clip(np.where(np.isfinite(slope), slope, least), least, most)
-        over = values - slope[..., None] * points
-        highest = over.argmax(axis=-1)
-        if np.all((highest == left) | (highest == right)):
-            break  # it touches where it did before
-        before = highest < beyond
-        left, right = np.where(before, highest, left), np.where(before, right, highest)
-    size = np.maximum(np.abs(points[..., 0]), np.abs(points[..., -1]))
-    charge = _RELATIVE * (np.abs(values).max(axis=-1) + floor + np.abs(slope) * size) + 4.0 * TINY
-    return slope, _pick(over, highest) + charge
+        ends, some = (left[rows], right[rows]), slice(None) if len(rows) == len(left) else rows
+        z, value = points[some], values[some]
+        run = _pick(z, ends[1]) - _pick(z, ends[0])
+        steep = (_pick(value, ends[1]) - _pick(value, ends[0])) / run
+        steep = np.where(np.isfinite(steep), steep, least[rows])
+        slope[rows] = steep = np.clip(steep, least[rows], most[rows])
+        highest[rows] = top = (value - steep[:, None] * z).argmax(axis=1)
+        moves = (top != ends[0]) & (top != ends[1])  # the others touch where they did before
+        rows, top = rows[moves], top[moves]
+        if not len(rows):
+            break
+        before = top < beyond[rows]
+        left[rows] = np.where(before, top, left[rows])
+        right[rows] = np.where(before, right[rows], top)
+    size = np.maximum(np.abs(points[:, 0]), np.abs(points[:, -1]))
+    charge = _RELATIVE * (np.abs(values).max(axis=1) + floor + np.abs(slope) * size) + 4.0 * TINY
+    top = _pick(values, highest) - slope * _pick(points, highest)
+    return slope.reshape(shape), (top + charge).reshape(shape)
 
 
 def _pick(array: np.ndarray, index: np.ndarray) -> np.ndarray:

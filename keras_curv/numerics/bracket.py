@@ -2,9 +2,9 @@
 
 Of the margin m a ball takes the share `loss(R) = 1 − bound(R) / m`, and the zero is where that
 is 1. It grows about as a power of the radius: so the next radius is where the power through two
-points, the ends of the bracket, comes to 1. While only one is known, the loss is taken to be of
-`t + b tᵖ`, t the radius in first guesses, which have the slope at the centre, and p = 2.5, between
-what curvature takes, 2, and lines that let go of an activation, 3 and more. Where that leads nowhere
+points, the ends of the bracket, comes to 1. While only one is known, it is the power that
+`t + b tᵖ` is there, t the radius in guesses, as the guess has the slope at the centre, and p = 2.5,
+between what curvature takes, 2, and lines that let go of an activation, 3. Where that leads nowhere
 it is the middle of the logarithms. The first radius is between what is known and the guess.
 
 A search ends where its bracket is closed. Where more may be left than a point of the grid it ends
@@ -140,15 +140,16 @@ class _Bracket:
         self._streak = np.where(yes, np.maximum(streak, 0) + 1, np.minimum(streak, 0) - 1)
 
     def next(self, floor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The radius to be tried, and where the bound may cross 0 if two points tell, else ∞."""
+        """Returns what to try next, and where the bound crosses 0, if two points tell, else ∞."""
         good, bad, proved, streak = self.good, self.bad, self.proved, self._streak
         rises, both = streak > 0, (good > 0.0) & (bad < np.inf)
-        last = np.where(rises, (good, self._kept), (bad, self._lost))
-        other = np.where(rises, (bad, self._lost), (good, self._kept))
-        other = np.where(both & (np.abs(streak) < 3), other, (self._before, self._loss_before))
+        size, loss = np.where(rises, (good, self._kept), (bad, self._lost))
+        ends = np.where(rises, (bad, self._lost), (good, self._kept))
+        before = self._before, self._loss_before
+        other, other_loss = np.where(both & (np.abs(streak) < 3), ends, before)
         # Toward the centre no loss is taken to grow more slowly than the radius.
         slowest = np.where(good > 0.0, 0.0, 1.0)
-        zero, by_two = _where_all_is_lost(*last, *other, self._guess, slowest)
+        zero, by_two = _where_all_is_lost(size, loss, other, other_loss, self._guess, slowest)
         inside = (zero > good) & (zero < bad)
         least = np.where(proved > 0.0, proved, bad / 2)
         least = np.where(floor < bad / 2, np.maximum(proved, floor), least)
@@ -157,7 +158,7 @@ class _Bracket:
         doubled = proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64)
         farthest = np.maximum(doubled, np.sqrt(proved * self._guess))
         beyond = np.fmin(np.where(inside & (streak < 3), zero, np.nan), farthest)
-        told = np.where(inside & by_two, zero, np.inf)
+        told = np.where(inside & by_two & (good > 0.0), zero, np.inf)
         return np.where(bad < np.inf, between, beyond), told
 
 

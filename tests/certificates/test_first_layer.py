@@ -9,6 +9,7 @@ from ball_oracle import ball_points, draw_network, labelled, project
 from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates import crown, first_layer, linear_bounds
+from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls
@@ -47,12 +48,13 @@ def unit_rows(network, x, sign=1.0):
 
 def units_of(network, x, radius):
     first = FirstLayer(network)
-    return first.units(first.centres(x), radius)
+    return first.units(Centres(network, x, first).units, radius)
 
 
 def minimum_of(network, x, *args, **options):
-    first = FirstLayer(network)
-    return first.minimum(first.centres(x), *args, **options)
+    centres = Centres(network, x)
+    at = centres.z[0], centres.errors[0]
+    return FirstLayer(network).minimum(*at, *args, **options)
 
 
 @pytest.mark.parametrize("name", SMOOTH)

@@ -79,6 +79,16 @@ def test_a_search_begins_between_what_is_known_and_the_guess():
     assert len(asked) == 1 and asked[0] > 2.0
 
 
+@pytest.mark.parametrize("known", [0.0, 0.9, 0.97])
+def test_a_coarse_search_is_not_ended_by_what_is_only_known(known):
+    """Two radii beyond a bend lead below what is known, of which the bound has told nothing."""
+    recorder = Recorder(lambda rows, r: 1.0 - np.where(r < 1.1, r**3, 1.331 * (r / 1.1) ** 0.5))
+    one = np.ones(1)
+    args = one, known * one, 3.4 * one, 0.1 * one
+    radius = largest_radius(recorder, *args, gap=COARSE)[0]
+    assert 0.9967 <= radius <= 1.0 and recorder.probes[0] <= 9
+
+
 def test_a_guess_that_is_far_off():
     recorder = Recorder(lambda rows, radius: np.where(radius < ROOT[rows], 1.0, -np.inf))
     radius = largest_radius(recorder, np.ones(5), np.zeros(5), np.full(5, np.inf), ROOT / 1e3)
