@@ -290,8 +290,8 @@ class FirstLayer:
         at = z[:, None]
         if away is not None:
             at, off = at - away.moved, off + self._gram_error * away.size
-        a = self._activation.value(tf.constant(at)).numpy()
-        slope = self._activation.first(tf.constant(at)).numpy()
+        at = tf.constant(at)
+        a, slope = self._activation.value(at).numpy(), self._activation.first(at).numpy()
         ulps = 2.0 * (ACTIVATION_ULPS + 2.0) * UNIT * norms.slope
         slope_error = size * (norms.bend * off + ulps)
         s, s_size = rows * slope, np.broadcast_to(t_size, slope_error.shape)
