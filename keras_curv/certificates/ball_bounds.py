@@ -43,7 +43,7 @@ class BallBoundCertificate(Method):
         self._steepest, self.cost, self._height = steepest, cost, height
 
     def _centres(self, x: np.ndarray) -> Any:
-        """What `_margin_bounds` asks of these examples: with `[rows]`, of some of them."""
+        """Returns what `_margin_bounds` asks of these examples; with `[rows]`, of some of them."""
         return x
 
     @abc.abstractmethod

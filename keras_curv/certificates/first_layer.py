@@ -59,17 +59,18 @@ _RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
 
 
 class Tangents(NamedTuple):
-    """Linear functions of the first layer at a point x̂ of each of n balls: all that their minorants
-    ask but the radius.
+    """What minorants of linear functions of the first layer, at points x̂ of n balls, are made of:
+    `level − steep R − (κ/2) R²`.
 
     Attributes:
         z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
-        level: F(x̂) + tᵀG y − (κ/2)‖y‖²_G, `(n, m)`, as computed.
+        level: `F(x̂) − g·d − (κ/2)‖d‖²`, `(n, m)`, as computed.
         charge: what that may be too much.
         steep: ‖g + κd‖, from above.
-        s: t − κ y, `(n, m, N_1)`, and its norm from above, `(n, m)`.
+        s: t − κy, `(n, m, N_1)`.
+        s_size: ‖s‖, from above.
         turned: G s.
-        sign: −1: these are of the negative functions, but for s and `turned`.
+        sign: −1: these are of the negative functions, but s and `turned` are not.
     """
 
     z: np.ndarray
@@ -97,8 +98,9 @@ class _Away(NamedTuple):
 
     Attributes:
         moved: G y, `(n, m, N_1)`.
-        pull: κ y, and its norm from above.
-        size: ‖y‖, from above, `(n, m)`.
+        pull: κy.
+        pull_size: ‖κy‖, from above, `(n, m)`.
+        size: ‖y‖, from above.
         bent: (κ/2)‖d‖², from above.
     """
 
