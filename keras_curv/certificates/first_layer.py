@@ -121,7 +121,8 @@ class FirstLayer:
         >>> kernels = [np.eye(2), [[1.0, -1.0], [1.0, 1.0]], np.eye(2)]
         >>> network = Network.from_weights(kernels, [np.zeros(2)] * 3, "sigmoid")
         >>> first = FirstLayer(network)
-        >>> low, high = first.units(first.centres(np.zeros((1, 2))), np.array([0.1]))
+        >>> tangents = first.unit_tangents(np.zeros((1, 2)), np.zeros((1, 1)))
+        >>> low, high = first.units(tangents, np.array([0.1]))
         >>> low.round(3), high.round(3)  # 1 ± 0.1 / √8, and ± 0.1 / √8
         (array([[ 0.965, -0.035]]), array([[1.035, 0.035]]))
     """
