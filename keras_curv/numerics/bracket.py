@@ -37,10 +37,15 @@ def on_grid(point: np.ndarray, unit: np.ndarray) -> np.ndarray:
     return unit * np.exp(_STEP * point)
 
 
+def _point(radius: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Where these radii are on the grid, between its points; −∞ for 0."""
+    return np.log(radius / unit) / _STEP
+
+
 def grid_below(radius: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """Returns the largest point of the grid that is not above these radii; −∞ for 0."""
     with np.errstate(divide="ignore"):
-        nearest = np.round(np.log(radius / unit) / _STEP)
+        nearest = np.round(_point(radius, unit))
     return np.where(on_grid(nearest, unit) <= radius, nearest, nearest - 1.0)
 
 
@@ -80,7 +85,7 @@ def largest_radius(
     in_vain, top = grid_below(np.asarray(aim), guess) + 1.0, grid_below(np.array(_LARGEST), guess)
     found = _Bracket(margin, known.astype(np.float64), guess)
     least = np.maximum(found.low + 1.0, in_vain)
-    unknown = np.minimum(np.log(floor / guess) / _STEP, 0.0)
+    unknown = np.minimum(_point(floor, guess), 0.0)
     first = np.where(found.low > -np.inf, found.low * _FIRST, unknown * _UNKNOWN)
     at = np.minimum(np.fmax(least, np.round(first)), top)
     active = (margin > 0.0) & (margin < np.inf) & (found.low < top)
@@ -93,7 +98,7 @@ def largest_radius(
             value = np.full(margin.shape, np.nan)
             value[rows] = bound(rows, radius[rows])
             found.narrow(at, radius, value, active)
-            zero, told = (np.log(r / guess) / _STEP for r in found.next(floor))
+            zero, told = (_point(r, guess) for r in found.next(floor))
             low, high = found.low, found.high
             at = np.round(zero - (gap - FINE) / 2.0)
             # Close to an end, the other side of the zero, so that the bracket closes.

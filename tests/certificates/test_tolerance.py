@@ -134,7 +134,10 @@ def test_what_is_aimed_at_is_found_and_what_is_out_of_reach_not_searched(
     assert np.all(reached.radius.min(axis=1) >= most * (1.0 - _COARSE_GAP))
     missed = method.radii(x, label, rivals, known, Prospect(anywhere, 1.1 * most))
     assert np.array_equal(missed.radius, known)
-    assert missed.gradient_evaluations.sum() <= 0.55 * reached.gradient_evaluations.sum()
+    if kind is LinearBoundCertificate and len(sizes) == 3:  # gradients at x0, and one bound
+        assert np.all(missed.gradient_evaluations == 2 * rivals.shape[1])
+    else:
+        assert missed.gradient_evaluations.sum() <= 0.5 * reached.gradient_evaluations.sum()
 
 
 @pytest.mark.parametrize("kind", [LinearBoundCertificate, LocalCurvatureCertificate])
