@@ -13,6 +13,7 @@ from keras_curv import Certifier, InputError, Status, data
 from keras_curv.data.examples import Examples
 
 DIGITS = "saved_models/digits"
+QUICK = {"method": "lipschitz"}  # where the method does not matter: nothing is searched or traced
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +73,9 @@ def test_decisions_are_those_of_the_radii(digits):
 
 def test_random_rivals_depend_on_seed_and_index_alone(digits):
     model, x, _ = digits
-    first = keras_curv.certify(model, x[:20], rivals="random", seed=1)
-    again = keras_curv.certify(model, x[:20], rivals="random", seed=1, batch_size=3)
-    other = keras_curv.certify(model, x[:20], rivals="random", seed=2)
+    first = keras_curv.certify(model, x[:20], rivals="random", seed=1, **QUICK)
+    again = keras_curv.certify(model, x[:20], rivals="random", seed=1, batch_size=3, **QUICK)
+    other = keras_curv.certify(model, x[:20], rivals="random", seed=2, **QUICK)
     assert np.array_equal(first.nearest_rival, again.nearest_rival)
     assert not np.array_equal(first.nearest_rival, other.nearest_rival)
 
@@ -86,7 +87,9 @@ def test_live_model_and_its_export_agree(tmp_path):
     )
     x = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
     model.export(tmp_path / "model", verbose=False)
-    live, served = keras_curv.certify(model, x), keras_curv.certify(tmp_path / "model", x)
+    live, served = (
+        keras_curv.certify(source, x, method="crc") for source in (model, tmp_path / "model")
+    )
     np.testing.assert_allclose(live.radius, served.radius, rtol=1e-12)
     assert np.all(live.radius > 0)
 
@@ -107,8 +110,13 @@ def test_input_scale_multiplies_radii(digits):
     )
     raw.set_weights([first.kernel, first.bias, last.kernel, last.bias])
     examples = data.load("digits").limited(25)
-    scaled = keras_curv.certify_examples(raw, examples, input_scale=256.0, radii=[128.0])
-    plain = keras_curv.certify_examples(model, examples, radii=[0.5])
+    scaled, plain = (
+        keras_curv.certify_examples(one, examples, method="crc", **options)
+        for one, options in (
+            (raw, {"input_scale": 256.0, "radii": [128.0]}),
+            (model, {"radii": [0.5]}),
+        )
+    )
     assert scaled["mean_radius"] == pytest.approx(256 * plain["mean_radius"], rel=1e-4)
     assert scaled["certified_accuracy"]["128.0"] == plain["certified_accuracy"]["0.5"]
 
@@ -180,7 +188,7 @@ def test_what_the_conversion_to_the_models_dtype_moves_is_charged():
     converted = x.astype(np.float32)
     moved = np.linalg.norm(x - converted, axis=1)
     assert np.all(moved > 0)
-    given, served = keras_curv.certify(model, x), keras_curv.certify(model, converted)
+    given, served = (keras_curv.certify(model, points, **QUICK) for points in (x, converted))
     certified = served.status == Status.CERTIFIED
     assert np.all(given.radius[certified] <= np.maximum(served.radius - moved, 0)[certified])
     assert np.all((given.radius > 0) == (given.status == Status.CERTIFIED))
@@ -192,9 +200,10 @@ def test_what_the_conversion_to_the_models_dtype_moves_is_charged():
 )
 def test_what_float64_cannot_hold_is_refused(entry):
     x = np.full((1, 6), entry)
+    certifier = Certifier(small_model(), **QUICK)
     with pytest.raises(InputError, match="example 0 has .* entries that float64 cannot hold"):
-        keras_curv.certify(small_model(), x)
-    keras_curv.certify(small_model(), np.full((1, 6), 2**53))
+        certifier.certify(x)
+    certifier.certify(np.full((1, 6), 2**53))
 
 
 class IntegerModel(tf.Module):
@@ -214,12 +223,12 @@ def exported(tmp_path, dtype):
 
 
 def test_integers_are_taken_as_they_are_or_refused(tmp_path):
-    model = exported(tmp_path, tf.int8)
+    certifier = Certifier(exported(tmp_path, tf.int8), **QUICK)
     whole = np.random.default_rng(1).integers(-128, 127, (20, 6))
-    assert np.all(keras_curv.certify(model, whole).radius > 0)
+    assert np.all(certifier.certify(whole).radius > 0)
     for bad in (whole + 1e-3, whole + 300, whole / 7):
         with pytest.raises(InputError, match="int8"):
-            keras_curv.certify(model, bad)
+            certifier.certify(bad)
 
 
 @pytest.mark.parametrize("dtype", [tf.bool, tf.complex64, tf.int64])
@@ -243,22 +252,20 @@ def test_resume_takes_only_the_examples_it_began_with(digits, tmp_path):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     first = data.load_npz(save(tmp_path / "a" / "r.npz", x[:20]))
     other = data.load_npz(save(tmp_path / "b" / "r.npz", x[20:60]))
-    output = str(tmp_path / "rows.csv")
-    keras_curv.certify_examples(model, first, output=output, batch_size=20)
+    options = QUICK | {"output": str(tmp_path / "rows.csv"), "batch_size": 20}
+    keras_curv.certify_examples(model, first, **options)
     written = (tmp_path / "rows.csv").read_bytes()
     with pytest.raises(InputError, match="made with other examples"):
-        keras_curv.certify_examples(model, other, output=output, batch_size=20, resume=True)
+        keras_curv.certify_examples(model, other, **options, resume=True)
     with pytest.raises(InputError, match="20 rows, but there are only 5"):
-        keras_curv.certify_examples(
-            model, first.limited(5), output=output, batch_size=20, resume=True
-        )
-    again = keras_curv.certify_examples(model, first, output=output, batch_size=20, resume=True)
+        keras_curv.certify_examples(model, first.limited(5), **options, resume=True)
+    again = keras_curv.certify_examples(model, first, **options, resume=True)
     assert again["examples"] == 20 and (tmp_path / "rows.csv").read_bytes() == written
 
 
 def test_arrays_are_known_by_what_they_hold(digits, tmp_path):
     model, x, y = digits
-    options = {"output": str(tmp_path / "rows.csv"), "method": "lipschitz", "batch_size": 8}
+    options = QUICK | {"output": str(tmp_path / "rows.csv"), "batch_size": 8}
     first = keras_curv.certify_examples(model, (x[:16], y[:16]), **options)
     assert first["examples"] == 16
     for other in ((x[15::-1], y[:16]), (x[:16], y[15::-1]), (x[:16], None)):
@@ -276,8 +283,9 @@ def test_a_stream_that_ends_early_is_no_whole_run(digits, tmp_path):
         return whole.limited(10).batches(size, start)
 
     short = dataclasses.replace(whole, batches=half)
+    options = QUICK | {"radii": [0.1], "output": str(tmp_path / "rows.csv")}
     with pytest.raises(InputError, match="ended after 10 of 20"):
-        keras_curv.certify_examples(path, short, radii=[0.1], output=str(tmp_path / "rows.csv"))
+        keras_curv.certify_examples(path, short, **options)
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 11
 
 
@@ -304,7 +312,9 @@ def test_labels_of_another_kind_are_refused(digits, case):
 def test_a_column_of_labels_is_taken(digits):
     """As Keras' own CIFAR-10 comes."""
     path, x, y = digits
-    column, row = (keras_curv.certify(path, x[:20], labels[:20]) for labels in (y[:, None], y))
+    column, row = (
+        keras_curv.certify(path, x[:20], labels[:20], **QUICK) for labels in (y[:, None], y)
+    )
     np.testing.assert_array_equal(column.status, row.status)
 
 
@@ -334,8 +344,8 @@ def test_a_file_on_its_way_is_no_other_file(digits, tmp_path):
     model, x, _ = digits
     (tmp_path / "a.part.json").write_text("kept")
     files = {"output": str(tmp_path / "b.part.json"), "summary": str(tmp_path / "b.json")}
-    keras_curv.certify_examples(model, (x[:5], None), **files)
-    keras_curv.certify_examples(model, (x[:5], None), summary=str(tmp_path / "a.json"))
+    keras_curv.certify_examples(model, (x[:5], None), **QUICK, **files)
+    keras_curv.certify_examples(model, (x[:5], None), **QUICK, summary=str(tmp_path / "a.json"))
     assert (tmp_path / "a.part.json").read_text() == "kept"
     assert (tmp_path / "b.part.json").read_text().count("\n") == 6
     assert (tmp_path / "b.json").is_file() and (tmp_path / "a.json").is_file()
@@ -385,5 +395,5 @@ def test_an_absurd_example_does_not_speak_against_the_model():
     )
     x = np.float32([[1e36, -1e36, 1.0], [0.2, 0.1, 0.3]])
     assert np.isnan(model(x)).any()
-    result = keras_curv.certify(model, x)
+    result = keras_curv.certify(model, x, **QUICK)
     assert result.status[1] == Status.CERTIFIED
