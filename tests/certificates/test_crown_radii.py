@@ -73,15 +73,15 @@ def test_nothing_is_proved_of_wrong_tied_or_overflowing_inputs(rng):
 
 
 def test_chunks_do_not_change_the_result(rng, monkeypatch):
-    network = draw_network(rng, SIZES[6], "sigmoid", 3.0)
-    x = rng.standard_normal((7, 3))
+    network = draw_network(rng, SIZES[3], "sigmoid", 3.0)
+    x = rng.standard_normal((7, 4))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    whole = certificate.radii(x, label, rivals, np.zeros((7, 3)))
+    whole = certificate.radii(x, label, rivals, np.zeros((7, 2)))
     for entries, processors in ((600, 1), (60, 1), (600, 3)):
         monkeypatch.setattr(ball_bounds, "in_batches", partial(in_batches, at_once=entries))
         monkeypatch.setattr("keras_curv.numerics.batches._processors", lambda: processors)  # noqa: B023
-        parts = certificate.radii(x, label, rivals, np.zeros((7, 3)))
+        parts = certificate.radii(x, label, rivals, np.zeros((7, 2)))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
 
 

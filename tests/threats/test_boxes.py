@@ -82,7 +82,7 @@ def test_no_radius_is_below_that_without_a_box(method, activation, rng, random_n
 def test_no_radius_of_float32_is_below_that_without_a_box(scale, rng, random_network):
     """Where margins are flat, and so what serving takes off them decides."""
     for steepness in (0.3, 3.0, 30.0):
-        network = float32_network(rng, random_network, (3, 9, 4), "sigmoid", steepness=steepness)
+        network = float32_network(rng, random_network, (3, 9, 4), "tanh", steepness=steepness)
         x = np.float32(scale * rng.standard_normal((20, 3))).astype(float)
         confined = Threat(low=-3.0 * scale, high=3.0 * scale).network(network, 3)
         x = np.clip(x, -3.0 * scale, 3.0 * scale)
@@ -169,7 +169,7 @@ def test_a_wide_box_is_none(rng, random_network):
 
 def test_radii_of_a_box_are_near_to_what_a_grid_finds(rng, random_network):
     """Small intervals, in which curvature loses little."""
-    network, tau = scores(rng, random_network, 1, "softplus"), 0.05
+    network, tau = scores(rng, random_network, 1), 0.05
     x, held = drawn_inside(rng, 12, 2), Property.interval(tau)
     found = of_threat(network, UNIT_BOX, "crc", held)(x)
     plain = of_threat(network, Threat(), "crc", held)(x)
