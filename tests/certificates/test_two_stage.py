@@ -18,7 +18,7 @@ from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import activation_errors
 
 TRUNKS = [["abs"], ["relu"], ["leaky_relu(3.0)"], ["abs", "abs", "relu6"], ["tanh", "selu"]]
-HEADS = [["softplus"], ["sparse_plus"], ["tanh", "sigmoid"]]
+HEADS = [["softplus"], ["sparse_plus"], ["tanh", "softplus"]]
 
 
 def _drawn(rng, trunk, head, dim=4, classes=3, scale=1.2):
