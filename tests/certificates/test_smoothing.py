@@ -28,8 +28,16 @@ def _linear(kernel=KERNEL, bias=None):
     return model
 
 
-def _two_classes():
-    return _linear(KERNEL[:, :2], np.array([0.1, -0.2]))
+@pytest.fixture(scope="module")
+def half_space():
+    """Of two classes, whose boundary is a plane."""
+    return SmoothedClassifier(_linear(KERNEL[:, :2], np.array([0.1, -0.2])), DEVIATION)
+
+
+@pytest.fixture(scope="module")
+def cone():
+    """Of three classes, each of them where it is before two others."""
+    return SmoothedClassifier(_linear(), DEVIATION)
 
 
 def _distance(x, label, rival, kernel=KERNEL, bias=(0.0, 0.0, 0.0)):
@@ -55,11 +63,10 @@ def _inputs(count=12):
     return np.random.default_rng(4).standard_normal((count, 2, 3)).astype(np.float32)
 
 
-def test_the_radius_of_a_half_space_is_missed_no_more_often_than_promised():
+def test_the_radius_of_a_half_space_is_missed_no_more_often_than_promised(half_space):
     alpha, repetitions = 0.1, 400
-    smoothed = SmoothedClassifier(_two_classes(), DEVIATION)
     x = np.repeat(X, repetitions, axis=0)  # each has noise of its own
-    result = smoothed.certify(x, samples=150, failure_probability=alpha)
+    result = half_space.certify(x, samples=150, failure_probability=alpha)
     exact = _distance(X[0], 0, 1, bias=(0.1, -0.2))
     assert 0.3 * DEVIATION < exact < 2.0 * DEVIATION  # neither hopeless nor always won
     assert np.all(result.prediction == 0)
@@ -69,12 +76,11 @@ def test_the_radius_of_a_half_space_is_missed_no_more_often_than_promised():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_it_approaches_the_radius_of_a_half_space(noise):
-    smoothed = SmoothedClassifier(_two_classes(), DEVIATION)
+def test_it_approaches_the_radius_of_a_half_space(half_space, noise):
     exact = _distance(X[0], 0, 1, bias=(0.1, -0.2))
     gaps = []
     for samples in (100, 10_000, 1_000_000):
-        radius = smoothed.certify(X, samples=samples, noise=noise).radius[0]
+        radius = half_space.certify(X, samples=samples, noise=noise).radius[0]
         gaps.append((exact - radius) / DEVIATION)
     assert gaps[0] > gaps[1] > gaps[2] > 0.0
     # A frequency's standard error in units of Φ⁻¹ is √(p(1 − p)/n)/φ(Φ⁻¹(p)), below 2/√n here; α
@@ -83,12 +89,11 @@ def test_it_approaches_the_radius_of_a_half_space(noise):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_against_one_rival_of_three(noise):
+def test_against_one_rival_of_three(cone, noise):
     """Each pair of classes is a half space; all of them together a smaller cone."""
-    smoothed = SmoothedClassifier(_linear(), DEVIATION)
     options = {"samples": 40_000, "noise": noise}
-    against_one = smoothed.certify(X, rivals="runner_up", **options)
-    against_all = smoothed.certify(X, **options)
+    against_one = cone.certify(X, rivals="runner_up", **options)
+    against_all = cone.certify(X, **options)
     exact = {rival: _distance(X[0], 0, rival) for rival in (1, 2)}
     rival = int(against_one.nearest_rival[0])
     assert rival == min(exact, key=exact.get)
@@ -219,16 +224,17 @@ def test_every_draw_is_counted_once(monkeypatch):
     network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
     x = np.array([[9e9, 0.0]])
     monkeypatch.setattr(votes, "_BLOCK", 8)
+    draws = NoiseVotes(network, 1.0)
     for samples in (1, 7, 8, 9, 24):
         options = {"first_index": 0, "seed": 0, "samples": samples, "shared": False}
-        wins = NoiseVotes(network, 1.0).wins(x, np.array([0]), np.array([[False, True]]), **options)
+        wins = draws.wins(x, np.array([0]), np.array([[False, True]]), **options)
         assert wins.tolist() == [samples]
 
 
 def test_ties_are_abstained():
     kernel = np.stack([KERNEL[:, 0], KERNEL[:, 0], KERNEL[:, 1] - 9.0 * KERNEL[:, 0]], axis=1)
+    smoothed = SmoothedClassifier(_linear(kernel), 0.01)
     for rivals in ("all", "runner_up"):
-        smoothed = SmoothedClassifier(_linear(kernel), 0.01)
         result = smoothed.certify(X, np.array([0]), rivals=rivals, samples=100)
         assert result.status.tolist() == [Status.ABSTAINED]
         assert result.prediction.tolist() == [-1] and result.radius.tolist() == [0.0]
@@ -364,7 +370,7 @@ def test_bad_input_is_refused(smoothed, name):
 @pytest.mark.parametrize("deviation", [0.0, -1.0, np.inf, np.nan, 1e-50, 1e60])
 def test_bad_deviations_are_refused(deviation):
     with pytest.raises(InputError, match="deviation must be"):
-        SmoothedClassifier(_two_classes(), deviation)
+        SmoothedClassifier(_linear(), deviation)
 
 
 def test_models_that_take_integers_are_refused():
