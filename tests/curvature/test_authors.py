@@ -12,7 +12,7 @@ THEIR_ERROR = 1e-3
 
 
 def _certificate(network, curvature=None):
-    return CurvatureCertificate(network, curvature=curvature)
+    return CurvatureCertificate(network, tolerance=1e-6, max_steps=200, curvature=curvature)
 
 
 _of_its_own_bounds = functools.cache(_certificate)
