@@ -26,10 +26,10 @@ def _data(rng):
     return rng.standard_normal((40, 4)).astype(np.float32), rng.integers(3, size=40)
 
 
-def _moved(rng, jit=False, steps=1, **options):
+def _moved(rng, jit=False, steps=1, run_eagerly=False, **options):
     x, y = _data(rng)
     model = CRTModel(_base(), 0.3, **options)
-    model.compile(keras.optimizers.SGD(0.1), jit_compile=jit)
+    model.compile(keras.optimizers.SGD(0.1), jit_compile=jit, run_eagerly=run_eagerly)
     before = model.base.get_weights()
     losses = [model.train_on_batch(x, y) for _ in range(steps)]
     moved = [now - then for now, then in zip(model.base.get_weights(), before, strict=True)]
@@ -56,7 +56,7 @@ def test_a_step_is_that_of_the_centred_net(jit):
 
 
 def test_means_run_and_evaluation_moves_nothing(rng):
-    model, _, _ = _moved(rng, steps=3, centre=True)
+    model, _, _ = _moved(rng, steps=3, centre=True, run_eagerly=True)
     x, y = _data(rng)
     before = [mean.numpy() for mean in model.centring.means]
     model.evaluate(x, y, verbose=0)
@@ -85,7 +85,7 @@ def test_the_exported_net_has_nothing_of_it(clip, tmp_path):
 
 
 def test_a_saved_model_goes_on_as_if_nothing_had_been(rng, tmp_path):
-    model, _, _ = _moved(rng, steps=2, centre=True)
+    model, _, _ = _moved(rng, steps=2, centre=True, run_eagerly=True)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     x, y = _data(rng)

@@ -1,12 +1,14 @@
 """What a step has worked out already is not worked out again, and loss and step are the same."""
 
 import functools
+import re
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from loss_oracle import dense_base, network_of, random_data, weights_of
+from tensorflow.python.eager import context
 
 from keras_curv.attacks.crt import curvature_attack
 from keras_curv.numerics.known import known, materialized
@@ -39,21 +41,51 @@ def test_a_step_is_that_of_a_pass_through_the_base(loss, jit):
 
 @pytest.mark.parametrize("centre", [False, True])
 def test_kernels_are_read_before_they_are_changed(centre):
-    """One build of a graph in six was ordered otherwise, while nothing said so."""
+    """In the graph that runs: one build in six was ordered otherwise, while nothing said so."""
     found, (x, y) = [], random_data(40)
-    for _ in range(10):
+    for run_eagerly in (False, True):
         base = keras.Sequential(
             [keras.Input((4,)), L.Dense(8, "softplus"), L.Dense(7, "softplus"), L.Dense(3)]
         )
         rng = np.random.default_rng(2)
         base.set_weights([rng.standard_normal(w.shape) / 2 for w in base.get_weights()])
         model = CRTModel(base, 0.3, centre=centre)
-        model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
+        model.compile(keras.optimizers.SGD(0.1), jit_compile=False, run_eagerly=run_eagerly)
+        context.enable_run_metadata()
         model.train_on_batch(x, y)
+        graphs = context.export_run_metadata().function_graphs
+        context.disable_run_metadata()
         found.append(base.get_weights())
-    for other in found[1:]:
-        for ours, theirs in zip(found[0], other, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)  # float32
+        if not run_eagerly:
+            step = max((g.post_optimization_graph.node for g in graphs), key=len)
+            assert len(_changes(step)) >= 6  # kernels and biases
+            for change in _changes(step):
+                _assert_ordered(step, change)
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)  # float32
+
+
+def _changes(nodes):
+    return [node for node in nodes if re.fullmatch("Assign.*VariableOp", node.op)]
+
+
+def _assert_ordered(nodes, change):
+    """Of a variable each reading leads to its change, or this one to the reading."""
+    inputs = {node.name: [re.sub(r"^\^|:.*", "", name) for name in node.input] for node in nodes}
+
+    def before(name):
+        seen, ahead = set(), [name]
+        while ahead:
+            new = set(inputs[ahead.pop()]) - seen
+            seen |= new
+            ahead += new
+        return seen
+
+    earlier = before(change.name)
+    for node in nodes:
+        if node.op == "ReadVariableOp" and node.input[0] == change.input[0]:
+            is_ordered = node.name in earlier or change.name in before(node.name)
+            assert is_ordered, f"{node.name} and {change.name}"
 
 
 @pytest.mark.parametrize(

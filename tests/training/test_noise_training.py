@@ -15,7 +15,7 @@ from keras_curv.training.rivals.noise import NoiseModel, noise_attack, standard_
 
 KINDS = {
     "noise": {},
-    "adversarial": {"radius": 0.7, "samples": 3, "ramp_steps": 4},
+    "adversarial": {"radius": 0.7, "samples": 3, "ramp_steps": 4, "attack_steps": 2},
     "two classes": {"radius": 0.7, "samples": 2, "rivals": "runner_up"},
 }
 every_kind = pytest.mark.parametrize("kind", list(KINDS))
@@ -67,7 +67,7 @@ def test_one_step_by_hand(kind):
             mean[np.arange(8), y] = -1.0
             seen = np.eye(4, dtype=bool)[y] | np.eye(4, dtype=bool)[mean.argmax(axis=1)]
         radius = 0.7 * start
-        point = noise_attack(network, flat, draws, y, seen, radius=radius, steps=4)
+        point = noise_attack(network, flat, draws, y, seen, radius=radius, steps=model.attack_steps)
     noisy = tf.reshape(point[:, None] + draws, (-1, 2, 2))
     repeated = np.repeat(y, model.samples)
     with tf.GradientTape() as tape:

@@ -171,6 +171,7 @@ def test_dropout_acts_on_attacked_points_alone():
         layers = trunk_layers(2, IMAGE)
         layers.insert(1 + place, L.Dropout(0.9))
         model = CRTModel(_base(*layers), 0.2)
+        model.curvature.start_iterations = model.lipschitz.start_iterations = 2
         model.compile("adam", jit_compile=False)
         points, _, _ = model.prepared((x, y), True)
         again, _, _ = model.prepared((x, y), True)
@@ -191,7 +192,7 @@ def test_numbers_are_trained_behind_a_trunk():
 def test_a_saved_model_goes_on_as_if_nothing_had_been(tmp_path):
     x, y = _data()
     model = CRTModel(_base(*trunk_layers(2, IMAGE)), 0.2)
-    model.compile("adam")
+    model.compile("adam", run_eagerly=True)
     model.fit(x, y, epochs=2, shuffle=False, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
