@@ -52,7 +52,8 @@ from keras_curv.threats.box import box_reach
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _MAX_PROBES = 16
 _SHORT = 1.002  # a proof that falls short by more is tried again
-_PROOFS = 2  # eigenvalue bounds of a rival in reach, at most
+_PROOFS = 2  # eigenvalue bounds of a rival in reach alone, at most
+_FEW = 2  # rivals in reach that are not worth a bound of theirs together
 _STEPS = 10  # gradients toward each x̂, at most
 
 
@@ -209,35 +210,43 @@ class LocalCurvatureCertificate(Method):
             middle = np.floor((low + high) / 2.0)
             point = np.where(close, np.where(aimed, in_vain, middle), point)
         beyond = np.zeros(len(x))  # what the ball of `high` proves
+        seen = known.copy()  # what a larger ball proves of a rival, a smaller one need not be asked
         for _ in range(_MAX_PROBES):
             rows = np.flatnonzero(high > np.maximum(low + gap, in_vain))
             if not len(rows):
                 break
             radius = on_grid(point[rows], scale[rows])
-            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], radius
-            reached, used = self._at(*args, self._curvature.estimate)
+            args = anchor.take(rows), x[rows], label[rows], rivals[rows], seen[rows], radius
+            seen[rows], used = self._at(*args, self._curvature.estimate)
             gradients[rows] += used
-            reached = np.minimum(reached, radius[:, None]).min(axis=1)
+            reached = np.minimum(seen[rows], radius[:, None]).min(axis=1)
             short = rows[reached < radius]
             high[short], beyond[short] = point[short], reached[reached < radius]
             low[rows] = np.maximum(
                 low[rows], np.minimum(grid_below(reached, scale[rows]), point[rows])
             )
             point = np.floor((low + high) / 2.0)
-        size = np.maximum(on_grid(low, scale), beyond)
-        result, rows = known.copy(), np.flatnonzero(size > aim)
-        for _ in range(_PROOFS if len(rows) else 0):
-            args = anchor.take(rows), x[rows], label[rows], rivals[rows], known[rows], size[rows]
-            found, used = self._at(*args, self._curvature.bound)
-            result[rows] = np.maximum(result[rows], found)
+        size, result = np.maximum(on_grid(low, scale), beyond), known.copy()
+
+        def prove(rows: np.ndarray, curvature: Callable[..., np.ndarray]) -> np.ndarray:
+            args = anchor.take(rows), x[rows], label[rows], rivals[rows], result[rows], size[rows]
+            result[rows], used = self._at(*args, curvature)
             gradients[rows] += used
+            return result[rows].min(axis=1)
+
+        rows = np.flatnonzero(size > aim)
+        many = rows[np.sum(known[rows] < size[rows, None], axis=1) > _FEW]
+        if len(many):  # most rivals are farther off than the nearest: for them less is enough
+            prove(many, self._curvature.shared_bound)
+        for _ in range(_PROOFS):
+            rows = rows[result[rows].min(axis=1) < size[rows]]
+            if not len(rows):
+                break
+            reached = prove(rows, self._curvature.bound)
             # A bound above the estimate proves less than the ball: the crossing is between.
-            reached = found.min(axis=1)
             short = _SHORT * reached < size[rows]
             size[rows] = np.sqrt(np.maximum(reached, size[rows] / 2.0) * size[rows])
             rows = rows[short]
-            if not len(rows):
-                break
         return result, gradients
 
     def _at(

@@ -6,7 +6,7 @@ missed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -66,7 +66,7 @@ class Anchor(NamedTuple):
         pre: ẑ_I, `(n, N_I)`.
         pre_error: bound of ‖ẑ_I − z_I(x0)‖, `(n,)`.
         slope: σ′(ẑ_I) as computed, `(n, N_I)`; the anchored B_I, J_I are those of these numbers.
-        jacobian: B_I as computed, `(n, side, N_I)`; of the first layer `(side, N_1)`.
+        jacobian: B_I as computed, n of `(side, N_I)`; of the first layer one, `(side, N_1)`.
         jacobian_error: bound of the distance to the anchored B_I, `(n,)`.
         rows: bound of the row norms of the anchored B_I, `(n, N_I)`.
         pre_norm: bound of ‖B_I‖ anchored, `(n,)`.
@@ -79,7 +79,7 @@ class Anchor(NamedTuple):
     pre: list[np.ndarray]
     pre_error: list[np.ndarray]
     slope: list[np.ndarray]
-    jacobian: list[np.ndarray]
+    jacobian: list[Any]
     jacobian_error: list[np.ndarray]
     rows: list[np.ndarray]
     pre_norm: list[np.ndarray]
@@ -91,8 +91,11 @@ class Anchor(NamedTuple):
         """Returns the anchor of these inputs only."""
         taken = {}
         for name, field in self._asdict().items():
-            shared = 1 if name in ("jacobian", "square") else 0  # the first layer's
-            taken[name] = [*field[:shared], *(part[rows] for part in field[shared:])]
+            if name == "jacobian":  # large: no copies
+                taken[name] = [*field[:1], *([part[row] for row in rows] for part in field[1:])]
+            else:
+                shared = 1 if name == "square" else 0  # the first layer's
+                taken[name] = [*field[:shared], *(part[rows] for part in field[shared:])]
         return Anchor(**taken)
 
 

@@ -112,46 +112,65 @@ class LocalCurvature:
             of: the input, 0 … n − 1, of each of P pairs.
             label, rival: the classes of each pair, `(P,)`.
         """
-        return self._kappa(
-            anchor, radius, np.asarray(of), np.asarray(label), np.asarray(rival), True
-        )
+        return self._kappa(anchor, radius, of, label, rival, prove=True)
+
+    def shared_bound(
+        self, anchor: Anchor, radius: np.ndarray, of: ArrayLike, label: ArrayLike, rival: ArrayLike
+    ) -> np.ndarray:
+        """Returns what `bound` does, from one proof for all pairs of an input: larger, and cheaper.
+
+        What is below `d_I` of each of them is below all: any lower bound of d_I gives a κ.
+
+        Args:
+            of: ascending; the others as `bound` has them.
+        """
+        return self._kappa(anchor, radius, of, label, rival, prove=True, shared=True)
 
     def estimate(
         self, anchor: Anchor, radius: np.ndarray, of: ArrayLike, label: ArrayLike, rival: ArrayLike
     ) -> np.ndarray:
         """Returns about what `bound` would, without a proof and much faster."""
-        return self._kappa(
-            anchor, radius, np.asarray(of), np.asarray(label), np.asarray(rival), False
-        )
+        return self._kappa(anchor, radius, of, label, rival, prove=False)
 
     def _kappa(
         self,
         anchor: Anchor,
         radius: np.ndarray,
-        of: np.ndarray,
-        label: np.ndarray,
-        rival: np.ndarray,
+        of: ArrayLike,
+        label: ArrayLike,
+        rival: ArrayLike,
         prove: bool,
+        shared: bool = False,
     ) -> np.ndarray:
+        of, label, rival = np.asarray(of), np.asarray(label), np.asarray(rival)
         region = self.region(anchor, np.asarray(radius, np.float64))
-        shape = len(of), len(self._first)
         found = self._sensitivities(anchor, region, of, label, rival)
         bends = [tuple(end[of] for end in ends) for ends in region.bends]
         entrywise = [
             _below(intervals.product((f.low, f.high), ends)[0])
             for (f, _, _), ends in zip(found, bends, strict=True)
         ]
+        together = [
+            _below(intervals.least_multiple(centre, ends))
+            for (_, centre, _), ends in zip(found[:-1], bends, strict=False)
+        ]
+        costs = [away * size[of] for (_, _, away), size in zip(found, region.quartic, strict=False)]
+        each = np.arange(len(of))
+        if shared and len(of):
+            of, first, each = np.unique(of, return_index=True, return_inverse=True)
+            entrywise = [np.minimum.reduceat(lowest, first) for lowest in entrywise]
+            together = [np.minimum.reduceat(lowest, first) for lowest in together]
+            costs = [np.maximum.reduceat(cost, first) for cost in costs]
+        shape = len(of), len(self._first)
         _, worst = lanczos.largest_eigenpairs(self._product(anchor, of, entrywise), shape)
         squares = [np.float64(part) ** 2 for part in self._parts(anchor, of, worst)]
         constant, diagonals = np.zeros(len(of)), []
         for index, lowest in enumerate(entrywise):
             if index < len(self._hidden) - 1:
-                _, centre, away = found[index]
-                together = _below(intervals.least_multiple(centre, bends[index]))
-                cost = away * region.quartic[index][of]
-                better = np.sum((together - lowest) * squares[index], axis=1) > cost
-                lowest = np.where(better[:, None], together, lowest)
-                constant += np.where(better, cost, 0.0)
+                gained = (together[index] - lowest) * squares[index]
+                better = np.sum(gained, axis=1) > costs[index]
+                lowest = np.where(better[:, None], together[index], lowest)
+                constant += np.where(better, costs[index], 0.0)
             # What underflows in d comes to as much.
             steepness = self._hidden[index].norm * region.lipschitz[index][of]
             constant += 8.0 * TINY * up(steepness**2)
@@ -179,7 +198,7 @@ class LocalCurvature:
         if prove:
             rows = zip(of, guess, *diagonals, strict=True)
             guess = np.array([self._proved(anchor, *row) for row in rows])
-        return np.nan_to_num(up(guess + constant, 32), nan=np.inf, posinf=np.inf)
+        return np.nan_to_num(up(guess + constant, 32), nan=np.inf, posinf=np.inf)[each]
 
     def _proved(self, anchor: Anchor, example: int, guess: float, *diagonals: np.ndarray) -> float:
         """Bound of `λ_max(−Σ_I B_Iᵀ diag(d_I) B_I)` at one input."""
