@@ -14,8 +14,10 @@ for s = t − κ y. The first x̂ is x0, y = 0; the next one is the lowest point
 `y = (R/‖W_1 s‖) s`, where G y is known already. Two or three are enough.
 
 **κ.** The units of the second layer have the same v for every input: their κ holds on all of ℝᵈ
-and is found once. Other v depend on the ball, as σ″ may. Of a margin κ is proved each time; of the
-units of a later layer, of which there are many, it is `max(d) ‖W_1‖²`, d ≥ −v ∘ σ″.
+and is found once. Other v depend on the ball, as σ″ may, for z_1 on all of the l2 ball: x̂ is not
+held to what a threat allows, and the minorant there needs κ all the way to x. Of a margin κ is
+proved each time; of the units of a later layer, of which there are many, it is `max(d) ‖W_1‖²`,
+d ≥ −v ∘ σ″.
 
 **Rounding.** Let `e = (γ_{2D+2N+32}) ‖|W_1|‖² + 2 ‖W_1‖ ΔW + ΔW²`, ΔW what folding rounded away:
 what is computed of G y is off by at most e ‖y‖. Then, in norms, with ω and φ as in `rounding.py`,
@@ -181,20 +183,23 @@ class FirstLayer:
         radius: np.ndarray,
         rows: np.ndarray,
         constants: np.ndarray,
-        pre_activations: intervals.Interval,
         *,
         each: bool,
     ) -> np.ndarray:
         """Lower bounds of `v a_1 + c` on balls, `(n, m)`.
 
+        κ is that of the whole l2 ball, whatever part of it is asked about: a threat may allow less
+        of it, but x̂ is anywhere.
+
         Args:
             z, error, radius: see `unit_tangents` and `units`.
             rows: v, `(n, m, N_1)`.
             constants: c, `(n, m)`.
-            pre_activations: what holds z_1 on the balls, low and high end each `(n, N_1)`.
             each: whether κ is proved for each row, not taken from ‖W_1‖, and another point taken.
         """
-        low, high = self._activation.second_range_on(*pre_activations)
+        steepest = self._network.differentials[0].column_bounds
+        reach = up(np.multiply.outer(radius, steepest)) + error
+        low, high = self._activation.second_range_on(*intervals.outward(z, reach))
         bends = low[:, None], high[:, None]
         kappa = self._curvatures(rows, bends, each=each)
         points = _MARGIN_POINTS if each else _UNIT_POINTS

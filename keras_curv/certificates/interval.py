@@ -48,10 +48,10 @@ class IntervalCertificate(BallBoundCertificate):
             require_value_range(activation)
         # As far as an interval of each z_L grows with the radius, at most.
         steepest = network.affines[0].column_norms
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             for activation, affine in zip(network.activations, network.affines[1:], strict=True):
                 steepest = activation.slope * steepest @ abs(affine.kernel)
-        super().__init__(network, served_error, steepest=2.0 * steepest.max())
+        super().__init__(network, served_error, steepest=2.0 * np.nan_to_num(steepest, nan=np.inf).max())
 
     def _margin_bounds(
         self,

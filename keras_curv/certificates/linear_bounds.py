@@ -156,9 +156,8 @@ class Balls:
     def _forward(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Bounds each entry of z_{index+1} by how far the layer before can move, as a vector."""
         centre, errors = self.centres.z, self.centres.errors
-        moved = self.network.differentials[index]
-        steepest = moved.column_norms + moved.kernel_error
-        reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest), 8)
+        steepest = self.network.differentials[index].column_bounds
+        reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest))
         return outward(centre[index], reach + errors[index])
 
     def _by_units(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
@@ -219,8 +218,7 @@ class Balls:
     ) -> np.ndarray:
         """Lower bounds of `Λ a_1 + c`, `(n, m)`; see `first_layer.py`."""
         assert self.first is not None
-        ends = self.layers[0].low, self.layers[0].high
-        args = self.centres.z[0], self.centres.errors[0], self.radius, rows, constants, ends
+        args = self.centres.z[0], self.centres.errors[0], self.radius, rows, constants
         return self.first.minimum(*args, each=each) - error * ROUNDING_SLACK
 
     def _by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:

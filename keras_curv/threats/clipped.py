@@ -48,11 +48,13 @@ def clipped(clip: Clip, x: tf.Tensor) -> Clipped:
     """
     value, z = clip.value(x), clip.unclipped(x)
     low, high, offset = (tf.constant(part, x.dtype) for part in (clip.low, clip.high, clip.offset))
-    scaled = tf.abs(x) * tf.constant(np.abs(clip.scale), x.dtype)
+    size = tf.constant(np.abs(clip.scale), x.dtype)
     moves = tf.constant(clip.scale != 0.0)
     exact = bool(np.all(clip.scale == 1.0) and not clip.offset.any())
     exact &= clip.scale_error == clip.offset_error == 0.0
-    rounded = 0.0 if exact else 4.0 * UNIT * (scaled + tf.abs(offset)) + 4.0 * TINY
+    rounded = 4.0 * UNIT * (size * tf.abs(x) + tf.abs(offset))
+    rounded += 4.0 * TINY * (1.0 + tf.abs(x) + size)  # a factor may be flushed to zero
+    rounded = tf.zeros_like(x) if exact else rounded
     known = clip.scale_error * tf.abs(x) + clip.offset_error
     off = rounded + known
     dead = (_zone(low - z, off), _zone(z - high, off))

@@ -1,5 +1,7 @@
 """Certificates of classifiers that clip their input hold for every δ, and are no weaker for it."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -160,6 +162,21 @@ def test_what_folding_left_beside_the_diagonal_is_paid_for(rng):
     norms = np.linalg.norm(delta, axis=(1, 2), keepdims=True)
     reached = cost[:, None] * (np.diag(scale) + error * delta / np.maximum(norms, 1e-9))
     assert 0.99 < np.linalg.norm(reached, 2, axis=(1, 2)).max() <= 1.0
+
+
+@pytest.mark.parametrize("name", ["relu", "capped_relu(1.0)", "relu6"])
+@pytest.mark.parametrize("method", ["crc", "auto", "crown"])
+def test_a_scale_that_is_flushed_to_zero_is_charged(name, method):
+    """What is computed as the larger logit is by far the smaller one."""
+    tiny = 2e-308
+    first = np.diag([1.0, tiny]), np.zeros(2)
+    last = np.array([[-1.0, 0.0], [-1e9, 0.0]]), np.array([10.0, 0.0])
+    x = np.array([[0.5, 1e300]])
+    exact = 10 - Fraction(0.5) - 10**9 * Fraction(tiny) * Fraction(1e300)
+    assert exact < -10
+    network = Network.from_weights(*zip(first, last, strict=True), name)
+    result = choose_method(method, network).certify(x)
+    assert result.prediction[0] == 1 or result.radius[0] == 0.0
 
 
 def test_what_serving_rounds_is_taken_off():

@@ -81,8 +81,7 @@ def test_no_function_of_the_layer_falls_below_its_bound(name, each, rng):
     constants = rng.standard_normal((6, 4))
     for radius in RADII:
         radius = np.full(len(x), radius)
-        ends = pre_activation_bounds(network, x, radius)[0]
-        bound = minimum_of(network, x, radius, rows, constants, ends, each=each)
+        bound = minimum_of(network, x, radius, rows, constants, each=each)
         met = lowest(network, x, rows, constants, radius)
         assert np.all(bound <= met + 1e-13 * (1.0 + np.abs(met)))
         if radius[0] <= 1e-3:
@@ -99,9 +98,8 @@ def test_the_bound_is_that_of_the_best_minorant(rng):
     )
     network = Network.from_weights(kernels, biases, "sparse_plus")  # σ″ = ½ where |z| < 1
     x, radius = np.zeros((1, 4)), np.array([0.3 / np.linalg.norm(w)])
-    ends = pre_activation_bounds(network, x, radius)[0]
     rows, constants = np.full((1, 1, 1), -1.0), np.zeros((1, 1))
-    bound = minimum_of(network, x, radius, rows, constants, ends, each=True)
+    bound = minimum_of(network, x, radius, rows, constants, each=True)
     sigma = network.activations[0].value(tf.constant([0.8], tf.float64))
     np.testing.assert_allclose(bound, [-sigma], rtol=1e-6)
 
@@ -121,9 +119,8 @@ def test_weights_within_the_folding_error(rng):
     network = linear_network(rng, kernel, kernel_error=error, bias_error=error)
     x, rows = rng.standard_normal((6, 5)), rng.standard_normal((6, 1, 11))
     x[0] = 0.0
-    ends = pre_activation_bounds(network, x, radius)[0]
     low, high = units_of(network, x, radius)
-    found = minimum_of(network, x, radius, rows, np.zeros((6, 1)), ends, each=True)
+    found = minimum_of(network, x, radius, rows, np.zeros((6, 1)), each=True)
     units = unit_rows(network, x)[0]
     for v, bounds in ((rows, found), (units, low), (-units, -high)):
         gradient = v @ kernel.T
@@ -142,8 +139,7 @@ def test_rounding_where_sums_cancel(rng):
     network, x = linear_network(rng, kernel), 1e8 * np.array([[1.0, -1.0]])
     rows = rng.standard_normal((200, 1, 11))
     x, radius = np.repeat(x, 200, axis=0), np.zeros(200)
-    ends = pre_activation_bounds(network, x, radius)[0]
-    bound = minimum_of(network, x, radius, rows, np.zeros((200, 1)), ends, each=True)
+    bound = minimum_of(network, x, radius, rows, np.zeros((200, 1)), each=True)
     z = [
         60 + sum(Fraction(a) * Fraction(w) for a, w in zip(x[0], column, strict=True))
         for column in kernel.T
@@ -182,8 +178,7 @@ def test_rows_that_over_or_underflow_prove_nothing_wrong(size, rng):
     x, radius = rng.standard_normal((6, network.dim)), np.full(6, 0.4)
     rows, constants = size * rng.standard_normal((6, 1, SIZES[1])), np.zeros((6, 1))
     with np.errstate(all="ignore"):
-        ends = pre_activation_bounds(network, x, radius)[0]
-        bound = minimum_of(network, x, radius, rows, constants, ends, each=True)
+        bound = minimum_of(network, x, radius, rows, constants, each=True)
         met = lowest(network, x, rows, constants, radius)
     assert np.all(bound <= met * (1.0 - np.sign(met) * 1e-12))
 
@@ -197,12 +192,12 @@ def test_a_square_that_comes_to_minus_infinity_is_not_taken_for_nothing(each, co
         kernels, [np.full(16, 60.0), np.zeros(7), np.zeros(2)], "softplus"
     )
     x, radius = np.zeros((1, 100)), np.array([0.1])
-    ends, constants = (np.full((1, 16), 59.5), np.full((1, 16), 60.5)), np.zeros((1, count))
+    constants = np.zeros((1, count))
     for signs in (np.repeat([-1.0, 1.3], 8), np.tile([-1.0, -1.0, -1.0, 3.3], 4)):
         for size in 10.0 ** np.arange(151.0, 154.0, 0.05):
             rows = np.broadcast_to(size * signs, (1, count, 16))
             with np.errstate(all="ignore"):
-                bound = minimum_of(network, x, radius, rows, constants, ends, each=each)
+                bound = minimum_of(network, x, radius, rows, constants, each=each)
             lowest_value = size * signs.sum() * (60.0 - 0.5)  # softplus is z here
             assert not np.any(bound > lowest_value * (1.0 + 1e-9))
 
