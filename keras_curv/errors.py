@@ -107,7 +107,7 @@ def wrong_labels(y: Any, count: int, name: str = "") -> InputError:
         one_hot = "of one-hot labels pass numpy.argmax(y, axis=1)"
         advice = f"; {'pass y[:, 0]' if y.shape[1] == 1 else one_hot}"
     elif y.dtype.kind == "f":
-        advice = "; numbers that are to be predicted are no labels: leave y out"
+        advice = "; of class numbers pass y.astype(int); of numbers to be predicted, pass no y"
     whole = f"{name}: " if name else ""
     return InputError(
         f"{whole}y must be integers of shape ({count},){advice}. Received: {y.dtype} {y.shape}"

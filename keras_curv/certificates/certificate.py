@@ -79,6 +79,8 @@ class Certificates(NamedTuple):
         (array([0, 9, 0, 5]), array([ 9, -1,  8,  9]))
         >>> [Status(status).name for status in result.status[:2]]
         ['CERTIFIED', 'MISCLASSIFIED']
+        >>> result.certified_accuracy(0.25)
+        0.75
     """
 
     prediction: np.ndarray
@@ -89,6 +91,13 @@ class Certificates(NamedTuple):
     adversarial_distance: np.ndarray
     primal_equals_dual: np.ndarray
     method: np.ndarray
+
+    def certified_accuracy(self, radius: float) -> float:
+        """Returns the fraction of all examples whose radius is larger; of none, 0.
+
+        Of labels that were not given, each prediction counts as correct.
+        """
+        return float(np.mean(self.radius > radius)) if len(self.radius) else 0.0
 
 
 def moved_away(result: Certificates, moved: np.ndarray) -> Certificates:

@@ -30,7 +30,7 @@ from keras_curv.threats.threat import PLAIN, UNRESTRICTED, Threat
 
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
-_WORK = 2.0**37  # multiplications that one bound of a whole batch may take
+_WORK = 2.0**35  # multiplications that one bound of a whole batch may take: seconds, all in all
 
 
 class Certifier:
@@ -218,8 +218,8 @@ class Certifier:
         network = self.method.network
         against = network.classes - 1 if rivals == "all" else 1
         widest = max(max(affine.kernel.shape) for affine in network.affines)
-        work = self.method.cost * network.multiplications
-        most = _CELLS / (against * widest), _WORK / max(1.0, work)
+        work = (self.method.cost + against) * network.multiplications
+        most = _CELLS / (against * widest), _WORK / work
         return int(np.clip(min(most), 1, 1024))
 
 

@@ -3,7 +3,7 @@ cannot change, and sums it up.
 
     keras_curv certify
     keras_curv certify --saved_model DIR --dataset mnist --data_dir DIR --radius 1.58 --output rows.csv
-    keras_curv certify --saved_model DIR --inputs FILE.npz --radius 0.5 --require_certified_accuracy 0.9
+    keras_curv certify --saved_model DIR --inputs FILE.npz --radius 0.5 --decide --require_certified_accuracy 0.9
     keras_curv certify --saved_model DIR --dataset mnist --output rows.csv --runner DirectRunner --beam_option direct_num_workers=8 --beam_option direct_running_mode=multi_processing
     keras_curv certify --saved_model BASE/8 --requests 'logs/*' --baseline BASE --radius 0.5 --max_lost 0.01
 

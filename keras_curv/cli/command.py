@@ -66,7 +66,7 @@ class Command:
         """
         self.arguments = [*map(str, arguments)]
         if any(argument in HELP for argument in arguments):
-            print(self.help(), flush=True)
+            show(self.help())
             return 0
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         logging.set_verbosity(logging.ERROR)
@@ -159,6 +159,14 @@ def stop_in_one_line(name: str, after: str) -> None:
 
     for number in words:
         signal.signal(number, stop)
+
+
+def show(text: str) -> None:
+    """Prints text, of which as much may be read as the reader likes: `… --help | head`."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # nor is there to be another one when the process ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(name: str, error: object) -> int:

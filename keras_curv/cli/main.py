@@ -14,7 +14,7 @@ import importlib
 import os
 import sys
 
-from keras_curv.cli.command import HELP, fail
+from keras_curv.cli.command import HELP, fail, show
 from keras_curv.numerics.batches import THREADS_OF_PRODUCTS
 from keras_curv.version import __version__
 
@@ -35,9 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
                 os.environ.setdefault(variable, "1")
         importlib.import_module(f"keras_curv.cli.{name}").COMMAND.run(arguments[1:])
     if name in HELP:
-        print(__doc__)
+        show(__doc__ or "")
         sys.exit(0)
     if name == "--version":
-        print(f"keras_curv {__version__}")
+        show(f"keras_curv {__version__}")
         sys.exit(0)
     sys.exit(fail("keras_curv", f"no command {name!r}; there are {', '.join(COMMANDS)}"))

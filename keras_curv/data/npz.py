@@ -90,7 +90,7 @@ def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
     names = ["x"] if "x" in file.names else sorted({*file.names} - {"y"})
     if names != ["x"] and not 2 <= len(names) <= _INPUTS:
         known = ", ".join(file.names[:99]) or "none"
-        raise InputError(f"{path} has no array 'x'; it has: {known}")
+        raise InputError(f"{path} has no array 'x', as inputs are called; it has: {known}")
     others = sorted({*file.names} - {"x"})
     if names == ["x"] and others and "y" not in others:
         raise InputError(
@@ -104,7 +104,8 @@ def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
 def _as_one(path: str, arrays: dict[str, StoredArray]) -> StoredArray:
     """What several arrays are when they are joined."""
     require_joinable(
-        f"{path} has no array 'x', only {', '.join(arrays)}; as inputs by name these do not fit",
+        f"{path} has no array 'x', as inputs are called, and labels y, only {', '.join(arrays)}; "
+        "as several inputs by name these do not fit",
         arrays,
     )
     first, *_ = arrays.values()
@@ -127,7 +128,7 @@ def _readable(path: str) -> Iterator[None]:
     try:
         if not pathlib.Path(path).is_file():
             what = "is no file" if pathlib.Path(path).exists() else "does not exist"
-            raise InputError(f"{path} {what}; give an .npz file with an array x")
+            raise InputError(f"{path or repr(path)} {what}; give an .npz file with an array x")
         yield
     except InputError:
         raise

@@ -66,8 +66,8 @@ def charge(multiplications: int, what: str) -> None:
     """
     if not affords(multiplications):
         raise InputError(
-            f"{what} takes {multiplications} multiplications: with what was read before, more than "
-            f"{WORK}; use smaller layers, or put an activation between two large ones"
+            f"{what} takes {multiplications:,} multiplications: with what was read before, more "
+            f"than {WORK:,}; use smaller layers, or fewer of them without an activation between"
         )
 
 

@@ -195,6 +195,8 @@ def read(
         (2, 10, (8, 8, 1))
     """
     try:
+        if source == "":
+            raise InputError("the name of the SavedModel's directory is empty")
         if isinstance(source, (str, pathlib.Path)):
             served = _read_directory(pathlib.Path(source), signature, output_name)
         else:

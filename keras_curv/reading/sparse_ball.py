@@ -125,9 +125,9 @@ class SparseBall:
         """
         columns = np.bincount(self.places.indices, minlength=self.shape[1])
         products = int(columns @ np.diff(other.places.indptr).astype(np.int64))
-        what = "a product of two convolutions without an activation between, in multiplications,"
-        require_at_most(products, PRODUCTS, what)
-        charge(products * SPARSE, what.rstrip(","))
+        what = "a product of two convolutions without an activation between"
+        require_at_most(products, PRODUCTS, f"{what}, in multiplications,")
+        charge(products * SPARSE, what)
         terms = other.terms
         places = _ones(self.places) @ _ones(other.places)
         places.sort_indices()

@@ -84,7 +84,7 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     axes.set(
         xlim=(0.0, end),
         ylim=(0.0, 104.0),
-        xlabel=f"{radius_name(summary)}, {radius_units(summary)}",
+        xlabel=f"{radius_name(summary)} (units: {radius_units(summary)})",
         ylabel=f"certified{' accuracy' if accuracy else ''}, % of all examples",
     )
     title = "\n".join(textwrap.wrap(visible(heading(summary)), _TITLE_WIDTH))

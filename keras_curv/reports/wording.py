@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 
+from keras_curv.certificates.certificate import Status
 from keras_curv.threats.property import ARGMAX
 from keras_curv.threats.threat import PLAIN, UNRESTRICTED
 
@@ -37,6 +38,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
         ("radius", f"mean {number(mean)}, median {number(median)} over {which}"),
         ("units", radius_units(summary)),
+        *_integers(summary),
         *_clipping(summary),
         *_claim(summary),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
@@ -127,7 +129,8 @@ def number(value: float | str | None) -> str:
 
 
 def _statuses(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n:,} {name.lower()}" for name, n in counts.items() if n)
+    words = {Status.CERTIFIED.name: "certified at some radius"}
+    return ", ".join(f"{n:,} {words.get(name, name.lower())}" for name, n in counts.items() if n)
 
 
 def _shares(methods: dict[str, int]) -> str:
@@ -144,6 +147,14 @@ def _search(summary: dict) -> list[tuple[str, str]]:
         return []
     text = "a further method is asked where it may gain more than"
     return [("tolerance", f"{text} {100.0 * summary['tolerance']:.3g} %")]
+
+
+def _integers(summary: dict) -> list[tuple[str, str]]:
+    """Warns of examples that may not be scaled as the model was trained."""
+    if "integers" not in summary:
+        return []
+    text = "{integers}, taken as they are; was the model trained on such? see --input_scale"
+    return [("numbers", text.format(**summary))]
 
 
 def _clipping(summary: dict) -> list[tuple[str, str]]:
@@ -171,5 +182,6 @@ def describe(check: dict) -> str:
     required = f"{100 * check['required']:g} %"
     if check["name"] == "certified_accuracy":
         whose = "" if check["labelled"] else " (without labels, each prediction counts as correct)"
-        return f"{word}: certified {percent(check['found'])}, required {required}{whose}"
+        found = f"certified {percent(check['found'])} at radius {check['radius']}"
+        return f"{word}: {found}, required {required}{whose}"
     return f"{word}: lost {percent_up(check['found'])} of the certificates, allowed {required}"

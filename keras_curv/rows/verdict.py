@@ -17,9 +17,9 @@ def verdict(
 
     Returns:
         `passed`, and `checks`, each with `name` ("certified_accuracy", to be at least, or
-        "lost_certificates", to be at most), `required`, `found` and `passed`, the former with
-        `labelled` too: without labels, each prediction counts as correct. None where nothing was
-        required.
+        "lost_certificates", to be at most), `required`, `found` and `passed`; the former with
+        `radius`, the key of the lowest, and `labelled`: without labels, each prediction counts as
+        correct. None where nothing was required.
 
     Example:
         >>> verdict({"certified_accuracy": {"0.5": 0.8, "1.0": 0.7}}, required=0.75)["passed"]
@@ -27,10 +27,11 @@ def verdict(
     """
     checks = []
     if required is not None:
-        lowest = min(summary["certified_accuracy"].values())
+        radius, lowest = min(summary["certified_accuracy"].items(), key=lambda entry: entry[1])
         checks.append(
             {
                 "name": "certified_accuracy",
+                "radius": radius,
                 "required": required,
                 "found": lowest,
                 "passed": lowest >= required,

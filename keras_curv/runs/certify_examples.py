@@ -107,6 +107,7 @@ class ExampleJob(Job):
             method, guarantee, search = "smoothing", "probabilistic", dataclasses.asdict(smoothing)
         self.examples, self.count = examples, examples.count
         self.served = served = certifier.served
+        self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
         fit, scale = _fitting_shape(examples, served), float(np.float32(options.input_scale))
         # In float64, where the product of numbers of float32 is exact: what rounding it to the
         # model's dtype moves is taken off the radius.
@@ -168,6 +169,7 @@ class ExampleJob(Job):
             "input_shape": list(self.served.input_shape),
             "classes": network.classes,
             **layers(network),
+            **self._integers,
             "claim": self._options.claim,
         }
 
@@ -194,6 +196,14 @@ def _stream(examples: Examples | tuple) -> Examples:
     raise InputError(
         f"examples must be arrays (x, y), or data.Examples. Received: {type(examples).__name__}"
     )
+
+
+def _integers(examples: Examples, served: ServedModel) -> dict[str, str]:
+    """Says of which dtype examples are, where a file holds integers and the model takes floats."""
+    if examples.reshapable or not served.input_dtype.is_floating:
+        return {}
+    dtype = next(examples.batches(1, 0))[0].dtype
+    return {"integers": dtype.name} if dtype.kind in "iu" else {}
 
 
 def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndarray], np.ndarray]:

@@ -188,7 +188,10 @@ BAD = {
     "label shape": (lambda f: npz(f, x=X, y=np.eye(3, dtype=int)), "y must be integers of shape"),
     "label type": (lambda f: npz(f, x=X, y=np.zeros(3)), "y must be integers"),
     "no x": (lambda f: npz(f, images=X), "no array 'x'"),
-    "images": (lambda f: npz(f, images=X, y=np.arange(3), z=X[:2]), "no array 'x', only images, z"),
+    "images": (
+        lambda f: npz(f, images=X, y=np.arange(3), z=X[:2]),
+        "no array 'x', as inputs are called, and labels y, only images, z",
+    ),
     "truth values": (lambda f: npz(f, x=X > 0), "x.astype('float32') does. Received: bool"),
     "strings": (lambda f: npz(f, x=np.array([["a"]])), "must hold numbers"),
     "not an npz": (lambda f: ("--inputs", __file__), "cannot be read as an .npz"),

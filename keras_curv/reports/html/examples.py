@@ -69,7 +69,7 @@ def _legend(shape: tuple[int, ...], limits: tuple[float, float], drawn: bool) ->
     if not drawn:
         return f"Inputs of shape {shape} are neither images nor few numbers, and are not shown."
     text = f"Black is {limits[0]:g} and white {limits[1]:g}. "
-    text += "The third picture is the change, so many times amplified"
+    text += "The third picture, of those with one, is the change, so many times amplified"
     if pictures.is_coloured(shape):
         text += ", in each colour's channel; mid-grey is no change."
     else:
