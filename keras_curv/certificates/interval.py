@@ -51,8 +51,8 @@ class IntervalCertificate(BallBoundCertificate):
         with np.errstate(over="ignore", invalid="ignore"):
             for activation, affine in zip(network.activations, network.affines[1:], strict=True):
                 steepest = activation.slope * steepest @ abs(affine.kernel)
-        steepest = float(np.nan_to_num(steepest, nan=np.inf).max())
-        super().__init__(network, served_error, steepest=2.0 * steepest)
+        most = float(np.nan_to_num(steepest, nan=np.inf).max())
+        super().__init__(network, served_error, steepest=2.0 * most)
 
     def _margin_bounds(
         self,

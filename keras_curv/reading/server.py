@@ -157,7 +157,9 @@ class _Server:
             first += collections[name].node_list.value if name in collections else []
         for name in map(node_name, first):
             if self._nodes[name].op != "NoOp" or self._nodes[name].input:
-                raise InputError(f"the init op {name!r} would run first")
+                raise InputError(
+                    f"the init op {name!r} would run first, as of a table of words: a graph by itself is read"
+                )
         seen: set[str] = set()
         called: set[str] = set()
         for name, definition in signatures.items():

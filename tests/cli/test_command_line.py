@@ -144,6 +144,15 @@ def test_inputs_from_a_file_without_labels(script, capfd, tmp_path):
     assert all(row["label"] == "" and row["status"] == "CERTIFIED" for row in rows)
 
 
+def test_integers_that_may_want_a_scale_are_named(script, capfd, tmp_path):
+    x, y = data.load_all("digits")
+    sixteenths = npz(tmp_path, x=(16.0 * x[:20]).astype(np.uint8), y=y[:20])
+    code, stdout, _ = call(script, capfd, *sixteenths, "--method", "crc")
+    assert code == 0 and "uint8, taken as they are" in stdout and "--input_scale" in stdout
+    _, stdout, _ = call(script, capfd, *sixteenths, "--method", "crc", "--input_scale", 1 / 16)
+    assert "taken as they are" not in stdout
+
+
 def test_one_rival_says_that_it_is_no_certificate(script, capfd):
     code, stdout, _ = call(script, capfd, "--rivals", "runner_up", "--limit", 20)
     assert code == 0 and "NOT a certificate" in stdout
@@ -211,6 +220,7 @@ BAD = {
         "no certificate",
     ),
     "resume alone": (lambda f: ("--resume",), "needs the output"),
+    "no name": (lambda f: ("--saved_model", ""), "directory is empty"),
     "zero scale": (lambda f: ("--input_scale", "0"), "input_scale must be"),
     "two sources": (lambda f: (*npz(f, x=X), "--split", "train"), "--split is not for --inputs"),
     "samples without a vote": (lambda f: ("--samples", "9"), "--samples is for --method smoothing"),

@@ -29,6 +29,16 @@ def test_help_and_version(capfd):
     assert status(capfd, "--version") == (0, f"keras_curv {__version__}\n", "")
 
 
+@pytest.mark.parametrize("arguments", [("train", "--help"), ("--help",), ("--version",)])
+def test_help_may_be_read_in_part(arguments, tmp_path):
+    """As `| head` does; here, by a reader who is gone already."""
+    command = [sys.executable, "-m", "keras_curv", *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **options) as process:
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == 0
+
+
 def test_an_unknown_command_is_one_line(capfd):
     code, out, err = status(capfd, "prove")
     assert code == 2 and out == ""
@@ -66,7 +76,7 @@ def test_the_model_of_the_package_from_any_directory(tmp_path):
         command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}
     )
     assert result.returncode == 0 and result.stderr == ""
-    assert "certified accuracy" in result.stdout and "(1 certified)" in result.stdout
+    assert "certified accuracy" in result.stdout and "(1 certified at some radius)" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -44,6 +44,13 @@ def _stack(*layers, shape=(4,)):
     )
 
 
+def _of_words():
+    words = L.TextVectorization(max_tokens=20, output_sequence_length=4)
+    words.adapt(["a b c", "d e"])
+    layers = words, L.Embedding(20, 3), L.Flatten(), L.Dense(2)
+    return keras.Sequential([keras.Input((), dtype="string"), *layers])
+
+
 def _step(i, z):
     return i + 1, 0.5 * z
 
@@ -84,6 +91,7 @@ KERAS = {
         ),
         "",
     ),
+    "words": (_of_words, "words"),
     "integers beside": (_integers_beside, "several inputs must be of one float type"),
 }
 
