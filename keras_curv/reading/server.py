@@ -158,7 +158,8 @@ class _Server:
         for name in map(node_name, first):
             if self._nodes[name].op != "NoOp" or self._nodes[name].input:
                 raise InputError(
-                    f"the init op {name!r} would run first, as of a table of words: a graph by itself is read"
+                    f"the init op {name!r} would run first, as of a table of words; only a graph "
+                    "that needs none is read"
                 )
         seen: set[str] = set()
         called: set[str] = set()

@@ -52,29 +52,10 @@ def test_batch_size_has_no_effect_on_what_is_proved(digits, method, tolerance):
         assert np.array_equal(parts.prediction, whole.prediction)
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1"])
-def test_a_batch_is_small_where_one_bound_is_much_work(norm):
-    """Rows come by the batch: of a deep and wide net, by the default, after some seconds."""
-    layers = [keras.layers.Dense(width, "tanh") for width in (768, 768)]
-    model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(3)])
-    sizes = {
-        method: keras_curv.Certifier(model, method=method, threat={"norm": norm}).batch_size()
-        for method in ("crc", "crown", "auto")
-    }
-    assert sizes["auto"] == sizes["crown"] < 30 and sizes["crc"] == 1024
-
-
-def test_a_batch_is_small_where_one_gradient_is_much_work():
-    layers = [keras.layers.Conv2D(64, 3, activation="tanh") for _ in range(3)]
-    model = keras.Sequential([keras.Input((20, 20, 1)), *layers, keras.layers.Flatten()])
-    model.add(keras.layers.Dense(10))
-    assert Certifier(model, method="crc").batch_size() < 10
-
-
 def test_accuracy_at_a_radius_is_that_of_the_rows(digits):
     model, x, y = digits
     result = keras_curv.certify(model, x[:40], y[:40], method="crc")
-    summary = keras_curv.certify_examples(model, (x[:40], y[:40]), method="crc", radii=[0.0, 0.6])
+    summary = keras_curv.certify_examples(model, (x[:40], y[:40]), method="crc", radii=[0.3, 0.6])
     for radius, fraction in summary["certified_accuracy"].items():
         assert result.certified_accuracy(float(radius)) == fraction
 

@@ -58,9 +58,7 @@ def test_small_ops_and_layers_are_charged_too(module, name, monkeypatch):
     for other in set(SMALL) - {(module, name)}:
         monkeypatch.setattr(*other, 0)
     assert read(lambda x: body(x, 3), 8)[0].depth == 4
-    with pytest.raises(
-        InputError, match="takes [0-9,]+ multiplications: with what was read before"
-    ):
+    with pytest.raises(InputError, match="takes [0-9,]+ multiplications: with what was read"):
         read(lambda x: body(x, 20), 8)
 
 
@@ -94,9 +92,7 @@ def test_what_an_op_does_to_each_weight_is_charged(op, sparse, monkeypatch):
         return tf.nn.relu(y) @ W
 
     read(lambda x: body(x, 2), 8)
-    with pytest.raises(
-        InputError, match="takes [0-9,]+ multiplications: with what was read before"
-    ):
+    with pytest.raises(InputError, match="takes [0-9,]+ multiplications: with what was read"):
         read(lambda x: body(x, 400), 8)
 
 

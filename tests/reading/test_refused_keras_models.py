@@ -91,7 +91,6 @@ KERAS = {
         ),
         "",
     ),
-    "words": (_of_words, "words"),
     "integers beside": (_integers_beside, "several inputs must be of one float type"),
 }
 
@@ -104,6 +103,14 @@ def test_keras_models_without_a_rule_are_refused(case, live, tmp_path):
     if not live:
         model.export(str(tmp_path / "model"), verbose=False)
     assert_refused(model if live else tmp_path / "model", word)
+
+
+def test_a_model_of_words_is_not_called_broken(tmp_path):
+    """Its table lies among the variables, as strings."""
+    model = _of_words()
+    assert_refused(model, "op StringLower")
+    model.export(str(tmp_path / "model"), verbose=False)
+    assert_refused(tmp_path / "model", "a table of words")
 
 
 def test_a_model_saved_without_its_variables_is_pointed_to_export(tmp_path):
