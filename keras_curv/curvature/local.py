@@ -47,6 +47,8 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.spectral import largest_eigenvalue_bound
 
+_LARGE = 2**14  # entries of kernels, in whose products conversions are not what takes time
+
 
 class LocalCurvature:
     """Bounds of one network's curvature on balls.
@@ -81,10 +83,12 @@ class LocalCurvature:
 
     @functools.cached_property
     def _kernels(self) -> list[np.ndarray]:
-        """What vectors are multiplied by to find a guess: in float32, where that holds them."""
+        """What vectors are multiplied by to find a guess: in float32, where that holds them and is
+        quicker."""
         norms = [affine.norm for affine in self.network.differentials]
-        fits = all(1e-12 <= size <= 1e12 for size in (*norms, math.prod(norms)))
         kernels = [self._first, *(affine.kernel for affine in self._hidden[1:])]
+        fits = all(1e-12 <= size <= 1e12 for size in (*norms, math.prod(norms)))
+        fits &= sum(kernel.size for kernel in kernels) >= _LARGE
         return [kernel.astype(np.float32 if fits else np.float64) for kernel in kernels]
 
     def anchor_size(self) -> int:
