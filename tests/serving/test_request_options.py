@@ -38,6 +38,19 @@ def test_exit_codes(script, capfd, base, batches, tmp_path, arguments, code, tex
     assert "skipped 1 CLASSIFY" in out
 
 
+def test_a_gate_that_decides_gives_the_same_verdict(script, capfd, base, batches, tmp_path):
+    file = write(tmp_path / "log", [predict(x, version=1) for x in batches(30, 10)])
+    gate = "--max_lost", 0, "--require_certified_accuracy", 0.1, "--radius", RADII[0]
+    sides = "--saved_model", base / "10", "--baseline", base, "--requests", file
+    checks = []
+    for more in ((), ("--decide",)):
+        summary = tmp_path / "summary.json"
+        call(script, capfd, *sides, *gate, *more, "--summary", summary)
+        checks.append(json.loads(summary.read_text())["verdict"]["checks"])
+    assert checks[0] == checks[1]
+    assert [check["passed"] for check in checks[0]] == [True, False]
+
+
 REFUSED = {
     "no file": (("--requests", "none*"), "no file matches"),
     "a directory": (("--requests", "/tmp"), "/tmp is not a file"),
