@@ -15,6 +15,9 @@ Without oneDNN too.
 
 **Padding.** A padding before a `Conv2D` is made by the convolution, but not one of channels: where
 filters see groups of channels, they are then shared out among those that were there before.
+
+**Columns.** Of an image of one channel, a `Conv2D` that strides along rows only, and leaves one
+column, reads memory that is not its own, for two examples or more (TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
 from keras_curv.errors import InputError
+from keras_curv.reading.convolution import two_axes
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.limits import charge_entries
 from keras_curv.reading.nodes import data_inputs
@@ -92,6 +96,28 @@ def refuse_outputs(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
             f"the maximum {largest.name!r} may be given the wrong part: {later.name!r} reads "
             "another output of an op than its first, and TensorFlow may take the first; use slices "
             "instead of a split"
+        )
+
+
+def refuse_column(node: node_def_pb2.NodeDef, arguments: list, result: object) -> None:
+    """Refuses a convolution that leaves one column of an image; see the module.
+
+    Args:
+        node: an op.
+        arguments: what it was given.
+        result: what became of it.
+
+    Raises:
+        InputError: it is one.
+    """
+    if node.op != "Conv2D" or not isinstance(result, Flow) or arguments[0].shape[-1] != 1:
+        return
+    (down, across), (height, width, _) = two_axes(node, "strides"), result.shape
+    if down == 1 < across and height > 1 == width:
+        raise InputError(
+            f"a convolution of one channel with strides (1, {across}) that leaves one column, "
+            "which TensorFlow computes wrongly for several examples; crop its input to the columns "
+            "that it sees, and stride by (1, 1)"
         )
 
 

@@ -24,7 +24,7 @@ from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.chain import chain
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.fusions import Paddings, refuse_outputs
+from keras_curv.reading.fusions import Paddings, refuse_column, refuse_outputs
 from keras_curv.reading.limits import (
     CLASSES,
     NODE,
@@ -105,6 +105,7 @@ def read_network(
             arguments = [_value_of(values, i) for i in data_inputs(node)]
             values[name] = apply(node, arguments)
             paddings.see(node, arguments, values[name])
+            refuse_column(node, arguments, values[name])
             size = 0 if node.op in _SAME else _entries(values[name])
             if node.op != "Const":
                 vector = _vector(values[name]) if size else 0
