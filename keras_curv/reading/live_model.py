@@ -55,7 +55,11 @@ def answer(model: Any, output_name: str | None = None) -> server.Answer:
         tf.TensorSpec((None, *given[name].shape[1:]), tf.as_dtype(given[name].dtype))
         for name in names
     ]
-    function = tf.function(call).get_concrete_function(specs)
+    try:
+        function = tf.function(call).get_concrete_function(specs)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise InputError(f"{model.name}: it cannot be called as it is served: {reason}") from error
     return _written(function, names, str(model.name), output_name)
 
 

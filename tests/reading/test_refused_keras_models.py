@@ -119,6 +119,22 @@ def test_a_model_saved_without_its_variables_is_pointed_to_export(tmp_path):
     assert_refused(tmp_path / "model", "tf.saved_model.save", "use model.export(directory)")
 
 
+def test_a_model_that_cannot_be_called_is_refused():
+    """Keras takes the layer's word for what comes out of it."""
+
+    class Wrong(L.Layer):
+        def call(self, x):
+            return tf.concat([x, x[:, :2, None]], axis=1)
+
+        def compute_output_shape(self, shape):
+            return (shape[0], shape[1] + 2)
+
+        def compute_output_spec(self, x):
+            return keras.KerasTensor(self.compute_output_shape(x.shape), x.dtype)
+
+    assert_refused(_of(lambda x: Wrong()(x))(), "cannot be called as it is served")
+
+
 def test_a_model_without_a_shape_is_refused():
     assert_refused(keras.Sequential([L.Dense(3)]), "not a built Keras model")
     base = keras.Sequential([keras.Input((4,)), L.Dense(5, "softplus"), L.Dense(3)])
