@@ -97,7 +97,12 @@ class Certificates(NamedTuple):
 
         Of labels that were not given, each prediction counts as correct.
         """
-        return float(np.mean(self.radius > radius)) if len(self.radius) else 0.0
+        return certified_fraction(self.radius, radius)
+
+
+def certified_fraction(radii: np.ndarray, radius: float) -> float:
+    """Returns the fraction of radii, 0 where nothing is certified, that are larger; of none, 0."""
+    return float(np.mean(radii > radius)) if len(radii) else 0.0
 
 
 def moved_away(result: Certificates, moved: np.ndarray) -> Certificates:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from keras_curv.certificates.certificate import Status
+from keras_curv.certificates.certificate import Status, certified_fraction
 from keras_curv.rows.row import Row
 
 
@@ -47,7 +47,7 @@ class Tally:
     def certified_accuracy(self, radius: float) -> float:
         """The fraction of all examples that are correct and certified at more than `radius`."""
         radii = np.frombuffer(self.radii) if self.radii else np.zeros(0)
-        return float(np.mean(radii > radius)) if len(radii) else 0.0
+        return certified_fraction(radii, radius)
 
     def summary(self) -> dict:
         """Returns the result of the run, as JSON can hold it.

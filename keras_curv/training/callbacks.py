@@ -137,10 +137,10 @@ class CertifiedAccuracy(keras.callbacks.Callback):
 
     def _certify(self, epoch: int) -> dict[str, float]:
         certifier = self._certifier()
-        radii = certifier.certify_all(self.x, self.y).radius
+        result = certifier.certify_all(self.x, self.y)
         if self.log_dir is not None:
-            self._write(self.log_dir, epoch, radii, certifier)
-        fractions = [float(np.mean(radii > value)) for value in self.radii]
+            self._write(self.log_dir, epoch, result.radius, certifier)
+        fractions = [result.certified_accuracy(value) for value in self.radii]
         return dict(zip(self.names, fractions, strict=True))
 
     def _write(
