@@ -57,6 +57,8 @@ def answer(model: Any, output_name: str | None = None) -> server.Answer:
     ]
     try:
         function = tf.function(call).get_concrete_function(specs)
+    except InputError:
+        raise
     except (ValueError, TypeError, tf.errors.OpError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), "")
         raise InputError(f"{model.name}: it cannot be called as it is served: {reason}") from error
