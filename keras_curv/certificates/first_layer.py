@@ -225,10 +225,15 @@ class FirstLayer:
             return congruence_by_norm(affine, most) + CURVATURE_FLOOR
         negative = up(np.maximum(negative, 0.0)).reshape(-1, rows.shape[-1])
 
-        def product(v: np.ndarray) -> np.ndarray:
-            return ((v @ affine.kernel) * negative) @ affine.kernel.T
+        gram, root = self._gram, np.sqrt(negative)
 
-        value, _ = lanczos.largest_eigenpairs(product, (len(negative), affine.fan_in))
+        def product(v: np.ndarray) -> np.ndarray:
+            if gram is None:
+                return ((v @ affine.kernel) * negative) @ affine.kernel.T
+            return ((v * root) @ gram) * root  # which has the same eigenvalues
+
+        side = affine.fan_in if gram is None else affine.fan_out
+        value, _ = lanczos.largest_eigenpairs(product, (len(negative), side))
         guesses = np.maximum(value, 0.0) * lanczos.ESTIMATE_MARGIN
         found = first_layer_curvature(affine, negative, guesses) + CURVATURE_FLOOR
         return found.reshape(rows.shape[:-1])
