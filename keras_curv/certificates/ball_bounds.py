@@ -93,7 +93,7 @@ class BallBoundCertificate(Method):
         """See `Method`."""
         x = np.asarray(x, np.float64)
         label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
-        prospect = prospect or Prospect.open(len(x))
+        prospect = prospect or Prospect.open(len(x), self.gap)
         radius = np.array(known, np.float64)
         gradients = np.zeros(len(x), np.int64)
 

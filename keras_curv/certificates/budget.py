@@ -49,6 +49,7 @@ class BudgetCertificate(Method):
         for one in asked:
             if type(one) is LinearBoundCertificate:
                 self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
+                self._more[-1].gap = one.gap
             elif isinstance(one, ClippedCurvatureCertificate):
                 continue  # its curvature is that of the network behind the clip
             elif isinstance(one, CurvatureCertificate):

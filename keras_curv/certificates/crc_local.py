@@ -124,7 +124,7 @@ class LocalCurvatureCertificate(Method):
     ) -> PairCertificates:
         """See `Method`."""
         x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
-        prospect = prospect or Prospect.open(len(x))
+        prospect = prospect or Prospect.open(len(x), self.gap)
         radius = np.where(np.asarray(known) > 0.0, known, 0.0)
         gradients = np.zeros(len(x), np.int64)
         unknown = np.flatnonzero(radius.min(axis=1) <= 0.0)

@@ -94,9 +94,9 @@ class Prospect(NamedTuple):
     gap: float = COARSE
 
     @classmethod
-    def open(cls, count: int) -> Prospect:
+    def open(cls, count: int, gap: float = FINE) -> Prospect:
         """Returns the prospect of so many examples, of which nothing is known."""
-        return cls(np.full(count, np.inf), np.zeros(count), FINE)
+        return cls(np.full(count, np.inf), np.zeros(count), gap)
 
     def take(self, rows: np.ndarray | slice) -> Prospect:
         """Returns what is expected for these examples only."""
@@ -130,12 +130,14 @@ class Method(abc.ABC):
         network: what it certifies.
         dear_rivals: whether each rival costs far more than some gradients.
         cost: of a bound for one example, besides its margins, in gradients.
+        gap: that its search for a ball leaves where there is no prospect, see `Prospect`.
     """
 
     name: str
     network: Network
     dear_rivals: bool = False
     cost: float = 0.0
+    gap: float = FINE
 
     @abc.abstractmethod
     def radii(

@@ -333,3 +333,15 @@ def test_what_a_lipschitz_bound_decides_needs_no_gradient(rng, random_network):
     decided = choose_method("auto", network, decide=(radius,)).certify(x)
     assert np.array_equal(decided.gradient_evaluations == 0, clean > radius)
     assert np.all(decided.radius[clean > radius] > radius)
+
+
+@pytest.mark.parametrize("method", ["crown", "interval"])
+def test_a_ball_that_is_searched_alone_is_closed_with_a_tolerance_of_0(method, rng, random_network):
+    """And with another one not far from there, for fewer bounds."""
+    network = random_network(rng, (5, 8, 9, 3), ("tanh", "tanh"), 2.0)
+    x = rng.standard_normal((40, 5))
+    exact = choose_method(method, network, tolerance=0.0).certify(x)
+    default = choose_method(method, network).certify(x)
+    assert np.all(default.radius >= exact.radius * (1.0 - _COARSE_GAP))
+    assert default.gradient_evaluations.sum() < exact.gradient_evaluations.sum()
+    assert exact.radius.sum() > default.radius.sum()
