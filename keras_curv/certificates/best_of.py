@@ -33,7 +33,7 @@ from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
 from keras_curv.numerics.batches import in_batches
-from keras_curv.numerics.bracket import COARSE, FINE
+from keras_curv.numerics.bracket import gap_within
 from keras_curv.numerics.rounding import norm_bound
 
 _FROM_CHEAP_TO_DEAR = (
@@ -305,8 +305,8 @@ def choose_method(
         name: one of `METHODS`; "auto" is the best of those that have a theory for the network.
         network: what to certify.
         served_error: what serving may take off a margin.
-        tolerance: of "auto", see `BestOf`; of others whether their search for a ball may leave
-            0.3 % of the radius, or with 0 no more than 0.1 %.
+        tolerance: of "auto", see `BestOf`; of others what their search for a ball may leave of
+            the radius, which is from 0.1 to 0.3 %.
         decide: radii at which alone the answer matters, for "auto", "crc" and "two_stage".
 
     Raises:
@@ -325,7 +325,7 @@ def choose_method(
     kinds[TwoStageCertificate.name] = functools.partial(TwoStageCertificate, decide=decide)
     if name != BestOf.name:
         method = kinds[name](network, served_error)
-        method.gap = COARSE if tolerance else FINE
+        method.gap = gap_within(tolerance)
         return method
     methods: list[Method] = []
     reasons = []

@@ -49,7 +49,6 @@ class BudgetCertificate(Method):
         for one in asked:
             if type(one) is LinearBoundCertificate:
                 self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
-                self._more[-1].gap = one.gap
             elif isinstance(one, ClippedCurvatureCertificate):
                 continue  # its curvature is that of the network behind the clip
             elif isinstance(one, CurvatureCertificate):
@@ -74,7 +73,7 @@ class BudgetCertificate(Method):
         if method is None:
             method = np.where(radius > known, self._method.name, "").astype("U16")
         for one in self._more:
-            more = one.radii(x, label, rivals, radius)
+            more = one.radii(x, label, rivals, radius, Prospect.open(len(x), self._method.gap))
             method = np.where(more.radius > radius, one.name, method)
             radius, gradients = more.radius, gradients + more.gradient_evaluations
         return PairCertificates(radius, gradients, None, method)

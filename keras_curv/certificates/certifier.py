@@ -257,9 +257,9 @@ def certify(
             "crc_local", "crown", "lipschitz", "quadratic", "two_stage", or "interval" and "coap".
         guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
             float32.
-        tolerance: of "auto": the relative gain in radius that no further method is asked for. With
-            0 all are asked, and the search for a ball, of one method alone too, leaves 0.1 % of
-            the radius instead of 0.3. No radius becomes wrong by it, only smaller by as much.
+        tolerance: of "auto": the relative gain in radius that no further method is asked for; 0
+            asks all. Of one method alone, what its search for a ball may leave, from 0.1 to 0.3 %.
+            No radius becomes wrong by it, only smaller by as much.
         property: what must not change within the radius, a `Property` or its spelling: "argmax",
             "top_3", "harmful:3,5", "threshold:0.7" or "interval:0.1"; see `Property`.
         threat: what the attacker may do; radii are in its units, see `Threat`. Nothing is claimed

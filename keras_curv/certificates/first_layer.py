@@ -225,15 +225,13 @@ class FirstLayer:
             return congruence_by_norm(affine, most) + CURVATURE_FLOOR
         negative = up(np.maximum(negative, 0.0)).reshape(-1, rows.shape[-1])
 
-        gram, root = self._gram, np.sqrt(negative)
+        root = np.sqrt(negative)
 
         def product(v: np.ndarray) -> np.ndarray:
-            if gram is None:
-                return ((v @ affine.kernel) * negative) @ affine.kernel.T
-            return ((v * root) @ gram) * root  # which has the same eigenvalues
+            return self._times_gram((v * root)[None]).reshape(v.shape) * root
 
-        side = affine.fan_in if gram is None else affine.fan_out
-        value, _ = lanczos.largest_eigenpairs(product, (len(negative), side))
+        # √d G √d has the eigenvalues of W_1 diag(d) W_1ᵀ.
+        value, _ = lanczos.largest_eigenpairs(product, negative.shape)
         guesses = np.maximum(value, 0.0) * lanczos.ESTIMATE_MARGIN
         found = first_layer_curvature(affine, negative, guesses) + CURVATURE_FLOOR
         return found.reshape(rows.shape[:-1])

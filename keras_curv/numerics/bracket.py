@@ -32,6 +32,16 @@ _MAX_PROBES = 60
 _LARGEST = 1e100
 
 
+def gap_within(tolerance: float) -> float:
+    """Returns the gap that a search may leave where so much of the radius, relative, may be lost.
+
+    Example:
+        >>> gap_within(0.0), gap_within(0.002), gap_within(0.01)
+        (1.0, 2.0, 3.0)
+    """
+    return float(np.clip(tolerance / 1e-3, FINE, COARSE))
+
+
 def on_grid(point: np.ndarray, unit: np.ndarray) -> np.ndarray:
     """Returns the radii of these points of the grid around `unit`, which is its point 0."""
     return unit * np.exp(_STEP * point)

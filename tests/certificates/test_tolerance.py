@@ -335,7 +335,7 @@ def test_what_a_lipschitz_bound_decides_needs_no_gradient(rng, random_network):
     assert np.all(decided.radius[clean > radius] > radius)
 
 
-@pytest.mark.parametrize("method", ["crown", "interval"])
+@pytest.mark.parametrize("method", ["crown", "crc_local", "interval"])
 def test_a_ball_that_is_searched_alone_is_closed_with_a_tolerance_of_0(method, rng, random_network):
     """And with another one not far from there, for fewer bounds."""
     network = random_network(rng, (5, 8, 9, 3), ("tanh", "tanh"), 2.0)
