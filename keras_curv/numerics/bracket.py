@@ -23,7 +23,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-_STEP = np.log1p(1e-3)  # of the grid, in the logarithm: the bracket that is left
+_SPACING = 1e-3  # of the grid, relative: the bracket that is left
+_STEP = np.log1p(_SPACING)  # in the logarithm
 FINE, COARSE = 1.0, 3.0  # points of the grid that a search may leave: 0.1 and 0.3 %
 _FIRST = 0.5  # of the way from the guess to what is known, in the logarithm
 _UNKNOWN = 0.125  # of that from the guess to the floor, where nothing is known
@@ -39,7 +40,7 @@ def gap_within(tolerance: float) -> float:
         >>> gap_within(0.0), gap_within(0.002), gap_within(0.01)
         (1.0, 2.0, 3.0)
     """
-    return float(np.clip(tolerance / 1e-3, FINE, COARSE))
+    return float(np.clip(tolerance / _SPACING, FINE, COARSE))
 
 
 def on_grid(point: np.ndarray, unit: np.ndarray) -> np.ndarray:
