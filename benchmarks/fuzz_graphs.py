@@ -132,7 +132,7 @@ class Graph:
         """Adds one op, mostly as an exporter would."""
         rng, now = self.rng, self.now
         size, rank = int(np.prod(now)), len(now)
-        kind = rng.integers(14) if rank else 5
+        kind = rng.integers(16) if rank else 5
         if kind == 0:
             shape = [(), (now[-1],), now, (1, *now)][rng.integers(4)]
             name = rng.choice(
@@ -206,11 +206,38 @@ class Graph:
             name = str(rng.choice([*KNOWN, *UNKNOWN]))
             arguments = op_def_registry.get(name).input_arg[1:]
             self.op(name, *(self.floats((now[-1],)) for _ in arguments))
+        elif kind == 14:
+            self.contract()
+        elif kind == 15 and rank > 1:
+            rows, columns = (int(n) for n in rng.integers(1, 6, 2))
+            if rng.integers(2):
+                self.op("BatchMatMulV2", self.floats((now[-1], columns)))
+                self.now = (*now[:-1], columns)
+            else:
+                self.op("BatchMatMulV2", self.floats((rows, now[-2])), first=True)
+                self.now = (*now[:-2], rows, now[-1])
         if size > 3000:
             self.op("Reshape", self.integers(-1, int(np.prod(self.now))))
             self.now = (int(np.prod(self.now)),)
             self.op("MatMul", self.floats((self.now[0], 5)))
             self.now = (5,)
+
+    def contract(self):
+        """Adds an `Einsum` with a constant: some axes are summed over, some shared, one is new."""
+        rng = self.rng
+        axes, units = "abcdef"[: len(self.now)], int(rng.integers(1, 5))
+        uses = rng.integers(3, size=len(axes))  # free, summed, shared
+        given = [a for a, use in zip(axes, uses, strict=True) if use] + ["z"]
+        made = [a for a, use in zip(axes, uses, strict=True) if use != 1] + ["z"]
+        given, made = ("".join(rng.permutation(some)) for some in (given, made))
+        sizes = dict(zip(axes, self.now, strict=True), z=units)
+        self.op(
+            "Einsum",
+            self.floats(tuple(sizes[axis] for axis in given)),
+            equation=f"n{axes},{given}->n{made}".encode(),
+            N=2,
+        )
+        self.now = tuple(sizes[axis] for axis in made)
 
     def moved(self, height, width, stride, padding, channels):
         """The shape behind windows of that size; negative where they do not fit."""

@@ -13,7 +13,7 @@ _ADVICE = {
     **dict.fromkeys(("SquaredDifference", "Rsqrt", "Sum", "Square"), _NORMALIZED),
     **dict.fromkeys(("While", "StatelessWhile", "Unpack"), _RECURRENT),
     **dict.fromkeys(("TensorListReserve", "TensorListFromTensor"), _RECURRENT),
-    **dict.fromkeys(("Einsum", "BatchMatMulV2", "BatchMatMulV3"), _ATTENTION),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV3"), _ATTENTION),
     **dict.fromkeys(("Less", "Greater", "GreaterEqual", "NotEqual", "Equal"), _COMPARED),
     "Conv3D": "convolutions are read in 1D and 2D",
     "Range": "adaptive pooling is not read; use pooling of a fixed size",

@@ -153,7 +153,7 @@ def convolved(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
     if node.op == "DepthwiseConv2dNative":
         kernel = _depthwise(kernel)
     elif kernel.shape[2] and image[2] > kernel.shape[2] and image[2] % kernel.shape[2] == 0:
-        kernel = _of_groups(kernel, image[2] // kernel.shape[2])
+        kernel = of_groups(kernel, image[2] // kernel.shape[2])
     how: dict[str, Any] = {
         "strides": two_axes(node, "strides"),
         "dilations": two_axes(node, "dilations"),
@@ -216,7 +216,7 @@ def _depthwise(kernel: Ball) -> Ball:
     return kernel.each(spread)
 
 
-def _of_groups(kernel: Ball, groups: int) -> Ball:
+def of_groups(kernel: Ball, groups: int) -> Ball:
     """A kernel whose filters see one group of channels each, as that of an ordinary convolution."""
     height, width, channels, filters = kernel.shape
     if filters % groups:

@@ -246,30 +246,6 @@ def dilated(
     return picked(flow, positions[0] if one_axis else positions)
 
 
-def dense_on_last_axis(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
-    """The product of each pixel's channels with one matrix: a dense layer on the last axis.
-
-    TensorFlow reshapes to a matrix with as many columns as the kernel has rows, multiplies, and
-    reshapes back. Its rows can only be the pixels' channels, or whole examples.
-    """
-    require_flow(flow)
-    if node.attr["transpose_a"].b or not isinstance(kernel, Ball) or len(kernel.shape) != 2:
-        raise InputError("only supported with a constant matrix on the right")
-    if node.attr["transpose_b"].b:
-        kernel = kernel.transpose()
-    features, size = kernel.shape[0], flow.shift.shape[0]
-    if features == size:
-        return flow.rearranged(np.arange(size)).times(kernel)
-    if not flow.shape or flow.shape[-1] != features:
-        raise InputError(f"a product of examples {flow.shape} with a matrix {kernel.shape}")
-    image = (1, size // features, features)
-    flow = flow.rearranged(np.arange(size).reshape(image))
-    taps = kernel.reshape((1, 1, *kernel.shape))
-    lowered, shape = convolution.matrix(taps, image)
-    product = flow.times(lowered, convolution.stencil(taps, image))
-    return dataclasses.replace(product, shape=shape)
-
-
 def _padded(positions: np.ndarray, paddings: Iterable[Any]) -> np.ndarray:
     pairs = [(int(before), int(behind)) for before, behind in paddings]
     require_shape(
@@ -300,6 +276,16 @@ def require_flow(flow: Value) -> Flow:
     return flow
 
 
+def require_constant(value: Value) -> Ball:
+    """The floats; InputError for anything else."""
+    if not isinstance(value, Ball):
+        raise InputError(
+            "both operands depend on the input, or one is not a float; products of two layers, as "
+            "in attention and gates, cannot be certified"
+        )
+    return value
+
+
 def axes_of(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
     """Axes as those of an example, which are one less; InputError where one is the batch's."""
     rank = len(require_flow(flow).shape) + 1
@@ -321,5 +307,4 @@ RULES: dict[str, Callable] = {
     "Conv2DBackpropInput": transposed_convolved,
     "DilatedConv2D": dilated,
     "DilatedDepthwiseConv2dNative": dilated,
-    "RowsMatMul": dense_on_last_axis,
 }

@@ -26,12 +26,14 @@ from keras_curv.reading import (
     joins,
     patterns,
     pool_rules,
+    products,
     resizing,
     shape_rules,
 )
 from keras_curv.reading.advice import advice
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow, Value
+from keras_curv.reading.image_rules import require_constant
 from keras_curv.reading.limits import EXAMPLE_ENTRIES, NODES, TENSOR_ENTRIES, require_shape
 from keras_curv.reading.shape_rules import BatchSize
 
@@ -142,15 +144,6 @@ def _per_example(array: Ball, shape: tuple[int, ...]) -> Ball:
         ) from None
 
 
-def _need_constant(value: Value) -> Ball:
-    if not isinstance(value, Ball):
-        raise InputError(
-            "both operands depend on the input, or one is not a float; products of two layers, as "
-            "in attention and gates, cannot be certified"
-        )
-    return value
-
-
 @_rule(*patterns.HANDS_ON)
 def _identity(node: node_def_pb2.NodeDef, value: Value, *others: Value) -> Value:
     return value  # of several outputs, `graph.py` reads the first only
@@ -184,8 +177,10 @@ def _float_of(integers: np.ndarray) -> Ball:
 
 @_rule("Add", "AddV2", "BiasAdd")
 def _add(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
-    if node.op == "BiasAdd" and node.attr["data_format"].s not in (b"", b"NHWC"):
-        raise InputError("only channels_last is supported")
+    if node.op == "BiasAdd" and node.attr["data_format"].s == b"NCHW":
+        b = _behind_channels(image_rules.require_flow(a), require_constant(b))
+    elif node.op == "BiasAdd" and node.attr["data_format"].s not in (b"", b"NHWC"):
+        raise InputError("its data format is not supported")
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a + b
     if isinstance(a, Flow) and isinstance(b, Flow):
@@ -193,9 +188,16 @@ def _add(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
-        offset = _need_constant(b)
+        offset = require_constant(b)
         return a.shifted(_per_example(offset, _grown(a, offset)))
-    return _need_constant(a) + _need_constant(b)
+    return require_constant(a) + require_constant(b)
+
+
+def _behind_channels(flow: Flow, bias: Ball) -> Ball:
+    """A bias of the first axis of an example, channels first, to be broadcast against it."""
+    if bias.value.ndim != 1 or not flow.shape or bias.shape[0] != flow.shape[0]:
+        raise InputError(f"a bias {bias.shape} is none of the channels of examples {flow.shape}")
+    return bias.reshape((-1, *(1 for _ in flow.shape[1:])))
 
 
 @_rule("Sub")
@@ -205,8 +207,8 @@ def _sub(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         return _add(node, b.scaled(Ball.exact(-np.ones(b.shift.shape))), a)
     if isinstance(a, Flow):
-        return _add(node, a, -_need_constant(b))
-    return _need_constant(a) - _need_constant(b)
+        return _add(node, a, -require_constant(b))
+    return require_constant(a) - require_constant(b)
 
 
 @_rule("Mul")
@@ -216,16 +218,16 @@ def _mul(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
-        factor = _need_constant(b)
+        factor = require_constant(b)
         return a.scaled(_per_example(factor, _grown(a, factor)))
-    return _need_constant(a) * _need_constant(b)
+    return require_constant(a) * require_constant(b)
 
 
 @_rule("RealDiv", "Div")
 def _divide(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow):
-        return _mul(node, a, _need_constant(b).reciprocal())
-    return _need_constant(a) / _need_constant(b)
+        return _mul(node, a, require_constant(b).reciprocal())
+    return require_constant(a) / require_constant(b)
 
 
 def _grown(flow: Flow, constant: Value) -> tuple[int, ...]:
@@ -246,7 +248,7 @@ def _neg(node: node_def_pb2.NodeDef, value: Value) -> Value:
 @_rule("Sqrt", "Rsqrt", "Square", "Reciprocal", "Inv")
 def _of_constant(node: node_def_pb2.NodeDef, value: Value) -> Ball:
     name = {"Inv": "reciprocal"}.get(node.op, node.op.lower())
-    return getattr(_need_constant(value), name)()
+    return getattr(require_constant(value), name)()
 
 
 def _alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
@@ -276,8 +278,8 @@ def _maximum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         a, b = b, a
     if not isinstance(a, Flow):
-        return _need_constant(a).maximum(_need_constant(b))
-    return clip_rules.maximum(a, _per_example(_need_constant(b), _grown(a, b)))
+        return require_constant(a).maximum(require_constant(b))
+    return clip_rules.maximum(a, _per_example(require_constant(b), _grown(a, b)))
 
 
 @_rule("Minimum")
@@ -289,24 +291,7 @@ def _minimum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
         a, b = b, a
     if not isinstance(a, Flow):
         raise InputError("the minimum of two constants is not supported; export it as one")
-    return clip_rules.minimum(a, _per_example(_need_constant(b), _grown(a, b)))
-
-
-@_rule("MatMul", "BatchMatMulV2")
-def _matmul(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Flow:
-    if not isinstance(a, Flow):
-        raise InputError("the input must be on the left of a product")
-    kernel = _need_constant(b)
-    if node.attr["transpose_a"].b or node.attr["adj_x"].b:
-        raise InputError("a product with the transposed batch mixes examples")
-    if node.attr["transpose_b"].b or node.attr["adj_y"].b:
-        kernel = kernel.transpose()
-    if len(a.shape) != 1 or kernel.value.ndim != 2 or a.shape[0] != kernel.shape[0]:
-        raise InputError(
-            f"a product of examples {a.shape} with a matrix {kernel.shape}; only "
-            "(features,) with (features, units) is supported: put a Flatten before"
-        )
-    return a.times(kernel)
+    return clip_rules.minimum(a, _per_example(require_constant(b), _grown(a, b)))
 
 
 _rule("Conv2D", "DepthwiseConv2dNative")(convolution.convolved)
@@ -320,11 +305,11 @@ _rule("Abs", "Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
 
 @_rule("PRelu")
 def _prelu(node: node_def_pb2.NodeDef, value: Flow, factor: Value) -> Flow:
-    factor = _need_constant(factor)
+    factor = require_constant(factor)
     return clip_rules.slopes_by_unit(node, value, _per_example(factor, _grown(value, factor)))
 
 
-_RULES.update(image_rules.RULES | resizing.RULES | shape_rules.RULES)
+_RULES.update(image_rules.RULES | products.RULES | resizing.RULES | shape_rules.RULES)
 
 
 @_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
@@ -339,10 +324,10 @@ def _batch_normalized(
     if node.attr["is_training"].b or node.attr["data_format"].s not in (b"", b"NHWC"):
         raise InputError("only supported at inference, with channels last")
     epsilon = Ball.exact(np.float64(node.attr["epsilon"].f))
-    factor = _need_constant(scale) * (_need_constant(variance) + epsilon).rsqrt()
+    factor = require_constant(scale) * (require_constant(variance) + epsilon).rsqrt()
     # The mean first: where it is folded into the offset instead, `Flow.shifted` has charged it.
-    centred = _add(node, value, -_need_constant(mean))
-    return _add(node, _mul(node, centred, factor), _need_constant(offset))
+    centred = _add(node, value, -require_constant(mean))
+    return _add(node, _mul(node, centred, factor), require_constant(offset))
 
 
 @_rule(*ACTIVATION_OPS)

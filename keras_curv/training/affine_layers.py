@@ -64,6 +64,7 @@ _PLACING = (  # these copy entries, or average them, by no weights of their own
 AFFINE = (
     *_LOCAL,
     _layers.Dense,
+    _layers.EinsumDense,
     _layers.Rescaling,
     _layers.Normalization,
     _layers.BatchNormalization,
@@ -187,6 +188,9 @@ def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.
         dense, bias = isinstance(layer, _layers.Dense), layer.bias
         moved = tf.tensordot(rows, _float32(layer.kernel), 1) if dense else _convolved(layer, rows)
         return moved, 0.0 if bias is None else _float32(bias)
+    if isinstance(layer, _layers.EinsumDense):
+        moved = tf.einsum(layer.equation, rows, _float32(layer.kernel))
+        return moved, 0.0 if layer.bias is None else _float32(layer.bias)
     if isinstance(layer, CHANGES_IN_TRAINING):
         return rows, 0.0
     if isinstance(layer, _layers.Rescaling):

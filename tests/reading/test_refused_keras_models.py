@@ -69,7 +69,7 @@ KERAS = {
     "layer norm": (_stack(L.LayerNormalization), "BatchNormalization can"),
     "unknown size": (_stack(L.GlobalAveragePooling1D, shape=(None, 4)), ""),
     "product of branches": (_of(_gated), "products of two layers"),
-    "attention": (_of(_attending, (3, 4)), "attention multiplies"),
+    "attention": (_of(_attending, (3, 4)), "as in attention and gates, cannot be certified"),
     "recurrence": (_stack(lambda: L.SimpleRNN(5), shape=(3, 4)), "recurrent layers"),
     "examples in a row": (
         _of(lambda x: FunctionLayer(lambda z: tf.concat([z, z], axis=0))(x)),

@@ -51,6 +51,7 @@ SAME = {
     ),
     "adjoint_b": lambda x, n: _outer(x, n, tf.matmul(x, tf.transpose(n.w), adjoint_b=True) + n.b),
     "batch product": _raw_product,
+    "einsum": lambda x, n: _outer(x, n, tf.einsum("ni,io->no", x, n.w) + n.b),
     "minus minus": lambda x, n: _outer(x, n, x @ n.w - (-n.b)),
     "bias of rank 2": lambda x, n: _outer(x, n, x @ n.w + tf.reshape(n.b, (1, 5))),
     "shape ops": _through_shape,

@@ -116,11 +116,7 @@ UNREADABLE = {  # name: body, words of the message
     ),
     "half precision": (_mixed(tf.float16), ["Cast"]),
     "bfloat16": (_mixed(tf.bfloat16), ["Cast"]),
-    "batch product": (lambda x, n: tf.einsum("ni,io->no", x, n.w), ["Einsum"]),
-    "no features axis": (
-        lambda x, n: tf.reshape(tf.reshape(x, (-1, 2, 2)) @ tf.ones((2, 2)), (-1, 4)),
-        [],
-    ),
+    "attention by einsum": (lambda x, n: tf.einsum("ni,nj->ij", x, x) @ n.w, ["Einsum", "depend"]),
     "softmax inside": (lambda x, n: tf.nn.softmax(x @ n.w) @ n.v, ["MatMul", "softmax"]),
     "log of softmax": (lambda x, n: tf.math.log(tf.nn.softmax(n(x))), ["Log"]),
     "softmax of pixels": (

@@ -120,6 +120,13 @@ KERAS = {
         shape=(4, 6, 2),
     ),
     "dense on pixels": _image(_conv(), lambda: L.Dense(4, "relu6"), lambda: L.Dense(2)),
+    "einsum dense": _of(
+        SEQUENCE,
+        lambda: L.EinsumDense("nlf,fo->nlo", (7, 3), activation="tanh", bias_axes="o"),
+        lambda: L.EinsumDense("nlo,lm->nmo", (4, 3), activation="softplus", bias_axes="m"),
+        lambda: L.EinsumDense("nmo,mop->nmp", (4, 2), bias_axes="mp"),
+        L.Flatten,
+    ),
     "global pooling": _of(
         SEQUENCE,
         lambda: L.Permute((2, 1)),

@@ -114,6 +114,14 @@ MODELS = {
         (3, 2),
         lambda rng: [L.Dense(5, "softplus"), L.Dense(4), L.Flatten(), L.Dense(3)],
     ),
+    "einsum dense": (
+        (3, 2),
+        lambda rng: [
+            L.EinsumDense("nlf,fo->nlo", (3, 5), activation="softplus", bias_axes="o"),
+            L.EinsumDense("nlo,lom->nm", 4, activation="tanh"),
+            L.EinsumDense("...m,mk->...k", 3, bias_axes="k"),
+        ],
+    ),
     "rescaled by channel": (
         (3, 2),
         lambda rng: [
