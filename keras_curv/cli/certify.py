@@ -19,7 +19,6 @@ import sys
 from keras_curv.cli.command import (
     DATA_DIR,
     Command,
-    at_terminal,
     fail,
     loading,
 )
@@ -368,7 +367,7 @@ def common_options() -> dict:
         "threat": parse_threat(FLAGS.threat, FLAGS.scale, FLAGS.box, FLAGS.norm),
         "required": FLAGS.require_certified_accuracy,
         "beam_options": FLAGS.beam_option or (),
-        "progress": at_terminal(),
+        "progress": True,
         "command": command(),
     }
 

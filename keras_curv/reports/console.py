@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console
@@ -21,6 +24,9 @@ from rich.text import Text
 from keras_curv.errors import visible
 from keras_curv.reports.requests import print_requests
 from keras_curv.reports.wording import facts, percent, radius_name
+
+_LINE_AFTER = 30.0  # seconds, where stderr is no terminal
+_MOST_LINES = 100
 
 
 def print_summary(summary: dict, console: Console | None = None) -> None:
@@ -62,17 +68,25 @@ def print_names(rows: Iterable[Sequence[str]], console: Console | None = None) -
 
 @contextlib.contextmanager
 def working(text: str, *, visible: bool) -> Iterator[None]:
-    """A spinner on stderr while something of unknown length goes on."""
-    if not visible:
+    """A spinner on stderr while something of unknown length goes on; none but on a terminal."""
+    console = Console(stderr=True)
+    if not (visible and _is_watched(console)):
         yield
         return
-    with Console(stderr=True).status(text):
+    with console.status(text):
         yield
 
 
 @contextlib.contextmanager
 def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr; yields what to call with the number of examples just finished."""
+    """A bar on stderr, or now and then a line where that is no terminal.
+
+    Yields what to call with the number of examples just finished.
+    """
+    console = Console(stderr=True)
+    if not _is_watched(console):
+        yield _Lines(total, done).advance if visible else lambda count: None
+        return
     # The bar moves by the batch, which a slow model may take minutes for; the spinner and the clock
     # say that it is at work.
     columns = (
@@ -84,8 +98,39 @@ def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(
-        *columns, console=Console(stderr=True), disable=not visible, transient=True
-    ) as progress:
+    with Progress(*columns, console=console, disable=not visible, transient=True) as progress:
         task = progress.add_task("certifying", total=total, completed=done)
         yield lambda count: progress.advance(task, count)
+
+
+class _Lines:
+    """What a log is told of long work, at most so many times."""
+
+    def __init__(self, total: int, done: int):
+        self._total, self._resumed, self._done, self._told = total, done, done, done
+        self._started = self._last = time.monotonic()
+
+    def advance(self, count: int) -> None:
+        """Adds this many examples, and tells of them where it is time to."""
+        self._done += count
+        now, left = time.monotonic(), self._total - self._done
+        few = (self._done - self._told) * _MOST_LINES < self._total
+        if few or now - self._last < _LINE_AFTER or not left:
+            return
+        self._last, self._told = now, self._done
+        spent = now - self._started
+        still = spent * left / (self._done - self._resumed)
+        print(
+            f"certifying: {self._done:,} of {self._total:,} examples in {_clock(spent)}, "
+            f"about {_clock(still)} left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+def _is_watched(console: Console) -> bool:
+    return console.is_terminal or console.is_jupyter

@@ -55,7 +55,7 @@ class RunOptions:
         runner: of Apache Beam, to certify by its workers instead of in this process; the rows are
             the same. See `runs/beam.py` for what workers must be able to reach.
         beam_options: for it, as Beam spells them, without dashes: "direct_num_workers=2".
-        progress: draw a progress bar on stderr.
+        progress: tell on stderr how far the run is: a bar, or lines where that is no terminal.
 
     Raises:
         InputError: an option out of range, or one that another needs is missing.
