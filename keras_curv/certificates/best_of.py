@@ -335,9 +335,12 @@ def choose_method(
         if _in_vain(kind, methods, tolerance):
             continue
         try:
-            methods.append(kinds[kind.name](network, served_error))
+            method = kinds[kind.name](network, served_error)
         except InputError as error:
             reasons.append(f"{kind.name}: {error}")
+            continue
+        method.gap = gap_within(tolerance)
+        methods.append(method)
     if not methods:
         raise InputError("no method can certify this network; " + "; ".join(reasons))
     return BestOf(methods, tolerance=tolerance, decide=decide)

@@ -12,11 +12,12 @@ way, layer after layer, all the way back to the input; those of the first layer 
 layers' and the margins are also bounded by the box of the layer before (`box.py`), and the better
 bound kept: lines let go of a bounded σ as the ball grows, and the box does not.
 
-**Large layers.** A pass back for each unit is work that grows with the square of the width. From
-the layer on where it is too much (`plan.py`), intervals come from the box of the layer
-before and from how far that one can move: `z_k(x) ± R Lip(a_{k−1}) ‖w_j‖`, by LipLT. So sparse
-maps, as of convolutions, need no dense matrix. A margin's pass may then stop at any z_k on its way,
-with the least value in the box of z_k, or in the ball of radius `R Lip(z_k)` around z_k(x).
+**Large layers.** A pass back for each unit is work that grows with the square of the width; of
+convolutions it goes through the few units that each one sees (`fields.py`). From the layer on where
+that is too much, too (`plan.py`), intervals come from the box of the layer before and from how far
+that one can move: `z_k(x) ± R Lip(a_{k−1}) ‖w_j‖`, by LipLT. A margin's pass may then stop at any
+z_k on its way, with the least value in the box of z_k, or in the ball of radius `R Lip(z_k)` around
+z_k(x).
 
 **Curvature.** Behind all but the first hidden layer a smooth network has two layers, of which its
 curvature often proves more than lines (`first_layer.py`). Units of the second layer, and whatever a
@@ -105,6 +106,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         hidden = zip(network.sizes[2 : self._plan.back + 1], products, strict=False)
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
         cost = sum(2.0 * width * cost for width, cost in hidden)
+        cost += sum(field.work for layer in self._plan.fields for field in layer)
         if self._first is not None:  # those of the second one at two points each, in its units
             cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
         cost /= network.multiplications

@@ -6,13 +6,13 @@ The mathematics is in `crown.py`; here are the intervals, the steps back, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.box import Box
 from keras_curv.certificates.centres import Centres
+from keras_curv.certificates.passes import BoundedLayer, Inputs
 from keras_curv.certificates.plan import Plan
 from keras_curv.certificates.relaxation import Relaxation, magnitude, relaxation
 from keras_curv.network.activations import Activation
@@ -28,34 +28,8 @@ from keras_curv.numerics.rounding import (
     up,
 )
 from keras_curv.numerics.rows import dot, row_norms, times
-from keras_curv.threats.box import least_linear
 
 _SAMPLE = 16  # of so many rows one is tried first
-
-
-class _Layer(NamedTuple):
-    """What is known of one hidden layer on the balls around n examples.
-
-    Attributes:
-        low, high: the interval of z_k, `(n, N_k)`.
-        lines: the relaxation of σ_k on it.
-        pre: ‖Q_k‖, `(n,)`.
-        folding: ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`.
-        underflow: of one step, `(n,)`.
-    """
-
-    low: np.ndarray
-    high: np.ndarray
-    lines: Relaxation
-    pre: np.ndarray
-    folding: np.ndarray
-    underflow: np.ndarray
-
-    def take(self, some: np.ndarray) -> _Layer:
-        """Returns what is known around these examples."""
-        lines = Relaxation(*(line[some] for line in self.lines))
-        parts = {name: part[some] for name, part in self._asdict().items() if name != "lines"}
-        return _Layer(lines=lines, **parts)
 
 
 class Balls:
@@ -68,7 +42,7 @@ class Balls:
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
         size: bound of ‖a_k‖, `(n,)`.
         box: of a_k; None if there is none, as for the input.
-        room: how far entries of x can go; None: anywhere.
+        inputs: the balls at the input.
     """
 
     def __init__(
@@ -84,11 +58,11 @@ class Balls:
         self.centres, self.x = centres, centres.x
         self.radius = radius
         self.relax = relax
-        self.layers: list[_Layer] = []
+        self.layers: list[BoundedLayer] = []
         self.reach = up(np.abs(self.x) + radius[:, None])
         self.size = up(norm_bound(self.x, axis=1) + radius)
         self.box: Box | None = None
-        self.room = centres.room
+        self.inputs = Inputs.of(self.x, radius, norm, centres.room, network.pinned)
 
     def bound_layers(self, boxes: bool = True) -> None:
         """Bounds one hidden layer after the other by the plan and, if asked, by boxes."""
@@ -97,6 +71,7 @@ class Balls:
             back = len(self.layers) < self.plan.back
             low, high = self._back(affine, known) if back else self._forward(len(self.layers))
             low, high = np.fmax(low, known[0]), np.fmin(high, -known[1])
+            self._by_fields(affine, low, high)
             if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
@@ -116,7 +91,7 @@ class Balls:
         pre = affine.largest(self.reach)
         total = 1.0 + pre.sum(axis=1) + self.reach.sum(axis=1)
         self.layers.append(
-            _Layer(
+            BoundedLayer(
                 low,
                 high,
                 self.relax(activation, low, high),
@@ -159,6 +134,16 @@ class Balls:
         steepest = self.network.differentials[index].column_bounds
         reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest))
         return outward(centre[index], reach + errors[index])
+
+    def _by_fields(self, affine: Affine, low: np.ndarray, high: np.ndarray) -> None:
+        """Lets these bounds be no worse than those of passes back through what units see."""
+        index = len(self.layers)
+        exact = not index and self.norm == "l2" and self.inputs.room is None  # by `_forward`
+        for field in self.plan.fields[index] if index < len(self.plan.fields) and not exact else ():
+            found = field.bounds(self.network, self.layers, self.inputs, self.folding(affine))
+            for some, units, least, most in found:
+                low[some, units] = np.fmax(low[some, units], least)
+                high[some, units] = np.fmin(high[some, units], most)
 
     def _by_units(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Lower bounds of each entry of `a W + b` and of its negative, by the first layer's
@@ -226,7 +211,7 @@ class Balls:
         rows, constants, error, best = self._step(0, rows, constants, error)
         first = self.network.differentials[0]
         smaller = not first.is_sparse and first.fan_out < first.fan_in
-        if not smaller or self.norm != "l2" or self.room is not None:
+        if not smaller or self.norm != "l2" or self.inputs.room is not None:
             return np.fmax(best, self._at_input(rows, constants, error)[0])
         centre, off = self.centres.z[0], self.centres.errors[0]
         size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
@@ -279,8 +264,7 @@ class Balls:
         """From Λ and c of a layer to Ω and c of its pre-activations; their error, and the bounds of
         stopping there."""
         affine, layer = self.network.affines[index], self.layers[index]
-        through, offset = _relaxed(rows, constants, layer.lines)
-        error = error + _step_error(rows, constants, through, affine, layer)
+        through, offset, error = layer.step(rows, constants, error, affine)
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
         if self.plan.before:
             best = self._stopped(through, offset, index) - error * ROUNDING_SLACK
@@ -293,24 +277,7 @@ class Balls:
         if self.layers:
             affine = self.network.affines[0]
             rows, constants = times(rows, affine.kernel.T), constants + rows @ affine.bias
-        size, reach = row_norms(rows), up(norm_bound(self.x, axis=1) + self.radius)[:, None]
-        value = dot(rows, self.x) + constants
-        if self.network.pinned is not None:
-            rows = np.where(self.network.pinned, 0.0, rows)
-        value = value + self._least(rows)
-        error = error + gamma(self.network.dim + 16) * (size * reach + np.abs(constants))
-        error = error + 16.0 * TINY * self.network.dim * (1.0 + reach)
-        return value - error * ROUNDING_SLACK, rows
-
-    def _least(self, rows: np.ndarray) -> np.ndarray:
-        """Lower bounds of `Λ·e` over the balls, and within the room that there is, `(n, m)`."""
-        if self.norm == "l1":
-            least = -self.radius[:, None] * np.abs(rows).max(axis=-1)
-        else:
-            least = -self.radius[:, None] * row_norms(rows)
-        if self.room is not None:
-            least = np.fmax(least, least_linear(rows, self.room, self.radius))
-        return least
+        return self.inputs.minimum(rows, constants, error)
 
     def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:
         """Lower bounds of `Ω z_{index+1} + c`, `(n, m)`: z is in its box, and in a ball."""
@@ -327,31 +294,3 @@ class Balls:
             underflow = 16.0 * TINY * rows.shape[-1] * (1.0 + far)
             best = np.fmax(best, value + constants - up(rounding + underflow, 8))
         return best
-
-
-def _relaxed(
-    rows: np.ndarray, constants: np.ndarray, lines: Relaxation
-) -> tuple[np.ndarray, np.ndarray]:
-    """From `Λ a_k + c` to a lower bound `Ω z_k + c`, up to rounding."""
-    positive, negative = np.maximum(rows, 0.0), np.minimum(rows, 0.0)
-    through = positive * lines.lower_slope[:, None] + negative * lines.upper_slope[:, None]
-    intercept = dot(positive, lines.lower_intercept) + dot(negative, lines.upper_intercept)
-    return through, constants + intercept
-
-
-def _step_error(
-    rows: np.ndarray, constants: np.ndarray, through: np.ndarray, affine: Affine, layer: _Layer
-) -> np.ndarray:
-    """The charge for a step from `Λ a_k + c` to a_{k−1}, Ω = `through` on its way."""
-    size, lines = row_norms(through), layer.lines
-    largest = np.maximum(np.abs(lines.lower_intercept), np.abs(lines.upper_intercept))
-    return (
-        gamma(affine.fan_out + 16)
-        * (
-            3.0 * size * layer.pre[:, None]
-            + row_norms(rows) * norm_bound(largest, axis=1)[:, None]
-            + np.abs(constants)
-        )
-        + size * layer.folding
-        + layer.underflow[:, None]
-    )

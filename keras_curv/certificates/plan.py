@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_curv.certificates.fields import Field, fields_of
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.network.network import Network
 
@@ -15,24 +17,26 @@ _WORK = 2.0**33  # multiplications for an example that go into the passes back o
 class Plan(NamedTuple):
     """How each hidden layer is bounded: by passes back to the input, or forward.
 
-    A pass for each end of each unit is sharp, and its cost grows with the square of the width.
-    From the layer on where that is too dear, or the matrix sparse, intervals come from those of
-    the layer before and from how far that layer can move. Passes of margins then may stop at any
-    layer on their way.
+    A pass for each end of each unit is sharp, and its cost grows with the square of the width. With
+    sparse maps, as of convolutions, it goes through what the unit sees alone. From the layer on
+    where that is too dear, intervals come from those of the layer before and from how far that
+    layer can move. Passes of margins may then stop at any layer on their way.
 
     Attributes:
-        back: how many layers, from the first, are bounded by passes back.
+        back: how many layers, from the first, are bounded by passes back through all before.
         before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
         pre: of x ↦ z_1, …, z_{L−1}; likewise.
+        fields: of each hidden layer from the first, what its units see; empty without sparse maps.
 
     Example:
         >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
-        Plan(back=1, before=[], pre=[])
+        Plan(back=1, before=[], pre=[], fields=())
     """
 
     back: int
     before: list[float]
     pre: list[float]
+    fields: Sequence[list[Field]] = ()
 
     @classmethod
     def of(cls, network: Network) -> Plan:
@@ -44,5 +48,7 @@ class Plan(NamedTuple):
             if affine.is_sparse or work > _WORK:
                 with np.errstate(over="ignore", invalid="ignore"):
                     before = [1.0, *lipschitz_bounds(network)]
-                    return cls(back, before, pre_activation_lipschitz(network))
+                    pre = pre_activation_lipschitz(network)
+                sparse = any(affine.is_sparse for affine in network.affines)
+                return cls(back, before, pre, fields_of(network, _WORK) if sparse else ())
         return cls(network.depth - 1, [], [])

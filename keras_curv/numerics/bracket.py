@@ -173,7 +173,9 @@ class _Bracket:
         between = np.where(inside & ~crawls, zero, np.sqrt(least) * np.sqrt(bad))
         doubled = proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64)
         farthest = np.maximum(doubled, np.sqrt(proved * self._guess))
-        beyond = np.fmin(np.where(inside & (streak < 3), zero, np.nan), farthest)
+        # The third in a row is as far beyond that zero as it is off: it may be the other end.
+        zero_or_beyond = np.where(streak < 3, zero, zero * (zero / good))
+        beyond = np.fmin(np.where(inside & (streak < 4), zero_or_beyond, np.nan), farthest)
         told = np.where(inside & by_two & (good > 0.0), zero, np.inf)
         return np.where(bad < np.inf, between, beyond), told
 

@@ -1,0 +1,176 @@
+"""Units that see little: passes back through the part of a network that they see.
+
+A unit of a convolution depends on a few units of the layer before, these on a few more, and so on
+to a field of the input. What lies between is a small dense network, whose passes back
+(`crown.py`) cost little where those of the whole would not end. Units that see the same inputs
+share a field, and fields that differ by a translation are alike: they have the same matrices, and
+are passed back together, each as an example of its own.
+
+Nothing else changes. An entry of a matrix that is left out is 0, and adds no rounding; norms of the
+whole layers, which each step is charged by, bound those of their parts.
+
+A unit with a single weight behind a hidden layer is left to the box, which has its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.certificates.passes import BoundedLayer, Inputs
+from keras_curv.network.network import Network
+from keras_curv.numerics.batches import batches
+from keras_curv.numerics.rows import dot, times
+
+_FEW = 4  # a matrix is sparse where one of so many entries is stored
+_AT_ONCE = 2**18  # numbers of a step: a megabyte stays in the cache
+
+
+class Field(NamedTuple):
+    """Places that see the network through the same matrices.
+
+    Attributes:
+        units: of the layer that is bounded, `(places, m)`.
+        seen: what they see of the input and of each hidden layer before, `(places, s)` each.
+        kernels: of the maps from each of these to the next, the last one to the units.
+    """
+
+    units: np.ndarray
+    seen: list[np.ndarray]
+    kernels: list[Any]
+
+    @property
+    def work(self) -> float:
+        """Multiplications of the passes back of both ends of all units."""
+        entries = sum(_entries(kernel) for kernel in self.kernels[:-1])
+        return 2.0 * self.units.size * entries
+
+    def bounds(
+        self, network: Network, layers: list[BoundedLayer], inputs: Inputs, error: np.ndarray
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yields examples, units `(places, m)`, and bounds from below and above, `(n, places, m)`.
+
+        Args:
+            network: that the layers are of.
+            layers: all those before.
+            inputs: the balls, n of them.
+            error: what folding may take off or add to each unit, `(n, 1)`.
+        """
+        widest = 2 * self.units.shape[1] * max(seen.shape[1] for seen in self.seen)
+        for some in batches(len(inputs.x), widest, _AT_ONCE):
+            near, balls = [layer.take(some) for layer in layers], inputs.take(some)
+            for places in batches(len(self.units), len(balls.x) * widest, _AT_ONCE):
+                ends = self._ends(network, near, balls, error[some], places)
+                yield some, self.units[places], *ends
+
+    def _ends(
+        self,
+        network: Network,
+        layers: list[BoundedLayer],
+        inputs: Inputs,
+        error: np.ndarray,
+        places: slice,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        units, count = self.units[places], len(inputs.x)
+        matrix = _dense(self.kernels[-1]).T
+        constants = np.tile(network.affines[len(layers)].bias[units], (count, 1))
+        rows, constants = (
+            np.concatenate([part, -part], axis=-2 + axis)
+            for axis, part in enumerate((matrix, constants))
+        )
+        rows, error = rows[None], np.repeat(error, len(units), axis=0)
+        parts = list(zip(layers, self.seen[1:], self.kernels, network.affines, strict=False))
+        for layer, seen, kernel, affine in reversed(parts):
+            rows, constants, error = layer.seen(seen[places]).step(rows, constants, error, affine)
+            shift = np.tile(affine.bias[seen[places]], (count, 1))
+            rows, constants = times(rows, kernel.T), constants + dot(rows, shift)
+        value, _ = inputs.seen(self.seen[0][places]).minimum(rows, constants, error)
+        low, high = np.split(value.reshape(count, len(units), -1), 2, axis=2)
+        return low, -high
+
+
+def fields_of(network: Network, work: float) -> list[list[Field]]:
+    """Returns those of each hidden layer, from the first; none from where they are more work."""
+    found: list[list[Field]] = []
+    columns: list[scipy.sparse.csc_array] = []
+    reads = None
+    for affine in network.affines[:-1]:
+        columns.append(scipy.sparse.csc_array(affine.kernel))
+        through = _places(columns[-1])
+        reads = through if reads is None else _places(reads @ through)
+        found.append(_fields(columns, reads))
+        work -= sum(field.work for field in found[-1])
+        if work < 0.0:
+            return found[:-1]
+    return found
+
+
+def _fields(columns: list[scipy.sparse.csc_array], reads: scipy.sparse.csc_array) -> list[Field]:
+    """Fields of the units of the last of these maps, but of those that are left to a box.
+
+    Args:
+        columns: the maps from the input on.
+        reads: the inputs that each of these units sees, `(dim, units)`.
+    """
+    together: dict[bytes, list[int]] = {}
+    least = 1 if len(columns) == 1 else 2
+    for unit in np.flatnonzero(np.diff(columns[-1].indptr) >= least).tolist():
+        inputs = reads.indices[reads.indptr[unit] : reads.indptr[unit + 1]]
+        together.setdefault(inputs.tobytes(), []).append(unit)
+    alike: dict[bytes, tuple[list[Any], list[list[np.ndarray]]]] = {}
+    for units in together.values():
+        places: list[np.ndarray] = [np.array(units)]
+        kernels: list[Any] = []
+        for matrix in reversed(columns):
+            before, kernel = _part(matrix, places[0])
+            places.insert(0, before)
+            kernels.insert(0, kernel)
+        content = b"".join(_bytes(kernel) for kernel in kernels)
+        alike.setdefault(content, (kernels, []))[1].append(places)
+    found = []
+    for kernels, of_each in alike.values():
+        *seen, last = (np.stack(part) for part in zip(*of_each, strict=True))
+        found.append(Field(last, seen, kernels))
+    return found
+
+
+def _part(matrix: scipy.sparse.csc_array, units: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Returns what these columns see, and the part of the matrix from there to them."""
+    part, number = matrix[:, units], np.zeros(matrix.shape[0], np.int32)
+    number[part.indices] = 1
+    before = np.flatnonzero(number)
+    number[before] = np.arange(len(before))
+    entries, shape = (part.data, number[part.indices], part.indptr), (len(before), len(units))
+    kernel = scipy.sparse.csc_array(entries, shape=shape)
+    if kernel.nnz * _FEW > shape[0] * shape[1]:
+        return before, kernel.toarray()
+    return before, kernel.tocsr()
+
+
+def _places(matrix: scipy.sparse.csc_array) -> scipy.sparse.csc_array:
+    """Ones wherever something is stored, in order."""
+    ones = np.ones(matrix.nnz, np.float32)
+    found = scipy.sparse.csc_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
+    found.sort_indices()
+    return found
+
+
+def _dense(kernel: Any) -> np.ndarray:
+    return kernel.toarray() if scipy.sparse.issparse(kernel) else kernel
+
+
+def _entries(kernel: Any) -> int:
+    return kernel.nnz if scipy.sparse.issparse(kernel) else kernel.size
+
+
+def _bytes(kernel: Any) -> bytes:
+    """What tells matrices apart."""
+    parts = [np.array(kernel.shape)]
+    if scipy.sparse.issparse(kernel):
+        parts += [kernel.indptr, kernel.indices, kernel.data]
+    else:
+        parts.append(kernel)
+    return b"".join(b"%d " % part.nbytes + part.tobytes() for part in parts)

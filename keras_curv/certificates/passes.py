@@ -1,0 +1,168 @@
+"""A pass back, step by step: through a hidden layer, and at the input.
+
+The mathematics, and what each step is charged for its rounding, is in `crown.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.certificates.relaxation import Relaxation
+from keras_curv.network.affine import Affine
+from keras_curv.numerics.rounding import ROUNDING_SLACK, TINY, gamma, norm_bound, up
+from keras_curv.numerics.rows import dot, row_norms
+from keras_curv.threats.box import least_linear
+from keras_curv.threats.confined import Reach
+
+
+class BoundedLayer(NamedTuple):
+    """What is known of one hidden layer on the balls around n examples.
+
+    Attributes:
+        low, high: the interval of z_k, `(n, N_k)`.
+        lines: the relaxation of σ_k on it.
+        pre: ‖Q_k‖, `(n,)`.
+        folding: ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`.
+        underflow: of one step, `(n,)`.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    lines: Relaxation
+    pre: np.ndarray
+    folding: np.ndarray
+    underflow: np.ndarray
+
+    def take(self, some: np.ndarray | slice) -> BoundedLayer:
+        """Returns what is known around these examples."""
+        lines = Relaxation(*(line[some] for line in self.lines))
+        parts = {name: part[some] for name, part in self._asdict().items() if name != "lines"}
+        return BoundedLayer(lines=lines, **parts)
+
+    def seen(self, units: np.ndarray) -> BoundedLayer:
+        """Returns what is known of these units, `(places, s)`: each place as an example."""
+        low, high, *lines = (seen_at(part, units) for part in (self.low, self.high, *self.lines))
+        of_all = (np.repeat(part, len(units), axis=0) for part in self[3:])
+        return BoundedLayer(low, high, Relaxation(*lines), *of_all)
+
+    def step(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, affine: Affine
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """From Λ and c of a_k to Ω and c of z_k, which lie below; and their error.
+
+        Args:
+            rows, constants, error: see `Inputs.minimum`.
+            affine: the map from a_{k−1} to z_k; the error is that of the step back through it too.
+        """
+        lines = self.lines
+        through = np.where(rows > 0.0, lines.lower_slope[:, None], lines.upper_slope[:, None])
+        through *= rows
+        offset = constants + dot(np.minimum(rows, 0.0), lines.upper_intercept)
+        if np.any(lines.lower_intercept):  # none of relu's
+            offset = offset + dot(np.maximum(rows, 0.0), lines.lower_intercept)
+        return through, offset, error + self._step_error(rows, constants, through, affine)
+
+    def _step_error(
+        self, rows: np.ndarray, constants: np.ndarray, through: np.ndarray, affine: Affine
+    ) -> np.ndarray:
+        size, lines = row_norms(through), self.lines
+        largest = np.maximum(np.abs(lines.lower_intercept), np.abs(lines.upper_intercept))
+        return (
+            gamma(affine.fan_out + 16)
+            * (
+                3.0 * size * self.pre[:, None]
+                + row_norms(rows) * norm_bound(largest, axis=1)[:, None]
+                + np.abs(constants)
+            )
+            + size * self.folding
+            + self.underflow[:, None]
+        )
+
+
+class Inputs(NamedTuple):
+    """The balls at the input, around n examples.
+
+    Attributes:
+        x: the centres, or entries of them, `(n, d)`.
+        radius: `(n,)`.
+        norm: of the balls, "l2" or "l1".
+        far: ‖x‖ + R of the whole, `(n, 1)`.
+        terms: entries of the whole.
+        room: how far entries can go; None: anywhere.
+        pinned: those that cannot move, `(dim,)`; None: all can.
+    """
+
+    x: np.ndarray
+    radius: np.ndarray
+    norm: str
+    far: np.ndarray
+    terms: int
+    room: Reach | None
+    pinned: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls,
+        x: np.ndarray,
+        radius: np.ndarray,
+        norm: str,
+        room: Reach | None,
+        pinned: np.ndarray | None,
+    ) -> Inputs:
+        """Whole examples; `pinned` is `(dim,)`."""
+        far = up(norm_bound(x, axis=1) + radius)[:, None]
+        return cls(x, radius, norm, far, x.shape[1], room, pinned)
+
+    def take(self, some: slice) -> Inputs:
+        """Returns the balls around these examples."""
+        room = self.room and self.room._replace(up=self.room.up[some], down=self.room.down[some])
+        x, radius, far = self.x[some], self.radius[some], self.far[some]
+        return self._replace(x=x, radius=radius, far=far, room=room)
+
+    def seen(self, entries: np.ndarray) -> Inputs:
+        """Returns these entries, `(places, d)`: each place as an example."""
+        assert self.pinned is None  # such networks are dense
+        room, count = self.room, len(entries)
+        if room is not None:
+            room = room._replace(up=seen_at(room.up, entries), down=seen_at(room.down, entries))
+        radius, far = np.repeat(self.radius, count), np.repeat(self.far, count, axis=0)
+        x = seen_at(self.x, entries)
+        return self._replace(x=x, radius=radius, far=far, room=room)
+
+    def minimum(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Proved lower bounds of `Λ x + c` over the balls, `(n, m)`.
+
+        Args:
+            rows, constants: Λ and c, `(n or 1, m, d)` and `(n or 1, m)`.
+            error: what that may be above the function that is meant, `(n, 1 or m)`.
+
+        Returns:
+            The bounds, −∞ where anything overflows, and Λ, 0 at inputs that are pinned.
+        """
+        size = row_norms(rows)
+        value = dot(rows, self.x) + constants
+        if self.pinned is not None:
+            rows = np.where(self.pinned, 0.0, rows)
+        value = value + self._least(rows)
+        error = error + gamma(self.terms + 16) * (size * self.far + np.abs(constants))
+        error = error + 16.0 * TINY * self.terms * (1.0 + self.far)
+        return value - error * ROUNDING_SLACK, rows
+
+    def _least(self, rows: np.ndarray) -> np.ndarray:
+        """Lower bounds of `Λ·e` over the balls, and within the room that there is, `(n, m)`."""
+        if self.norm == "l1":
+            least = -self.radius[:, None] * np.abs(rows).max(axis=-1)
+        else:
+            least = -self.radius[:, None] * row_norms(rows)
+        if self.room is not None:
+            least = np.fmax(least, least_linear(rows, self.room, self.radius))
+        return least
+
+
+def seen_at(array: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Returns entries `(places, s)` of `(n, N)`: `(n · places, s)`."""
+    return array[:, places].reshape(-1, places.shape[1])
