@@ -1,7 +1,8 @@
 """The model that a benchmark looks at: a SavedModel, or a net trained plainly here and now.
 
 `--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`, or
-`--residual FILTERS` with `--epochs`: Keras, Adam at 1e-3, batches of 64, seed 0, no defence.
+`--residual FILTERS` or `--convnet`, with `--epochs`: Keras, Adam at 1e-3, batches of 64, seed 0, no
+defence.
 """
 
 import pathlib
@@ -23,17 +24,24 @@ _WIDTH = flags.DEFINE_integer("width", 1024, "Of the plain net.")
 _RESIDUAL = flags.DEFINE_integer(
     "residual", None, "Filters of a residual convolutional ReLU net to train plainly instead."
 )
+_CONVNET = flags.DEFINE_bool(
+    "convnet",
+    False,
+    "The convolutional net of Keras's example for MNIST, to train plainly instead.",
+)
 _EPOCHS = flags.DEFINE_integer("epochs", 3, "Of the plain net.")
 
 
 def model_and_examples():
     """What to certify (a directory, or a Keras model), its name, and the examples."""
     examples = data.load(_DATASET.value, _SPLIT.value).limited(_LIMIT.value)
-    if _PLAIN.value is None and _RESIDUAL.value is None:
+    if _PLAIN.value is None and _RESIDUAL.value is None and not _CONVNET.value:
         return _MODEL.value, _MODEL.value, examples
     x, y = data.load(_DATASET.value, "train").arrays()
     keras.utils.set_random_seed(0)
-    if _RESIDUAL.value:
+    if _CONVNET.value:
+        model, name = convnet(x.shape[1:]), "convolutional net of Keras's example"
+    elif _RESIDUAL.value:
         model, name = residual(x.shape[1:], _RESIDUAL.value), f"residual, {_RESIDUAL.value} filters"
     else:
         hidden = [keras.layers.Dense(_WIDTH.value, _PLAIN.value) for _ in range(_LAYERS.value - 1)]
@@ -45,6 +53,23 @@ def model_and_examples():
     model.compile(keras.optimizers.Adam(1e-3), loss)
     model.fit(x, y, batch_size=64, epochs=_EPOCHS.value, verbose=0)
     return model, f"plain {name}, {_EPOCHS.value} epochs", examples
+
+
+def convnet(shape):
+    """That of `keras.io/examples/vision/mnist_convnet`, which ends in logits here."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dropout(0.5),
+            layers.Dense(10),
+        ]
+    )
 
 
 def residual(shape, filters):

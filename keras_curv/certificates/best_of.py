@@ -305,8 +305,8 @@ def choose_method(
         name: one of `METHODS`; "auto" is the best of those that have a theory for the network.
         network: what to certify.
         served_error: what serving may take off a margin.
-        tolerance: of "auto", see `BestOf`; of others what their search for a ball may leave of
-            the radius, which is from 0.1 to 0.3 %.
+        tolerance: of "auto", see `BestOf`; and what a search for a ball may leave of the radius,
+            from 0.1 to 0.3 %.
         decide: radii at which alone the answer matters, for "auto", "crc" and "two_stage".
 
     Raises:

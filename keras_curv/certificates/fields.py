@@ -26,7 +26,7 @@ from keras_curv.numerics.batches import batches
 from keras_curv.numerics.rows import dot, times
 
 _FEW = 4  # a matrix is sparse where one of so many entries is stored
-_AT_ONCE = 2**18  # numbers of a step: a megabyte stays in the cache
+_AT_ONCE = 2**18  # numbers of one array
 
 
 class Field(NamedTuple):
@@ -51,7 +51,7 @@ class Field(NamedTuple):
     def bounds(
         self, network: Network, layers: list[BoundedLayer], inputs: Inputs, error: np.ndarray
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields examples, units `(places, m)`, and bounds from below and above, `(n, places, m)`.
+        """Yields examples, units `(places, some)`, and bounds of both ends, `(n, places, some)`.
 
         Args:
             network: that the layers are of.
@@ -59,12 +59,17 @@ class Field(NamedTuple):
             inputs: the balls, n of them.
             error: what folding may take off or add to each unit, `(n, 1)`.
         """
-        widest = 2 * self.units.shape[1] * max(seen.shape[1] for seen in self.seen)
-        for some in batches(len(inputs.x), widest, _AT_ONCE):
-            near, balls = [layer.take(some) for layer in layers], inputs.take(some)
-            for places in batches(len(self.units), len(balls.x) * widest, _AT_ONCE):
-                ends = self._ends(network, near, balls, error[some], places)
-                yield some, self.units[places], *ends
+        matrix, widest = _dense(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
+        for columns in batches(len(matrix), 2 * widest, _AT_ONCE):
+            rows = np.concatenate([matrix[columns], -matrix[columns]])[None]
+            entries = rows.shape[1] * widest
+            for some in batches(len(inputs.x), entries, _AT_ONCE):
+                near, balls = [layer.take(some) for layer in layers], inputs.take(some)
+                for places in batches(len(self.units), len(balls.x) * entries, _AT_ONCE):
+                    units = self.units[places, columns]
+                    shift = network.affines[len(layers)].bias[units]
+                    ends = self._ends(network, near, balls, error[some], rows, shift, places)
+                    yield some, units, *ends
 
     def _ends(
         self,
@@ -72,23 +77,21 @@ class Field(NamedTuple):
         layers: list[BoundedLayer],
         inputs: Inputs,
         error: np.ndarray,
+        rows: np.ndarray,
+        shift: np.ndarray,
         places: slice,
     ) -> tuple[np.ndarray, np.ndarray]:
-        units, count = self.units[places], len(inputs.x)
-        matrix = _dense(self.kernels[-1]).T
-        constants = np.tile(network.affines[len(layers)].bias[units], (count, 1))
-        rows, constants = (
-            np.concatenate([part, -part], axis=-2 + axis)
-            for axis, part in enumerate((matrix, constants))
-        )
-        rows, error = rows[None], np.repeat(error, len(units), axis=0)
+        """Bounds of some units at some places: Λ of both ends, `(1, 2 some, s)`, and c of one."""
+        count = len(inputs.x)
+        constants = np.tile(np.concatenate([shift, -shift], axis=1), (count, 1))
+        error = np.repeat(error, len(shift), axis=0)
         parts = list(zip(layers, self.seen[1:], self.kernels, network.affines, strict=False))
         for layer, seen, kernel, affine in reversed(parts):
             rows, constants, error = layer.seen(seen[places]).step(rows, constants, error, affine)
-            shift = np.tile(affine.bias[seen[places]], (count, 1))
-            rows, constants = times(rows, kernel.T), constants + dot(rows, shift)
+            bias = np.tile(affine.bias[seen[places]], (count, 1))
+            rows, constants = times(rows, kernel.T), constants + dot(rows, bias)
         value, _ = inputs.seen(self.seen[0][places]).minimum(rows, constants, error)
-        low, high = np.split(value.reshape(count, len(units), -1), 2, axis=2)
+        low, high = np.split(value.reshape(count, len(shift), -1), 2, axis=2)
         return low, -high
 
 

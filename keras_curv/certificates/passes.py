@@ -56,12 +56,17 @@ class BoundedLayer(NamedTuple):
             rows, constants, error: see `Inputs.minimum`.
             affine: the map from a_{k−1} to z_k; the error is that of the step back through it too.
         """
-        lines = self.lines
-        through = np.where(rows > 0.0, lines.lower_slope[:, None], lines.upper_slope[:, None])
-        through *= rows
-        offset = constants + dot(np.minimum(rows, 0.0), lines.upper_intercept)
-        if np.any(lines.lower_intercept):  # none of relu's
-            offset = offset + dot(np.maximum(rows, 0.0), lines.lower_intercept)
+        lines, positive, negative = self.lines, np.maximum(rows, 0.0), np.minimum(rows, 0.0)
+        offset = constants + dot(negative, lines.upper_intercept)
+        if np.any(lines.lower_intercept):  # those of relu are 0
+            offset = offset + dot(positive, lines.lower_intercept)
+        if len(rows) < len(lines.lower_slope):
+            positive = positive * lines.lower_slope[:, None]
+            negative = negative * lines.upper_slope[:, None]
+        else:
+            positive *= lines.lower_slope[:, None]
+            negative *= lines.upper_slope[:, None]
+        through = np.add(positive, negative, out=positive)
         return through, offset, error + self._step_error(rows, constants, through, affine)
 
     def _step_error(

@@ -184,3 +184,19 @@ def test_a_bound_that_stays_positive_ends_at_the_same_last_radius(guess):
     ones, known = np.ones(6), np.array([0.0, 1e-7, 0.9, 7.0, 1e5, 1e60])
     radius = largest_radius(lambda rows, radius: ones[rows], ones, known, guess * ones, ones)
     assert np.all(radius == radius[0]) and 0.9989e100 <= radius[0] <= 1e100
+
+
+@pytest.mark.parametrize("power", [1.5, 1.8, 2.2])
+@pytest.mark.parametrize("floor", [1e-9, 10**-8.5])
+def test_a_search_that_has_crept_up_does_not_leap(power, floor):
+    """Three positive bounds in a row, each nearer to the zero: the fourth radius is just beyond."""
+    asked = []
+
+    def bound(rows, radius):
+        asked.append(float(radius[0]))
+        return 1.0 - (radius / 16.0 + (1.0 - 1.0 / 16.0) * radius**power)
+
+    one = np.ones(1)
+    radius = largest_radius(bound, one, 0.0 * one, 16.0 * one, floor * one)
+    assert 0.999 <= radius[0] <= 1.0
+    assert sum(r <= 1.0 for r in asked) >= 3 and max(asked) < 1.02
