@@ -44,8 +44,9 @@ class BoundedLayer(NamedTuple):
     def seen(self, units: np.ndarray) -> BoundedLayer:
         """Returns what is known of these units, `(places, s)`: each place as an example."""
         low, high, *lines = (seen_at(part, units) for part in (self.low, self.high, *self.lines))
-        of_all = (np.repeat(part, len(units), axis=0) for part in self[3:])
-        return BoundedLayer(low, high, Relaxation(*lines), *of_all)
+        of_all = self.pre, self.folding, self.underflow
+        pre, folding, underflow = (np.repeat(part, len(units), axis=0) for part in of_all)
+        return BoundedLayer(low, high, Relaxation(*lines), pre, folding, underflow)
 
     def step(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, affine: Affine
@@ -60,13 +61,13 @@ class BoundedLayer(NamedTuple):
         offset = constants + dot(negative, lines.upper_intercept)
         if np.any(lines.lower_intercept):  # those of relu are 0
             offset = offset + dot(positive, lines.lower_intercept)
-        if len(rows) < len(lines.lower_slope):
-            positive = positive * lines.lower_slope[:, None]
-            negative = negative * lines.upper_slope[:, None]
-        else:
-            positive *= lines.lower_slope[:, None]
-            negative *= lines.upper_slope[:, None]
-        through = np.add(positive, negative, out=positive)
+        in_place = len(rows) == len(self.low)
+        through = np.multiply(
+            positive, lines.lower_slope[:, None], out=positive if in_place else None
+        )
+        through += np.multiply(
+            negative, lines.upper_slope[:, None], out=negative if in_place else None
+        )
         return through, offset, error + self._step_error(rows, constants, through, affine)
 
     def _step_error(
