@@ -6,6 +6,9 @@ Over `‖e‖ ≤ R` and `−down ≤ e ≤ up`, by weak duality, for every λ �
 
 lim_i the limit in the direction of −Λ_i, and the minimum is at `ε = min(|Λ_i|/λ, lim_i)`. At the
 best λ this is the minimum itself: coordinates rise like water until they meet their limits.
+
+It is computed in units of R, of which no square is needed then: with `ε = R ε'` and `λR` for λ the
+bound is R times that of R = 1 and the limits `lim_i / R`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network.network import FeedForward
-from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, norm_bound, up
+from keras_curv.numerics.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 from keras_curv.threats.confined import Reach
 
 _FILLINGS = 6  # of λ, from above; each sends more coordinates to their limits
@@ -58,19 +61,21 @@ def least_linear(rows: np.ndarray, reach: Reach, radius: np.ndarray) -> np.ndarr
     """
     with np.errstate(all="ignore"):  # what is not a number proves no more than the ball
         size, rho = np.abs(rows), radius[:, None]
-        limit = np.where(rows < 0.0, reach.up[:, None], reach.down[:, None])
+        upward, downward = (up(part / rho) + TINY for part in (reach.up, reach.down))
+        limit = np.where(rows < 0.0, upward[:, None], downward[:, None])
         length = np.sqrt(np.sum(size * size, axis=-1))
         plain = -up(rho * (length + SLOPE_FLOOR), rows.shape[-1] + 8)
-        lam = length / rho
+        lam = length
         for _ in range(_FILLINGS):
             full = size > lam[..., None] * limit
-            left = rho * rho - np.sum(np.where(full, limit, 0.0) ** 2, axis=-1)
+            left = 1.0 - np.sum(np.where(full, limit, 0.0) ** 2, axis=-1)
             open_ = np.sum(np.where(full, 0.0, size) ** 2, axis=-1)
             lam = np.where(left > 0.0, np.fmin(np.sqrt(open_ / left), lam), lam)
         move = np.where(size > 0.0, np.fmin(size / lam[..., None], limit), 0.0)
         linear = np.sum(size * move, axis=-1)
         bent = 0.5 * lam * np.sum(move * move, axis=-1)
-        paid = 0.5 * lam * rho * rho
-        error = gamma(rows.shape[-1] + 32) * (linear + bent + paid)
-        found = bent - linear - paid - up(error) - SLOPE_FLOOR
+        paid = 0.5 * lam
+        # What underflows of the products is less than the floor.
+        error = gamma(rows.shape[-1] + 32) * (linear + bent + paid) + SLOPE_FLOOR
+        found = rho * (bent - linear - paid - up(error)) - TINY
         return np.fmax(plain, found)

@@ -229,13 +229,16 @@ def least_by_bisection(row, up, down, radius):
     return -np.sum(size * move)
 
 
+@pytest.mark.parametrize("scale", [1e-160, 1.0, 1e160])
 @pytest.mark.parametrize("radius", [0.0, 0.3, 1.0, 9.0])
-def test_the_least_of_a_linear_function_is_exact(radius, rng):
+def test_the_least_of_a_linear_function_is_exact(radius, scale, rng):
+    """At any scale of the inputs: no square of a radius is taken."""
     rows = rng.standard_normal((1, 20, 4)) * 10.0 ** rng.integers(-2, 3, (1, 20, 4))
     rows[0, 0] = 0.0
     room = rng.uniform(0.0, 0.6, (2, 3, 4)) * rng.integers(0, 2, (2, 3, 4))
     room[0, 2] = np.inf
-    found = least_linear(rows, Reach(room[0], room[1], None, None, None), np.full(3, radius))
+    reach = Reach(scale * room[0], scale * room[1], None, None, None)
+    found = least_linear(rows, reach, np.full(3, scale * radius)) / scale
     expected = [
         [least_by_bisection(row, room[0, i], room[1, i], radius) for row in rows[0]]
         for i in range(3)
