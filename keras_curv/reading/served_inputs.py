@@ -140,7 +140,20 @@ class ServedInputs:
 
 
 def reshaping(have: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Returns advice to reshape examples, to end a message with, where that would help."""
+    """Returns advice to reshape examples, to end a message with, where that would help.
+
+    Example:
+        >>> reshaping((64,), (8, 8, 1))
+        '; reshape x to (n, 8, 8, 1)'
+        >>> reshaping((3, 8, 8), (8, 8, 3))
+        '; its axes may be in another order: x.transpose(0, 2, 3, 1)'
+    """
     if math.prod(have) != math.prod(wanted):
         return f"; it needs {math.prod(wanted)} entries an example, not {math.prod(have)}"
-    return f"; reshape x to (n, {', '.join(map(str, wanted))})"
+    several = [tuple(size for size in shape if size > 1) for shape in (have, wanted)]
+    if several[0] == several[1] or min(map(len, several)) < 2:
+        return f"; reshape x to (n, {', '.join(map(str, wanted))})"
+    if have == (wanted[-1], *wanted[:-1]):  # a reshape would shuffle the pixels
+        order = [0, *range(2, len(wanted) + 1), 1]
+        return f"; its axes may be in another order: x.transpose({', '.join(map(str, order))})"
+    return "; bring each example's entries into that order"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,9 +30,17 @@ _LINE_AFTER = 30.0  # seconds, where stderr is no terminal
 _MOST_LINES = 100
 
 
+class _Output(Console):
+    """Stdout, of which as much may be read as the reader likes: `… | head`."""
+
+    def on_broken_pipe(self) -> None:
+        """Writes the rest nowhere, where rich would end the process with a status of its own."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_summary(summary: dict, console: Console | None = None) -> None:
     """Prints a summary: what was certified, how far, and on what terms."""
-    console = console or Console()
+    console = console or _Output()
     _print_table(summary, console)
     if "versions" in summary:
         print_requests(summary, console)

@@ -207,6 +207,9 @@ class Interval(ScoreProperty):
         """See `Property`: with two pinned inputs for each output, its `hi` and its `lo`."""
         outputs = self.outputs(network, head)
         _require_numbers(self, head, ("logits",))
+        steep = [each.name for each in network.activations if not math.isfinite(each.steepest)]
+        if steep:  # so that f(x) would be known to within nothing
+            raise InputError(f"{self.spelling} is not for {steep[0]}, whose slope has no bound")
         self.passed = 2 * len(outputs)
         last = self._last(network, outputs, np.zeros(len(outputs)))
         direct = np.zeros((self.passed, last.fan_out))

@@ -188,6 +188,7 @@ BAD = {
     "stray argument": (lambda f: ("mnist",), "unexpected argument 'mnist'"),
     "no examples": (lambda f: ("--limit", "0"), "at least 1"),
     "wrong shape": (lambda f: npz(f, x=np.ones((3, 64), np.float32)), "reshape x to (n, 8, 8, 1)"),
+    "axes in another order": (lambda f: npz(f, x=np.ones((3, 4, 16))), "into that order"),
     "NaN": (lambda f: npz(f, x=np.where(X > 0, [[[[np.nan]]]], X)), "example 0 has NaN"),
     "infinite": (
         lambda f: npz(f, x=np.concatenate([X, np.inf * X])),

@@ -39,6 +39,16 @@ def test_help_may_be_read_in_part(arguments, tmp_path):
         assert process.stderr.read() == "" and process.wait() == 0
 
 
+@pytest.mark.parametrize("least, code", [(0.0, 0), (1.0, 3)])
+def test_a_verdict_stands_whoever_reads_the_table(least, code, tmp_path):
+    gate = "--radius", "0.5", "--require_certified_accuracy", str(least), "--limit", "8"
+    command = [sys.executable, "-m", "keras_curv", "certify", *gate, "--method", "lipschitz"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **options) as process:
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == code
+
+
 def test_an_unknown_command_is_one_line(capfd):
     code, out, err = status(capfd, "prove")
     assert code == 2 and out == ""

@@ -275,6 +275,12 @@ def test_properties_that_a_network_cannot_have(spelling, match, rng, random_netw
         Property.parse(spelling).network(network)
 
 
+def test_an_interval_needs_a_slope_to_be_bounded(rng, random_network):
+    network = random_network(rng, (2, 5, 3), "exponential")
+    with pytest.raises(InputError, match="interval:0.5 is not for exponential, whose slope"):
+        Property.parse("interval:0.5").network(network)
+
+
 def test_properties_that_a_head_hides(rng, random_network):
     model = model_of(random_network(rng, (2, 5, 3), "tanh"), "softmax")
     x = np.zeros((1, 2), np.float32)
