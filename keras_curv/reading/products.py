@@ -97,13 +97,13 @@ def multiplied(node: node_def_pb2.NodeDef, one: Value, other: Value) -> Flow:
     turned = [node.attr[f"transpose_{x}"].b or node.attr[f"adj_{y}"].b for x, y in ("ax", "by")]
     left = isinstance(one, Flow)
     flow, kernel = (one, other) if left else (other, one)
+    if not left and (not isinstance(flow, Flow) or len(flow.shape) == 1):
+        raise InputError("the input must be on the left of a product")
     flow, kernel = require_flow(flow), require_constant(kernel)
     # Rows and columns: of the left one rs, of the other sc, of the product rc.
     operands = zip(("rs", "sc"), turned, strict=True)
     letters = [pair[::-1] if turn else pair for pair, turn in operands]
     if len(flow.shape) == 1:
-        if not left:
-            raise InputError("the input must be on the left of a product")
         if turned[0]:
             raise InputError("a product with the transposed batch mixes examples")
         return contracted(flow, kernel, "s", letters[1], "c")
