@@ -55,7 +55,9 @@ def clipped(clip: Clip, x: tf.Tensor) -> Clipped:
     rounded = 4.0 * UNIT * (size * tf.abs(x) + tf.abs(offset))
     rounded += 4.0 * TINY * (1.0 + tf.abs(x) + size)  # a factor may be flushed to zero
     rounded = tf.zeros_like(x) if exact else rounded
-    known = clip.scale_error * tf.abs(x) + clip.offset_error
+    # What folding has lost is any matrix Δ: |(x Δ)_i| ≤ ‖x‖ ‖Δ‖, whatever x_i is.
+    length = tf.norm(x, axis=-1, keepdims=True) * (1.0 + (clip.dim + 8.0) * UNIT) + 1e-150
+    known = clip.scale_error * length + clip.offset_error
     off = rounded + known
     dead = (_zone(low - z, off), _zone(z - high, off))
     # S, the scales, is off by a matrix Δ, and ‖(1 + η)⁻¹ S⁻¹ (S + Δ)‖ ≤ 1 for η ≥ ‖S⁻¹‖ ‖Δ‖.

@@ -164,6 +164,22 @@ def test_what_folding_left_beside_the_diagonal_is_paid_for(rng):
     assert 0.99 < np.linalg.norm(reached, 2, axis=(1, 2)).max() <= 1.0
 
 
+@pytest.mark.parametrize("method", ["crc", "auto", "crown"])
+def test_what_folding_left_meets_all_of_x_and_not_one_entry(method):
+    """A map as near as may be to the one that is stored: at x it has another class already."""
+    error, scale = 1e-12, np.array([1e-6, 1.0])
+    first = Affine(np.diag(scale), np.zeros(2), kernel_error=error)
+    last = Affine(np.array([[1.0, -1.0], [0.0, 0.0]]), np.array([-0.5, 0.5]))
+    network = Network([first, last], [activations.get("capped_relu(1.0)")])
+    x = np.array([[0.9e6, -1e12], [0.9e6, -3e11], [0.9e6, 0.5]])
+    radius = choose_method(method, network).certify(x).radius
+    moved = np.diag(scale) + error * np.array([[0.0, 0.0], [1.0, 0.0]])
+    z = x @ moved
+    assert z[0, 0] < 0.0 and radius[0] == 0.0
+    # Of the others the first entry has to fall to 0.5.
+    assert np.all(radius[1:] <= (z[1:, 0] - 0.5) / np.linalg.norm(moved[:, 0])) and radius[2] > 0.0
+
+
 @pytest.mark.parametrize("name", ["relu", "capped_relu(1.0)", "relu6"])
 @pytest.mark.parametrize("method", ["crc", "auto", "crown"])
 def test_a_scale_that_is_flushed_to_zero_is_charged(name, method):
