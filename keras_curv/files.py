@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -159,3 +160,8 @@ def write_text(path: str | pathlib.Path, text: str) -> None:
 def write_json(path: str | pathlib.Path, result: dict) -> None:
     """Writes a summary or settings; see `write_file`."""
     write_text(path, json.dumps(result, indent=2, allow_nan=False) + "\n")
+
+
+def discard_stdout() -> None:
+    """Lets all that is written to stdout from now on go nowhere, as nobody reads it any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

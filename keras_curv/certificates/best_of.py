@@ -323,10 +323,14 @@ def choose_method(
         curvature = ConfinedCurvatureCertificate
     kinds[CurvatureCertificate.name] = functools.partial(curvature, decide=decide)
     kinds[TwoStageCertificate.name] = functools.partial(TwoStageCertificate, decide=decide)
-    if name != BestOf.name:
+
+    def made(name: str) -> Method:
         method = kinds[name](network, served_error)
         method.gap = gap_within(tolerance)
         return method
+
+    if name != BestOf.name:
+        return made(name)
     methods: list[Method] = []
     reasons = []
     # A search leaves a sighting, by which a Lipschitz bound that gains nothing can be left out.
@@ -335,12 +339,9 @@ def choose_method(
         if _in_vain(kind, methods, tolerance):
             continue
         try:
-            method = kinds[kind.name](network, served_error)
+            methods.append(made(kind.name))
         except InputError as error:
             reasons.append(f"{kind.name}: {error}")
-            continue
-        method.gap = gap_within(tolerance)
-        methods.append(method)
     if not methods:
         raise InputError("no method can certify this network; " + "; ".join(reasons))
     return BestOf(methods, tolerance=tolerance, decide=decide)

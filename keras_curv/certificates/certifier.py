@@ -258,7 +258,7 @@ def certify(
         guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
             float32.
         tolerance: of "auto": the relative gain in radius that no further method is asked for; 0
-            asks all. Of one method alone, what its search for a ball may leave, from 0.1 to 0.3 %.
+            asks all. And what a search for a ball may leave of the radius, from 0.1 to 0.3 %.
             No radius becomes wrong by it, only smaller by as much.
         property: what must not change within the radius, a `Property` or its spelling: "argmax",
             "top_3", "harmful:3,5", "threshold:0.7" or "interval:0.1"; see `Property`.

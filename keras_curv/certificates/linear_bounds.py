@@ -38,7 +38,6 @@ class Balls:
     Those of l1 are within those of l2, for which all holds that does not ask for the norm.
 
     Attributes:
-        norm: of the balls, "l2" or "l1".
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
         size: bound of ‖a_k‖, `(n,)`.
         box: of a_k; None if there is none, as for the input.
@@ -54,7 +53,7 @@ class Balls:
         relax: Callable[..., Relaxation] = relaxation,
         norm: str = "l2",
     ):
-        self.network, self.plan, self.first, self.norm = network, plan, centres.first, norm
+        self.network, self.plan, self.first = network, plan, centres.first
         self.centres, self.x = centres, centres.x
         self.radius = radius
         self.relax = relax
@@ -105,7 +104,7 @@ class Balls:
 
     def take(self, some: np.ndarray) -> Balls:
         """Returns these balls, as far as their layers are bounded."""
-        args = self.centres[some], self.radius[some], self.relax, self.norm
+        args = self.centres[some], self.radius[some], self.relax, self.inputs.norm
         balls = Balls(self.network, self.plan, *args)
         balls.layers = [layer.take(some) for layer in self.layers]
         return balls
@@ -138,7 +137,7 @@ class Balls:
     def _by_fields(self, affine: Affine, low: np.ndarray, high: np.ndarray) -> None:
         """Lets these bounds be no worse than those of passes back through what units see."""
         index = len(self.layers)
-        exact = not index and self.norm == "l2" and self.inputs.room is None  # by `_forward`
+        exact = not index and self.inputs.norm == "l2" and self.inputs.room is None  # by `_forward`
         for field in self.plan.fields[index] if index < len(self.plan.fields) and not exact else ():
             found = field.bounds(self.network, self.layers, self.inputs, self.folding(affine))
             for some, units, least, most in found:
@@ -211,7 +210,7 @@ class Balls:
         rows, constants, error, best = self._step(0, rows, constants, error)
         first = self.network.differentials[0]
         smaller = not first.is_sparse and first.fan_out < first.fan_in
-        if not smaller or self.norm != "l2" or self.inputs.room is not None:
+        if not smaller or self.inputs.norm != "l2" or self.inputs.room is not None:
             return np.fmax(best, self._at_input(rows, constants, error)[0])
         centre, off = self.centres.z[0], self.centres.errors[0]
         size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]

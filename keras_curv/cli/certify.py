@@ -61,7 +61,7 @@ MODEL.define(
     "float",
     "tolerance",
     0.01,
-    "Fraction by which a further method must be able to enlarge a radius for --method auto to try it; 0 tries all of them. Of another method, what its search for a ball may leave of the radius, from 0.1 to 0.3 %. No radius becomes wrong by it, only smaller by as much.",
+    "Fraction by which a further method must be able to enlarge a radius for --method auto to try it; 0 tries all of them. And what a search for a ball may leave of the radius, from 0.1 to 0.3 %. No radius becomes wrong by it, only smaller by as much.",
 )
 MODEL.define(
     "bool",

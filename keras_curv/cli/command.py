@@ -14,6 +14,7 @@ from typing import Any
 from absl import flags, logging
 
 from keras_curv.errors import InputError, visible
+from keras_curv.files import discard_stdout
 
 DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
@@ -166,7 +167,7 @@ def show(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:  # nor is there to be another one when the process ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
 
 
 def fail(name: str, error: object) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_curv.errors import visible
+from keras_curv.files import discard_stdout
 from keras_curv.reports.requests import print_requests
 from keras_curv.reports.wording import facts, percent, radius_name
 
@@ -35,7 +35,7 @@ class _Output(Console):
 
     def on_broken_pipe(self) -> None:
         """Writes the rest nowhere, where rich would end the process with a status of its own."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
 
 
 def print_summary(summary: dict, console: Console | None = None) -> None:
@@ -93,8 +93,11 @@ def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[
     Yields what to call with the number of examples just finished.
     """
     console = Console(stderr=True)
+    if not visible:
+        yield lambda count: None
+        return
     if not _is_watched(console):
-        yield _Lines(total, done).advance if visible else lambda count: None
+        yield _Lines(total, done).advance
         return
     # The bar moves by the batch, which a slow model may take minutes for; the spinner and the clock
     # say that it is at work.
@@ -107,7 +110,7 @@ def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not visible, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("certifying", total=total, completed=done)
         yield lambda count: progress.advance(task, count)
 

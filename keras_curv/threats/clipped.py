@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network.clip import Clip
-from keras_curv.numerics.rounding import TINY, UNIT
+from keras_curv.numerics.rounding import SLOPE_FLOOR, TINY, UNIT
 from keras_curv.threats.confined import Reach
 
 _GROW = 1.0 + 32.0 * UNIT
@@ -56,8 +56,10 @@ def clipped(clip: Clip, x: tf.Tensor) -> Clipped:
     rounded += 4.0 * TINY * (1.0 + tf.abs(x) + size)  # a factor may be flushed to zero
     rounded = tf.zeros_like(x) if exact else rounded
     # What folding has lost is any matrix Δ: |(x Δ)_i| ≤ ‖x‖ ‖Δ‖, whatever x_i is.
-    length = tf.norm(x, axis=-1, keepdims=True) * (1.0 + (clip.dim + 8.0) * UNIT) + 1e-150
-    known = clip.scale_error * length + clip.offset_error
+    known = tf.constant(clip.offset_error, x.dtype)
+    if clip.scale_error:  # else a square of x that overflows means nothing
+        length = tf.norm(x, axis=-1, keepdims=True) * (1.0 + (clip.dim + 8.0) * UNIT)
+        known += clip.scale_error * (length + SLOPE_FLOOR)
     off = rounded + known
     dead = (_zone(low - z, off), _zone(z - high, off))
     # S, the scales, is off by a matrix Δ, and ‖(1 + η)⁻¹ S⁻¹ (S + Δ)‖ ≤ 1 for η ≥ ‖S⁻¹‖ ‖Δ‖.
@@ -73,7 +75,7 @@ def clipped(clip: Clip, x: tf.Tensor) -> Clipped:
         cost=cost,
     )
     displaced = tf.norm(most * off, axis=-1) * (_GROW + 2.0 * clip.dim * UNIT)
-    return Clipped(value, reach, displaced + (0.0 if exact else 1e-150))
+    return Clipped(value, reach, displaced + (0.0 if exact else SLOPE_FLOOR))
 
 
 def _zone(beyond: tf.Tensor, off: tf.Tensor) -> tf.Tensor:
