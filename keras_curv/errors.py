@@ -1,7 +1,7 @@
 """The exception that means "the input is at fault, not the program", and checks that raise it."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 
@@ -50,29 +50,27 @@ _LONGEST = 12_000  # characters; a path can have 4,096, and be named twice
 
 def require_positive(value: float, name: str) -> float:
     """The number; InputError unless it is positive and finite."""
-    if not (math.isfinite(value) and value > 0.0):
-        raise InputError(f"{name} must be a positive number. Received: {value}")
-    return float(value)
+    return _required(value, lambda v: 0.0 < v < math.inf, name, "a positive number")
 
 
 def require_non_negative(value: float, name: str) -> float:
     """The number; InputError unless it is finite and at least 0."""
-    if not (math.isfinite(value) and value >= 0.0):
-        raise InputError(f"{name} must be a number, at least 0. Received: {value}")
-    return float(value)
+    return _required(value, lambda v: 0.0 <= v < math.inf, name, "a number, at least 0")
 
 
 def require_probability(value: float, name: str) -> float:
     """The number; InputError unless it is strictly between 0 and 1."""
-    if not 0.0 < value < 1.0:
-        raise InputError(f"{name} must be between 0 and 1. Received: {value}")
-    return float(value)
+    return _required(value, lambda v: 0.0 < v < 1.0, name, "between 0 and 1")
 
 
-def require_fraction(value: float | None, name: str) -> None:
-    """InputError unless the value is None or from 0 to 1."""
-    if value is not None and not 0.0 <= value <= 1.0:
-        raise InputError(f"{name} must be from 0 to 1. Received: {value}")
+def require_fraction(value: float, name: str) -> float:
+    """The number; InputError unless it is from 0 to 1."""
+    return _required(value, lambda v: 0.0 <= v <= 1.0, name, "from 0 to 1")
+
+
+def optional_fraction(value: float | None, name: str) -> float | None:
+    """As `require_fraction`; None where there is none."""
+    return None if value is None else require_fraction(value, name)
 
 
 def optional_at_least(value: float | None, least: int, name: str) -> int | None:
@@ -82,9 +80,20 @@ def optional_at_least(value: float | None, least: int, name: str) -> int | None:
 
 def require_at_least(value: float, least: int, name: str) -> int:
     """The number as an integer; InputError unless it is one, and at least `least`."""
-    if not (math.isfinite(value) and value >= least and value == int(value)):
-        raise InputError(f"{name} must be an integer, at least {least}. Received: {value}")
+    _required(value, lambda v: v >= least and v.is_integer(), name, f"an integer, at least {least}")
     return int(value)
+
+
+def _required(value: Any, holds: Callable[[float], bool], name: str, what: str) -> float:
+    """The value as a float; InputError unless it is a number for which something holds."""
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not holds(number):
+        received = repr(value) if isinstance(value, str) else value
+        raise InputError(f"{name} must be {what}. Received: {received}")
+    return number
 
 
 def require_one_of(value: str, known: Collection[str], name: str) -> str:

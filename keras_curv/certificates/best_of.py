@@ -77,7 +77,7 @@ class BestOf(Method):
         tolerance: float = 0.01,
         decide: Sequence[float] = (),
     ):
-        require_fraction(tolerance, "tolerance")
+        tolerance = require_fraction(tolerance, "tolerance")
         self.decide = tuple(decide)
         self.methods = tuple(methods)
         self.network, self.cost = methods[0].network, max(one.cost for one in methods)
@@ -314,7 +314,7 @@ def choose_method(
             theory for the network.
     """
     require_one_of(name, METHODS, "method")
-    require_fraction(tolerance, "tolerance")
+    tolerance = require_fraction(tolerance, "tolerance")
     kinds: dict[str, Callable[[Network, ServedError], Method]] = dict(_CLASSES)
     curvature: type[CurvatureCertificate] = (
         CurvatureCertificate if split_clip(network) is None else ClippedCurvatureCertificate

@@ -9,6 +9,7 @@ not); in `float32`, what a server computes in float32 (see `certificates/float32
 
 from __future__ import annotations
 
+import collections
 import enum
 from typing import NamedTuple
 
@@ -81,6 +82,8 @@ class Certificates(NamedTuple):
         ['CERTIFIED', 'MISCLASSIFIED']
         >>> result.certified_accuracy(0.25)
         0.75
+        >>> print(result)
+        4 examples: 3 certified, 1 misclassified; certified radii 0.7184 to 0.8451, mean 0.7794
     """
 
     prediction: np.ndarray
@@ -98,6 +101,17 @@ class Certificates(NamedTuple):
         Of labels that were not given, each prediction counts as correct.
         """
         return certified_fraction(self.radius, radius)
+
+    def __str__(self) -> str:
+        """One line: what came of how many, and the range of the radii."""
+        counts = collections.Counter(Status(status).name.lower() for status in self.status)
+        parts = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+        proved = self.radius[self.status == Status.CERTIFIED]
+        text = f"{len(self.radius)} examples: {parts or 'none'}"
+        if not len(proved):
+            return text
+        reach = f"{proved.min():.4f} to {proved.max():.4f}, mean {proved.mean():.4f}"
+        return f"{text}; certified radii {reach}"
 
 
 def certified_fraction(radii: np.ndarray, radius: float) -> float:

@@ -19,7 +19,13 @@ from keras_curv.certificates.certificate import (
 )
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
-from keras_curv.errors import InputError, optional_at_least, require_one_of
+from keras_curv.errors import (
+    InputError,
+    optional_at_least,
+    require_at_least,
+    require_one_of,
+    require_positive,
+)
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import up
 from keras_curv.reading import saved_model
@@ -139,8 +145,7 @@ class Certifier:
             )
         if rivals != "all" and self.threat.categories is not None:
             raise InputError(f"where categories change, all rivals count. Received: {rivals!r}")
-        if seed < 0:
-            raise InputError(f"seed must not be negative. Received: {seed}")
+        seed = require_at_least(seed, 0, "seed")
         x = self.served.inputs.joined(x)
         flat, label, moved = self._inputs.checked(x, y, first_index)
         served = np.asarray(flat, np.float64)
@@ -195,8 +200,6 @@ class Certifier:
             batch_size: examples at a time; None chooses by the size of the network.
         """
         x = self.served.inputs.joined(x)
-        if x.ndim == 0:
-            raise InputError(f"x must be an array of examples. Received: {type(x[()]).__name__}")
         if y is not None and np.shape(y)[:1] != x.shape[:1]:
             raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
         optional_at_least(batch_size, 1, "batch_size")
@@ -301,12 +304,11 @@ def certify(
 
 def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:
     """The radii to decide; InputError unless they are positive and finite."""
-    if isinstance(decide, (bool, int, float)):
+    if decide is None:
+        return ()
+    if isinstance(decide, str) or np.ndim(decide) != 1:
         raise InputError(f"decide takes the radii to decide, as [0.5]. Received: {decide!r}")
-    radii = () if decide is None else tuple(float(radius) for radius in decide)
-    if not all(0.0 < radius < np.inf for radius in radii):
-        raise InputError(f"radii to decide must be positive and finite. Received: {list(radii)}")
-    return radii
+    return tuple(require_positive(radius, "a radius to decide") for radius in decide)
 
 
 def _float32_error(

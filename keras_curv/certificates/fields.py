@@ -9,7 +9,8 @@ are passed back together, each as an example of its own.
 Nothing else changes. An entry of a matrix that is left out is 0, and adds no rounding; norms of the
 whole layers, which each step is charged by, bound those of their parts.
 
-A unit with a single weight behind a hidden layer is left to the box, which has its interval.
+A unit with a single weight behind a hidden layer is left to the box, which has its interval; and
+one that sees nothing of the input, as in a border of zeros, for it cannot move.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def _fields(columns: list[scipy.sparse.csc_array], reads: scipy.sparse.csc_array
     """
     together: dict[bytes, list[int]] = {}
     least = 1 if len(columns) == 1 else 2
-    for unit in np.flatnonzero(np.diff(columns[-1].indptr) >= least).tolist():
+    weights, sees = np.diff(columns[-1].indptr), np.diff(reads.indptr) > 0
+    for unit in np.flatnonzero((weights >= least) & sees).tolist():
         inputs = reads.indices[reads.indptr[unit] : reads.indptr[unit + 1]]
         together.setdefault(inputs.tobytes(), []).append(unit)
     alike: dict[bytes, tuple[list[Any], list[list[np.ndarray]]]] = {}

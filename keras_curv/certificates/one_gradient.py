@@ -80,7 +80,7 @@ class OneGradient:
     """
 
     def __init__(self, network: Network, *, curvature: CurvatureBounds | None = None):
-        require_smooth(network.activations)
+        require_smooth(network.activations, "a certified signature needs one, certify does not")
         curvature = curvature_bounds(network) if curvature is None else curvature
         self.activations = network.activations
         self.affines = [_in_float32(affine) for affine in network.affines]

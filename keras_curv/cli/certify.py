@@ -23,7 +23,7 @@ from keras_curv.cli.command import (
     loading,
 )
 from keras_curv.cli.lean_tensorflow import load_tensorflow
-from keras_curv.errors import InputError, UnwrittenError, require_fraction
+from keras_curv.errors import InputError, UnwrittenError, optional_fraction
 
 DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
 
@@ -257,7 +257,7 @@ def main() -> int:
     """Certifies a data set, or logged requests; returns the exit status."""
     refuse_flags_without_effect()
     for name in ("require_certified_accuracy", "max_lost"):
-        require_fraction(FLAGS[name].value, f"--{name}")
+        optional_fraction(FLAGS[name].value, f"--{name}")
         if FLAGS[name].value is not None and not FLAGS.radius:
             raise InputError(f"--{name} needs a --radius")
     with loading():

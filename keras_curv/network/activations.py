@@ -310,8 +310,12 @@ def get(name: str) -> Activation:
     return found
 
 
-def require_smooth(activations: Iterable[Activation]) -> None:
+def require_smooth(activations: Iterable[Activation], instead: str = "") -> None:
     """Refuses an activation that has no curvature bound.
+
+    Args:
+        activations: of a network.
+        instead: a clause that names what needs none, if that is not another method.
 
     Raises:
         InputError: names the first activation whose σ″ is unbounded.
@@ -320,10 +324,11 @@ def require_smooth(activations: Iterable[Activation]) -> None:
         if not activation.smooth:
             steep = not np.all(np.isfinite(activation.slope))
             why = "bends without bound" if steep else "is not differentiable"
-            others = "method crown needs" if steep else "methods crown and lipschitz need"
+            methods = "method crown needs" if steep else "methods crown and lipschitz need"
             raise InputError(
-                f"activation {activation.name!r} {why}, so it has no curvature bound; the {others} "
-                f"none, and these activations have one: {', '.join(SMOOTH)}"
+                f"activation {activation.name!r} {why}, so it has no curvature bound; "
+                f"{instead or f'the {methods} none'}, and these activations have one: "
+                f"{', '.join(SMOOTH)}"
             )
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 _RECURRENT = "recurrent layers and TimeDistributed cannot be certified; flatten the steps instead"
 _ATTENTION = "attention multiplies what depends on the input with itself, which cannot be certified"
 _NORMALIZED = (
-    "LayerNormalization, GroupNormalization and UnitNormalization divide by what depends on the "
-    "input, which cannot be certified; BatchNormalization can"
+    "layers that divide by what depends on the input, as LayerNormalization, RMSNormalization and "
+    "UnitNormalization do, cannot be certified; BatchNormalization can"
 )
 _COMPARED = "comparisons, as of Embedding, Masking or ReLU(threshold), cannot be certified"
 _ADVICE = {
-    **dict.fromkeys(("SquaredDifference", "Rsqrt", "Sum", "Square"), _NORMALIZED),
+    **dict.fromkeys(("SquaredDifference", "Rsqrt", "Sqrt", "Sum", "Square"), _NORMALIZED),
     **dict.fromkeys(("While", "StatelessWhile", "Unpack"), _RECURRENT),
     **dict.fromkeys(("TensorListReserve", "TensorListFromTensor"), _RECURRENT),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV3"), _ATTENTION),
     **dict.fromkeys(("Less", "Greater", "GreaterEqual", "NotEqual", "Equal"), _COMPARED),
+    "Erfc": "gelu is read where it is computed in float32",
     "Conv3D": "convolutions are read in 1D and 2D",
     "Range": "adaptive pooling is not read; use pooling of a fixed size",
 }

@@ -281,7 +281,7 @@ def require_constant(value: Value) -> Ball:
     if not isinstance(value, Ball):
         raise InputError(
             "both operands depend on the input, or one is not a float; products of two layers, as "
-            "in attention and gates, cannot be certified"
+            "in attention, gates and RMSNormalization, cannot be certified"
         )
     return value
 

@@ -342,7 +342,7 @@ def _definition(node: node_def_pb2.NodeDef) -> op_def_pb2.OpDef:
 def _require_noted(node: node_def_pb2.NodeDef) -> None:
     """Refuses attributes that the op does not have, but for what exports write down."""
     known = {each.name for each in _definition(node).attr} | _NOTES
-    for name in node.attr:
+    for name in sorted(node.attr):
         if name not in known:
             raise InputError(
                 f"op {node.op} (node {node.name!r}) has the attribute {name!r}, which may change "

@@ -118,7 +118,8 @@ class Inputs:
             x: such an array, which is handed on; or name → array, for each input.
 
         Raises:
-            InputError: see `require`; or arrays by name differ in dtype or number of examples.
+            InputError: see `require`; examples of another shape; or arrays by name differ in
+                dtype or number of examples.
         """
         if isinstance(x, (list, tuple)) and len(self.specs) > 1 and np.ndim(x[0]) > 1:
             raise InputError(
@@ -126,7 +127,18 @@ class Inputs:
                 f"their names. Received: {len(x)} arrays; the names are {', '.join(self.specs)}"
             )
         if not isinstance(x, Mapping):
-            return np.asarray(x)
+            x = np.asarray(x)
+            if x.ndim == 0:
+                kind = type(x[()]).__name__
+                raise InputError(f"x must be an array of examples. Received: {kind}")
+            if x.shape[1:] != self.shape:
+                alone = x.shape == self.shape
+                advice = "; one example is x[None]" if alone else reshaping(x.shape[1:], self.shape)
+                raise InputError(
+                    f"examples of shape {x.shape[1:]} do not fit {self.source}, which takes {self}"
+                    f"{advice}"
+                )
+            return x
         arrays = {name: np.asarray(array) for name, array in x.items()}
         self.require({name: array.shape[1:] for name, array in arrays.items()}, "x")
         flat = joined(arrays)
@@ -147,3 +159,23 @@ def _spec(placeholder: node_def_pb2.NodeDef) -> tf.TensorSpec:
     if not shape.rank or None in shape[1:]:
         raise InputError(f"the input shape {shape} must be known, all but the batch")
     return tf.TensorSpec(shape, tf.as_dtype(attribute(placeholder, "dtype").type))
+
+
+def reshaping(have: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Returns advice to reshape examples, to end a message with, where that would help.
+
+    Example:
+        >>> reshaping((64,), (8, 8, 1))
+        '; reshape x to (n, 8, 8, 1)'
+        >>> reshaping((3, 8, 8), (8, 8, 3))
+        '; its axes may be in another order: x.transpose(0, 2, 3, 1)'
+    """
+    if math.prod(have) != math.prod(wanted):
+        return f"; it needs {math.prod(wanted)} entries an example, not {math.prod(have)}"
+    several = [tuple(size for size in shape if size > 1) for shape in (have, wanted)]
+    if several[0] == several[1] or min(map(len, several)) < 2:
+        return f"; reshape x to (n, {', '.join(map(str, wanted))})"
+    if have == (wanted[-1], *wanted[:-1]):  # a reshape would shuffle the pixels
+        order = [0, *range(2, len(wanted) + 1), 1]
+        return f"; its axes may be in another order: x.transpose({', '.join(map(str, order))})"
+    return "; bring each example's entries into that order"

@@ -47,8 +47,8 @@ def logits_of(outputs: Iterable[Output], wanted: str | None = None) -> str:
         condition = (
             f"must have a float matrix (batch, classes) named {wanted!r}"
             if wanted
-            else "must have one float matrix (batch, classes), or one named 'logits'; "
-            "say which by output_name"
+            else "must have one float matrix (batch, classes), or one named 'logits'"
+            + ("; say which by output_name" if matrices else "; Flatten gives a matrix")
         )
         raise InputError(f"the outputs ({described or 'none'}) {condition}")
     return matrices[0].tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -86,11 +85,6 @@ class ServedInputs:
     def _as_served(self, x: np.ndarray, first_index: int) -> tuple[np.ndarray, np.ndarray]:
         """x in the dtype of the model, and bounds of how far that moved each example."""
         served = self._served
-        if x.ndim == 0 or x.shape[1:] != served.input_shape:
-            raise InputError(
-                f"examples of shape {x.shape[1:]} do not fit {served.source}, which takes "
-                f"{served.inputs}{reshaping(x.shape[1:], served.input_shape)}"
-            )
         if x.dtype.kind not in "fiu":
             raise InputError(f"x must hold numbers. Received: {x.dtype}")
         self._refuse_where(~np.isfinite(x), first_index, "has NaN or infinite entries")
@@ -137,23 +131,3 @@ class ServedInputs:
                 f"has {classes} classes (0 to {classes - 1})"
             )
         return y.astype(np.int64)
-
-
-def reshaping(have: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Returns advice to reshape examples, to end a message with, where that would help.
-
-    Example:
-        >>> reshaping((64,), (8, 8, 1))
-        '; reshape x to (n, 8, 8, 1)'
-        >>> reshaping((3, 8, 8), (8, 8, 3))
-        '; its axes may be in another order: x.transpose(0, 2, 3, 1)'
-    """
-    if math.prod(have) != math.prod(wanted):
-        return f"; it needs {math.prod(wanted)} entries an example, not {math.prod(have)}"
-    several = [tuple(size for size in shape if size > 1) for shape in (have, wanted)]
-    if several[0] == several[1] or min(map(len, several)) < 2:
-        return f"; reshape x to (n, {', '.join(map(str, wanted))})"
-    if have == (wanted[-1], *wanted[:-1]):  # a reshape would shuffle the pixels
-        order = [0, *range(2, len(wanted) + 1), 1]
-        return f"; its axes may be in another order: x.transpose({', '.join(map(str, order))})"
-    return "; bring each example's entries into that order"

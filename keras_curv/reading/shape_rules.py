@@ -84,7 +84,10 @@ def _transpose(node: node_def_pb2.NodeDef, value: Value, order: np.ndarray) -> V
     if not isinstance(value, Flow):
         return value.transpose(axes)
     if sorted(axes) != list(range(len(value.shape) + 1)) or axes[0] != 0:
-        raise InputError(f"a transpose {axes} moves the batch axis")
+        raise InputError(
+            f"a transpose {axes} moves the batch axis, as TimeDistributed does; Dense and "
+            "EinsumDense act on every step by themselves"
+        )
     moved = [axis - 1 for axis in axes[1:]]
     return value.rearranged(image_rules.positions_of(value).transpose(moved))
 

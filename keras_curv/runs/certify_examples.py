@@ -15,8 +15,8 @@ from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
+from keras_curv.reading.inputs import reshaping
 from keras_curv.reading.saved_model import ServedModel
-from keras_curv.reading.served_inputs import reshaping
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
@@ -216,7 +216,10 @@ def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndar
     if examples.inputs is not None:
         if len(served.inputs.specs) == 1:
             names = ", ".join(examples.inputs)
-            raise InputError(f"{examples.name} has no array 'x'; it has: {names}")
+            raise InputError(
+                f"{examples.name} has no array 'x'; it has: {names}. For a model of one input, "
+                "call the examples x and the labels y"
+            )
         served.inputs.require(examples.inputs, examples.name)
         return lambda x: x.reshape((len(x), *wanted))
     flattened = wanted == (int(np.prod(have)),)

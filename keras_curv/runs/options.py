@@ -15,6 +15,7 @@ from keras_curv.certificates.smoothing import VOTE_RIVALS, Smoothing
 from keras_curv.errors import (
     InputError,
     optional_at_least,
+    optional_fraction,
     require_fraction,
     require_one_of,
     require_positive,
@@ -90,7 +91,7 @@ class RunOptions:
         require_fraction(self.tolerance, "tolerance")
         object.__setattr__(self, "threat", Threat.of(self.threat))
         object.__setattr__(self, "property", Property.of(self.property))
-        require_fraction(self.required, "the certified accuracy required")
+        optional_fraction(self.required, "the certified accuracy required")
         optional_at_least(self.batch_size, 1, "batch_size")
         if self.resume and not self.output:
             raise InputError("resume needs the output file of the run to go on with")
@@ -184,8 +185,8 @@ class RunOptions:
         if self.output is not None:
             resolved.append(settings_path(pathlib.Path(self.output)).resolve())
         read = {pathlib.Path(path).resolve() for path in inputs if path is not None}
-        resolved += [part_path(target) for target in resolved]
         twice = {path for path in resolved if resolved.count(path) > 1} | read & {*resolved}
+        twice = twice or {*map(part_path, resolved)} & {*resolved, *read}
         if twice:
             raise InputError(
                 "what is read and what is written must all be different files. Received twice: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_curv.errors import InputError, optional_at_least, require_fraction
+from keras_curv.errors import InputError, optional_at_least, optional_fraction
 from keras_curv.runs.options import RunOptions
 
 
@@ -37,7 +37,7 @@ class RequestOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_fraction(self.max_lost, "the fraction that may be lost")
+        optional_fraction(self.max_lost, "the fraction that may be lost")
         optional_at_least(self.limit, 1, "the limit")
         optional_at_least(self.max_unpacked, 1, "max_unpacked")
         if self.baseline is None and (self.lost is not None or self.max_lost is not None):

@@ -148,8 +148,13 @@ def test_success_rates_are_those_of_the_parts(digits):
         (dict(y=np.array([1])), "shape"),
         (dict(y=np.array([0.0, 1.0])), "integers"),
         (dict(y=np.array([0, -1])), "label -1"),
+        (dict(x=np.ones((8, 8, 1)), y=None), r"one example is x\[None\]"),
         (dict(rivals="worst"), "rivals must be"),
         (dict(batch_size=0), "at least 1"),
+        (dict(batch_size="1"), "batch_size must be an integer, at least 1. Received: '1'"),
+        (dict(seed=0.5), "seed must be an integer, at least 0. Received: 0.5"),
+        (dict(tolerance=None), "tolerance must be from 0 to 1. Received: None"),
+        (dict(decide=[0.5, "1"]), "a radius to decide must be a positive number. Received: '1'"),
     ],
 )
 def test_bad_arguments_are_named(digits, change, message):
@@ -372,7 +377,7 @@ def test_files_must_not_overwrite_one_another(digits, tmp_path, clash):
         "settings": tmp_path / "rows.csv.settings.json",
     }[clash]
     before = (tmp_path / "x.npz").read_bytes()
-    with pytest.raises(InputError, match="different files"):
+    with pytest.raises(InputError, match=rf"different files. Received twice: {summary}$"):
         keras_curv.certify_examples(model, examples, output=str(output), summary=str(summary))
     assert (tmp_path / "x.npz").read_bytes() == before and not output.exists()
 

@@ -67,9 +67,20 @@ KERAS = {
     "mixed bfloat16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_bfloat16")), "bfloat16"),
     "lstm": (_stack(lambda: L.LSTM(5), shape=(3, 4)), "recurrent layers"),
     "layer norm": (_stack(L.LayerNormalization), "BatchNormalization can"),
+    "gelu in half precision": (
+        _stack(lambda: L.Dense(5, "gelu", dtype="mixed_float16")),
+        "read where it is computed in float32",
+    ),
+    "layer over time": (
+        _stack(lambda: L.TimeDistributed(L.Dense(2)), L.Flatten, shape=(3, 4)),
+        "as TimeDistributed does; Dense and EinsumDense act on every step",
+    ),
     "unknown size": (_stack(L.GlobalAveragePooling1D, shape=(None, 4)), ""),
     "product of branches": (_of(_gated), "products of two layers"),
-    "attention": (_of(_attending, (3, 4)), "as in attention and gates, cannot be certified"),
+    "attention": (
+        _of(_attending, (3, 4)),
+        "as in attention, gates and RMSNormalization, cannot be certified",
+    ),
     "recurrence": (_stack(lambda: L.SimpleRNN(5), shape=(3, 4)), "recurrent layers"),
     "examples in a row": (
         _of(lambda x: FunctionLayer(lambda z: tf.concat([z, z], axis=0))(x)),
