@@ -39,6 +39,8 @@ VOTE_RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
 _EXAMPLES_AT_ONCE = 16
 
+_MOST_SAMPLES = 2**40
+
 
 @dataclasses.dataclass(frozen=True)
 class Smoothing:
@@ -59,7 +61,8 @@ class Smoothing:
 
     def __post_init__(self) -> None:
         require_positive(self.deviation, "deviation")
-        require_at_least(self.samples, 1, "samples")
+        if require_at_least(self.samples, 1, "samples") > _MOST_SAMPLES:
+            raise InputError(f"samples must be at most 2^40. Received: {self.samples}")
         require_failure_probability(self.failure_probability)
         require_one_of(self.noise, NOISE, "noise")
 

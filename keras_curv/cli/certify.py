@@ -156,7 +156,7 @@ REQUESTS.define(
     "string",
     "model_name",
     None,
-    "Name of the model whose requests are certified; others are skipped.",
+    "Name of the model whose requests are certified; those to others are skipped.",
 )
 REQUESTS.define(
     "integer",
@@ -278,7 +278,7 @@ def main() -> int:
         print_summary(summary)
         for check in checks:
             print(describe(check))
-        sys.stdout.flush()
+        print(end="", flush=True)
     except OSError as error:
         fail("certify", f"cannot write to stdout: {error.strerror or error}")
         return 2 if passed else 3
@@ -330,6 +330,7 @@ def certify_examples() -> dict:
         if FLAGS.inputs is not None
         else data.load(FLAGS.dataset, FLAGS.split, data_dir=FLAGS.data_dir)
     )
+    options.require_files(flag_files())
     return certify_examples(FLAGS.saved_model, examples.limited(FLAGS.limit), options)
 
 
@@ -348,7 +349,13 @@ def certify_requests() -> dict:
         max_lost=FLAGS.max_lost,
         **common_options(),
     )
+    options.require_files(flag_files())
     return certify_requests(FLAGS.saved_model, FLAGS.requests, options)
+
+
+def flag_files() -> list[str | None]:
+    """The files that flags name, of what the attacker may do and of what must not change."""
+    return [FLAGS.threat, FLAGS.scale, FLAGS.property.partition(":")[2] or None]
 
 
 def common_options() -> dict:

@@ -66,7 +66,8 @@ class Command:
             Its status; 2, after a line on stderr, for bad input.
         """
         self.arguments = [*map(str, arguments)]
-        if any(argument in HELP for argument in arguments):
+        before = ["", *self.arguments]
+        if any(a in HELP and not self._takes(b) for b, a in zip(before, arguments, strict=False)):
             show(self.help())
             return 0
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -86,6 +87,13 @@ class Command:
             return fail(self.name, what)
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
             return fail(self.name, error)
+        except UnicodeDecodeError as error:
+            return fail(self.name, f"--flagfile is not a file of flags: {error}")
+
+    def _takes(self, word: str) -> bool:
+        """Whether the next word is the value of this one."""
+        name = word.lstrip("-")
+        return word != name and name in self.flags and not self.flags[name].boolean
 
     def words(self, *, but: Sequence[str] = ()) -> list[str]:
         """The words that make this run again: the flags that are set, but for some."""
@@ -172,7 +180,8 @@ def show(text: str) -> None:
 
 def fail(name: str, error: object) -> int:
     """Writes one line on stderr, and returns the exit status of bad input."""
-    print(f"{name}: {visible(' '.join(str(error).split()))}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # where nobody can be told, the status says it
+        print(f"{name}: {visible(' '.join(str(error).split()))}", file=sys.stderr)
     return 2
 
 

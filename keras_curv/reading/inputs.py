@@ -127,7 +127,10 @@ class Inputs:
                 f"their names. Received: {len(x)} arrays; the names are {', '.join(self.specs)}"
             )
         if not isinstance(x, Mapping):
-            x = np.asarray(x)
+            try:
+                x = np.asarray(x)
+            except ValueError as error:  # rows of several lengths
+                raise InputError(f"x must be an array of examples: {error}") from error
             if x.ndim == 0:
                 kind = type(x[()]).__name__
                 raise InputError(f"x must be an array of examples. Received: {kind}")

@@ -195,7 +195,7 @@ def read(
         (2, 10, (8, 8, 1))
     """
     try:
-        if source == "":
+        if isinstance(source, str) and not source:
             raise InputError("the name of the SavedModel's directory is empty")
         if isinstance(source, (str, pathlib.Path)):
             served = _read_directory(pathlib.Path(source), signature, output_name)

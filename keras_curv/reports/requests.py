@@ -50,10 +50,15 @@ def request_tables(summary: dict) -> list[RequestTable]:
     ]
     baseline = summary["baseline"]
     if baseline is not None:
+        unanswered = baseline["unanswered"].items()
+        heading = [
+            f"Against {baseline['saved_model']}: {baseline['compared']:,} examples",
+            f"{baseline['prediction_changed']:,} predicted differently",
+            *(f"{count:,} more that it refused as {name}" for name, count in unanswered),
+        ]
         tables.append(
             RequestTable(
-                f"Against {baseline['saved_model']}: {baseline['compared']:,} examples, "
-                f"{baseline['prediction_changed']:,} predicted differently",
+                ", ".join(heading),
                 [radius_name(summary), "baseline certifies", "lost", "gained", "lost of these"],
                 [
                     [radius, *(f"{entry[name]:,}" for name in ("baseline", "lost", "gained"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keras_curv.certificates.certificate import Status
 from keras_curv.errors import InputError
 from keras_curv.rows.row import Row
 
@@ -37,6 +38,10 @@ another output
             others.append((name, getattr(row, name), f"of {classes} classes"))
     if classes is not None and row.nearest_rival == row.prediction != -1:
         others.append(("nearest_rival", row.nearest_rival, "as is its prediction"))
+    wrong = row.status == Status.MISCLASSIFIED.name
+    if classes is not None and row.label is not None and (wrong or row.radius > 0.0):
+        if wrong == (row.prediction == row.label):
+            others.append(("prediction", row.prediction, f"{row.status} of label {row.label}"))
     if row.gradient_evaluations < 0:
         others.append(("gradient_evaluations", row.gradient_evaluations, "below 0"))
     if others:

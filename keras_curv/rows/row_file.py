@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import io
 import json
 import pathlib
@@ -48,7 +49,7 @@ class RowFile:
 
     Raises:
         InputError: the file exists and `resume` is not given; it was made with other settings, or
-            has more rows; it is not a file of rows; it cannot be written.
+            has more rows; it is not a file of rows; it cannot be written; another run writes it.
     """
 
     def __init__(
@@ -76,18 +77,25 @@ class RowFile:
                         "output"
                     )
                 _require_same(target, settings)
+                self._file, self.resumed = open_regular(target, write=True), True
+                self._require_alone(self._file)
                 self.rows, self._end = _read_rows(
                     target, settings["batch_size"], count, self._columns
                 )
-                self._file, self.resumed = open_regular(target, write=True), True
+                if len(self.rows) == count:
+                    self._file.truncate(self._end)  # what a kill left of a row too many
             else:
                 write_json(settings_path(target), settings)
                 self._file = target.open("x+b")
+                self._require_alone(self._file)
             if self._end == 0:
                 self._append(self._file, _lines([self._columns]))
         except OSError as error:
             self.__exit__()
             raise self._unwritable(error) from error
+        except InputError:
+            self.__exit__()
+            raise
 
     def write(self, rows: Sequence[Row]) -> None:
         """Appends rows; they are with the operating system when this returns."""
@@ -108,6 +116,17 @@ class RowFile:
         file.write(text[len(there) :])
         file.flush()
         self._end += len(text)
+
+    def _require_alone(self, file: BinaryIO) -> None:
+        """Refuses a file that another run writes, and keeps others from it until it is closed."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"another run is writing {self._path}; wait for its end, or name another output"
+            ) from error
+        except OSError:
+            pass  # a file system that has no locks
 
     def _unwritable(self, error: OSError) -> InputError:
         reason = error.strerror or error

@@ -12,7 +12,7 @@ def verdict(
         summary: of a run.
         required: certified accuracy at every radius must be at least this.
         max_lost: of the examples that the baseline certifies, at most this fraction may lose their
-            certificate, at every radius. With none that it certifies at any radius there is
+            certificate, at every radius. With a radius at which it certifies none there is
             nothing to go by, and the check fails.
 
     Returns:
@@ -46,7 +46,7 @@ def verdict(
                 "name": "lost_certificates",
                 "required": max_lost,
                 "found": worst,
-                "passed": worst <= max_lost and any(entry["baseline"] for entry in radii),
+                "passed": worst <= max_lost and all(entry["baseline"] for entry in radii),
             }
         )
     return {"passed": all(c["passed"] for c in checks), "checks": checks} if checks else None

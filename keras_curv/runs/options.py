@@ -22,7 +22,7 @@ from keras_curv.errors import (
 )
 from keras_curv.files import part_path, require_replaceable
 from keras_curv.reading import saved_model
-from keras_curv.reading.files import GRAPH, INDEX
+from keras_curv.reading.files import INDEX
 from keras_curv.reports.plot import require_plottable
 from keras_curv.rows.row_file import settings_path
 from keras_curv.threats.property import ARGMAX, Property
@@ -84,9 +84,10 @@ class RunOptions:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        if not len(self.radii):
+        given = np.atleast_1d(np.asarray(self.radii, object))  # whatever they are
+        if not len(given):
             raise InputError("radii must be one at least. Received: none")
-        radii = tuple(require_positive(radius, "radius") for radius in self.radii)
+        radii = tuple(require_positive(radius, "radius") for radius in given)
         object.__setattr__(self, "radii", radii)
         require_fraction(self.tolerance, "tolerance")
         object.__setattr__(self, "threat", Threat.of(self.threat))
@@ -179,7 +180,7 @@ class RunOptions:
                 raise InputError(f"the folder of {path} cannot be written to; name another one")
             if target.is_dir():
                 raise InputError(f"{path} is a directory; give the name of a file")
-            if target.name == GRAPH or (target.parent / INDEX).exists():
+            if target.suffix == ".pb" or (target.parent / INDEX).exists():
                 raise InputError(f"{path} would be a file of a SavedModel; give another name")
             require_replaceable(path)
         if self.output is not None:

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.one_gradient import OneGradient
 from keras_curv.errors import InputError
+from keras_curv.files import writing
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.products import Product, dense_product, sparse_product
@@ -112,6 +113,8 @@ def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
         return {"logits": logits, "class": label, "radius": radius}
 
     archive.add_endpoint(CERTIFIED_SIGNATURE, certified, signature)
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
     archive.write_out(str(directory), verbose=False)
 
 
@@ -147,6 +150,11 @@ def _product(base: keras.Model, affine: Affine) -> Product:
 
 def _pre_activations(logits: tf.Tensor, network: Network, source: str) -> list[tf.Tensor]:
     """Returns the tensors z_1, …, z_{L−1} behind logits that are being traced, `(n, width)`."""
+    if not isinstance(logits, tf.Tensor):
+        raise InputError(
+            f"{source} returns a {type(logits).__name__}; give the model that returns its logits "
+            "alone"
+        )
     found = graph.pre_activations(logits.graph.as_graph_def(), logits.op.name)
     if [name for name, _ in found] != [activation.name for activation in network.activations]:
         raise InputError(

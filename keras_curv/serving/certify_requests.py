@@ -24,6 +24,7 @@ from keras_curv.runs.runner import run
 from keras_curv.serving.compare import Comparison, RequestTally
 from keras_curv.serving.options import RequestOptions
 from keras_curv.serving.outcomes import certify_block
+from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.requests import CHANGED, Batch, RequestLog
 from keras_curv.serving.versions import Versions
 from keras_curv.threats.property import ARGMAX
@@ -131,6 +132,8 @@ class RequestJob(Job):
                 elif isinstance(batch, Batch):
                     classes = batch.model.certifier.served.network.classes
                 known = {"rivals": "all", "file": request.file, "record": request.record}
+                known |= _answered("", batch)
+                known |= _answered("baseline_", *request.asked[1:])
                 for i in range(request.count):
                     known |= {"example": request.first + i, "timestamp": request.timestamp}
                     require_row_of(next(found), known, classes)
@@ -194,6 +197,15 @@ class RequestJob(Job):
         """See `Job`: the file of the examples that lost their certificate."""
         if isinstance(tally, RequestTally) and tally.comparison and self._options.lost:
             yield lost_file(self._options.lost, tally.comparison)
+
+
+def _answered(side: str, asked: Batch | Refusal | None = None) -> dict[str, object]:
+    """What every row of a request says of one side, whatever was proved; of none, its absence."""
+    if asked is None:
+        return {f"{side}status": ""}
+    if isinstance(asked, Refusal):
+        return {f"{side}status": asked.reason.name, f"{side}version": asked.version}
+    return {f"{side}version": asked.model.version} | ({} if side else {"skipped": False})
 
 
 class LostRows:

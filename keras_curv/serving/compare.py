@@ -73,7 +73,8 @@ class Parts:
 class Comparison:
     """Which examples lost or gained their certificate against the baseline, at each radius.
 
-    What the baseline certifies is its answer: a certificate for another class is none of it.
+    What the baseline certifies is its answer: a certificate for another class is none of it. What
+    it cannot answer, as where the version that served is there no more, is not compared.
     """
 
     def __init__(self, radii: Sequence[float]):
@@ -82,10 +83,14 @@ class Comparison:
             radius: collections.Counter() for radius in radii
         }
         self._compared = 0
+        self._unanswered: collections.Counter[str] = collections.Counter()
         self._changed = 0
 
     def add(self, row: Row) -> None:
         """Counts a row in."""
+        if row.baseline_status in Reason.__members__:
+            self._unanswered[row.baseline_status] += 1
+            return
         self._compared += 1
         self._changed += _changed(row)
         lost = self.lost(row)
@@ -101,10 +106,12 @@ class Comparison:
         return [r for r in self._radii if row.baseline_radius > r >= kept]
 
     def summary(self) -> dict:
-        """`compared`, `prediction_changed`; `radii`, radius as string → `baseline` (certified by
-        it), `lost`, `gained`, and `lost_fraction` of those certified by the baseline."""
+        """`compared`, `unanswered` (reason → count), `prediction_changed`; `radii`, radius as
+        string → `baseline` (certified by it), `lost`, `gained`, and `lost_fraction` of those
+        certified by the baseline."""
         return {
             "compared": self._compared,
+            "unanswered": dict(self._unanswered),
             "prediction_changed": self._changed,
             "radii": {
                 str(radius): {name: counts[name] for name in ("baseline", "lost", "gained")}

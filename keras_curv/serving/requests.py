@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import glob
 import hashlib
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -205,7 +206,7 @@ class RequestLog:
     def _request(self, file: str, number: int, parsed: LoggedRequest | Refusal) -> Request:
         if isinstance(parsed, Refusal):
             return Request(file, number, 0, 1, 0, (parsed,) * len(self.sides))
-        if self._model_name is not None and parsed.model != self._model_name:
+        if parsed.model and self._model_name not in (None, parsed.model):
             other = Refusal(Reason.OTHER_MODEL, repr(parsed.model[:80]))
             return Request(file, number, 0, 1, 0, (other,) * len(self.sides))
         asked = tuple(_ask(versions, parsed, file) for versions in self.sides)
@@ -262,18 +263,19 @@ def _require_one_model(names: set[str], chosen: str | None) -> None:
 
 
 def _matches(patterns: Sequence[str]) -> list[str]:
-    files: dict[str, None] = {}
+    files: dict[str, str] = {}  # by where they are: two spellings of one are one
     for pattern in patterns:
         if pathlib.Path(pattern).is_dir():
             raise InputError(f"{pattern} is not a file; give TFRecord files, or a pattern of them")
         found = [pattern] if pathlib.Path(pattern).exists() else _glob(pattern)
         if not found:
             raise InputError(f"no file matches {pattern!r}; give TFRecord files of requests")
-        files |= dict.fromkeys(found)
-    for file in files:
+        for file in found:
+            files.setdefault(os.path.realpath(file), file)
+    for file in files.values():
         if not file.isprintable():
             raise InputError(f"the name {file!r} has unprintable characters; rename the file")
-    return list(files)
+    return list(files.values())
 
 
 def _glob(pattern: str) -> list[str]:

@@ -215,6 +215,18 @@ BAD = {
         lambda f: (*npz(f, x=X), "--report", f / "inputs.npz"),
         "different files",
     ),
+    "summary over the threat": (
+        lambda f: ("--threat", touch(f / "t.json"), "--summary", f / "t.json"),
+        "",
+    ),
+    "report over the harms": (
+        lambda f: ("--property", f"harmful:{touch(f / 'h.json')}", "--report", f / "h.json"),
+        "",
+    ),
+    "a value that asks for help": (lambda f: ("--saved_model", "help"), "help does not exist"),
+    "another that does": (lambda f: ("--inputs", "-h"), "-h does not exist"),
+    "a model's file": (lambda f: ("--summary", f / "fingerprint.pb"), "file of a SavedModel"),
+    "no flags": (lambda f: (f"--flagfile={binary(f / 'flags')}",), "not a file of flags"),
     "gate alone": (lambda f: ("--require_certified_accuracy", "0.5"), "needs a --radius"),
     "gate on one rival": (
         lambda f: ("--require_certified_accuracy", "0.5", "--radius", "1", "--rivals", "random"),
@@ -235,6 +247,7 @@ BAD_VOTES = {
     "no deviation": (VOTE[:2], "needs a --deviation"),
     "deviation": ((*VOTE[:3], "-1"), "deviation must be a positive number. Received: -1"),
     "samples": ((*VOTE, "--samples", "0"), "samples must be an integer, at least 1. Received: 0"),
+    "more samples than end": ((*VOTE, "--samples", 2**63), "samples must be at most 2^40"),
     "probability": ((*VOTE, "--failure_probability", "1"), "failure_probability must be between"),
     "rivals": ((*VOTE, "--rivals", "random"), "must be one of all, runner_up. Received: 'random'"),
     "guarantee": ((*VOTE, "--guarantee", "float32"), "--guarantee is not for --method smoothing"),
@@ -243,6 +256,11 @@ BAD_VOTES = {
 
 def touch(path):
     path.write_bytes(b"not this")
+    return path
+
+
+def binary(path):
+    path.write_bytes(b"\xff\xfe--radius=1")
     return path
 
 

@@ -123,11 +123,12 @@ def test_a_row_of_another_run_is_refused(change, message):
 @pytest.mark.parametrize(
     "change",
     [{"prediction": 3}, {"prediction": -2}, {"nearest_rival": 3}, {"nearest_rival": 1},
-     {"gradient_evaluations": -1}],
+     {"gradient_evaluations": -1}, {"prediction": 0}, {"status": "MISCLASSIFIED", "radius": 0.0}],
 )  # fmt: skip
 def test_a_row_out_of_range_is_refused(change):
     require_row_of(row(0), {}, 3)
-    with pytest.raises(InputError, match=f"its {next(iter(change))} is"):
+    name = "prediction" if "status" in change else next(iter(change))
+    with pytest.raises(InputError, match=f"its {name} is"):
         require_row_of(row(0)._replace(**change), {}, 3)
 
 
@@ -147,7 +148,20 @@ def test_a_resumed_run_that_writes_nothing_loses_nothing(tmp_path):
 def test_a_finished_file_is_kept_whole(tmp_path):
     path = tmp_path / "rows.csv"
     write(path, [row(i) for i in range(COUNT)])
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"7,1,1,2,0.5,CERT")  # of a run that had more examples, and was cut
     assert len(write(path, [], resume=True)) == COUNT
+    assert path.read_bytes() == whole
+
+
+def test_two_runs_do_not_write_one_file(tmp_path):
+    path = tmp_path / "rows.csv"
+    with RowFile(str(path), SETTINGS, count=COUNT) as file:
+        file.write([row(i) for i in range(4)])
+        with pytest.raises(InputError, match="another run is writing .*rows.csv"):
+            write(path, [row(0)], resume=True)
+        file.write([row(i) for i in range(4, COUNT)])
+    assert len(write(path, [], resume=True)) == COUNT  # nothing keeps it once it is closed
 
 
 def test_settings_are_not_written_again(tmp_path):

@@ -47,3 +47,17 @@ def test_an_activation_that_stands_in_for_a_hidden_one_is_refused(tmp_path):
     with pytest.raises(InputError, match="hides what it computes"):
         keras_curv.certified_serving(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_logits_by_a_name_are_refused(tmp_path):
+    given = keras.Input((3,))
+    model = keras.Model(given, {"logits": L.Dense(2)(given)})
+    with pytest.raises(InputError, match="returns a dict; give the model that returns its logits"):
+        keras_curv.certified_serving(model, tmp_path / "model")
+
+
+def test_a_place_where_no_directory_can_be_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    model = keras.Sequential([keras.Input((3,)), L.Dense(2)])
+    with pytest.raises(InputError, match="cannot write .*/file/model: Not a directory"):
+        keras_curv.certified_serving(model, tmp_path / "file" / "model")

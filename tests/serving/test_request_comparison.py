@@ -6,6 +6,7 @@ from certified_requests import RADII, X, read_rows, run
 from logged import predict, write
 
 import keras_curv
+from keras_curv.reports.requests import request_tables
 
 
 def test_drift_over_time_and_over_order(base, batches, tmp_path):
@@ -45,7 +46,7 @@ def test_what_was_lost_against_a_baseline(base, batches, tmp_path):
     )
     now, before = (keras_curv.certify(str(base / v), x, method="crown") for v in ("10", "1"))
     entry = found["baseline"]
-    assert entry["compared"] == 61
+    assert (entry["compared"], entry["unanswered"]) == (60, {"WRONG_INPUTS": 1})
     same = now.prediction == before.prediction
     assert entry["prediction_changed"] == np.sum(now.prediction != before.prediction) > 0
     for r in RADII:
@@ -71,5 +72,17 @@ def test_what_was_lost_against_a_baseline(base, batches, tmp_path):
 
 def test_nothing_to_compare_does_not_pass(base, tmp_path):
     file = write(tmp_path / "log", [predict(X, "y"), predict(X)])
-    found = run(base / "10", [file], baseline=str(base), radii=[1e6], max_lost=0.5)
-    assert found["verdict"]["passed"] is False
+    for radii in ([1e6], [RADII[0], 1e6]):
+        found = run(base / "10", [file], baseline=str(base), radii=radii, max_lost=0.5)
+        assert found["verdict"]["passed"] is False
+
+
+def test_what_the_baseline_cannot_answer_is_counted_apart(base, batches, tmp_path):
+    """As where the version that served it was deleted since."""
+    records = [predict(x, version=v) for x, v in zip(batches(6, 9), (1, 5), strict=True)]
+    file = write(tmp_path / "log", records)
+    found = run(base / "1", [file], baseline=str(base), radii=[RADII[0]], max_lost=0.0)
+    entry = found["baseline"]
+    assert (entry["compared"], entry["unanswered"]) == (6, {"NO_VERSION": 9})
+    heading = request_tables(found)[-1].caption
+    assert "6 examples" in heading and "9 more that it refused as NO_VERSION" in heading

@@ -50,6 +50,12 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bytes(base, batches, rng, tm
         lost.unlink()
         run(base, [path], resume=True, **options)
         assert [file.read_bytes() for file in (output, summary, lost)] == whole
+    forged = whole[0].replace(b"NO_VERSION", b"CLASSIFY"), whole[0].replace(b",10,", b",11,")
+    for rows in (*forged, whole[0].replace(b"CERTIFIED", b"TIED")):
+        output.write_bytes(rows)
+        with pytest.raises(InputError, match="cannot be of this run|is not a row"):
+            run(base, [path], resume=True, **options)
+    output.write_bytes(whole[0])
     write(path, records[:-1])
     with pytest.raises(InputError, match="was made with other examples"):
         run(base, [path], resume=True, **options)
