@@ -61,8 +61,8 @@ def minorant(
         return Minorant(known, slope, curvature)
     scale, scaled = _scaled(displacement)
     # One factor of the scale at a time: the square of a small one is 0.
-    bent = 0.5 * curvature * scale * _dot(scaled, scaled) * scale
-    intercept = margin - _dot(gradient, displacement) - bent
+    bent = 0.5 * curvature * scale * dot(scaled, scaled) * scale
+    intercept = margin - dot(gradient, displacement) - bent
     return Minorant(
         intercept, norm(gradient + tf.expand_dims(curvature, 1) * displacement), curvature
     )
@@ -120,8 +120,8 @@ def certificate_multiplier(
 ) -> tf.Tensor:
     """η of the largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`."""
     # The root of the linearised f along −g; η beyond 1/κ would lose convexity.
-    eta = (margin - _dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
-        _dot(gradient, gradient)
+    eta = (margin - dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
+        dot(gradient, gradient)
     )
     return _clip_to_convex(tf.maximum(eta, 0.0), curvature)
 
@@ -204,7 +204,7 @@ def along(iterate: Iterate, residual: tf.Tensor) -> Iterate:
 
 
 def _barzilai_borwein(moved: tf.Tensor, changed: tf.Tensor) -> tf.Tensor:
-    quotient = tf.math.divide_no_nan(_dot(moved, changed), _dot(changed, changed))
+    quotient = tf.math.divide_no_nan(dot(moved, changed), dot(changed, changed))
     return tf.clip_by_value(tf.where(quotient > 0.0, quotient, 1.0), *_STEP_RANGE)
 
 
@@ -234,7 +234,8 @@ def _scaled(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.squeeze(scale, -1), a / scale
 
 
-def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+def dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """a·b over the last axis."""
     return tf.reduce_sum(a * b, axis=-1)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.proved_radius import charged, charged_minorant
+from keras_curv.certificates.proved_radius import charged_minorant
 from keras_curv.certificates.rival_search import RivalSearch
 from keras_curv.certificates.search_state import Batch, SearchStep
 from keras_curv.numerics import rounding
@@ -56,7 +56,7 @@ class Place(NamedTuple):
     @property
     def model(self) -> tf.Tensor:
         """What the linear model of f is at x0; at a move e it is `model + g·e`."""
-        return self.margin - _dot(self.gradient, self.displacement)
+        return self.margin - dual.dot(self.gradient, self.displacement)
 
 
 class ClippedSearch(RivalSearch):
@@ -86,13 +86,8 @@ class ClippedSearch(RivalSearch):
         return dual.certified_radius(simple) * _INWARD, upper
 
     def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
-        rows = cells[:, 0]
-        origin, limits = tf.gather(batch.x0, rows), self._limits(batch, rows)
-        kappa, taken_off = batch.charged(cells)
-        rival = tf.gather_nd(batch.rivals, cells)[:, None]
-        label = tf.gather(batch.label, rows)
-        found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
-        displacement = iterate.point - origin
+        found, displacement, kappa, taken_off = self._charged(batch, iterate, cells)
+        limits = self._limits(batch, cells[:, 0])
         columns = kappa[:, None], taken_off[:, None]
         bound, slope_error = charged_minorant(found, displacement, *columns)
         margin, gradient = found.margin[:, 0] - taken_off, found.gradient[:, 0]
@@ -175,7 +170,7 @@ class ClippedSearch(RivalSearch):
 
         def reached(order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             move = best_move(*single, reach, floor + scale * 10.0**order)
-            gain = single[1] * move.spread - _dot(single[0], move.displacement)
+            gain = single[1] * move.spread - dual.dot(single[0], move.displacement)
             return move.displacement, tf.math.log(tf.maximum(gain, 1e-30) / wanted)
 
         def between(at_left: tf.Tensor, at_right: tf.Tensor, inside: float) -> tf.Tensor:
@@ -245,18 +240,14 @@ class BoxSearch(ClippedSearch):
             eta = tf.minimum(eta + step, most)
             far = size * eta[:, None]
             move, free = tf.minimum(far, limit), tf.where(far < limit, square, 0.0)
-            remaining = tf.nn.relu(wanted - _dot(size, move))
+            remaining = tf.nn.relu(wanted - dual.dot(size, move))
         return tf.cast(-tf.sign(gradient) * move, place.gradient.dtype)
 
     @staticmethod
     def _mixture(displacement: tf.Tensor, *_: object) -> Move:
         """Nothing is mixed where nothing has a price of entry."""
-        cost = _dot(displacement, displacement)
+        cost = dual.dot(displacement, displacement)
         return Move(displacement, cost, tf.zeros_like(cost))
-
-
-def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(a * b, axis=-1)
 
 
 def _inside(iterate: dual.Iterate, origin: tf.Tensor, limits: Reach) -> dual.Iterate:

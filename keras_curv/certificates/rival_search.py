@@ -225,15 +225,19 @@ class RivalSearch:
             left=update(state.left, place, tf.gather(margin, kept)),
         )
 
-    def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
-        """What the gradients of these cells' searches say."""
+    def _charged(
+        self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor
+    ) -> tuple[Charged, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Each cell's margin and gradient at its iterate, x̂ − x, κ, and what is taken off."""
         rows = cells[:, 0]
-        origin = tf.gather(batch.x0, rows)
-        kappa, taken_off = batch.charged(cells)
         rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
         label = tf.gather(batch.label, rows)
         found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
-        displacement = iterate.point - origin
+        return found, iterate.point - tf.gather(batch.x0, rows), *batch.charged(cells)
+
+    def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
+        """What the gradients of these cells' searches say."""
+        found, displacement, kappa, taken_off = self._charged(batch, iterate, cells)
         margin, gradient = found.margin[:, 0], found.gradient[:, 0]
         columns = tf.expand_dims(kappa, 1), tf.expand_dims(taken_off, 1)
         radius = tf.squeeze(proved_radius(found, displacement, *columns), 1)

@@ -158,12 +158,7 @@ class TwoStageCertificate(Method):
         """û, `(n, features)`, and E, `(n,)`."""
 
         def features(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            found = [x]
-            _, biases = self.network.weights(tf.float64)
-            products = self.network.products(tf.float64)
-            for index in range(self.trunk_depth):
-                z = products[index].forward(found[-1]) + biases[index]
-                found.append(self.network.activations[index].value(z))
+            found = self.network.hidden(x)[: self.trunk_depth + 1]  # a graph leaves out the rest
             return found[-1], activation_errors(self._norms, found)[-1]
 
         signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]

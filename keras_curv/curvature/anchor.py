@@ -31,8 +31,8 @@ class HiddenMaps:
     """The hidden layers of a network, with what the bounds need of them whatever the input.
 
     Attributes:
-        read: the hidden layers' maps, of all inputs.
-        affines, activations: the same maps as far as the attacker moves what goes in; of each.
+        network: as given, of all inputs.
+        affines, activations: its hidden layers, as far as the attacker moves what goes in; of each.
         layer_norms: of the hidden layers, for the rounding charge.
         lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}).
         column_norms: bounds of ‖w_j‖ for each column of each kernel, `(N_I,)`.
@@ -45,7 +45,7 @@ class HiddenMaps:
     """
 
     def __init__(self, network: Network):
-        self.read = network.affines[:-1]
+        self.network = network
         self.affines = network.differentials[:-1]
         self.activations = network.activations
         self.layer_norms = network.layer_norms[:-1]
@@ -102,11 +102,8 @@ class Anchor(NamedTuple):
 def anchor_at(maps: HiddenMaps, x: np.ndarray) -> Anchor:
     """Returns what the bounds need of the inputs x, `(n, dim)`, float64."""
     a = tf.constant(x, tf.float64)
-    pre, post, slope = [], [a], []
-    for affine, activation in zip(maps.read, maps.activations, strict=True):
-        pre.append(tf.matmul(post[-1], affine.kernel) + affine.bias)
-        post.append(activation.value(pre[-1]))
-        slope.append(activation.first(pre[-1]).numpy())
+    pre, post = maps.network.forward(a)
+    slope = [sigma.first(z).numpy() for sigma, z in zip(maps.activations, pre, strict=True)]
     errors = [error.numpy() for error in pre_activation_errors(maps.layer_norms, post[:-1])]
     count, first = len(x), maps.affines[0]
     anchor = Anchor([z.numpy() for z in pre], errors, slope, *([] for _ in range(7)))

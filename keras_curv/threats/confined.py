@@ -37,7 +37,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.numerics.rounding import FLOAT32_TINY, TINY
+from keras_curv.numerics.rounding import unit_and_tiny
 
 
 class Reach(NamedTuple):
@@ -107,32 +107,32 @@ def confined_minorant(
         multiplier: λ, `(n,)`.
         slope_error: E ≥ the norm of the error of `steepness`, `(n,)`.
     """
-    unit = _unit(steepness.dtype)
+    unit, tiny = unit_and_tiny(steepness.dtype)
     kappa, lam = curvature[:, None], multiplier[:, None]
     size, bent = tf.abs(steepness), lam * reach.cost * reach.cost
     # Where λb² overflows, less of it is a bound too, and ∞ would forget what the entry gains.
-    q = tf.minimum(bent * (1.0 - 8.0 * unit) - kappa * (1.0 + 2.0 * unit), steepness.dtype.max)
+    q = tf.minimum(bent * (1.0 - 16.0 * unit) - kappa * (1.0 + 4.0 * unit), steepness.dtype.max)
     limit, dead = reach.along(-steepness)
     either = q < 0.0  # then the far end may be the worst one on either side
-    limit = tf.where(either, tf.maximum(reach.up, reach.down), limit) * (1.0 + 4.0 * unit)
+    limit = tf.where(either, tf.maximum(reach.up, reach.down), limit) * (1.0 + 8.0 * unit)
     dead = tf.where(either, tf.minimum(reach.dead_up, reach.dead_down), dead)
     barrier = lam * reach.cost * dead
-    w = size - barrier + 8.0 * unit * (size + barrier)
-    far = q * limit * (1.0 + 8.0 * unit)
+    w = size - barrier + 16.0 * unit * (size + barrier)
+    far = q * limit * (1.0 + 16.0 * unit)
     at_limit = (q <= 0.0) | (w > far)
-    ends = limit * (w - 0.5 * q * limit) + 8.0 * unit * limit * (tf.abs(w) + tf.abs(q) * limit)
+    ends = limit * (w - 0.5 * q * limit) + 16.0 * unit * limit * (tf.abs(w) + tf.abs(q) * limit)
     ends = tf.where(limit > 0.0, ends, 0.0)
     inside = tf.maximum(w, 0.0)
     # Not w² times 1/q: where q is large, the quotient may be flushed to 0.
-    inside = inside * inside / tf.where(q > 0.0, q, 1.0) * (0.5 + 8.0 * unit)
-    entry = 0.5 * lam * dead * dead * (1.0 - 8.0 * unit)
+    inside = inside * inside / tf.where(q > 0.0, q, 1.0) * (0.5 + 16.0 * unit)
+    entry = 0.5 * lam * dead * dead * (1.0 - 16.0 * unit)
     # One that is not a number, ∞ · 0, proves nothing.
     gained = tf.where(at_limit, ends, inside) - entry
     total = tf.reduce_sum(tf.where(gained < 0.0, tf.zeros_like(gained), gained), axis=-1)
     terms = _entries(steepness) + 8.0
-    total = total * (1.0 + 2.0 * terms * unit) + 16.0 * terms * _tiny(steepness.dtype)
+    total = total * (1.0 + 4.0 * terms * unit) + 16.0 * terms * tiny
     kept = intercept - total
-    kept -= 2.0 * unit * (tf.abs(intercept) + total)
+    kept -= 4.0 * unit * (tf.abs(intercept) + total)
     return dual.Minorant(kept, _slope(slope_error, reach) + tf.zeros_like(kept), multiplier)
 
 
@@ -150,12 +150,12 @@ def plain_minorant(
     """
     limit, _ = reach.along(-steepness)
     free = tf.where(limit > 0.0, steepness / reach.cost, 0.0)
-    unit = _unit(steepness.dtype)
-    grown = 1.0 + (_entries(steepness) + 16.0) * unit
+    unit, tiny = unit_and_tiny(steepness.dtype)
+    grown = 1.0 + (_entries(steepness) + 16.0) * 2.0 * unit
     slope = (dual.norm(free) + _slope(slope_error, reach)) * grown
     # One division after the other: b² may overflow where κ/b² is not nothing, and either quotient
     # may be flushed to 0.
-    tiny, bent = _tiny(steepness.dtype), curvature
+    bent = curvature
     for _ in range(2):
         bent = (bent + tiny) / reach.least_cost * grown + tiny
     bent = tf.where(curvature > 0.0, bent, 0.0)
@@ -252,16 +252,9 @@ def _mixed(
 def _slope(error: tf.Tensor | float, reach: Reach) -> tf.Tensor:
     """Returns what an error of the slope comes to in ‖δ‖, from above."""
     error = tf.convert_to_tensor(error, reach.cost.dtype)
-    slope = error / reach.least_cost * (1.0 + 8.0 * _unit(error.dtype)) + _tiny(error.dtype)
+    unit, tiny = unit_and_tiny(error.dtype)
+    slope = error / reach.least_cost * (1.0 + 16.0 * unit) + tiny
     return tf.where(error == 0.0, tf.zeros_like(slope), slope)
-
-
-def _unit(dtype: tf.DType) -> float:
-    return 2.0**-52 if dtype == tf.float64 else 2.0**-23
-
-
-def _tiny(dtype: tf.DType) -> float:
-    return TINY if dtype == tf.float64 else FLOAT32_TINY
 
 
 def _entries(rows: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,6 @@ A threshold on what a sigmoid makes of a logit is one on the logit, as both grow
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -64,10 +63,6 @@ class ScoreProperty(Property):
         self._listed = ", ".join(
             f"{v:g}" if j is None else f"{v:g} (output {j})" for j, v in self._values.items()
         )
-
-    @abc.abstractmethod
-    def value(self, given: float, head: str) -> tuple[float, float]:
-        """A value in units of the logit, and a bound of its rounding."""
 
     def outputs(self, network: FeedForward, head: str = "logits") -> dict[int, float]:
         """Columns of the last kernel with their values; InputError where there is no such one."""
@@ -135,7 +130,7 @@ class Threshold(ScoreProperty):
         self.text = f"the output stays on its side of {self._listed}"
 
     def value(self, given: float, head: str) -> tuple[float, float]:
-        """See `ScoreProperty`."""
+        """A value in units of the logit, and a bound of its rounding."""
         if head not in SIGMOIDS:
             return given, 0.0
         if not 0.0 < given < 1.0:
@@ -194,10 +189,6 @@ class Interval(ScoreProperty):
         for tau in self._values.values():
             require_positive(tau, "the interval's τ")
         self.text = f"the output stays within {self._listed} of what it is at the example"
-
-    def value(self, given: float, head: str) -> tuple[float, float]:
-        """See `ScoreProperty`."""
-        return given, 0.0
 
     def holds_in_float32(self, head: str) -> bool:
         """See `Property`: what the output is at the example is taken in real arithmetic."""
