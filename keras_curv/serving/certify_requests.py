@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import os
+import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from keras_curv.network.clip import layers
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
+from keras_curv.rows.row_file import settings_path
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.job import Job, same_job_factory
 from keras_curv.runs.options import RunOptions
@@ -247,7 +249,14 @@ def request_log(model: str, patterns: Sequence[str], options: RequestOptions) ->
         if path is not None
     ]
     limit = options.max_unpacked and options.max_unpacked * 2**20
-    return RequestLog(patterns, sides, model_name=options.model_name, max_unpacked=limit)
+    own = [path for path in (options.output, *options.written()) if path]
+    return RequestLog(
+        patterns,
+        sides,
+        model_name=options.model_name,
+        max_unpacked=limit,
+        but=[*own, *(settings_path(pathlib.Path(path)) for path in own)],
+    )
 
 
 def _load_job(model: str, files: Sequence[str], options: RequestOptions) -> RequestJob:

@@ -9,7 +9,7 @@ import glob
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -98,6 +98,7 @@ class RequestLog:
         patterns: paths, or shell patterns of paths (`**` for any depth).
         sides: versions that requests are held against; one, or one and a baseline.
         model_name: only requests to the model of this name; None: the files name but one.
+        but: files that no pattern stands for, as those that the run itself writes.
         max_unpacked: bytes that each gzip file may unpack to; see `read_records`.
 
     Attributes:
@@ -115,8 +116,9 @@ class RequestLog:
         *,
         model_name: str | None = None,
         max_unpacked: int | None = None,
+        but: Sequence[str | pathlib.Path] = (),
     ):
-        self.files = _matches(patterns)
+        self.files = _matches(patterns, {os.path.realpath(path) for path in but})
         self.sides = tuple(sides)
         self._model_name = model_name
         self._max_unpacked = max_unpacked
@@ -262,12 +264,14 @@ def _require_one_model(names: set[str], chosen: str | None) -> None:
         )
 
 
-def _matches(patterns: Sequence[str]) -> list[str]:
+def _matches(patterns: Sequence[str], but: Collection[str]) -> list[str]:
     files: dict[str, str] = {}  # by where they are: two spellings of one are one
     for pattern in patterns:
         if pathlib.Path(pattern).is_dir():
             raise InputError(f"{pattern} is not a file; give TFRecord files, or a pattern of them")
-        found = [pattern] if pathlib.Path(pattern).exists() else _glob(pattern)
+        found = [pattern]
+        if not pathlib.Path(pattern).exists():
+            found = [file for file in _glob(pattern) if os.path.realpath(file) not in but]
         if not found:
             raise InputError(f"no file matches {pattern!r}; give TFRecord files of requests")
         for file in found:

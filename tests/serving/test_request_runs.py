@@ -80,6 +80,16 @@ def test_a_run_goes_on_with_the_same_files_in_the_same_order_only(rng, tmp_path)
     assert output.read_bytes() == whole
 
 
+def test_a_run_may_write_beside_its_log(base, batches, tmp_path):
+    """A pattern that stands for all files of the folder does not stand for what the run wrote."""
+    write(tmp_path / "log", [predict(x, version=1) for x in batches(2, 3)])
+    files = dict(output=str(tmp_path / "rows.csv"), summary=str(tmp_path / "summary.json"))
+    summaries = [run(base, [tmp_path / "*"], resume=more, **files) for more in (False, True)]
+    assert summaries[0]["examples"] == summaries[1]["examples"] == 5
+    with pytest.raises(InputError, match="must all be different files"):
+        run(base, [tmp_path / "rows.csv"], resume=True, **files)
+
+
 def test_the_summary_is_the_same_bytes_again(base, batches, tmp_path):
     file = write(tmp_path / "log", [predict(x) for x in batches(3, 2)])
     paths = [tmp_path / name for name in ("a.json", "b.json")]
