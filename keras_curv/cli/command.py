@@ -74,7 +74,7 @@ class Command:
         logging.set_verbosity(logging.ERROR)
         python_logging.getLogger("tensorflow").setLevel("ERROR")
         try:
-            _, *rest = self.flags([self.name, *self.arguments])
+            _, *rest = self._parsed()
             if rest:
                 raise InputError(f"unexpected argument {rest[0]!r}; see --help")
             status = self._main()
@@ -87,8 +87,13 @@ class Command:
             return fail(self.name, what)
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
             return fail(self.name, error)
+
+    def _parsed(self) -> list[str]:
+        """The words that are no flags, after the flags are set."""
+        try:
+            return self.flags([self.name, *self.arguments])
         except UnicodeDecodeError as error:
-            return fail(self.name, f"--flagfile is not a file of flags: {error}")
+            raise InputError(f"--flagfile is not a file of flags: {error}") from error
 
     def _takes(self, word: str) -> bool:
         """Whether the next word is the value of this one."""
