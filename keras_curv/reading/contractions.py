@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from keras_curv.reading.nodes import data_inputs, scalar
 from keras_curv.reading.patterns import NodeFinder
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
@@ -83,28 +84,15 @@ def _clip(source: NodeFinder, node: NodeDef) -> NodeDef | None:
 
 def _clipping(source: NodeFinder, node: NodeDef) -> tuple[str, str, float] | None:
     """The argument of a node that clips, how, and where."""
-    inputs = [name for name in node.input if not name.startswith("^")]
+    inputs = data_inputs(node)
     if node.op == "Relu":
         return inputs[0], "Maximum", 0.0
     if node.op in ("Maximum", "Minimum") and len(inputs) == 2:
         for argument, other in (inputs, inputs[::-1]):
-            number = _number(source(other))
-            if number is not None and _number(source(argument)) is None:
+            number = scalar(source(other))
+            if number is not None and scalar(source(argument)) is None:
                 return argument, node.op, number
     return None
-
-
-def _number(node: NodeDef | None) -> float | None:
-    """The finite number of a scalar constant."""
-    if node is None or node.op != "Const" or node.attr["value"].tensor.tensor_shape.dim:
-        return None
-    if node.attr["value"].tensor.dtype not in (tf.float32, tf.float64):
-        return None
-    try:
-        number = float(tf.make_ndarray(node.attr["value"].tensor))
-    except (TypeError, ValueError):  # its content is not one number
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _rows(source: NodeFinder, node: NodeDef) -> NodeDef | None:
@@ -151,7 +139,7 @@ def _leaky(source: NodeFinder, node: NodeDef) -> NodeDef | None:
         if argument is None or product is None or product.op != "Mul":
             continue
         for other, factor in (product.input[:2], product.input[1::-1]):
-            slope = _number(source(factor))
+            slope = scalar(source(factor))
             if slope is not None and 0.0 <= slope <= 1.0 and source(other) is argument:
                 new = NodeDef(name=node.name, op="LeakyRelu", input=[above])
                 new.attr["T"].CopyFrom(node.attr["T"])

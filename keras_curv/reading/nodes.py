@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 
 _NOTHING = attr_value_pb2.AttrValue()
@@ -27,3 +30,17 @@ def node_name(tensor: str) -> str:
 def data_inputs(node: node_def_pb2.NodeDef) -> list[str]:
     """Returns its inputs, but for those that it only waits for."""
     return [given for given in node.input if not given.startswith("^")]
+
+
+def scalar(node: node_def_pb2.NodeDef | None) -> float | None:
+    """Returns the finite number of a constant of one float; None where it is none."""
+    if node is None or node.op != "Const":
+        return None
+    tensor = attribute(node, "value").tensor
+    if tensor.tensor_shape.dim or tensor.dtype not in (tf.float32, tf.float64):
+        return None
+    try:
+        number = float(tf.make_ndarray(tensor))
+    except (TypeError, ValueError):  # its content is not one number
+        return None
+    return number if math.isfinite(number) else None

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.network.gated import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
+from keras_curv.reading.nodes import data_inputs, scalar
 
 Pattern = Any  # `Z`, a number, or an op and the patterns of its operands
 Z = object()
@@ -53,6 +53,7 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
         nodes: of a flat graph, by name.
 
     Example:
+        >>> import tensorflow as tf
         >>> graph = tf.function(lambda z: z * tf.sigmoid(z)).get_concrete_function(tf.ones(1)).graph
         >>> nodes = contracted({node.name: node for node in graph.as_graph_def().node})
         >>> nodes["mul"].op, nodes["mul"].input
@@ -82,10 +83,10 @@ def _matches(
     elif node is None:
         return
     elif isinstance(pattern, float):
-        if node.op == "Const" and _is_number(node, pattern):
+        if scalar(node) == pattern:
             yield argument
     elif node.op == pattern[0]:
-        inputs = [i for i in node.input if not i.startswith("^")]
+        inputs = data_inputs(node)
         orders = [inputs, inputs[::-1]] if node.op in _COMMUTE else [inputs]
         for order in orders:
             yield from _all_match(source, order, pattern[1:], argument)
@@ -131,13 +132,3 @@ class NodeFinder:
                 self._found[tensor] = node
         self._found |= dict.fromkeys(passed, self._found[tensor])
         return self._found[tensor]
-
-
-def _is_number(node: NodeDef, number: float) -> bool:
-    tensor = node.attr["value"].tensor
-    if tensor.tensor_shape.dim or tensor.dtype not in (tf.float32, tf.float64):
-        return False
-    try:
-        return float(tf.make_ndarray(tensor)) == number
-    except (TypeError, ValueError):  # its content is not one number
-        return False
