@@ -35,10 +35,6 @@ _OBJECT_GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 _RANK = 254  # at most, in TensorFlow
 
 
-class _Broken(Exception):
-    """What is wrong with the index."""
-
-
 def entries_of(
     index: bytes, sizes: Sequence[int], source: str
 ) -> dict[str, tensor_bundle_pb2.BundleEntryProto]:
@@ -59,10 +55,10 @@ def entries_of(
         entries = _entries(index)
         key, value = next(entries, (None, b""))
         if key != b"":
-            raise _Broken("it has no header")
+            raise ValueError("it has no header")
         header = tensor_bundle_pb2.BundleHeaderProto.FromString(value)
         if header.num_shards != len(sizes) or header.endianness:
-            raise _Broken(f"it is of {header.num_shards} files, but there are {len(sizes)}")
+            raise ValueError(f"it is of {header.num_shards} files, but there are {len(sizes)}")
         for key, value in entries:
             entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
             _require_inside(key, entry, sizes)
@@ -72,7 +68,7 @@ def entries_of(
         for size, parts in zip(sizes, places, strict=True):
             _require_whole(size, sorted(parts))
         return {key.decode(): entry for key, entry in found.items()}  # no two keys become one
-    except (_Broken, DecodeError, ValueError, OverflowError, struct.error) as error:
+    except (DecodeError, ValueError, OverflowError, struct.error) as error:
         raise InputError(
             f"{source}: a server cannot load its variables: the index is corrupt: {error}"
         ) from error
@@ -129,21 +125,21 @@ def _require_inside(
 ) -> None:
     name = repr(key.decode(errors="replace")[:80])
     if not (0 <= entry.shard_id < len(sizes) and not entry.slices):
-        raise _Broken(f"{name} is in no file, or in pieces")
+        raise ValueError(f"{name} is in no file, or in pieces")
     if min(entry.offset, entry.size) < 0 or entry.offset + entry.size > sizes[entry.shard_id]:
-        raise _Broken(f"{name} has {entry.size} bytes at {entry.offset}, outside of its file")
+        raise ValueError(f"{name} has {entry.size} bytes at {entry.offset}, outside of its file")
     if key == _OBJECT_GRAPH:
         if entry.dtype != types_pb2.DT_STRING or entry.shape.dim or entry.size == 0:
-            raise _Broken(f"{name} is not one string")
+            raise ValueError(f"{name} is not one string")
         return
     if entry.dtype == types_pb2.DT_STRING:
         return  # of a table of words, which no op that is read takes
-    _require_at_most(len(entry.shape.dim), _RANK, f"the rank of {name}")
+    limits.require_at_most(len(entry.shape.dim), _RANK, f"the rank of {name}")
     shape = [dim.size for dim in entry.shape.dim]
     width = _width(entry.dtype)
     fits = min(shape, default=0) >= 0 and math.prod(shape) * width == entry.size
     if width == 0 or entry.shape.unknown_rank or not fits:
-        raise _Broken(f"{name} has {entry.size} bytes, which do not fit its shape {shape[:8]}")
+        raise ValueError(f"{name} has {entry.size} bytes, which do not fit its shape {shape[:8]}")
 
 
 def _width(number: int) -> int:
@@ -160,39 +156,34 @@ def _require_whole(size: int, parts: list[tuple[int, int]]) -> None:
     end = 0
     for offset, length in parts:
         if offset != end:
-            raise _Broken(f"an entry starts at {offset}, but the one before ends at {end}")
+            raise ValueError(f"an entry starts at {offset}, but the one before ends at {end}")
         end += length
     if end != size:
-        raise _Broken(f"a file has {size} bytes, but its entries end at {end}")
+        raise ValueError(f"a file has {size} bytes, but its entries end at {end}")
 
 
 def _entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
     """All entries, by increasing key; the first is the header."""
     footer = index[-_FOOTER:]
     if len(footer) < _FOOTER or not footer.endswith(_MAGIC):
-        raise _Broken("it is cut off, or of another format")
+        raise ValueError("it is cut off, or of another format")
     _, place = _handle(footer, 0)
     block, _ = _handle(footer, place)
     end, count, written, last = 0, 0, 0, None
     for number, (_, handle) in enumerate(_block(index, block)):
-        _require_at_most(number + 1, limits.INDEX_BLOCKS, "the number of its blocks")
+        limits.require_at_most(number + 1, limits.INDEX_BLOCKS, "the number of its blocks")
         (offset, size), _ = _handle(handle, 0)
         if offset < end:
-            raise _Broken("a block does not lie behind the one before")
+            raise ValueError("a block does not lie behind the one before")
         end = offset + size
         for key, value in _block(index, (offset, size)):
             count, written = count + 1, written + len(key)
-            _require_at_most(count, limits.NODES, "the number of its entries")
-            _require_at_most(written, limits.INDEX_BYTES, "the length of its keys")
+            limits.require_at_most(count, limits.NODES, "the number of its entries")
+            limits.require_at_most(written, limits.INDEX_BYTES, "the length of its keys")
             if last is not None and key <= last:
-                raise _Broken("its keys are not in order")
+                raise ValueError("its keys are not in order")
             last = key
             yield key, value
-
-
-def _require_at_most(number: int, limit: int, what: str) -> None:
-    if number > limit:
-        raise _Broken(f"{what} is too large: {number}, at most {limit}")
 
 
 def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
@@ -206,15 +197,15 @@ def _block(index: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes
     offset, size = handle
     block = index[offset : offset + size + _TRAILER]
     if len(block) < size + _TRAILER or size < 4:
-        raise _Broken("a block lies outside of it")
+        raise ValueError("a block lies outside of it")
     if block[size] != 0:
-        raise _Broken("a block is compressed, which TensorFlow never does")
+        raise ValueError("a block is compressed, which TensorFlow never does")
     if struct.unpack("<I", block[size + 1 :])[0] != masked_crc32c(block[: size + 1]):
-        raise _Broken("the check of a block is wrong")
+        raise ValueError("the check of a block is wrong")
     (count,) = struct.unpack("<I", block[size - 4 : size])
     end = size - 4 * (count + 1)
     if end < 0:
-        raise _Broken("a block is too small for its list")
+        raise ValueError("a block is too small for its list")
     key, place, whole = b"", 0, {0}  # `whole`: where an entry with all of its key starts
     while place < end:
         start = place
@@ -222,24 +213,24 @@ def _block(index: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes
         own, place = _varint(block, place)
         length, place = _varint(block, place)
         if shared > len(key) or place + own + length > end:
-            raise _Broken("an entry lies outside of its block")
-        _require_at_most(shared + own, limits.KEY_BYTES, "the length of a key")
+            raise ValueError("an entry lies outside of its block")
+        limits.require_at_most(shared + own, limits.KEY_BYTES, "the length of a key")
         if shared == 0:
             whole.add(start)
         key = key[:shared] + block[place : place + own]
         yield key, block[place + own : place + own + length]
         place += own + length
     if any(start not in whole for (start,) in struct.iter_unpack("<I", block[end : size - 4])):
-        raise _Broken("a block lists a place where no entry starts")
+        raise ValueError("a block lists a place where no entry starts")
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 64, 7):
         if place >= len(data):
-            raise _Broken("a number is cut off")
+            raise ValueError("a number is cut off")
         number |= (data[place] & 127) << shift
         place += 1
         if data[place - 1] < 128:
             return number, place
-    raise _Broken("a number has too many digits")
+    raise ValueError("a number has too many digits")
