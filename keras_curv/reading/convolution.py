@@ -154,11 +154,7 @@ def convolved(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
         kernel = _depthwise(kernel)
     elif kernel.shape[2] and image[2] > kernel.shape[2] and image[2] % kernel.shape[2] == 0:
         kernel = of_groups(kernel, image[2] // kernel.shape[2])
-    how: dict[str, Any] = {
-        "strides": two_axes(node, "strides"),
-        "dilations": two_axes(node, "dilations"),
-        "padding": node.attr["padding"].s.decode(),
-    }
+    how = placement(node)
     lowered, shape = matrix(kernel, image, **how)
     return _times(flow, lowered, stencil(kernel, image, **how), shape)
 
@@ -244,6 +240,15 @@ def image_shape(node: node_def_pb2.NodeDef, flow: Flow) -> tuple[int, int, int]:
             + node.attr["data_format"].s.decode(errors="replace")
         )
     return flow.shape
+
+
+def placement(node: node_def_pb2.NodeDef) -> dict[str, Any]:
+    """The attributes of a convolution that say where its kernel lies, as arguments of `matrix`."""
+    return {
+        "strides": two_axes(node, "strides"),
+        "dilations": two_axes(node, "dilations"),
+        "padding": node.attr["padding"].s.decode(),
+    }
 
 
 def two_axes(node: node_def_pb2.NodeDef, name: str) -> tuple[int, int]:

@@ -180,11 +180,7 @@ def transposed_convolved(
         raise InputError("it is for one size of the batch only")
     shape = tuple(int(size) for size in rest)
     require_shape(shape, EXAMPLE_ENTRIES)
-    how: dict[str, Any] = {
-        "strides": convolution.two_axes(node, "strides"),
-        "dilations": convolution.two_axes(node, "dilations"),
-        "padding": node.attr["padding"].s.decode(),
-    }
+    how = convolution.placement(node)
     lowered, small = convolution.matrix(kernel, shape, **how)
     if small != image:
         raise InputError(f"images {image} are not what a convolution makes of images {shape}")
