@@ -1,7 +1,8 @@
 """The exception that means "the input is at fault, not the program", and checks that raise it."""
 
+import contextlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 
@@ -46,6 +47,22 @@ class UnwrittenError(InputError):
 
 
 _LONGEST = 12_000  # characters; a path can have 4,096, and be named twice
+
+
+@contextlib.contextmanager
+def about(what: str, kinds: tuple[type[Exception], ...] = (InputError,)) -> Iterator[None]:
+    """Makes exceptions of some kinds an InputError that begins with what they are about.
+
+    Example:
+        >>> with about("the model", (LookupError,)):
+        ...     {}["x"]
+        Traceback (most recent call last):
+        keras_curv.errors.InputError: the model: 'x'
+    """
+    try:
+        yield
+    except kinds as error:
+        raise InputError(f"{what}: {error}") from error
 
 
 def require_positive(value: float, name: str) -> float:

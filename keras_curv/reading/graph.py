@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.network.network import Network, Scores
 from keras_curv.reading import contractions, patterns
 from keras_curv.reading.ball import Ball
@@ -74,7 +74,7 @@ def read_network(
     Raises:
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
-    try:
+    with about(f"{source}: its graph cannot be read", (LookupError, ValueError)):
         require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
         charge(NODE * len(definition.node), "it")
         values: dict[str, Any] = _slices(inputs)
@@ -84,16 +84,12 @@ def read_network(
         nodes = patterns.contracted({name: nodes[name] for name in needed})
         nodes = contractions.contracted(nodes)
         order = _in_order(nodes, node_name(output))
-    except (InputError, LookupError, ValueError) as error:
-        raise InputError(f"{source}: its graph cannot be read: {error}") from error
     unread = [name for name in order if name not in values]
     for name in unread:  # before any work
         with _naming(nodes[name], source):
             require_rule(nodes[name])
-    try:
+    with about(source):
         charge(OP * sum(nodes[name].op != "Const" for name in unread), "its graph")
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
     held = sum(_entries(values[name]) for name in inputs)
     readers = collections.Counter(i for name in unread for i in _arguments(nodes[name]))
     shared: set[str] = set()  # whose numbers another value holds too
@@ -118,17 +114,12 @@ def read_network(
                 shared.update((name, *given))
             held += size
             require_at_most(held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
-    try:
+    with about(source), np.errstate(all="ignore"):
         flow = _value_of(values, output)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
-    if not isinstance(flow, Flow):
-        raise InputError(f"{source}: the output does not depend on the input")
-    try:
-        with np.errstate(all="ignore"):
-            return _finish(flow)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
+        if not isinstance(flow, Flow):
+            raise InputError("the output does not depend on the input")
+        found = _finish(flow)
+    return found
 
 
 def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from keras_curv.data.joined import joined
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.reading.nodes import attribute
 
 
@@ -55,10 +55,8 @@ class Inputs:
             InputError: a shape is not known, or there are several of other types than one float.
         """
         nodes = {node.name: node for node in definition.node}
-        try:
+        with about(source, (TypeError, ValueError)):
             specs = {name: _spec(nodes[place]) for name, place in given.items()}
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{source}: {error}") from error
         inputs = cls(specs, source)
         types = {spec.dtype for spec in specs.values()}
         if len(specs) > 1 and (len(types) > 1 or not inputs.dtype.is_floating):

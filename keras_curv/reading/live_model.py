@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.reading import limits, server
 from keras_curv.reading.inlining import Inliner
 from keras_curv.reading.outputs import Output, logits_of
@@ -93,14 +93,13 @@ def _written(
         resource = captured[handle.name]
         return tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.as_dtype(dtype)).numpy()
 
-    try:
+    with about(source, server.MALFORMED):
         inliner = Inliner(definition, value)
         places = zip(names, function.inputs, strict=False)  # what it captured follows them
         given = {name: inliner.write(place.op.name) for name, place in places}
         returned = logits_of(_outputs(function), output_name)
-        return server.Answer(inliner.flat, given, inliner.write(returned))
-    except (InputError, *server.MALFORMED) as error:
-        raise InputError(f"{source}: {error}") from error
+        found = server.Answer(inliner.flat, given, inliner.write(returned))
+    return found
 
 
 def _outputs(function: Any) -> Iterator[Output]:
