@@ -39,6 +39,7 @@ from keras_curv.reading.limits import (
 )
 from keras_curv.reading.nodes import data_inputs, node_name
 from keras_curv.reading.op_rules import ACTIVATION_OPS, activation_name, apply, require_rule
+from keras_curv.reading.server import MALFORMED
 
 # What a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -139,7 +140,7 @@ def _naming(node: node_def_pb2.NodeDef, source: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{source}: op {node.op} (node {node.name!r}): {error}") from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         # Arguments that the op itself would not take, or a use that its rule does not foresee.
         raise InputError(
             f"{source}: op {node.op} (node {node.name!r}) cannot be read: {error}"
