@@ -45,6 +45,11 @@ def require_replaceable(path: str | pathlib.Path) -> None:
         raise InputError(f"cannot write {path}: what is there is not a regular file")
 
 
+def open_at_once(path: str | pathlib.Path) -> BinaryIO:
+    """Opens a file to read it, without waiting, should it have become a pipe since it was seen."""
+    return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+
+
 def open_regular(path: str | pathlib.Path, *, write: bool = False) -> BinaryIO:
     """Opens a regular file that is there, to read or to change it.
 

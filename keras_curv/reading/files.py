@@ -18,6 +18,7 @@ import numpy as np
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
 from keras_curv.errors import InputError
+from keras_curv.files import open_at_once
 from keras_curv.reading import limits
 from keras_curv.reading.checkpoint import entries_of, tensor_of
 
@@ -86,7 +87,7 @@ class ModelFiles:
         for name, content in [(GRAPH, self.graph), *index]:
             digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)) + content)
         for file in self.data:
-            with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            with open_at_once(file) as stream:
                 size = os.fstat(stream.fileno()).st_size
                 digest.update(b"%d %s %d " % (len(file.name), file.name.encode(), size))
                 while piece := stream.read(min(2**24, size)):
@@ -101,8 +102,7 @@ def _data_name(place: int, number: int) -> str:
 
 def _read(file: pathlib.Path, directory: pathlib.Path, limit: int) -> bytes:
     _require_plain(file, directory)
-    # Without waiting, should it have become a pipe since.
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+    with open_at_once(file) as stream:
         content = stream.read(limit + 1)
     limits.require_at_most(len(content), limit, f"{file}, in bytes,")
     return content
