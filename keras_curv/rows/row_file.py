@@ -15,7 +15,7 @@ from keras_curv.errors import InputError
 from keras_curv.files import open_regular, read_at_most, write_json
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 
-_LONGEST_ROW = 2**16  # bytes; a name of a file may have 4,096 letters, and a detail 200
+LONGEST_ROW = 2**16  # bytes; a name of a file may have 4,096 letters, and a detail 200
 _LONGEST_SETTINGS = 2**22
 _COUNTED = 10**6  # rows too many
 # What a fingerprint tells, which itself says nothing to a reader.
@@ -89,7 +89,7 @@ class RowFile:
                 self._file = target.open("x+b")
                 self._require_alone(self._file)
             if self._end == 0:
-                self._append(self._file, _lines([self._columns]))
+                self._append(self._file, lines([self._columns]))
         except OSError as error:
             self.__exit__()
             raise self._unwritable(error) from error
@@ -102,7 +102,7 @@ class RowFile:
         if self._file is None or not rows:
             return
         try:
-            self._append(self._file, _lines(row.cells(self._columns) for row in rows))
+            self._append(self._file, lines(row.cells(self._columns) for row in rows))
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -141,7 +141,8 @@ class RowFile:
                 self._file.close()
 
 
-def _lines(rows: Iterable[Sequence[str]]) -> bytes:
+def lines(rows: Iterable[Sequence[str]]) -> bytes:
+    """Returns rows of cells as they stand in a file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
@@ -193,9 +194,9 @@ def _read_rows(
 
 def _line(file: BinaryIO, target: pathlib.Path) -> bytes | None:
     """The next line; None where none was finished."""
-    line = file.readline(_LONGEST_ROW)
-    if len(line) == _LONGEST_ROW:
-        raise InputError(f"{target} is not a file of rows: a line has {_LONGEST_ROW} bytes or more")
+    line = file.readline(LONGEST_ROW)
+    if len(line) == LONGEST_ROW:
+        raise InputError(f"{target} is not a file of rows: a line has {LONGEST_ROW} bytes or more")
     return line[:-1] if line.endswith(b"\n") else None
 
 

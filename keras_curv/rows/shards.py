@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from keras_curv.errors import InputError
 from keras_curv.files import read_at_most
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
+from keras_curv.rows.row_file import LONGEST_ROW, lines
 
 _KEY_BYTES = 32
 _CODE_LENGTH = 65  # a SHA-256 and the end of its line
-_LONGEST_ROW = 2**16  # bytes
 
 
 class Shards:
@@ -91,9 +91,8 @@ class Shards:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Leaves one batch."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(row.cells(self._columns) for row in rows)
-        self._put(f"{rows[0].index}.csv", text.getvalue() + self._code(text.getvalue()))
+        text = lines(row.cells(self._columns) for row in rows).decode()
+        self._put(f"{rows[0].index}.csv", text + self._code(text))
 
     def refuse(self, first: int, reason: str) -> None:
         """Leaves the reason why a batch cannot be certified."""
@@ -140,7 +139,7 @@ class Shards:
         return hmac.new(self._key, rows.encode(), hashlib.sha256).hexdigest() + "\n"
 
     def _text(self, file: pathlib.Path) -> str:
-        return read_at_most(file, _LONGEST_ROW * (self._size + 1)).decode("utf-8")
+        return read_at_most(file, LONGEST_ROW * (self._size + 1)).decode("utf-8")
 
     def _read(self, first: int) -> list[Row] | None:
         indices = list(range(first, min(first + self._size, self._count)))
