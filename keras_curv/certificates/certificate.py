@@ -55,6 +55,9 @@ _STATUS_TEXT = {
 }
 
 
+CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)  # of these, the prediction is the label
+
+
 class Certificates(NamedTuple):
     """One entry for each example, arrays of length n.
 

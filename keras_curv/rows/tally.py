@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from keras_curv.certificates.certificate import Status, certified_fraction
+from keras_curv.certificates.certificate import CORRECT, Status, certified_fraction
 from keras_curv.rows.row import Row
 
 
@@ -61,8 +61,7 @@ class Tally:
             name → how many radii it proved.
         """
         count = len(self.radii)
-        correct_names = (Status.CERTIFIED.name, Status.UNPROVED.name)
-        correct = sum(self._statuses[name] for name in correct_names)
+        correct = sum(self._statuses[name] for name in CORRECT)
         # Only certified examples have a positive radius, so zeros pad the correct ones.
         values = np.sort(np.frombuffer(self.radii) if count else np.zeros(0))[count - correct :]
         return {

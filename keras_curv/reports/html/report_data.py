@@ -8,10 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_curv.certificates.certificate import Status
+from keras_curv.certificates.certificate import CORRECT
 from keras_curv.rows.row import Row
-
-_CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)
 
 
 class ReportData:
@@ -39,8 +37,8 @@ class ReportData:
         for row in rows:
             self._radii.append(row.radius)
             self._classes.append(row.prediction if row.label is None else row.label)
-            self._correct.append(row.status in _CORRECT)
-        correct = [row for row in rows if row.status in _CORRECT]
+            self._correct.append(row.status in CORRECT)
+        correct = [row for row in rows if row.status in CORRECT]
         self.least_robust = heapq.nsmallest(
             self._count, self.least_robust + correct, key=lambda row: (row.radius, row.index)
         )
