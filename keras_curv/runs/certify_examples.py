@@ -20,7 +20,7 @@ from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
-from keras_curv.runs.job import Job, same_job_factory
+from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
 from keras_curv.threats.property import ARGMAX
@@ -159,7 +159,7 @@ class ExampleJob(Job):
             )
         path = os.path.abspath(self.served.source)
         arguments = path, self.examples.origin, self._options
-        return same_job_factory(_load_job, arguments, self.settings)
+        return functools.partial(same_job, _load_job, arguments, self.settings)
 
     def facts(self) -> dict:
         """See `Job`."""

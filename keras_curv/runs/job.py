@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -91,19 +90,16 @@ class Job(abc.ABC):
         yield from ()
 
 
-def same_job_factory(
-    make: Callable[..., Job], arguments: Sequence, settings: dict
-) -> Callable[[], Job]:
-    """Returns what calls `make` in another process, and sees to it that the settings come out same.
+def same_job(make: Callable[..., Job], arguments: Sequence, settings: dict) -> Job:
+    """Makes a job again in another process, and sees to it that the settings come out the same.
 
     Args:
         make: with `arguments`, makes the job; all can be pickled.
-        settings: of the job as it was made here.
+        settings: of the job as it was made first.
+
+    Raises:
+        InputError: they come out otherwise.
     """
-    return functools.partial(_same_job, make, arguments, settings)
-
-
-def _same_job(make: Callable[..., Job], arguments: Sequence, settings: dict) -> Job:
     job = make(*arguments)
     for key, wanted in settings.items():
         if job.settings[key] != wanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
 from keras_curv.rows.row_file import settings_path
 from keras_curv.rows.tally import Tally
-from keras_curv.runs.job import Job, same_job_factory
+from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import RunOptions
 from keras_curv.runs.runner import run
 from keras_curv.serving.compare import Comparison, RequestTally
@@ -145,7 +146,8 @@ class RequestJob(Job):
         model = os.path.abspath(self._log.sides[0].path)
         baseline = self._options.baseline and os.path.abspath(self._options.baseline)
         options = dataclasses.replace(self._options, baseline=baseline)
-        return same_job_factory(_load_job, (model, self._log.files, options), self.settings)
+        arguments = model, self._log.files, options
+        return functools.partial(same_job, _load_job, arguments, self.settings)
 
     def facts(self) -> dict:
         """See `Job`; input shape, classes and depth are None where versions differ in them."""
