@@ -7,7 +7,7 @@ import math
 
 from keras_curv.certificates.certificate import Status
 from keras_curv.threats.property import ARGMAX
-from keras_curv.threats.threat import PLAIN, UNRESTRICTED
+from keras_curv.threats.threat import PLAIN
 
 _RIVALS_TEXT = {
     "all": "all (a certificate of the classifier)",
@@ -55,7 +55,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
 
 def claim(summary: dict) -> dict[str, str | None]:
     """Returns which changes a run is about and what holds under them, in words."""
-    words = summary.get("claim") or {"changes": UNRESTRICTED.text, "holds": ARGMAX.text}
+    words = summary["claim"]
     if (rivals := summary["rivals"]) == "all":
         return words
     return words | {"holds": f"the predicted class stays above one class, {_RIVAL[rivals]}"}
@@ -75,12 +75,12 @@ def heading(summary: dict) -> str:
 
 def radius_name(summary: dict) -> str:
     """Returns what its radii are called, by their norm."""
-    return f"{claim(summary).get('norm') or PLAIN} radius"
+    return f"{claim(summary)['norm']} radius"
 
 
 def radius_units(summary: dict) -> str:
     """Returns the units of its radii."""
-    return claim(summary).get("units") or units(summary["input_scale"])
+    return claim(summary)["units"] or units(summary["input_scale"])
 
 
 def is_usual(summary: dict) -> bool:
@@ -112,20 +112,25 @@ def percent(fraction: float, digits: int = 2) -> str:
     return f"{math.floor(fraction * 100 * scale + 1e-9) / scale:.{digits}f} %"
 
 
-def percent_up(fraction: float, digits: int = 2) -> str:
+def percent_up(fraction: float) -> str:
     """Returns a fraction of what is lost as per cent, rounded up."""
-    scale = 10**digits
-    return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"
+    return f"{math.ceil(fraction * 100 * 100 - 1e-9) / 100:.2f} %"
 
 
-_FOUR_DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
+_DOWN = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
+_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
 
 
 def number(value: float | str | None) -> str:
     """Returns a figure to four digits, rounded down; "none" where there is none."""
     if value is None or isinstance(value, str):
         return value or "none"
-    return str(float(_FOUR_DIGITS.create_decimal(value)))
+    return str(float(_DOWN.create_decimal(value)))
+
+
+def number_up(value: float) -> str:
+    """Returns a figure to four digits, rounded up, as suits an upper bound."""
+    return str(float(_UP.create_decimal(value)))
 
 
 def _statuses(counts: dict[str, int]) -> str:

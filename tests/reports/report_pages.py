@@ -11,6 +11,8 @@ from keras_curv.reports.html.report_data import ReportData
 from keras_curv.rows.row import Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.certify_examples import certify_examples
+from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.threat import PLAIN, UNRESTRICTED
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIGITS = str(ROOT / "saved_models" / "digits")
@@ -64,6 +66,9 @@ def require_accessible(parsed):
     assert len(parsed.all("caption")) == len(parsed.all("table")) > 0
 
 
+CLAIM = {"changes": UNRESTRICTED.text, "holds": ARGMAX.text, "units": None, "norm": PLAIN}
+
+
 def dense(shape, classes=3, activation="softplus"):
     keras.utils.set_random_seed(4)
     layers = keras.layers
@@ -89,5 +94,5 @@ def rendered(rows, cases=(), **changed):
     tally.add(rows)
     summary = {"saved_model": "m", "dataset": "d"} | tally.summary()
     summary |= {"rivals": "all", "guarantee": "real", "input_scale": 1.0, "input_shape": [2]}
-    summary |= {"depth": 2, "classes": 2} | changed
+    summary |= {"depth": 2, "classes": 2, "claim": CLAIM} | changed
     return require_self_contained(page.render(summary, {"version": "0"}, report_data, list(cases)))

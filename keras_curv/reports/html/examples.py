@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +9,9 @@ import numpy as np
 from keras_curv.certificates.certificate import Status
 from keras_curv.reports.html import pictures
 from keras_curv.reports.html.cases import Case
-from keras_curv.reports.wording import number
+from keras_curv.reports.wording import number, number_up
 
 _NUMBERS = 16  # entries of an input that is written out
-_FOUR_DIGITS_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
 
 
 class Card(NamedTuple):
@@ -103,7 +101,7 @@ def _text(case: Case, searched: bool) -> str:
     else:
         text = f"No radius: {Status[row.status].text}{rival}."
     if case.point is not None:
-        return f"{text} Predicted {case.becomes} at distance {_up(case.distance)}."
+        return f"{text} Predicted {case.becomes} at distance {number_up(case.distance)}."
     return f"{text} No adversarial point was found." if searched else text
 
 
@@ -122,8 +120,3 @@ def _times(factor: float) -> str:
     """Returns a factor to three digits, written out."""
     rounded = float(f"{factor:.3g}")
     return f"{rounded:,.0f}" if rounded >= 1000.0 else f"{rounded:g}"
-
-
-def _up(distance: float) -> str:
-    """Returns a distance to four digits, rounded up, as suits an upper bound."""
-    return str(float(_FOUR_DIGITS_UP.create_decimal(distance)))
