@@ -67,12 +67,12 @@ def _print_table(summary: dict, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def print_names(rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
+def print_names(rows: Iterable[Sequence[str]]) -> None:
     """Names and what they stand for, in columns."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    (console or Console()).print(table)
+    Console().print(table)
 
 
 @contextlib.contextmanager

@@ -90,13 +90,13 @@ _TRAININGS = {
 
 
 def table(
-    table: Table, results: Sequence[Result], folder: pathlib.Path, marks: Marks
+    paper: Table, results: Sequence[Result], folder: pathlib.Path, marks: Marks
 ) -> dict[str, pathlib.Path]:
     """Writes Markdown, CSV and, with matplotlib, a picture; returns where."""
     files = {kind: folder / f"{marks.stem}.{kind}" for kind in ("md", "csv", "png")}
-    write_text(files["md"], markdown(table, results, marks))
-    write_file(files["csv"], lambda part: _write_csv(part, table, results, marks))
-    if not _plot(table, results, files["png"], marks):
+    write_text(files["md"], markdown(paper, results, marks))
+    write_file(files["csv"], lambda part: _write_csv(part, paper, results, marks))
+    if not _plot(paper, results, files["png"], marks):
         files["png"].unlink(missing_ok=True)
         del files["png"]
     return files

@@ -11,22 +11,20 @@ import numpy as np
 from keras_curv.certificates.certificate import CORRECT
 from keras_curv.rows.row import Row
 
+_SHOWN = 12  # of the least robust examples
+
 
 class ReportData:
     """Data of the rows of a run, taken in as they come.
 
     Examples are not kept; the few that are shown are read again in the end, by index.
 
-    Args:
-        count: how many of the least robust examples to keep.
-
     Attributes:
         least_robust: rows of examples predicted as labelled, those of the smallest radius first.
     """
 
-    def __init__(self, count: int = 12) -> None:
+    def __init__(self) -> None:
         self.least_robust: list[Row] = []
-        self._count = count
         self._radii = array.array("d")
         self._classes = array.array("q")
         self._correct = array.array("b")
@@ -40,7 +38,7 @@ class ReportData:
             self._correct.append(row.status in CORRECT)
         correct = [row for row in rows if row.status in CORRECT]
         self.least_robust = heapq.nsmallest(
-            self._count, self.least_robust + correct, key=lambda row: (row.radius, row.index)
+            _SHOWN, self.least_robust + correct, key=lambda row: (row.radius, row.index)
         )
 
     @property
