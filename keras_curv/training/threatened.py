@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.network import FeedForward
-from keras_curv.network.products import Product
 from keras_curv.threats.threat import PLAIN, Threat
+from keras_curv.training.scaled_first import ScaledFirst
 
 _ROUNDING = 2.0**-20  # of float32: of u, of limits, and of what is divided by the weights
 
 
-class Threatened(FeedForward):
+class Threatened(ScaledFirst):
     """The network of u, float32; gradients and curvature are those of what can move.
 
     Args:
@@ -47,11 +47,9 @@ class Threatened(FeedForward):
             )
         if network.depth < 2:
             raise InputError("training under a threat needs a hidden layer. Received: none")
-        self._network = network
-        self.sizes, self.activations = network.sizes, network.activations
         factor, fixed = threat.factors(network.dim)
-        self._factor = factor.astype(np.float32)
-        self._moves = np.where(fixed, np.float32(0.0), self._factor)
+        factor = factor.astype(np.float32)
+        super().__init__(network, factor, np.where(fixed, np.float32(0.0), factor))
         self.pinned = fixed if fixed.any() else None
         self.limits = threat.limits_of(network.dim, network.dim)
         orders = [] if threat.categories is None else threat.categories.orders(network.dim, 1)
@@ -61,11 +59,11 @@ class Threatened(FeedForward):
 
     def coordinates(self, x: tf.Tensor) -> tf.Tensor:
         """Returns u of x, `(…, dim)`."""
-        return x / self._factor
+        return x / self.factor
 
     def inputs(self, u: tf.Tensor) -> tf.Tensor:
         """Returns x of u, `(…, dim)`."""
-        return u * self._factor
+        return u * self.factor
 
     def outside(self, u: tf.Tensor) -> tf.Tensor:
         """Returns which points no attacker may start from, `(n,)`; but for rounding."""
@@ -101,26 +99,3 @@ class Threatened(FeedForward):
             found = margins(tf.reshape(logits, (-1, 1 + ways, self.classes)))
             u = tf.gather(tried, tf.argmin(found, axis=1), axis=1, batch_dims=1)
         return u
-
-    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """See `FeedForward`; of the first kernel, the rows that can move."""
-        (first, *kernels), biases = self._network.weights(dtype)
-        return [tf.constant(self._moves, dtype)[:, None] * first, *kernels], biases
-
-    def products(self, dtype: tf.DType) -> list[Product]:
-        """See `FeedForward`; there with what is frozen, back without."""
-        first, *products = self._network.products(dtype)
-        factor, moves = tf.constant(self._factor, dtype), tf.constant(self._moves, dtype)
-        moved = Product(
-            lambda rows: first.forward(rows * factor), lambda rows: first.backward(rows) * moves
-        )
-        return [moved, *products]
-
-    def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """See `FeedForward`; x stands for u."""
-        return self._network.logits(self.inputs(x))
-
-    def _last_margins(
-        self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._network._last_margins(post, label, rivals)

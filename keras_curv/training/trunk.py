@@ -19,10 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.network.network import FeedForward
-from keras_curv.network.products import Product
 from keras_curv.training.affine_layers import AffineLayers, CarriedLayers
 from keras_curv.training.keras_functions import absolute
+from keras_curv.training.scaled_first import ScaledFirst
 from keras_curv.training.state import TrainingState
 
 TRUNK = "trunk"  # what the names of the layers begin with
@@ -224,35 +223,5 @@ def _orthonormal(rows: tf.Tensor) -> tf.Tensor:
     return tf.stack(found)
 
 
-class Behind(FeedForward):
-    """What comes behind a trunk, of features in units of the input: `v ↦ g(L v)`.
-
-    Args:
-        network: g.
-        lipschitz: L.
-    """
-
-    def __init__(self, network: FeedForward, lipschitz: tf.Tensor):
-        self._network, self.lipschitz = network, lipschitz
-        self.sizes, self.activations = network.sizes, network.activations
-
-    def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
-        """See `FeedForward`."""
-        kernels, biases = self._network.weights(dtype)
-        return [tf.cast(self.lipschitz, dtype) * kernels[0], *kernels[1:]], biases
-
-    def products(self, dtype: tf.DType) -> list[Product]:
-        """See `FeedForward`."""
-        first, *others = self._network.products(dtype)
-        factor = tf.cast(self.lipschitz, dtype)
-        scaled = Product(lambda a: first.forward(factor * a), lambda t: factor * first.backward(t))
-        return [scaled, *others]
-
-    def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """See `FeedForward`."""
-        return self._network.logits(tf.cast(self.lipschitz, x.dtype) * x)
-
-    def _last_margins(
-        self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._network._last_margins(post, label, rivals)
+class Behind(ScaledFirst):
+    """What comes behind a trunk, of features in units of the input: `v ↦ g(L v)`; L the factor."""

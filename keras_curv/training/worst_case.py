@@ -217,7 +217,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
         if isinstance(network, Behind):
             assert self.lipschitz is not None
             features = flattened(self.lipschitz.trunk.features(x), network.dim)
-            return Start(network, features / network.lipschitz, None)
+            return Start(network, features / network.factor, None)
         point, reach = flattened(x, network.dim), None
         if isinstance(network, Threatened):
             point = _inside(network.coordinates(point), network)
