@@ -223,31 +223,29 @@ def test_a_step_goes_down_the_gradient_of_that_loss():
 
 
 def test_the_schedule():
-    """Two steps of warm-up, four of the ramp; with equal rates nothing else moves."""
+    """Four steps of the ramp; with equal rates nothing else moves."""
     x, y = _data()
     still = keras.optimizers.SGD(0.0)
-    options = {"kappa": (1.0, 0.2), "beta": (1.0, 0.0), "warm_up_steps": 2, "ramp_steps": 4}
+    options = {"kappa": (1.0, 0.2), "beta": (1.0, 0.0), "ramp_steps": 4}
     model = _model(still, **options)
     losses = [
         model.fit(x, y, batch_size=16, shuffle=False, verbose=0).history["loss"][0]
-        for _ in range(8)
+        for _ in range(6)
     ]
     logits = np.float64(model.predict(x, verbose=0))
     clean = np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(16), y])
     flat = np.float64(x.reshape(16, 4))
     for step, loss in enumerate(losses):
-        done = min(max(step - 2, 0) / 4, 1.0)
+        done = min(step / 4, 1.0)
         radius = 0.3 * (0.05 + 0.95 * done)
         kappa, beta = 1.0 - 0.8 * done, 1.0 - done
         by_lines, by_intervals = _relu_margins(model.base.get_weights(), flat, y, radius)
         margins = beta * by_lines + (1.0 - beta) * by_intervals
         robust = np.log1p(np.exp(-margins).sum(axis=1)).mean()
         np.testing.assert_allclose(loss, kappa * clean + (1.0 - kappa) * robust, rtol=1e-5)
-    assert losses[0] == losses[1] == pytest.approx(clean, rel=1e-5) and losses[6] == losses[7]
-    model = _model("sgd", kappa=(1.0, 0.0), warm_up_steps=1)
-    assert [float(model.progress(True)), model.progress(False)] == [0.0, 1.0]
-    model.optimizer.iterations.assign(1)
-    assert float(model.progress(True)) == 1.0
+    assert losses[0] == pytest.approx(clean, rel=1e-5) and losses[4] == losses[5]
+    model = _model("sgd", kappa=(1.0, 0.0))
+    assert [float(model.progress(True)), model.progress(False)] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
@@ -297,7 +295,7 @@ def test_convolutions_and_depth():
 
 def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(tmp_path):
     x, y = _data()
-    options = {"kappa": (0.9, 0.1), "beta": (1.0, 0.5), "warm_up_steps": 1, "ramp_steps": 9}
+    options = {"kappa": (0.9, 0.1), "beta": (1.0, 0.5), "ramp_steps": 9}
     model = _model(name="mine", **options)
     model.fit(x, y, batch_size=8, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -316,7 +314,6 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(tmp_path):
         ({"kappa": 0.5}, "kappa must be two numbers, before and after the ramp. Received: 0.5"),
         ({"beta": (1.0, -0.1)}, "beta must be a number, at least 0"),
         ({"beta": (1.0, float("nan"))}, "beta must be a number, at least 0"),
-        ({"warm_up_steps": -1}, "warm_up_steps must be an integer, at least 0"),
         ({"activation": "silu"}, "no lines for activation 'silu' in training"),
     ],
 )

@@ -33,7 +33,7 @@ import keras
 import tensorflow as tf
 
 from keras_curv.certificates.box import require_value_range
-from keras_curv.errors import InputError, require_at_least, require_non_negative
+from keras_curv.errors import InputError, require_non_negative
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.training.ball_model import BallModel, flattened
@@ -176,10 +176,9 @@ class CROWNIBPModel(BallModel):
         kappa: κ from 0 to 1, before and after the ramp: the share of the clean loss.
         beta: β ≥ 0, before and after the ramp: the share of the linear bounds. Above 1, which
             takes the intervals' share below 0, M is no bound any more; `certified` still is one.
-        warm_up_steps: training steps before the ramp, at ρ/20.
     """
 
-    options = (*BallModel.options, "kappa", "beta", "warm_up_steps")
+    options = (*BallModel.options, "kappa", "beta")
 
     def __init__(
         self,
@@ -188,7 +187,6 @@ class CROWNIBPModel(BallModel):
         *,
         kappa: Sequence[float] = (1.0, 0.5),
         beta: Sequence[float] = (1.0, 1.0),
-        warm_up_steps: int = 0,
         **kwargs: Any,
     ):
         super().__init__(base, radius, **kwargs)
@@ -198,15 +196,7 @@ class CROWNIBPModel(BallModel):
         self.kappa, self.beta = _ends(kappa, "kappa"), _ends(beta, "beta")
         if max(self.kappa) > 1.0:
             raise InputError(f"kappa must be from 0 to 1. Received: {self.kappa}")
-        self.warm_up_steps = require_at_least(warm_up_steps, 0, "warm_up_steps")
         self.certified_metric = keras.metrics.Mean("certified")
-
-    def progress(self, training: bool) -> tf.Tensor | float:
-        """Returns how much of the ramp is done, from 0 to 1; 1 outside of training."""
-        if not training:
-            return 1.0
-        past = tf.cast(self.optimizer.iterations, tf.float32) - self.warm_up_steps
-        return tf.clip_by_value(past / self.ramp_steps if self.ramp_steps else past + 1.0, 0.0, 1.0)
 
     def step_loss(
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
