@@ -55,10 +55,10 @@ _RELATIVE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT
 class Relaxation(NamedTuple):
     """`lower_slope z + lower_intercept ≤ σ(z) ≤ upper_slope z + upper_intercept`, entrywise."""
 
-    lower_slope: np.ndarray
-    lower_intercept: np.ndarray
-    upper_slope: np.ndarray
-    upper_intercept: np.ndarray
+    lower_slope: np.ndarray | tf.Tensor
+    lower_intercept: np.ndarray | tf.Tensor
+    upper_slope: np.ndarray | tf.Tensor
+    upper_intercept: np.ndarray | tf.Tensor
 
 
 def require_relaxation(activation: Activation) -> None:

@@ -27,12 +27,13 @@ Weng, Chen, Hsieh & Daniel (2018) for the lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_curv.certificates.box import require_value_range
+from keras_curv.certificates.relaxation import Relaxation
 from keras_curv.errors import InputError, require_non_negative
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward
@@ -46,15 +47,6 @@ _Function = Callable[[tf.Tensor], tf.Tensor]
 _Line = tuple[tf.Tensor, tf.Tensor]  # slope, intercept
 
 
-class Lines(NamedTuple):
-    """`lower_slope z + lower_intercept ≤ σ(z) ≤ upper_slope z + upper_intercept`, entrywise."""
-
-    lower_slope: tf.Tensor
-    lower_intercept: tf.Tensor
-    upper_slope: tf.Tensor
-    upper_intercept: tf.Tensor
-
-
 def require_lines(activation: Activation) -> None:
     """Raises an InputError, naming the activation, if there is no rule for it."""
     if not (activation.convex or activation.concave or activation.s_shaped):
@@ -65,7 +57,7 @@ def require_lines(activation: Activation) -> None:
         )
 
 
-def lines(activation: Activation, low: tf.Tensor, high: tf.Tensor) -> Lines:
+def lines(activation: Activation, low: tf.Tensor, high: tf.Tensor) -> Relaxation:
     """Returns lines below and above σ on each `[low, high]`, differentiable, up to rounding.
 
     Example:
@@ -77,12 +69,12 @@ def lines(activation: Activation, low: tf.Tensor, high: tf.Tensor) -> Lines:
     middle = (low + high) / 2.0
     value, first = activation.value, activation.first
     if activation.convex:
-        return Lines(*_tangent(value, first, middle), *_chord(value, first, low, high))
+        return Relaxation(*_tangent(value, first, middle), *_chord(value, first, low, high))
     if activation.concave:
         slope, top = _chord(lambda z: -value(z), lambda z: -first(z), low, high)
-        return Lines(-slope, -top, *_tangent(value, first, middle))
+        return Relaxation(-slope, -top, *_tangent(value, first, middle))
     slope, top = _above(lambda z: -value(-z), lambda z: first(-z), -high, -low)
-    return Lines(slope, -top, *_above(value, first, low, high))
+    return Relaxation(slope, -top, *_above(value, first, low, high))
 
 
 def _tangent(value: _Function, first: _Function, at: tf.Tensor) -> _Line:
