@@ -1,1 +1,1 @@
-"""Bounds of the margins' curvature, one theorem a file, and the estimate that training uses."""
+"""Bounds of the margins' curvature, one theorem a file."""

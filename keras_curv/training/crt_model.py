@@ -1,7 +1,7 @@
 """Curvature-based robust training (CRT), and the certified loss in its place.
 
 The model wraps a base that returns logits; after training, export the base. How its curvature is
-estimated: `regularizer.py`.
+estimated: `estimate.py`.
 
 The certified loss. With V_t the dual value of the margin of the label over rival t, see
 `worst_case.py`, `log(1 + Σ_t exp(−V_t))` is the cross-entropy of the logits

@@ -74,9 +74,9 @@ class CurvatureRegularizer(CurvatureModel):
 
     `κ = −m ≥ 0` bounds how fast the margin of the label y over the runner-up t can bend down;
     the smaller, the larger a certificate. For two layers it is that of theorem 3, for deeper
-    ones that of `curvature.signed_bound`, both by power iteration, one step a batch. The penalty
-    arrives through `add_loss`; everything else is plain `compile` and `fit`. With γ = 0 the
-    base trains as it would alone, bit for bit.
+    ones `signed_bound` of `curvature/signed.py`, both by power iteration, one step a batch. The
+    penalty arrives through `add_loss`; everything else is plain `compile` and `fit`. With γ = 0
+    the base trains as it would alone, bit for bit.
 
     Args:
         base: a built model with one input and one output of logits, a plain chain of layers
