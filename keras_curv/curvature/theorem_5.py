@@ -20,7 +20,7 @@ import math
 
 from keras_curv.errors import require_positive
 
-# 2 φ(1) = √(2/(π e)), and a margin's twice that; the closed form rounds less than 8 times.
+# 2 φ(1) = √(2/(π e)); the closed form rounds less than 8 times.
 _SCORE = math.sqrt(2.0 / (math.pi * math.e)) * (1.0 + 2.0**-49)
 
 
@@ -28,7 +28,8 @@ def smoothed_score_curvature(deviation: float) -> float:
     """Bound of ‖∇²ĝ(x)‖ for one class score of a smoothed classifier, 2φ(1)/s², at every x.
 
     `ĝ(x) = E g(x + s ξ)` with any measurable g with values in [0, 1]: a softmax output, or the
-    indicator of one class. Attained by `g(x) = 1 where |x_1| ≤ s`, at 0.
+    indicator of one class. Attained by `g(x) = 1 where |x_1| ≤ s`, at 0. A margin of two scores
+    has twice that, as `(g_y − g_t + 1)/2` has values in [0, 1].
 
     Args:
         deviation: s, the noise's standard deviation in each coordinate, in input units.
@@ -49,21 +50,3 @@ def smoothed_score_curvature(deviation: float) -> float:
     # Divided twice: s² may underflow where the bound is in range. What underflows is not 0.
     bound = _SCORE / deviation / deviation * (1.0 + 2.0**-49)
     return math.nextafter(bound, math.inf)
-
-
-def smoothed_margin_curvature(deviation: float) -> float:
-    """Bound of ‖∇²(ĝ_y − ĝ_t)(x)‖ for two class scores in [0, 1], 4φ(1)/s²; see above.
-
-    `(g_y − g_t + 1)/2` has values in [0, 1], and twice its Hessian is the margin's.
-
-    Args:
-        deviation: s.
-
-    Raises:
-        InputError: the deviation is not a positive number.
-
-    Example:
-        >>> round(smoothed_margin_curvature(1.0), 6)
-        0.967883
-    """
-    return 2.0 * smoothed_score_curvature(deviation)

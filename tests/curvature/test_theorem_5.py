@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from keras_curv.curvature.theorem_5 import smoothed_margin_curvature, smoothed_score_curvature
+from keras_curv.curvature.theorem_5 import smoothed_score_curvature
 from keras_curv.errors import InputError
 
 SAMPLES = 200_000
@@ -86,16 +86,10 @@ def test_the_slab_attains_it_exactly():
             assert exact <= bound <= exact * (1 + mpmath.mpf(2) ** -45)
 
 
-def test_a_margin_of_a_slab_and_its_complement_attains_twice_that():
-    assert smoothed_margin_curvature(1.0) == 2.0 * smoothed_score_curvature(1.0)
-    assert smoothed_margin_curvature(1.0) == pytest.approx(4 / math.sqrt(2 * math.pi * math.e))
-
-
 @pytest.mark.parametrize("deviation", [0.0, -1.0, math.inf, math.nan])
-@pytest.mark.parametrize("function", [smoothed_score_curvature, smoothed_margin_curvature])
-def test_refused(function, deviation):
+def test_refused(deviation):
     with pytest.raises(InputError, match="deviation must be a positive number"):
-        function(deviation)
+        smoothed_score_curvature(deviation)
 
 
 def test_extreme_deviations_round_outward():
