@@ -17,7 +17,7 @@ Reference: Singla & Feizi (2020), section 5, for curvature-based robust training
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,25 +29,11 @@ from keras_curv.network.network import likeliest_rivals
 from keras_curv.threats.property import ARGMAX, Argmax, Harmful, Property, TopK
 from keras_curv.threats.threat import UNRESTRICTED, Threat
 from keras_curv.training.threatened import Threatened
-from keras_curv.training.worst_case import Pairs, Start, WorstCaseModel, constants, pairs_of
+from keras_curv.training.worst_case import Attacked, Start, WorstCaseModel, constants, pairs_of
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
 _NEVER = -1e9  # the logit of a class that takes no part
-
-
-class _Attacked(NamedTuple):
-    """What takes the place of the labels while a step works on attacked examples.
-
-    Attributes:
-        pairs: of the label and its rivals.
-        harms: whether a rival is attacked, `(n, k)`.
-        logits: of the clean examples, `(n, classes)`.
-    """
-
-    pairs: Pairs
-    harms: tf.Tensor
-    logits: tf.Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -144,7 +130,7 @@ class CRTModel(WorstCaseModel):
         self.certified_metric = keras.metrics.Mean("certified")
 
     def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
-        """Returns a step's data, with attacked points `(n·k, …)` for x and `_Attacked` for y."""
+        """Returns a step's data, with attacked points `(n·k, …)` for x and `Attacked` for y."""
         x, label, sample_weight = super().prepared(data, training)
         start = self.start(x)
         logits = found = start.network.logits(start.point)
@@ -157,7 +143,7 @@ class CRTModel(WorstCaseModel):
             spared = _spared(attack.worst, start.point, harms)
             attack = attack._replace(worst=spared, hidden=None)
         points = self.inputs(start, attack, x)
-        y = _Attacked(pairs_of(attack, label, rival), harms, logits)
+        y = Attacked(pairs_of(attack, label, rival), label, logits, harms)
         return *constants((points, y)), sample_weight
 
     def _with_worst_categories(self, start: Start, label: tf.Tensor) -> Start:
@@ -172,55 +158,41 @@ class CRTModel(WorstCaseModel):
         assert isinstance(start.network, Threatened)
         return start._replace(point=start.network.with_worst_categories(start.point, margins))
 
-    def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns rivals, `(n, k)`, those that do harm first, and which do."""
+    def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns rivals, `(n, k)`, those that do harm first, and which do; None: all."""
         if self._harms is None:
             rival = likeliest_rivals(logits, label, self.rivals)
-            return rival, tf.ones_like(rival, tf.bool)
+            return rival, None
         harms = tf.gather(tf.constant(self._harms), label)  # (n, classes)
         above = 1.0 + tf.reduce_max(logits) - tf.reduce_min(logits)  # no more: digits would be lost
         rival = likeliest_rivals(tf.where(harms, logits + above, logits), label, self.rivals)
         return rival, tf.gather(harms, rival, batch_dims=1)
 
-    def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
-        """Returns the compiled loss at the worst logits, plus the penalty."""
-        if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
-            return self.compiled_loss(y, y_pred, sample_weight)
-        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival, y.pairs.reached)
-        self.add_penalty(minus_m, sample_weight)
-        if self.objective == "certified":
-            y_pred = self._worst_logits(y.pairs, y.pairs.dual_values(y_pred, minus_m))
-        return self.compiled_loss(y.pairs.label, y_pred, sample_weight)
-
-    def _worst_logits(self, pairs: Pairs, dual_values: tf.Tensor) -> tf.Tensor:
+    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
         """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`.
 
-        Nor those that may pass, the ones with the smallest V_t.
+        Nor those that may pass, the ones with the smallest V_t. Of "crt" the logits as they are.
         """
-        classes = self.live.sizes[-1]
-        rivals = tf.one_hot(pairs.rival, classes)
+        if self.objective == "crt":
+            return y_pred
+        classes, dual_values = self.live.sizes[-1], y.pairs.dual_values(y_pred, minus_m)
+        rivals = tf.one_hot(y.pairs.rival, classes)
         if self.property.spared:
             counts = tf.logical_not(_lowest(dual_values, self.property.spared))
             rivals *= tf.cast(counts, rivals.dtype)[..., None]
-        taking_part = tf.one_hot(pairs.label, classes) + tf.reduce_sum(rivals, axis=1)
+        taking_part = tf.one_hot(y.target, classes) + tf.reduce_sum(rivals, axis=1)
         worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
         return worst + _NEVER * (1.0 - taking_part)
 
-    def compute_metrics(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
-    ) -> dict[str, tf.Tensor]:
-        """Returns the compiled metrics on the clean examples, and what the attack met."""
-        if not isinstance(y, _Attacked):
-            return super().compute_metrics(x, y, y_pred, sample_weight)
+    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        """See `WorstCaseModel`."""
         # What is proved is counted, not what is left: NaN is neither above 0 nor below, and of a
         # comparison that is negated TensorFlow makes the opposite one.
-        held = (y.pairs.dual_values(y_pred, y.pairs.minus_m) > 0.0) | tf.logical_not(y.harms)
+        held = y.pairs.dual_values(y_pred, y.pairs.minus_m) > 0.0
+        if y.harms is not None:
+            held |= tf.logical_not(y.harms)
         count = tf.reduce_sum(tf.cast(held, tf.int32), axis=1)
-        proved = count >= y.harms.shape[1] - self.property.spared
-        self.update_metrics(y.pairs, proved, sample_weight)
-        return super().compute_metrics(x, y.pairs.label, y.logits, sample_weight)
+        return count >= held.shape[1] - self.property.spared
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""

@@ -9,7 +9,7 @@ loss that grows with the distance from the target is largest there, of all that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,21 +22,7 @@ from keras_curv.threats.scores import Interval
 from keras_curv.threats.threat import UNRESTRICTED, Threat
 from keras_curv.training.output_margins import OutputMargins, signed
 from keras_curv.training.targets import Numbers
-from keras_curv.training.worst_case import Pairs, WorstCaseModel, constants, pairs_of
-
-
-class _Attacked(NamedTuple):
-    """What takes the place of the targets while a step works on attacked examples.
-
-    Attributes:
-        pairs: two of each output, as the rivals of logit 0.
-        target: `(n, outputs)`.
-        output: of the clean examples, `(n, outputs)`.
-    """
-
-    pairs: Pairs
-    target: tf.Tensor
-    output: tf.Tensor
+from keras_curv.training.worst_case import Attacked, Pairs, WorstCaseModel, constants, pairs_of
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -131,33 +117,20 @@ class CRTRegressor(WorstCaseModel):
         attack = self.attacked(start, label, rival, training)
         points = self.inputs(start, attack, x)
         output = start.network.logits(start.point)[:, 1::2]
-        y = _Attacked(pairs_of(attack, label, rival), target, output)
+        y = Attacked(pairs_of(attack, label, rival), target, output)
         return *constants((points, y)), sample_weight
 
-    def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
-        """Returns the compiled loss at the farther ends, plus the penalty."""
-        if not isinstance(y, _Attacked):  # Keras builds its losses on the data as they come
-            return self.compiled_loss(y, y_pred, sample_weight)
-        minus_m = self.minus_m(self.network(), y.pairs.label, y.pairs.rival, y.pairs.reached)
-        self.add_penalty(minus_m, sample_weight)
-        low, high = _ends(y.pairs, y_pred, minus_m)
-        return self.compiled_loss(y.target, _farther(low, high, y.target), sample_weight)
+    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+        """Returns the farther ends."""
+        return _farther(*_ends(y.pairs, y_pred, minus_m), y.target)
 
-    def compute_metrics(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
-    ) -> dict[str, tf.Tensor]:
-        """Returns the compiled metrics on the clean examples, and what the attack met."""
-        if not isinstance(y, _Attacked):
-            return super().compute_metrics(x, y, y_pred, sample_weight)
+    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        """See `WorstCaseModel`; counts the ends, and how far they are away."""
         low, high = _ends(y.pairs, y_pred, y.pairs.minus_m)
         away = tf.maximum(high - y.output, y.output - low)
-        proved = tf.reduce_all(away < self._room, axis=1)
-        self.update_metrics(y.pairs, proved, sample_weight)
         self.interval_metric.update_state(tf.reduce_mean(away, axis=1), sample_weight)
         self.error_metric.update_state(y.target, _farther(low, high, y.target), sample_weight)
-        return super().compute_metrics(x, y.target, y.output, sample_weight)
+        return tf.reduce_all(away < self._room, axis=1)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""

@@ -15,6 +15,7 @@ behind a clip of the input, V_t is that of `threats/confined.py`.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -67,6 +68,22 @@ class Pairs(NamedTuple):
         # Products with one-hot rows instead of gathers: their gradients are dense.
         sign = tf.one_hot(self.label, classes)[:, None] - tf.one_hot(self.rival, classes)
         return tf.reduce_sum(sign * logits, axis=-1) + self.added + minus_m * self.shortfall
+
+
+class Attacked(NamedTuple):
+    """What takes the place of the targets while a step works on attacked examples.
+
+    Attributes:
+        pairs: the rivals of each label; of numbers, two of each output, as rivals of logit 0.
+        target: labels `(n,)`, or numbers `(n, outputs)`.
+        output: of the clean examples, `(n, outputs)`.
+        harms: whether a rival is attacked, `(n, k)`; None: all are.
+    """
+
+    pairs: Pairs
+    target: tf.Tensor
+    output: tf.Tensor
+    harms: tf.Tensor | None = None
 
 
 class Start(NamedTuple):
@@ -257,13 +274,45 @@ class WorstCaseModel(CurvatureModel, BallModel):
             return Evaluated(points, attack.hidden)
         return points if self.live.clip is None else self.live.clip.inverse(points)
 
-    def update_metrics(self, pairs: Pairs, proved: tf.Tensor, sample_weight: Any) -> None:
-        """Counts what the attacks of a step met."""
-        if self.certified_metric is not None:
-            self.certified_metric.update_state(proved, sample_weight)
-        self.curvature_metric.update_state(pairs.minus_m)
-        self.distance_metric.update_state(pairs.distance)
-        self.success_metric.update_state(pairs.solved)
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns the compiled loss at the worst outputs, plus the penalty."""
+        if not isinstance(y, Attacked):  # Keras builds its losses on the data as they come
+            return self.compiled_loss(y, y_pred, sample_weight)
+        pairs = y.pairs
+        minus_m = self.minus_m(self.network(), pairs.label, pairs.rival, pairs.reached)
+        self.add_penalty(minus_m, sample_weight)
+        worst = self.worst_outputs(y, y_pred, minus_m)
+        return self.compiled_loss(y.target, worst, sample_weight)
+
+    @abc.abstractmethod
+    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+        """Returns the outputs that the compiled loss is of.
+
+        Args:
+            y: what was attacked.
+            y_pred: the outputs there, `(n·k, outputs)`.
+            minus_m: κ of the pairs, `(n, k)`, differentiable.
+        """
+
+    @abc.abstractmethod
+    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        """Returns which examples an estimated κ would certify, `(n,)`; counts what goes with it."""
+
+    def compute_metrics(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
+    ) -> dict[str, tf.Tensor]:
+        """Returns the compiled metrics on the clean examples, and what the attacks met."""
+        if isinstance(y, Attacked):
+            proved = self.proved(y, y_pred, sample_weight)
+            if self.certified_metric is not None:
+                self.certified_metric.update_state(proved, sample_weight)
+            self.curvature_metric.update_state(y.pairs.minus_m)
+            self.distance_metric.update_state(y.pairs.distance)
+            self.success_metric.update_state(y.pairs.solved)
+            y, y_pred = y.target, y.output
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""
