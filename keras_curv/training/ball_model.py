@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_curv.errors import require_at_least, require_positive
 from keras_curv.training.logits_model import LogitsModel
 
+NEVER = -1e9  # the logit of a class that takes no part
 _RAMP_START = 0.05
 
 
@@ -77,3 +78,8 @@ class BallModel(LogitsModel):
 def flattened(x: tf.Tensor, dim: int) -> tf.Tensor:
     """Returns inputs as a network takes them, `(n, dim)`, float32."""
     return tf.reshape(tf.cast(x, tf.float32), (-1, dim))
+
+
+def constants(structure: Any) -> Any:
+    """Returns nested tensors, without gradients; None where there is None."""
+    return tf.nest.map_structure(lambda a: None if a is None else tf.stop_gradient(a), structure)

@@ -28,12 +28,12 @@ from keras_curv.errors import InputError, require_one_of
 from keras_curv.network.network import likeliest_rivals
 from keras_curv.threats.property import ARGMAX, Argmax, Harmful, Property, TopK
 from keras_curv.threats.threat import UNRESTRICTED, Threat
+from keras_curv.training.ball_model import NEVER, constants
 from keras_curv.training.threatened import Threatened
-from keras_curv.training.worst_case import Attacked, Start, WorstCaseModel, constants, pairs_of
+from keras_curv.training.worst_case import Attacked, Start, WorstCaseModel, pairs_of
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
-_NEVER = -1e9  # the logit of a class that takes no part
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -153,7 +153,7 @@ class CRTModel(WorstCaseModel):
 
         def margins(logits: tf.Tensor) -> tf.Tensor:
             mine = tf.reduce_sum(tf.where(own[:, None], logits, 0.0), axis=-1)
-            return mine - tf.reduce_max(tf.where(held[:, None], _NEVER, logits), axis=-1)
+            return mine - tf.reduce_max(tf.where(held[:, None], NEVER, logits), axis=-1)
 
         assert isinstance(start.network, Threatened)
         return start._replace(point=start.network.with_worst_categories(start.point, margins))
@@ -182,7 +182,7 @@ class CRTModel(WorstCaseModel):
             rivals *= tf.cast(counts, rivals.dtype)[..., None]
         taking_part = tf.one_hot(y.target, classes) + tf.reduce_sum(rivals, axis=1)
         worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
-        return worst + _NEVER * (1.0 - taking_part)
+        return worst + NEVER * (1.0 - taking_part)
 
     def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
         """See `WorstCaseModel`."""

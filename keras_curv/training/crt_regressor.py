@@ -20,9 +20,10 @@ from keras_curv.network.network import FeedForward
 from keras_curv.threats.property import Property
 from keras_curv.threats.scores import Interval
 from keras_curv.threats.threat import UNRESTRICTED, Threat
+from keras_curv.training.ball_model import constants
 from keras_curv.training.output_margins import OutputMargins, signed
 from keras_curv.training.targets import Numbers
-from keras_curv.training.worst_case import Attacked, Pairs, WorstCaseModel, constants, pairs_of
+from keras_curv.training.worst_case import Attacked, Pairs, WorstCaseModel, pairs_of
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")

@@ -327,11 +327,6 @@ def _inside(u: tf.Tensor, network: Threatened) -> tf.Tensor:
         return tf.where(outside[:, None], tf.constant(float("nan"), u.dtype), u)
 
 
-def constants(structure: Any) -> Any:
-    """Returns nested tensors, without gradients; None where there is None."""
-    return tf.nest.map_structure(lambda a: None if a is None else tf.stop_gradient(a), structure)
-
-
 def pairs_of(attack: Attack, label: tf.Tensor, rival: tf.Tensor) -> Pairs:
     """Returns the attacked pairs, without their points."""
     worst = attack.worst

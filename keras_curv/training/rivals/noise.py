@@ -18,11 +18,10 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.network.network import FeedForward, likeliest_rivals
-from keras_curv.training.ball_model import BallModel, flattened
+from keras_curv.training.ball_model import NEVER, BallModel, constants, flattened
 from keras_curv.training.rivals.pgd import l2_ascent
 
 _RIVALS = ("all", "runner_up")
-_NEVER = -1e9  # the logit of a class that takes no part
 _STEP_SIZE = 2.0  # times ρ / attack_steps: the ball can be crossed
 
 
@@ -109,7 +108,7 @@ class NoiseModel(BallModel):
             )
         points = tf.reshape(point[:, None] + noise, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
         y = _Noisy(label, network.logits(flat))
-        return *tf.nest.map_structure(tf.stop_gradient, (points, y)), sample_weight
+        return *constants((points, y)), sample_weight
 
     def _taking_part(
         self, network: FeedForward, x: tf.Tensor, noise: tf.Tensor, label: tf.Tensor
@@ -175,7 +174,7 @@ def noise_attack(
     def loss(point: tf.Tensor) -> tf.Tensor:
         logits = _noisy_logits(network, point, noise)
         if taking_part is not None:
-            logits = tf.where(taking_part[:, None], logits, tf.constant(_NEVER, x.dtype))
+            logits = tf.where(taking_part[:, None], logits, tf.constant(NEVER, x.dtype))
         log_softmax = tf.reduce_sum(own[:, None] * tf.nn.log_softmax(logits), axis=-1)
         return -tf.reduce_logsumexp(log_softmax, axis=1)
 
