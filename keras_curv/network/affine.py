@@ -59,22 +59,26 @@ class Affine:
             np.isfinite(kernel).all() and np.isfinite(bias).all() and np.isfinite(errors).all()
         ):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
-        # The bias may be the first term of the sum.
-        roundings = gamma(len(kernel) + 1, FLOAT32_UNIT)
-        if self.served_kernel_error is None:
-            object.__setattr__(
-                self, "served_kernel_error", roundings * (np.abs(kernel) + self.kernel_error)
-            )
-        if self.served_bias_error is None:
-            object.__setattr__(
-                self, "served_bias_error", roundings * (np.abs(bias) + self.bias_error)
-            )
-        if self.served_gain is None:
-            object.__setattr__(self, "served_gain", gain(kernel, bias))
         kernel.setflags(write=False)
         bias.setflags(write=False)
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "bias", bias)
+        self._serve_as_one_product()
+
+    def _serve_as_one_product(self) -> None:
+        """Sets what one matrix product with a bias adds in float32, where nothing else is said."""
+        # The bias may be the first term of the sum.
+        roundings = gamma(self.fan_in + 1, FLOAT32_UNIT)
+        if self.served_kernel_error is None:
+            object.__setattr__(self, "served_kernel_error", self._kernel_error_of(roundings))
+        if self.served_bias_error is None:
+            served = roundings * (np.abs(self.bias) + self.bias_error)
+            object.__setattr__(self, "served_bias_error", served)
+        if self.served_gain is None:
+            object.__setattr__(self, "served_gain", gain(self.kernel, self.bias))
+
+    def _kernel_error_of(self, roundings: float) -> Any:
+        return roundings * self.magnitude
 
     @property
     def fan_in(self) -> int:

@@ -15,9 +15,9 @@ import numpy as np
 import scipy.sparse
 
 from keras_curv.errors import InputError
-from keras_curv.network.affine import Affine, gain
+from keras_curv.network.affine import Affine
 from keras_curv.numerics.column_groups import ColumnGroups
-from keras_curv.numerics.rounding import FLOAT32_UNIT, gamma, up
+from keras_curv.numerics.rounding import up
 from keras_curv.numerics.spectral import spectral_norm_estimate
 
 DENSE_UP_TO = 2**24  # entries: 128 MiB, and seconds for each proof of an eigenvalue
@@ -64,16 +64,11 @@ class SparseAffine(Affine):
                     f"the bound of the norm of an affine map {kernel.shape}, {proved:.6g}, is less "
                     f"than what was met, {least:.6g}; please report this model"
                 )
-        roundings = gamma(kernel.shape[0] + 1, FLOAT32_UNIT)
-        if self.served_kernel_error is None:
-            # Where folding moved more than what is stored, nothing is known.
-            unknown = math.inf if self.kernel_error else roundings
-            object.__setattr__(self, "served_kernel_error", unknown * _magnitudes(kernel))
-        if self.served_bias_error is None:
-            served = roundings * (np.abs(bias) + self.bias_error)
-            object.__setattr__(self, "served_bias_error", served)
-        if self.served_gain is None:
-            object.__setattr__(self, "served_gain", gain(kernel, bias))
+        self._serve_as_one_product()
+
+    def _kernel_error_of(self, roundings: float) -> Any:
+        # Where folding moved more than what is stored, nothing is known.
+        return (math.inf if self.kernel_error else roundings) * _magnitudes(self.kernel)
 
     @property
     def is_sparse(self) -> bool:
