@@ -66,7 +66,7 @@ def test_attacks_begin_at_the_worst_categories(property):
             margins.append(margin[-1])
         least[changes] = np.array(margins)
         clean = base(x).numpy()
-        np.testing.assert_allclose(attacked.logits, clean, atol=1e-5)
+        np.testing.assert_allclose(attacked.output, clean, atol=1e-5)
     assert np.all(least[2] <= least[1] + 0.05) and np.mean(least[2]) < np.mean(least[1])
 
 
