@@ -23,6 +23,7 @@ import scipy.sparse
 
 from keras_curv.certificates.passes import BoundedLayer, Inputs
 from keras_curv.network.network import Network
+from keras_curv.network.sparse_affine import as_array
 from keras_curv.numerics.batches import batches
 from keras_curv.numerics.rows import dot, times
 
@@ -60,7 +61,7 @@ class Field(NamedTuple):
             inputs: the balls, n of them.
             error: what folding may take off or add to each unit, `(n, 1)`.
         """
-        matrix, widest = _dense(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
+        matrix, widest = as_array(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
         for columns in batches(len(matrix), 2 * widest, _AT_ONCE):
             rows = np.concatenate([matrix[columns], -matrix[columns]])[None]
             entries = rows.shape[1] * widest
@@ -161,10 +162,6 @@ def _places(matrix: scipy.sparse.csc_array) -> scipy.sparse.csc_array:
     found = scipy.sparse.csc_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
     found.sort_indices()
     return found
-
-
-def _dense(kernel: Any) -> np.ndarray:
-    return kernel.toarray() if scipy.sparse.issparse(kernel) else kernel
 
 
 def _entries(kernel: Any) -> int:

@@ -105,6 +105,11 @@ class SparseAffine(Affine):
         return b"".join(b"%d " % part.nbytes + part.tobytes() for part in parts)
 
 
+def as_array(kernel: Any) -> np.ndarray:
+    """Returns a kernel as an array, be it sparse or not."""
+    return kernel.toarray() if scipy.sparse.issparse(kernel) else kernel
+
+
 def schur_bound(matrix: scipy.sparse.csr_array) -> float:
     """`√(‖W‖₁ ‖W‖_∞) ≥ ‖|W|‖`, from above."""
     sizes = _magnitudes(scipy.sparse.csr_array(matrix))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import keras
 import numpy as np
-import scipy.sparse
 
 from keras_curv.errors import InputError
 from keras_curv.network.activation import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.clip import split_clip
+from keras_curv.network.sparse_affine import as_array
 from keras_curv.network.unitwise import IDENTITY
 from keras_curv.reading.saved_model import read
 from keras_curv.training.carry import Carry
@@ -119,7 +118,7 @@ def _carried(
     units = np.arange(affine.fan_out)
     carry = np.concatenate([units[part] for sigma, part in groups if sigma is IDENTITY] or [units])
     bend = np.setdiff1d(units, carry)
-    kernel = _array(affine.kernel)
+    kernel = as_array(affine.kernel)
     carried_by = np.full(affine.fan_in, _NONE)
     carried_by[kernel[:, carry].argmax(axis=0)] = carry
     after = np.where(places == _NONE, _NONE, carried_by[places])
@@ -136,7 +135,7 @@ def _convolution(layer: keras.layers.Conv2D, affine: Affine) -> tuple[np.ndarray
         left, right = _inside(column, layer.kernel_size[1], layer.strides[1], width, across)
         seen = (above * width + left) * channels + np.arange(channels)
         there = (below * across + right) * filters + np.arange(filters)
-        kernel[row, column] = _array(affine.kernel[seen][:, there])
+        kernel[row, column] = as_array(affine.kernel[seen][:, there])
     return kernel, affine.bias[:filters]
 
 
@@ -151,7 +150,7 @@ def _dense(
     base: keras.Model, layer: keras.layers.Dense, affine: Affine, channels: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Kernel and bias, without the pooling in front that was multiplied into the map."""
-    kernel = _array(affine.kernel)
+    kernel = as_array(affine.kernel)
     for pool in base.layers:
         if isinstance(pool, keras.layers.AveragePooling2D):
             height, width = pool.input.shape[1:3]
@@ -162,7 +161,3 @@ def _dense(
                 parts = parts.reshape(down, rows, across, columns, channels, -1)
                 kernel = parts.sum(axis=(1, 3)).reshape(down * across * channels, -1)
     return kernel, affine.bias
-
-
-def _array(kernel: Any) -> np.ndarray:
-    return kernel.toarray() if scipy.sparse.issparse(kernel) else kernel
