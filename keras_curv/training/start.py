@@ -62,7 +62,7 @@ def start_from(base: keras.Model, directory: str) -> None:
             if isinstance(layer, keras.layers.Conv2D):
                 kernel, bias = _convolution(layer, affine)
             else:
-                kernel, bias = _dense(base, layer, affine, count)
+                kernel, bias = _dense(base, affine, count)
             after = np.arange(bias.size)
         kernel_variable, bias_variable = layer.weights
         if kernel.shape[-1] <= kernel_variable.shape[-1]:
@@ -146,9 +146,7 @@ def _inside(tap: int, taps: int, stride: int, size: int, count: int) -> tuple[in
     return min(max(place * stride - before + tap, 0), size - 1), place
 
 
-def _dense(
-    base: keras.Model, layer: keras.layers.Dense, affine: Affine, channels: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _dense(base: keras.Model, affine: Affine, channels: int) -> tuple[np.ndarray, np.ndarray]:
     """Kernel and bias, without the pooling in front that was multiplied into the map."""
     kernel = as_array(affine.kernel)
     for pool in base.layers:
