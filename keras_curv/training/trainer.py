@@ -20,11 +20,7 @@ from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.data.examples import Examples
 from keras_curv.data.pipeline import without_tuning
 from keras_curv.errors import InputError, require_positive
-from keras_curv.files import (
-    part_path,
-    write_text,
-    writing,
-)
+from keras_curv.files import part_path, write_text, writing
 from keras_curv.network.activations import SMOOTH
 from keras_curv.reading.saved_model import read
 from keras_curv.reports import wording
@@ -212,7 +208,7 @@ def _batches(x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int) -> 
     return without_tuning(epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2))
 
 
-def _validation(held: tuple[np.ndarray, np.ndarray]) -> tf.data.Dataset:
+def _validation(held: _Arrays) -> tf.data.Dataset:
     """Returns held-out examples in batches."""
     return without_tuning(tf.data.Dataset.from_tensor_slices(held).batch(1000))
 
