@@ -270,19 +270,18 @@ def main() -> int:
     except UnwrittenError as error:  # what was proved is worth a table all the same
         print_summary(error.summary)
         raise
-    checks = summary["verdict"]["checks"] if summary["verdict"] else []
-    passed = all(check["passed"] for check in checks)
+    verdict = summary["verdict"] or {"passed": True, "checks": []}
     try:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
         print_summary(summary)
-        for check in checks:
+        for check in verdict["checks"]:
             print(describe(check))
         print(end="", flush=True)
     except OSError as error:
         fail("certify", f"cannot write to stdout: {error.strerror or error}")
-        return 2 if passed else 3
-    return 0 if passed else 3
+        return 2 if verdict["passed"] else 3
+    return 0 if verdict["passed"] else 3
 
 
 def refuse_flags_without_effect() -> None:
@@ -366,8 +365,9 @@ def common_options() -> dict:
     if FLAGS.runner is not None:
         with loading(), contextlib.suppress(ImportError):
             import keras_curv.runs.beam  # noqa: F401  which greets too
-    names = "signature output_name method guarantee tolerance property decide batch_size output resume summary plot report runner"
-    options = {name: FLAGS[name].value for name in names.split()}
+    names = "signature output_name method guarantee tolerance property decide batch_size".split()
+    names += "output resume summary plot report runner".split()
+    options = {name: FLAGS[name].value for name in names}
     if FLAGS.radius:
         options["radii"] = FLAGS.radius
     return options | {

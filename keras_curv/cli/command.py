@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging as python_logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags, logging
@@ -20,6 +21,8 @@ DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
 )
 HELP = ("--help", "-h", "-help", "help")
+# What absl calls the types of fields.
+_KINDS = {"int": "integer", "float": "float", "str": "string", "bool": "bool", "tuple": "list"}
 
 
 class Command:
@@ -138,6 +141,18 @@ class Section:
         self.names.append(name)
         absl = getattr(flags, f"DEFINE_{kind}")
         absl(name, *arguments, flag_values=self._values, module_name=self.title, **keywords)
+
+    def fields(self, of: type, texts: Mapping[str, str]) -> None:
+        """Adds flags for fields of a dataclass, whose types and defaults they have.
+
+        Args:
+            of: the dataclass; annotations are text.
+            texts: name of a field → what its flag says.
+        """
+        known = {field.name: field for field in dataclasses.fields(of)}
+        for name, text in texts.items():
+            kind = known[name].type.removesuffix(" | None").partition("[")[0]
+            self.define(_KINDS[kind], name, known[name].default, text)
 
     def refuse(self, why: str, *, but: Sequence[str] = ()) -> None:
         """Refuses flags that would have no effect.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 from typing import Any
 
@@ -27,6 +26,7 @@ from keras_curv.training.recipe_options import (
     OBJECTIVES,
     OPTIONS,
     Option,
+    RecipeFields,
 )
 from keras_curv.training.regularizer import CurvatureRegularizer
 from keras_curv.training.rivals.coap import COAPModel
@@ -57,7 +57,7 @@ _MOST = dict(
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(RecipeFields):
     """All that decides what a training run comes to.
 
     Attributes:
@@ -123,50 +123,6 @@ class Recipe:
         >>> recipe.architecture
         '2 × 1024 sparse_plus'
     """
-
-    dataset: str = "digits"
-    layers: int = 2
-    width: int | None = None
-    carry: int | None = None
-    trunk: int | None = None
-    filters: tuple[int, ...] | None = None
-    kernel_size: int | None = None
-    strides: int | None = None
-    pool: int | None = None
-    activation: str = "softplus"
-    clip: bool = False
-    dead_zone: float | None = None
-    loss: str = "certified"
-    radius: float | None = None
-    gamma: float | None = None
-    rivals: int | None = None
-    attack_steps: int | None = None
-    trade_off: float | None = None
-    final_beta: float | None = None
-    final_kappa: float | None = None
-    projections: int | None = None
-    deviation: float | None = None
-    ramp: float | None = None
-    threat: str | None = None
-    scale: str | None = None
-    box: str | None = None
-    property: str | None = None
-    epochs: int = 40
-    batch_size: int = 256
-    seed: int = 0
-    optimizer: str = "muon"
-    learning_rate: float = 3e-3
-    muon_rate: float | None = None
-    centre: bool = False
-    flat: float = 0.5
-    halvings: float = 5.0
-    start_from: str | None = None
-    initial_scale: float = 1.0
-    mirror: float = 0.0
-    shift: float = 0.0
-    distortion: float = 0.0
-    held_out: float = 0.0
-    jit: bool = True
 
     def __post_init__(self) -> None:
         known = {
@@ -260,12 +216,12 @@ class Recipe:
         if not good:
             raise InputError(f"{name} must be {what}. Received: {getattr(self, name)!r}")
 
-    @builtins.property
+    @property
     def maps(self) -> int:
         """How many convolutions and dense layers there are, the last one included."""
         return self.layers + len(self.filters or ())
 
-    @builtins.property
+    @property
     def architecture(self) -> str:
         """The layers in words."""
         clip = "input clipped to [0, 1], " if self.clip else ""
@@ -351,7 +307,7 @@ class Recipe:
         options |= {"threat": self.attacker(), "centre": self.centre}
         return CRTModel(base, property=self.claim(), **options)
 
-    @builtins.property
+    @property
     def training(self) -> str:
         """The loss and what goes with it, in words."""
         values = {key: value for key, value in vars(self).items() if value is not None}

@@ -1,7 +1,11 @@
-"""The losses that a recipe can have, and the options that only some recipes have."""
+"""The fields of a recipe, the losses that it can have, and the options of some recipes alone.
+
+Nothing here loads TensorFlow: the command line has its flags from here.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +27,55 @@ OBJECTIVES = {
 CLIPPING = ("certified", "crt")  # have a theory for an input that is clipped, and for threats
 CURVATURE = ("certified", "crt", "penalty")
 BALL = ("certified", "crt", "pgd", "trades", "crown_ibp", "coap")  # need a radius
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeFields:
+    """The fields of a `Recipe`, which says what they are."""
+
+    dataset: str = "digits"
+    layers: int = 2
+    width: int | None = None
+    carry: int | None = None
+    trunk: int | None = None
+    filters: tuple[int, ...] | None = None
+    kernel_size: int | None = None
+    strides: int | None = None
+    pool: int | None = None
+    activation: str = "softplus"
+    clip: bool = False
+    dead_zone: float | None = None
+    loss: str = "certified"
+    radius: float | None = None
+    gamma: float | None = None
+    rivals: int | None = None
+    attack_steps: int | None = None
+    trade_off: float | None = None
+    final_beta: float | None = None
+    final_kappa: float | None = None
+    projections: int | None = None
+    deviation: float | None = None
+    ramp: float | None = None
+    threat: str | None = None
+    scale: str | None = None
+    box: str | None = None
+    property: str | None = None
+    epochs: int = 40
+    batch_size: int = 256
+    seed: int = 0
+    optimizer: str = "muon"
+    learning_rate: float = 3e-3
+    muon_rate: float | None = None
+    centre: bool = False
+    flat: float = 0.5
+    halvings: float = 5.0
+    start_from: str | None = None
+    initial_scale: float = 1.0
+    mirror: float = 0.0
+    shift: float = 0.0
+    distortion: float = 0.0
+    held_out: float = 0.0
+    jit: bool = True
 
 
 class Option(NamedTuple):
