@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import collections
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_curv.errors import require_one_of
+from keras_curv.errors import require_one_of, require_positive
 from keras_curv.numerics import rounding
 from keras_curv.threats.property import others
 
@@ -53,8 +53,6 @@ _STATUS_TEXT = {
     Status.NOT_FINITE: "the logits overflow; nothing can be proved",
     Status.ABSTAINED: "no class wins enough votes under noise; there is no prediction",
 }
-
-
 CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)  # of these, the prediction is the label
 
 
@@ -115,6 +113,12 @@ class Certificates(NamedTuple):
             return text
         reach = f"{proved.min():.4f} to {proved.max():.4f}, mean {proved.mean():.4f}"
         return f"{text}; certified radii {reach}"
+
+
+def radii_of(given: Any) -> tuple[float, ...]:
+    """Returns one or several radii as a tuple; InputError unless each is positive and finite."""
+    listed = np.atleast_1d(np.asarray(given, object))  # whatever they are
+    return tuple(require_positive(radius, "radius") for radius in listed)
 
 
 def certified_fraction(radii: np.ndarray, radius: float) -> float:

@@ -38,8 +38,7 @@ from keras_curv.reading.served_inputs import ServedInputs
 VOTE_RIVALS = ("all", "runner_up")
 NOISE = ("own", "shared")
 _EXAMPLES_AT_ONCE = 16
-
-_MOST_SAMPLES = 2**40
+_MOST_SAMPLES = 2**40  # more could not end
 
 
 @dataclasses.dataclass(frozen=True)

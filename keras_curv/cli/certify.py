@@ -329,7 +329,6 @@ def certify_examples() -> dict:
         if FLAGS.inputs is not None
         else data.load(FLAGS.dataset, FLAGS.split, data_dir=FLAGS.data_dir)
     )
-    options.require_files(flag_files())
     return certify_examples(FLAGS.saved_model, examples.limited(FLAGS.limit), options)
 
 
@@ -348,13 +347,7 @@ def certify_requests() -> dict:
         max_lost=FLAGS.max_lost,
         **common_options(),
     )
-    options.require_files(flag_files())
     return certify_requests(FLAGS.saved_model, FLAGS.requests, options)
-
-
-def flag_files() -> list[str | None]:
-    """The files that flags name, of what the attacker may do and of what must not change."""
-    return [FLAGS.threat, FLAGS.scale, FLAGS.property.partition(":")[2] or None]
 
 
 def common_options() -> dict:
@@ -372,6 +365,7 @@ def common_options() -> dict:
         options["radii"] = FLAGS.radius
     return options | {
         "threat": parse_threat(FLAGS.threat, FLAGS.scale, FLAGS.box, FLAGS.norm),
+        "read_from": [FLAGS.threat] if FLAGS.threat else [],
         "required": FLAGS.require_certified_accuracy,
         "beam_options": FLAGS.beam_option or (),
         "progress": True,

@@ -44,11 +44,12 @@ def logits_of(outputs: Iterable[Output], wanted: str | None = None) -> str:
     matrices = [output for output in named or outputs if output.is_float_matrix()]
     if len(matrices) != 1 or (wanted and not named):
         described = ", ".join(f"{o.name} {o.dtype.name}{o.shape}".strip() for o in outputs)
-        condition = (
-            f"must have a float matrix (batch, classes) named {wanted!r}"
-            if wanted
-            else "must have one float matrix (batch, classes), or one named 'logits'"
-            + ("; say which by output_name" if matrices else "; Flatten gives a matrix")
-        )
+        condition = f"must have a float matrix (batch, classes) named {wanted!r}"
+        if not wanted:
+            condition = "must have one float matrix (batch, classes), or one named 'logits'"
+            if matrices:
+                condition += "; say which by output_name"
+            elif any(each.dtype.is_floating and (each.shape.rank or 0) > 2 for each in outputs):
+                condition += "; Flatten makes a matrix of an image or a sequence"
         raise InputError(f"the outputs ({described or 'none'}) {condition}")
     return matrices[0].tensor

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_curv.certificates.certificate import RIVALS
+from keras_curv.certificates.certificate import RIVALS, radii_of
 from keras_curv.certificates.smoothing import VOTE_RIVALS, Smoothing
 from keras_curv.errors import (
     InputError,
@@ -56,6 +56,8 @@ class RunOptions:
         runner: of Apache Beam, to certify by its workers instead of in this process; the rows are
             the same. See `runs/beam.py` for what workers must be able to reach.
         beam_options: for it, as Beam spells them, without dashes: "direct_num_workers=2".
+        read_from: files that these options were read from, which nothing is written over; that of a
+            property by its spelling is added.
         progress: tell on stderr how far the run is: a bar, or lines where that is no terminal.
 
     Raises:
@@ -81,14 +83,17 @@ class RunOptions:
     command: Sequence[str] | None = None
     runner: str | None = None
     beam_options: Sequence[str] = ()
+    read_from: Sequence[str] = ()
     progress: bool = False
 
     def __post_init__(self) -> None:
-        given = np.atleast_1d(np.asarray(self.radii, object))  # whatever they are
-        if not len(given):
+        radii = radii_of(self.radii)
+        if not radii:
             raise InputError("radii must be one at least. Received: none")
-        radii = tuple(require_positive(radius, "radius") for radius in given)
         object.__setattr__(self, "radii", radii)
+        if isinstance(self.property, str):
+            table = self.property.partition(":")[2]  # of harms, or what is no file
+            object.__setattr__(self, "read_from", (*self.read_from, table))
         require_fraction(self.tolerance, "tolerance")
         object.__setattr__(self, "threat", Threat.of(self.threat))
         object.__setattr__(self, "property", Property.of(self.property))
@@ -158,6 +163,12 @@ class RunOptions:
         """The files that are written beside the rows; None where there is none."""
         return [self.summary, self.plot, self.report]
 
+    def files(self) -> list[pathlib.Path]:
+        """All files that are written: the rows, their settings, and what is beside them."""
+        named = [self.output, *self.written()]
+        rows = self.output and settings_path(pathlib.Path(self.output))
+        return [pathlib.Path(path) for path in (*named, rows) if path]
+
     def require_files(self, inputs: Sequence[str | None]) -> None:
         """Refuses files that would overwrite one another, or that cannot be there at all.
 
@@ -172,8 +183,8 @@ class RunOptions:
         named = [path for path in (self.output, *self.written()) if path is not None]
         if "" in named:
             raise InputError("an empty name is not a file")
-        resolved = [pathlib.Path(path).resolve() for path in named]
-        for path, target in zip(named, resolved, strict=True):
+        for path in named:
+            target = pathlib.Path(path).resolve()
             if not target.parent.is_dir():
                 raise InputError(f"the folder of {path} does not exist; make it first")
             if not os.access(target.parent, os.W_OK):
@@ -183,9 +194,8 @@ class RunOptions:
             if target.suffix == ".pb" or (target.parent / INDEX).exists():
                 raise InputError(f"{path} would be a file of a SavedModel; give another name")
             require_replaceable(path)
-        if self.output is not None:
-            resolved.append(settings_path(pathlib.Path(self.output)).resolve())
-        read = {pathlib.Path(path).resolve() for path in inputs if path is not None}
+        resolved = [path.resolve() for path in self.files()]
+        read = {pathlib.Path(path).resolve() for path in (*inputs, *self.read_from) if path}
         twice = {path for path in resolved if resolved.count(path) > 1} | read & {*resolved}
         twice = twice or {*map(part_path, resolved)} & {*resolved, *read}
         if twice:
@@ -222,7 +232,7 @@ class ExampleOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         with np.errstate(over="ignore"):
-            scale = float(np.float32(require_positive(float(self.input_scale), "input_scale")))
+            scale = float(np.float32(require_positive(self.input_scale, "input_scale")))
         require_positive(scale, "input_scale, in float32,")
         if self.required is not None and self.rivals != "all":
             raise InputError(

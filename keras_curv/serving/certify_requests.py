@@ -7,7 +7,6 @@ import csv
 import dataclasses
 import functools
 import os
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from keras_curv.network.clip import layers
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
-from keras_curv.rows.row_file import settings_path
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import RunOptions
@@ -251,13 +249,12 @@ def request_log(model: str, patterns: Sequence[str], options: RequestOptions) ->
         if path is not None
     ]
     limit = options.max_unpacked and options.max_unpacked * 2**20
-    own = [path for path in (options.output, *options.written()) if path]
     return RequestLog(
         patterns,
         sides,
         model_name=options.model_name,
         max_unpacked=limit,
-        but=[*own, *(settings_path(pathlib.Path(path)) for path in own)],
+        but=options.files(),
     )
 
 

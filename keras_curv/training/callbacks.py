@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.best_of import METHODS
+from keras_curv.certificates.certificate import radii_of
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.curvature.theorem_4 import theorem4
@@ -21,7 +22,6 @@ from keras_curv.errors import (
     optional_at_least,
     require_at_least,
     require_one_of,
-    require_positive,
 )
 from keras_curv.threats.property import ARGMAX
 from keras_curv.threats.threat import UNRESTRICTED
@@ -82,13 +82,12 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         method: str = CurvatureCertificate.name,
     ):
         super().__init__()
-        radii = np.atleast_1d(np.asarray(radius, object))  # whatever they are
         require_at_least(every, 1, "every")
         optional_at_least(sample, 1, "sample")
         many = len(x) if y is None else len(y)
         if len(x) != many or len(x) == 0:
             raise InputError(f"x and y must have one length, not 0. Received: {len(x)} and {many}")
-        self.radii = [require_positive(value, "radius") for value in radii]
+        self.radii = [*radii_of(radius)]
         self.names = [f"{CERTIFIED}{value:g}" for value in self.radii]
         if len({*self.names}) < len(self.names):
             raise InputError(f"radii must differ in six digits. Received: {self.radii}")

@@ -216,17 +216,17 @@ BAD = {
         "different files",
     ),
     "summary over the threat": (
-        lambda f: ("--threat", touch(f / "t.json"), "--summary", f / "t.json"),
-        "",
+        lambda f: ("--threat", touch(f / "t.json", '{"scale": 0.5}'), "--summary", f / "t.json"),
+        "different files",
     ),
     "report over the harms": (
-        lambda f: ("--property", f"harmful:{touch(f / 'h.json')}", "--report", f / "h.json"),
-        "",
+        lambda f: (f"--property=harmful:{touch(f / 'h.json', HARMS)}", "--report", f / "h.json"),
+        "different files",
     ),
     "a value that asks for help": (lambda f: ("--saved_model", "help"), "help does not exist"),
     "another that does": (lambda f: ("--inputs", "-h"), "-h does not exist"),
     "a model's file": (lambda f: ("--summary", f / "fingerprint.pb"), "file of a SavedModel"),
-    "no flags": (lambda f: (f"--flagfile={binary(f / 'flags')}",), "not a file of flags"),
+    "no flags": (lambda f: (f"--flagfile={touch(f / 'flags', chr(255))}",), "not a file of flags"),
     "gate alone": (lambda f: ("--require_certified_accuracy", "0.5"), "needs a --radius"),
     "gate on one rival": (
         lambda f: ("--require_certified_accuracy", "0.5", "--radius", "1", "--rivals", "random"),
@@ -254,13 +254,11 @@ BAD_VOTES = {
 }
 
 
-def touch(path):
-    path.write_bytes(b"not this")
-    return path
+HARMS = '{"4": [3, 5]}'
 
 
-def binary(path):
-    path.write_bytes(b"\xff\xfe--radius=1")
+def touch(path, text="not this"):
+    path.write_text(text, encoding="latin-1")
     return path
 
 

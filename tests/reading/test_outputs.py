@@ -81,7 +81,7 @@ def test_nested_outputs_of_a_live_model():
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
     found = saved_model.read(model).network.logits(x.astype(np.float64))
     np.testing.assert_allclose(found, model(x)["logits"], rtol=1e-5, atol=1e-6)
-    with pytest.raises(InputError, match="Flatten gives a matrix"):
+    with pytest.raises(InputError, match="Flatten makes a matrix of an image or a sequence"):
         saved_model.read(keras.Sequential([keras.Input((3, 4)), L.Dense(2)]))
     nested = keras.Model(inputs, {"aux": parts[0], "logits": parts[1:]})
     with pytest.raises(InputError, match="or one named 'logits'"):
