@@ -150,13 +150,20 @@ def convolved(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
     image = image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
         raise InputError("the kernel must be a constant (height, width, channels, filters)")
+    how, placed = placement(node), None
     if node.op == "DepthwiseConv2dNative":
+        if kernel.shape[3] == 1:
+            placed = _over_each_channel(kernel.transpose((0, 1, 3, 2)), image, **how)
         kernel = _depthwise(kernel)
     elif kernel.shape[2] and image[2] > kernel.shape[2] and image[2] % kernel.shape[2] == 0:
         kernel = of_groups(kernel, image[2] // kernel.shape[2])
-    how = placement(node)
     lowered, shape = matrix(kernel, image, **how)
-    return _times(flow, lowered, stencil(kernel, image, **how), shape)
+    return _times(flow, lowered, placed or stencil(kernel, image, **how), shape)
+
+
+def _over_each_channel(taps: Ball, image: tuple[int, ...], **how: Any) -> Stencil:
+    """The stencil of filters `(height, width, 1, channels)`, each of which sees its own channel."""
+    return dataclasses.replace(stencil(taps, (*image[:2], 1), **how), alone=True)
 
 
 def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
@@ -178,7 +185,7 @@ def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
         )
     )
     of_each = Ball.exact(np.ones((*size, 1, channels)))
-    windows = dataclasses.replace(stencil(of_each, plane, **how), alone=True)
+    windows = _over_each_channel(of_each, image, **how)
     return averaged(flow, sums, windows, (height, width, channels))
 
 

@@ -32,6 +32,9 @@ enough. At a point of it, G = A + iB has the norm of the real matrix `[[A, −B]
 **Without signs.** If no tap is negative, `|G(ω)| ≤ G(0)` entry by entry and the maximum is at 0:
 no excess. That is the norm of the matrix of absolute values, and a bound of any other.
 
+**A channel alone.** Where each filter has a channel of its own, ‖W‖ is the largest of the norms of
+these filters: G(ω) is a row for each of them.
+
 **Rounding.** Tables of e^{i q ω} are off by less than 32 u each (cosine, sine and their argument, a
 few u of at most 2π, are), and the sums by γ of their terms. So each entry of a computed symbol is
 off by less than `(128 + 8 (n_1 + n_2)) u Σ_q |G_q|`, and its norm by that matrix's Frobenius norm.
@@ -73,8 +76,7 @@ class Stencil:
         strides: of the two axes.
         complete: whether all positions are there that see the image, and with no diagonal map
             behind: then what follows may take its output to be zero everywhere else.
-        alone: whether each channel has one filter, which sees no other: taps have one channel, and
-            ‖W‖ is the largest of the norms of these filters.
+        alone: whether each channel has one filter, which sees no other: taps have one channel.
 
     Example:
         >>> average = Stencil(Ball.exact(np.full((2, 2, 1, 1), 0.25)), (2, 2))
@@ -90,15 +92,12 @@ class Stencil:
     @functools.cached_property
     def norm(self) -> float:
         """‖W‖, from above."""
-        if self.alone:  # of one sign, as averages are, that is the same
-            return self.magnitude
         return up(self._bound(self.taps.value, _norm) + self._bound(self.taps.error, _sum_norm))
 
     @functools.cached_property
     def magnitude(self) -> float:
         """‖|W|‖, from above."""
-        taps = up(np.abs(self.taps.value) + self.taps.error)
-        return self._bound(taps.max(axis=3, keepdims=True) if self.alone else taps, _sum_norm)
+        return self._bound(up(np.abs(self.taps.value) + self.taps.error), _sum_norm)
 
     def with_inputs_scaled(self, factor: Ball) -> Stencil:
         """The same after `diag(factor)`, one for each entry of the image."""
@@ -149,13 +148,13 @@ class Stencil:
             return self.taps * tap
         return self.taps.transpose((0, 1, 3, 2)) * tap if self.alone else self.taps @ tap
 
-    def _bound(self, taps: np.ndarray, norm: Callable[[np.ndarray], float]) -> float:
+    def _bound(self, taps: np.ndarray, norm: Callable[[np.ndarray, bool], float]) -> float:
         """The norm of taps scaled to about 1, which rounds nothing, and scaled back."""
         largest = float(np.abs(taps).max(initial=0.0))
         if largest == 0.0 or not math.isfinite(largest):
             return 0.0 if largest == 0.0 else math.inf
         power = math.frexp(largest)[1]
-        bound = norm(_phases(np.ldexp(taps, -power), self.strides))
+        bound = norm(_phases(np.ldexp(taps, -power), self.strides), self.alone)
         return scaled_back(bound, power)
 
 
@@ -214,24 +213,34 @@ def _phases(taps: np.ndarray, strides: tuple[int, int]) -> np.ndarray:
     return parts.transpose(0, 2, 5, 1, 3, 4).reshape(*counts, filters, -1)
 
 
-def _norm(phases: np.ndarray) -> float:
-    without_signs = _sum_norm(np.abs(phases))
-    return without_signs if np.all(phases >= 0.0) else min(without_signs, _grid_norm(phases))
+def _norm(phases: np.ndarray, alone: bool) -> float:
+    if phases.shape[:2] == (1, 1):  # the symbol is the same everywhere
+        return _norm_of(phases[0, 0], alone)
+    without_signs = _sum_norm(np.abs(phases), alone)
+    if np.all(phases >= 0.0):
+        return without_signs
+    return min(without_signs, _grid_norm(phases, alone))
 
 
-def _sum_norm(phases: np.ndarray) -> float:
+def _sum_norm(phases: np.ndarray, alone: bool) -> float:
     """The symbol's norm at 0, where no tap is negative."""
-    return spectral_norm_bound(up(phases.sum(axis=(0, 1)), phases.shape[0] * phases.shape[1]))
+    total = up(phases.sum(axis=(0, 1)), phases.shape[0] * phases.shape[1])
+    return _norm_of(total, alone)
 
 
-def _grid_norm(phases: np.ndarray) -> float:
-    if phases.shape[2] > phases.shape[3]:
+def _norm_of(matrix: np.ndarray, alone: bool) -> float:
+    """The norm of a matrix, or the largest of those of its rows."""
+    return float(norm_bound(matrix, axis=1).max()) if alone else spectral_norm_bound(matrix)
+
+
+def _grid_norm(phases: np.ndarray, alone: bool) -> float:
+    if phases.shape[2] > phases.shape[3] and not alone:
         phases = phases.swapaxes(2, 3)  # the same singular values, and the smaller Gram matrix
     counts, (rows, columns) = phases.shape[:2], phases.shape[2:]
+    smaller = 1.0 if alone else 2.0 * rows
     for oversampling in _OVERSAMPLING:
         points = [max(1, oversampling * (count - 1)) for count in counts]
-        matrices = (points[0] // 2 + 1) * points[1]
-        smaller = 2.0 * rows
+        matrices = (points[0] // 2 + 1) * points[1] * (rows if alone else 1)
         operations = int(matrices * smaller**2 * (4.0 * columns + smaller))
         if operations <= _OPERATIONS and affords(operations // _AT_ONCE):
             break
@@ -241,6 +250,9 @@ def _grid_norm(phases: np.ndarray) -> float:
     estimate = largest = 0.0
     for row in down[: points[0] // 2 + 1]:
         symbols = np.tensordot(across, np.tensordot(row, phases, 1), 1)
+        if alone:
+            largest = max(largest, _norm_of(np.abs(symbols).reshape(-1, columns), alone))
+            continue
         grams = symbols @ symbols.conj().transpose(0, 2, 1)
         estimate = max(estimate, (1.0 + 1e-9) * float(np.linalg.eigvalsh(grams).max()))
         real = np.block([[symbols.real, -symbols.imag], [symbols.imag, symbols.real]])

@@ -137,6 +137,22 @@ def test_what_goes_over_each_channel_alone_is_that_of_all_channels(order, rng):
     assert alone.with_outputs_scaled(by_channel).complete
 
 
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (3, 2)])
+def test_filters_of_a_channel_each_have_the_norm_of_the_widest(strides, rng):
+    value = rng.standard_normal((3, 2, 1, 4)) * [1.0, 3.0, 2.5, 0.5]
+    error = 0.3 * np.abs(value)
+    alone = Stencil(Ball(value, error), strides, alone=True)
+    each = [Stencil(Ball(value[..., [k]], error[..., [k]]), strides) for k in range(4)]
+    exact = [Stencil(Ball.exact(value[..., [k]]), strides).norm for k in range(4)]
+    np.testing.assert_allclose(alone.magnitude, max(one.magnitude for one in each), rtol=1e-9)
+    known = dataclasses.replace(alone, taps=Ball.exact(value))
+    np.testing.assert_allclose(known.norm, max(exact), rtol=1e-9)
+    most = (1.0 + 1e-9) * (known.norm + 0.3 * known.magnitude)
+    assert max(one.norm for one in each) <= alone.norm * (1.0 + 1e-9) and alone.norm <= most
+    if strides == (1, 1):  # where there are others, no frequency has all these signs
+        assert known.norm < 0.95 * known.magnitude
+
+
 @pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1), (4, 3)])
 def test_it_is_within_one_percent_of_the_supremum(window, stride, rng):
     kernel = Ball.exact(rng.standard_normal((window, window, 1, 1)))
