@@ -27,6 +27,7 @@ from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics import intervals
 from keras_curv.numerics.rounding import (
+    ACTIVATION_TINY,
     ACTIVATION_ULPS,
     ROUNDING_SLACK,
     TINY,
@@ -116,8 +117,8 @@ class Box(NamedTuple):
         ends = value_range(activation, tf.constant(low), tf.constant(high))
         low, high = (end.numpy() for end in ends)
         relative, floor = 2.0 * ACTIVATION_ULPS * UNIT, activation.value_floor
-        low = low - relative * (np.abs(low) + floor) - 4.0 * TINY
-        high = high + relative * (np.abs(high) + floor) + 4.0 * TINY
+        low = low - relative * (np.abs(low) + floor) - 2.0 * ACTIVATION_TINY
+        high = high + relative * (np.abs(high) + floor) + 2.0 * ACTIVATION_TINY
         centre = low / 2.0 + high / 2.0
         return cls(centre, up(np.maximum(high - centre, centre - low)) + 4.0 * TINY)
 

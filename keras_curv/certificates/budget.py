@@ -63,10 +63,8 @@ class BudgetCertificate(Method):
         prospect: Prospect | None = None,
     ) -> PairCertificates:
         """See `Method`."""
-        every = None
-        if decide := getattr(self._method, "decide", ()):
-            # Each rival counts by itself: what is not proved of it in l2 may be in l1.
-            every = Prospect.open(len(x))._replace(ceiling=np.full(len(x), max(decide)))
+        # What is not proved of a rival in l2 may be in l1.
+        every = Prospect.of_each(self._method, len(x))
         found = self._method.radii(x, label, rivals, known, every)
         radius, gradients = found.radius, found.gradient_evaluations
         method = found.method

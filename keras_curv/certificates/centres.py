@@ -47,7 +47,7 @@ class Centres:
         """How far entries of x can go; None: anywhere."""
         if self.network.limits is None:
             return None
-        return Reach(*(part.numpy() for part in box_reach(self.network, tf.constant(self.x))))
+        return box_reach(self.network, self.x)
 
     @property
     def z(self) -> list[np.ndarray]:

@@ -87,7 +87,7 @@ class ConfinedCurvatureCertificate(CurvatureCertificate):
         asked = self._asked(start, x, label, rivals, search_up_to)
         label, rivals = asked.label, asked.rivals
         reach = self._reach_by_margin(asked, 1.0)
-        found, _ = self._searched(asked, reach, box_reach(self.network, start))
+        found, _ = self._searched(asked, reach, box_reach(self.network, start.numpy()))
         radius, gradients = found.radius.copy(), found.gradient_evaluations + _POINTS
         assert found.sighting is not None
         seen = rivals[np.arange(len(x)), found.sighting.column]

@@ -29,6 +29,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.ball_step import IN_BALL, IN_LIMITED_BALL, BallStep
 from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate
 from keras_curv.certificates.method import (
     Method,
     PairCertificates,
@@ -110,9 +111,11 @@ class LocalCurvatureCertificate(Method):
     @functools.cached_property
     def _everywhere(self) -> CurvatureCertificate | None:
         """Proves by the curvature on all of ℝᵈ, where that may be more."""
-        if self.network.depth == 2 or self.network.limits is not None:
+        if self.network.depth == 2:
             return None
-        return CurvatureCertificate(self.network, self._served_error)
+        confined = self.network.limits is not None
+        of = ConfinedCurvatureCertificate if confined else CurvatureCertificate
+        return of(self.network, self._served_error)
 
     def radii(
         self,
@@ -272,7 +275,7 @@ class LocalCurvatureCertificate(Method):
         rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
         for _ in range(_STEPS):
             x0 = tf.constant(x[of[rows]])
-            limits = [] if self.network.limits is None else [box_reach(self.network, x0)]
+            limits = [] if self.network.limits is None else [box_reach(self.network, x0.numpy())]
             pairs = (tf.constant(part[rows], tf.int32) for part in (y, t))
             numbers = map(tf.constant, (kappa[rows], radius[of[rows]], error[rows]))
             found, following = self._step(x0, *pairs, *numbers, iterate, *limits)

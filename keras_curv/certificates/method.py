@@ -98,6 +98,13 @@ class Prospect(NamedTuple):
         """Returns the prospect of so many examples, of which nothing is known."""
         return cls(np.full(count, np.inf), np.zeros(count), gap)
 
+    @classmethod
+    def of_each(cls, method: Method, count: int) -> Prospect | None:
+        """Returns one for which a method that decides does so of each rival by itself, where the
+        smallest radius is not all that counts; None: for others it needs none."""
+        decide = getattr(method, "decide", ())
+        return cls.open(count)._replace(ceiling=np.full(count, max(decide))) if decide else None
+
     def take(self, rows: np.ndarray | slice) -> Prospect:
         """Returns what is expected for these examples only."""
         return Prospect(self.ceiling[rows], self.aim[rows], self.gap)
@@ -307,11 +314,12 @@ def sparing(
         estimate = np.nan_to_num(evaluation.margin.numpy() / steepness, nan=0.0)
     order = np.take_along_axis(rivals, estimate.argsort(axis=1, kind="stable"), axis=1)
     left, held = order[:, :spared], order[:, spared:]
-    found = method.radii(x, reference, held, np.zeros(held.shape))
+    found = method.radii(x, reference, held, np.zeros(held.shape), Prospect.of_each(method, len(x)))
     radius, gradients = found.radius.copy(), found.gradient_evaluations + rivals.shape[1]
     proved_by = found.method if found.method is not None else np.full(radius.shape, method.name)
     for column in reversed(range(spared)):
-        other = method.radii(x, reference, left[:, column : column + 1], np.zeros((len(x), 1)))
+        pairs = x, reference, left[:, column : column + 1], np.zeros((len(x), 1))
+        other = method.radii(*pairs, Prospect.of_each(method, len(x)))
         gradients = gradients + other.gradient_evaluations
         worst = np.nan_to_num(radius).argmin(axis=1)
         better = np.flatnonzero(other.radius[:, 0] > radius[np.arange(len(x)), worst])
@@ -320,7 +328,7 @@ def sparing(
         place = better, worst[better]
         held[place], radius[place] = left[better, column], other.radius[better, 0]
         args = x[better], reference[better], held[better], radius[better]
-        again = method.radii(*args)
+        again = method.radii(*args, Prospect.of_each(method, len(better)))
         gradients[better] += again.gradient_evaluations
         radius[better] = np.maximum(radius[better], again.radius)
         if again.method is not None:

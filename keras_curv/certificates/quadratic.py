@@ -355,7 +355,7 @@ class QuadraticCertificate(Method):
             + tiny * (1.0 + kappa)
         )
         if self.network.limits is not None:  # what is pushed against a limit does not move
-            limit, _ = box_reach(self.network, tf.constant(x)).along(tf.constant(-steepest))
+            limit, _ = box_reach(self.network, x).along(tf.constant(-steepest))
             steepest = np.where(limit.numpy() > 0.0, steepest, 0.0)
         slope = norm_bound(steepest, axis=1)
         minorant = dual.Minorant(

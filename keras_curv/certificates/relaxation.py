@@ -18,9 +18,9 @@ is lowest at a given point extends that edge of the concave hull which passes th
 it is also the one with the least area under it. Starting from the two points on either side, the
 point highest above the present line replaces the one on its side, a few times.
 
-**Rounding.** `|σ̂ − σ| ≤ ω u (|σ̂| + c) + τ` (`rounding.ACTIVATION_ULPS`, c the `value_floor`), at
-z_i that are float64 numbers themselves, plus three roundings for φ: `(2ω + 16) u (max|σ̂| + c + |k|
-max(|l|, |u|)) + 4τ` covers it.
+**Rounding.** `|σ̂ − σ| ≤ ω u (|σ̂| + c) + 1024τ` (`rounding.ACTIVATION_ULPS`, c the `value_floor`),
+at z_i that are float64 numbers themselves, plus three roundings for φ: `(2ω + 16) u (max|σ̂| + c +
+|k| max(|l|, |u|)) + 2048τ` covers it.
 
 The least and the largest value of σ on [l, u] are bounds too, where they are known (`box.py`); they
 are taken where they are better at that point, or where a line overflows, as on unbounded intervals.
@@ -44,12 +44,12 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.batches import batches
 from keras_curv.numerics.intervals import require_interval
-from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT, up
+from keras_curv.numerics.rounding import ACTIVATION_TINY, ACTIVATION_ULPS, TINY, UNIT, up
 
 POINTS = 32  # even, so that the midpoint is between two
 _AT_ONCE = 2**13  # intervals
 _EXCHANGES = 6
-_RELATIVE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT
+_RELATIVE, _ABSOLUTE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT, 2.0 * ACTIVATION_TINY
 
 
 class Relaxation(NamedTuple):
@@ -170,8 +170,8 @@ def _smooth(
     lower = -slope, -(top + up(sag * np.maximum(bend_high, 0.0), 8))
 
     bottom, top = _constants(activation, low, high, values)
-    bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - 4.0 * TINY
-    top = top + _RELATIVE * (np.abs(top) + floor) + 4.0 * TINY
+    bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - _ABSOLUTE
+    top = top + _RELATIVE * (np.abs(top) + floor) + _ABSOLUTE
     return Relaxation(
         *_better(*lower, np.where(np.isnan(bottom), -np.inf, bottom), at, np.less),
         *_better(*upper, np.where(np.isnan(top), np.inf, top), at, np.greater),
@@ -226,7 +226,7 @@ def _line_above(
         left[rows] = np.where(before, top, left[rows])
         right[rows] = np.where(before, right[rows], top)
     size = np.maximum(np.abs(points[:, 0]), np.abs(points[:, -1]))
-    charge = _RELATIVE * (np.abs(values).max(axis=1) + floor + np.abs(slope) * size) + 4.0 * TINY
+    charge = _RELATIVE * (np.abs(values).max(axis=1) + floor + np.abs(slope) * size) + _ABSOLUTE
     top = _pick(values, highest) - slope * _pick(points, highest)
     return slope.reshape(shape), (top + charge).reshape(shape)
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.activation import JUMP, Activation
+from keras_curv.numerics.rounding import TINY
 
 # As Keras states them; the op has them rounded to float32, which the charge of `float32` covers.
 _SELU_SCALE = 1.0507009873554804934193349852946
@@ -28,6 +29,10 @@ def leaky_relu(slope: float) -> Activation:
     slope = float(slope)
     if not math.isfinite(slope):
         raise InputError(f"the slope of leaky_relu must be finite. Received: {slope}")
+    if 0.0 < abs(slope) < TINY:  # TensorFlow takes it for 0, however large z is
+        raise InputError(
+            f"the slope of leaky_relu must be 0, or at least 2⁻¹⁰²². Received: {slope}"
+        )
     return Activation(
         name=f"leaky_relu({slope!r})",
         # Not slope · z alone: that is NaN at −∞ where the slope is 0.

@@ -176,7 +176,9 @@ class _Bracket:
         # The third in a row is as far beyond that zero as it is off: it may be the other end.
         zero_or_beyond = np.where(streak < 3, zero, zero * (zero / good))
         beyond = np.fmin(np.where(inside & (streak < 4), zero_or_beyond, np.nan), farthest)
-        told = np.where(inside & by_two & (good > 0.0), zero, np.inf)
+        # Far from there the bound may be anything, as linear where the gradient at x is 0.
+        near = np.minimum(size, other) <= 2.0 * good
+        told = np.where(inside & by_two & near, zero, np.inf)
         return np.where(bad < np.inf, between, beyond), told
 
 

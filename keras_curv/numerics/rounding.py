@@ -35,6 +35,7 @@ SLOPE_FLOOR = 1e-150
 FLOAT32_FLOOR = 1e-15  # of up to 10⁷ squares
 CURVATURE_FLOOR = 1e-200
 ACTIVATION_ULPS = 32.0
+ACTIVATION_TINY = 1024.0 * TINY
 # A charge is itself computed, in some dozen roundings; this covers them many times over.
 ROUNDING_SLACK = 1.0 + 1e-6
 
@@ -198,7 +199,7 @@ def _errors(
             out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
             out += layer.fan_out**0.5 * layer.floor
             ulps = 2.0 * ACTIVATION_ULPS * UNIT
-            errors.append(layer.slope * pre_error + ulps * out + 1024.0 * layer.fan_out * TINY)
+            errors.append(layer.slope * pre_error + ulps * out + ACTIVATION_TINY * layer.fan_out)
     return pre_errors, errors
 
 

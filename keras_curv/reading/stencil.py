@@ -123,6 +123,8 @@ class Stencil:
         """
         if not self.complete or isinstance(other, Bounded):
             return self, other
+        if self.taps.shape[3] != other.taps.shape[3 if other.alone else 2]:  # another image
+            return self, other
         heights, widths = zip(self.taps.shape[:2], other.taps.shape[:2], strict=True)
         spans = [
             (second - 1) * stride + first

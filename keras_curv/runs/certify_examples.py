@@ -108,9 +108,8 @@ class ExampleJob(Job):
         self.examples, self.count = examples, examples.count
         self.served = served = certifier.served
         self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
-        fit, scale = _fitting_shape(examples, served), float(np.float32(options.input_scale))
-        # In float64, where the product of numbers of float32 is exact: what rounding it to the
-        # model's dtype moves is taken off the radius.
+        fit, scale = _fitting_shape(examples, served), float(options.input_scale)
+        # In float64: what rounding the product to the model's dtype moves is taken off the radius.
         self.as_input = lambda x: fit(x if scale == 1.0 else np.asarray(x, np.float64) * scale)
         self.settings = {
             "version": __version__,
@@ -180,7 +179,7 @@ class ExampleJob(Job):
         x = self.examples.at([row.index for row in rows])
         if self._options.smoothing is not None or not self._options.searched:
             return [Case(row, example) for row, example in zip(rows, x, strict=True)]
-        scale = float(np.float32(self._options.input_scale))
+        scale = float(self._options.input_scale)
         return find_cases(rows, x, self.as_input(x), network=self._network, scale=scale)
 
 
@@ -227,7 +226,10 @@ def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndar
         return lambda x: x
     if examples.reshapable and (plain(have) == plain(wanted) or flattened):
         return lambda x: x.reshape((len(x), *wanted))
+    advice = reshaping(have, wanted)
+    if examples.reshapable:  # images of a known set, which nobody can reshape
+        advice = "; others are given by --dataset or --inputs"
     raise InputError(
         f"examples of {examples.name} have shape {have}, but {served.source} takes "
-        f"{served.inputs}{reshaping(have, wanted)}"
+        f"{served.inputs}{advice}"
     )

@@ -8,8 +8,6 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-import numpy as np
-
 from keras_curv.certificates.certificate import RIVALS, radii_of
 from keras_curv.certificates.smoothing import VOTE_RIVALS, Smoothing
 from keras_curv.errors import (
@@ -231,9 +229,7 @@ class ExampleOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        with np.errstate(over="ignore"):
-            scale = float(np.float32(require_positive(self.input_scale, "input_scale")))
-        require_positive(scale, "input_scale, in float32,")
+        require_positive(self.input_scale, "input_scale")
         if self.required is not None and self.rivals != "all":
             raise InputError(
                 "a required certified accuracy needs rivals all: one rival is no certificate. "

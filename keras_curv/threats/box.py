@@ -13,8 +13,9 @@ bound is R times that of R = 1 and the limits `lim_i / R`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import tensorflow as tf
 
 from keras_curv.network.network import FeedForward
 from keras_curv.numerics.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
@@ -23,30 +24,32 @@ from keras_curv.threats.confined import Reach
 _FILLINGS = 6  # of λ, from above; each sends more coordinates to their limits
 
 
-def box_reach(network: FeedForward, x: tf.Tensor) -> Reach:
+def box_reach(network: FeedForward, x: Any, library: Any = np) -> Reach:
     """Returns how far the entries of x can go under a network's limits; 0 where they are pinned.
 
-    Where x is itself outside by a rounding, it is so far that it can come back.
+    Where x is itself outside by a rounding, it is so far that it can come back. Room below 2⁻¹⁰²²
+    is that much: TensorFlow would take it for none.
 
     Args:
         network: with limits.
-        x: `(n, dim)`, float64.
+        x: `(n, dim)`: an array, float64, or in training a tensor.
+        library: NumPy, or TensorFlow, which may flush what is below 2⁻¹⁰²² before it is seen here.
     """
-    low, high = (tf.constant(limit, x.dtype) for limit in network.limits or ())
-    room = tf.maximum(high - x, 0.0), tf.maximum(x - low, 0.0)
-    room = tuple(part * (1.0 + 4.0 * UNIT) for part in room)
+    assert network.limits is not None
+    low, high = network.limits
+    where, none = library.where, library.zeros_like(x)
+    room = [library.maximum(part, 0.0) * (1.0 + 4.0 * UNIT) for part in (high - x, x - low)]
+    room = [where(part > 0.0, library.maximum(part, TINY), none) for part in room]
     if network.pinned is not None:
-        room = tuple(tf.where(network.pinned, tf.zeros_like(part), part) for part in room)
-    none = tf.zeros_like(x)
-    return Reach(*room, none, none, tf.ones(tf.shape(x)[1:], x.dtype))
+        room = [where(network.pinned, none, part) for part in room]
+    return Reach(room[0], room[1], none, none, library.ones(low.shape, x.dtype))
 
 
 def farthest(network: FeedForward, x: np.ndarray) -> np.ndarray:
     """Upper bound on the distance of any point of the box, `(n,)`; infinite without limits."""
     if network.limits is None:
         return np.full(len(x), np.inf)
-    reach = box_reach(network, tf.constant(x, tf.float64))
-    room = np.maximum(reach.up.numpy(), reach.down.numpy())
+    room = np.maximum(*box_reach(network, np.asarray(x, np.float64))[:2])
     bounded = np.isfinite(room).all(axis=1)
     return np.where(bounded, norm_bound(np.where(bounded[:, None], room, 0.0), axis=1), np.inf)
 

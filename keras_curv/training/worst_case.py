@@ -238,7 +238,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
         point, reach = flattened(x, network.dim), None
         if isinstance(network, Threatened):
             point = _inside(network.coordinates(point), network)
-            reach = None if network.limits is None else box_reach(network, point)
+            reach = None if network.limits is None else box_reach(network, point, tf)
         elif layer is not None:
             point, reach, _ = clipped(layer.clip(network.dim), point)
         return Start(network, point, reach)

@@ -8,6 +8,7 @@ from exact_activations import KINKED, USUAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_curv.certificates.box import Box
 from keras_curv.certificates.relaxation import POINTS, relaxation
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation, get
@@ -181,6 +182,18 @@ def test_any_interval_any_point(name, ends, at, share):
     value = EXACT[name](z)
     slope, intercept, upper_slope, upper_intercept = (mpmath.mpf(float(part)) for part in lines)
     assert slope * z + intercept <= value <= upper_slope * z + upper_intercept
+
+
+@pytest.mark.parametrize("name", ["silu", "mish"])
+def test_what_an_activation_flushes_is_charged(name):
+    """z σ′(z) with a factor below 2⁻¹⁰²² is computed as 0, but may be 700 times as much."""
+    z = np.array([[-708.5]])
+    sigma, exact = get(name), z * np.exp(z)
+    assert sigma.value(tf.constant(z)).numpy() == 0.0 > exact
+    for low, high in ((z, z), (z - 1e-9, z), (z, z + 1e-9)):
+        lines, box = relaxation(sigma, low, high), Box.of_values(sigma, low, high)
+        assert lines.lower_slope * z + lines.lower_intercept <= exact
+        assert box.centre - box.half <= exact
 
 
 def test_what_is_refused():

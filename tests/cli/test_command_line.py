@@ -177,6 +177,10 @@ BAD = {
     "unknown signature": (lambda f: ("--signature", "predict"), "it has: serve, serving_default"),
     "unknown data set": (lambda f: ("--dataset", "imagenet"), "known: digits, mnist"),
     "a file for a data set": (lambda f: ("--dataset", "mine.npz"), "by --inputs"),
+    "a model of other images": (
+        lambda f: ("--saved_model", ROOT / "saved_models" / "mnist_2x1024"),
+        "others are given by --dataset or --inputs",
+    ),
     "unknown split": (lambda f: ("--split", "validation"), "train and test"),
     "missing data": (lambda f: ("--dataset", "mnist", "--data_dir", f / "no"), "does not exist"),
     "zero radius": (lambda f: ("--radius", "0"), "positive number. Received: 0"),

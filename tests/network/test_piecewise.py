@@ -106,7 +106,11 @@ def test_relu6_by_hand():
 
 
 @pytest.mark.parametrize(
-    "name", ["leaky_relu(inf)", "leaky_relu(nan)", "capped_relu(0.0)", "capped_relu(-1.0)"]
+    "name",
+    [
+        *("leaky_relu(inf)", "leaky_relu(nan)", "leaky_relu(1e-310)", "leaky_relu(-1e-310)"),
+        *("capped_relu(0.0)", "capped_relu(-1.0)"),
+    ],
 )
 def test_parameters_that_make_no_activation_are_refused(name):
     with pytest.raises(InputError, match="must be"):

@@ -95,6 +95,16 @@ def test_a_guess_that_is_far_off():
     assert np.all((radius <= ROOT) & (radius >= ROOT * 0.9989))
 
 
+@pytest.mark.parametrize("gap", [FINE, COARSE])
+@pytest.mark.parametrize("guess", [np.inf, 1e100, 1e3])
+def test_a_bound_that_is_flat_around_the_centre_is_searched_to_its_end(guess, gap):
+    """As where no unit moves at x: far out it is a line through the floor."""
+    recorder = Recorder(lambda rows, radius: 1.0 - np.maximum(radius - 1.0, 0.0) / 0.3)
+    one = np.ones(1)
+    found = largest_radius(recorder, one, 0.0 * one, guess * one, 0.3 * one, gap=gap)
+    assert 1.3 * (1.0 - 1.01e-3 * gap) <= found[0] <= 1.3
+
+
 def test_what_is_known_stays():
     recorder = Recorder(lambda rows, radius: 1.0 - radius)
     known = np.array([0.0, 0.5, 2.0, 0.9999])

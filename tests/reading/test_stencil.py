@@ -105,6 +105,15 @@ def test_pooling_and_a_convolution_are_one():
     assert len(padded.then(difference)) == 2
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_sees_another_image_is_not_one_with_what_was_before(alone, rng):
+    """One filter; but what comes next takes two of its pixels for channels."""
+    sums = stencil(Ball.exact(rng.standard_normal((1, 1, 2, 1))), (1, 18, 2))
+    taps = Ball.exact(rng.standard_normal((1, 1, 1, 2) if alone else (1, 1, 2, 3)))
+    other = dataclasses.replace(stencil(taps, (3, 3, taps.shape[2])), alone=alone)
+    assert sums.complete and sums.then(other) == (sums, other)
+
+
 @pytest.mark.parametrize("order", ["before", "behind", "both"])
 def test_what_goes_over_each_channel_alone_is_that_of_all_channels(order, rng):
     window, spread = np.full((2, 3, 1, 1), 1.0 / 6.0), np.eye(2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attacked import METHODS_AND_SIGMAS, ball, drawn, model_of, of, scores
 
-from keras_curv import Property, Status, certify
+from keras_curv import Property, Status, certify, data, read
 from keras_curv.errors import InputError
 from keras_curv.threats.property import ARGMAX
 
@@ -64,6 +64,18 @@ def test_radii_of_top_k_are_near_to_what_brute_force_finds(k, rng, random_networ
     assert (found.radius > plain.radius).all()
     for one, y, radius in zip(x, label, found.radius, strict=True):
         assert radius < farthest_top_k(network, one, y, k, rng, radius) < 3.0 * radius
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_what_is_decided_of_top_k_is_what_radii_say(k):
+    """Which rivals may pass is told by the radius of each, not by the smallest alone."""
+    x, y = data.load("digits").limited(60).arrays()
+    x, network, held = x.reshape(len(x), -1), read("saved_models/digits").network, Property.top_k(k)
+    radius = of(network, held, "crc")(x, y).radius
+    for decide in (0.8, 1.0):
+        decided = of(network, held, "crc", decide=[decide])(x, y).radius
+        assert (radius > 1.0001 * decide).any()
+        assert (decided > decide)[radius > 1.0001 * decide].all()
 
 
 def test_top_1_of_the_predicted_class_is_argmax(rng, random_network):
