@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +32,9 @@ class Centres:
 
     def __init__(self, network: Network, x: np.ndarray, first: FirstLayer | None = None):
         self.network, self.x, self.first = network, x, first
-        self._all: tuple[Centres, np.ndarray | slice] | None = None
+        self._all: tuple[Centres, np.ndarray] | None = None
+        self._ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._within = np.zeros(len(x))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -39,7 +42,7 @@ class Centres:
     def __getitem__(self, rows: np.ndarray | slice) -> Centres:
         """Returns some of them, which know what all do."""
         some = Centres(self.network, self.x[rows], self.first)
-        some._all = self, rows
+        some._all = self, np.arange(len(self))[rows]
         return some
 
     @functools.cached_property
@@ -72,6 +75,45 @@ class Centres:
         errors = pre_activation_errors(network.layer_norms, [tf.constant(a) for a in hidden])
         return z, [ROUNDING_SLACK * error.numpy()[:, None] for error in errors[:-1]]
 
+    def keep(
+        self,
+        some: np.ndarray,
+        radius: np.ndarray,
+        ends: Mapping[int, tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        """Takes down what `ends` returns, for some of these balls, `(n,)`.
+
+        Args:
+            some: of which balls.
+            radius: of all, `(n,)`.
+            ends: by layer, level and steepness.
+        """
+        every, rows = (self, np.arange(len(self))) if self._all is None else self._all
+        rows = rows[some]
+        every._within[rows] = radius[some]
+        for index, parts in ends.items():
+            known = every._ends.setdefault(index, _nothing(len(every), parts[0].shape[1]))
+            for array, part in zip(known, parts, strict=True):
+                array[rows] = part[some]
+
+    def ends(self, index: int, radius: np.ndarray, units: int) -> tuple[np.ndarray, np.ndarray]:
+        """Level and steepness of lower bounds of units and of their negatives, `(n, N, 2)` each.
+
+        They hold on these balls, being those of larger ones; see `Inputs.falls`. The level is −∞
+        where nothing is known.
+
+        Args:
+            index: of the layer.
+            radius: of the balls, `(n,)`.
+            units: how many there are.
+        """
+        every, rows = (self, np.arange(len(self))) if self._all is None else self._all
+        level, steep = _nothing(len(self), units)
+        if index in every._ends:
+            holds = radius <= every._within[rows]
+            level[holds], steep[holds] = (part[rows][holds] for part in every._ends[index])
+        return level, steep
+
     @functools.cached_property
     def units(self) -> Tangents:
         """See `FirstLayer.unit_tangents`."""
@@ -80,3 +122,7 @@ class Centres:
             return every.units.take(rows)
         assert self.first is not None
         return self.first.unit_tangents(self.z[0], self.errors[0])
+
+
+def _nothing(count: int, units: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.full((count, units, 2), -np.inf), np.zeros((count, units, 2))

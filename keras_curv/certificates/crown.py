@@ -214,7 +214,9 @@ class LinearBoundCertificate(BallBoundCertificate):
     ) -> np.ndarray:
         balls = self._balls(centres, radius)
         balls.bound_layers(boxes=self.refined)
-        return self._margins(balls, label, rivals, asked)
+        bounds = self._margins(balls, label, rivals, asked)
+        balls.remember(bounds.min(axis=1) <= 0.0)  # those that are asked for next are smaller
+        return bounds
 
     def _margins(
         self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray

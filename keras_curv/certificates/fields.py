@@ -11,6 +11,11 @@ whole layers, which each step is charged by, bound those of their parts.
 
 A unit with a single weight behind a hidden layer is left to the box, which has its interval; and
 one that sees nothing of the input, as in a border of zeros, for it cannot move.
+
+Where σ is linear on what is known of a unit, its lines are σ itself, and a closer interval changes
+nothing but the boxes of later layers. So of units that σ makes constant, as relu most, no more is
+asked; nor, where all hidden layers are passed back, of any that a larger ball has told of. What
+that one has found, `level − R ‖Λ‖` of either end, is at a smaller R nearly as close as a new pass.
 """
 
 from __future__ import annotations
@@ -24,7 +29,6 @@ import scipy.sparse
 from keras_curv.certificates.passes import BoundedLayer, Inputs
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import as_array
-from keras_curv.numerics.batches import batches
 from keras_curv.numerics.rows import dot, times
 
 _FEW = 4  # a matrix is sparse where one of so many entries is stored
@@ -51,27 +55,34 @@ class Field(NamedTuple):
         return 2.0 * self.units.size * entries
 
     def bounds(
-        self, network: Network, layers: list[BoundedLayer], inputs: Inputs, error: np.ndarray
-    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields examples, units `(places, some)`, and bounds of both ends, `(n, places, some)`.
+        self,
+        network: Network,
+        layers: list[BoundedLayer],
+        inputs: Inputs,
+        error: np.ndarray,
+        wanted: np.ndarray,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yields examples, `(k, 1)`, units of the layer, `(k, some)`, level and steepness of lower
+        bounds of these and of their negatives, `(k, some, 2)`; see `Inputs.falls`.
 
         Args:
             network: that the layers are of.
             layers: all those before.
             inputs: the balls, n of them.
             error: what folding may take off or add to each unit, `(n, 1)`.
+            wanted: of which units, `(n, N)`; of some others they are found, too.
         """
         matrix, widest = as_array(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
-        for columns in batches(len(matrix), 2 * widest, _AT_ONCE):
-            rows = np.concatenate([matrix[columns], -matrix[columns]])[None]
-            entries = rows.shape[1] * widest
-            for some in batches(len(inputs.x), entries, _AT_ONCE):
-                near, balls = [layer.take(some) for layer in layers], inputs.take(some)
-                for places in batches(len(self.units), len(balls.x) * entries, _AT_ONCE):
-                    units = self.units[places, columns]
-                    shift = network.affines[len(layers)].bias[units]
-                    ends = self._ends(network, near, balls, error[some], rows, shift, places)
-                    yield some, units, *ends
+        of, at, columns, count = _shares(wanted[:, self.units], _AT_ONCE // (2 * widest))
+        while len(of):
+            # All as many as the first one, which has most; those after it have hardly fewer.
+            some = slice(max(1, _AT_ONCE // (2 * int(count[0]) * widest)))
+            units = columns[some, : count[0]]
+            rows = np.concatenate([matrix[units], -matrix[units]], axis=1)
+            units = self.units[at[some, None], units]
+            known = network, layers, inputs, error[of[some]]
+            yield of[some, None], units, *self._ends(*known, of[some], at[some], rows, units)
+            of, at, columns, count = (part[some.stop :] for part in (of, at, columns, count))
 
     def _ends(
         self,
@@ -79,22 +90,41 @@ class Field(NamedTuple):
         layers: list[BoundedLayer],
         inputs: Inputs,
         error: np.ndarray,
+        of: np.ndarray,
+        at: np.ndarray,
         rows: np.ndarray,
-        shift: np.ndarray,
-        places: slice,
+        units: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds of some units at some places: Λ of both ends, `(1, 2 some, s)`, and c of one."""
-        count = len(inputs.x)
-        constants = np.tile(np.concatenate([shift, -shift], axis=1), (count, 1))
-        error = np.repeat(error, len(shift), axis=0)
+        """Level and steepness of these units of examples at places, by Λ of both ends,
+        `(k, 2 some, s)`."""
+        shift = network.affines[len(layers)].bias[units]
+        constants = np.concatenate([shift, -shift], axis=1)
         parts = list(zip(layers, self.seen[1:], self.kernels, network.affines, strict=False))
-        for layer, seen, kernel, affine in reversed(parts):
-            rows, constants, error = layer.seen(seen[places]).step(rows, constants, error, affine)
-            bias = np.tile(affine.bias[seen[places]], (count, 1))
-            rows, constants = times(rows, kernel.T), constants + dot(rows, bias)
-        value, _ = inputs.seen(self.seen[0][places]).minimum(rows, constants, error)
-        low, high = np.split(value.reshape(count, len(shift), -1), 2, axis=2)
-        return low, -high
+        for layer, places, kernel, affine in reversed(parts):
+            seen = places[at]
+            rows, constants, error = layer.seen(of, seen).step(rows, constants, error, affine)
+            rows, constants = times(rows, kernel.T), constants + dot(rows, affine.bias[seen])
+        *found, _ = inputs.seen(of, self.seen[0][at]).falls(rows, constants, error)
+        level, steep = (part.reshape(len(of), 2, -1).swapaxes(1, 2) for part in found)
+        return level, steep
+
+
+def _shares(wanted: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
+    """Examples, places, columns of wanted units, and how many of these there are, most first.
+
+    Args:
+        wanted: `(n, places, m)`.
+        most: columns at a time; those that are too many for it are several shares.
+    """
+    most = max(1, min(most, wanted.shape[2]))
+    first = np.argsort(~wanted, axis=2, kind="stable")
+    columns = np.pad(first, ((0, 0), (0, 0), (0, -first.shape[2] % most)), mode="edge")
+    columns = columns.reshape(*first.shape[:2], -1, most)
+    counts = wanted.sum(axis=2)[..., None] - most * np.arange(columns.shape[2])
+    of, at, part = np.nonzero(counts > 0)
+    count = np.minimum(counts[of, at, part], most)
+    order = np.argsort(-count, kind="stable")
+    return tuple(share[order] for share in (of, at, columns[of, at, part], count))
 
 
 def fields_of(network: Network, work: float) -> list[list[Field]]:

@@ -14,7 +14,7 @@ from keras_curv.certificates.box import Box
 from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.passes import BoundedLayer, Inputs
 from keras_curv.certificates.plan import Plan
-from keras_curv.certificates.relaxation import Relaxation, magnitude, relaxation
+from keras_curv.certificates.relaxation import Relaxation, is_linear, magnitude, relaxation
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -58,6 +58,7 @@ class Balls:
         self.radius = radius
         self.relax = relax
         self.layers: list[BoundedLayer] = []
+        self.ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.reach = up(np.abs(self.x) + radius[:, None])
         self.size = up(norm_bound(self.x, axis=1) + radius)
         self.box: Box | None = None
@@ -70,10 +71,10 @@ class Balls:
             back = len(self.layers) < self.plan.back
             low, high = self._back(affine, known) if back else self._forward(len(self.layers))
             low, high = np.fmax(low, known[0]), np.fmin(high, -known[1])
-            self._by_fields(affine, low, high)
             if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
+            self._by_fields(affine, activation, low, high)
             if boxes:
                 self.box = Box.of_values(activation, low, high)
             self._append(affine, activation, low, high)
@@ -134,15 +135,31 @@ class Balls:
         reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest))
         return outward(centre[index], reach + errors[index])
 
-    def _by_fields(self, affine: Affine, low: np.ndarray, high: np.ndarray) -> None:
-        """Lets these bounds be no worse than those of passes back through what units see."""
+    def _by_fields(
+        self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
+    ) -> None:
+        """Lets these bounds be no worse than those of passes back through what units see, where
+        lines around σ gain by that."""
         index = len(self.layers)
         exact = not index and self.inputs.norm == "l2" and self.inputs.room is None  # by `_forward`
-        for field in self.plan.fields[index] if index < len(self.plan.fields) and not exact else ():
-            found = field.bounds(self.network, self.layers, self.inputs, self.folding(affine))
-            for some, units, least, most in found:
-                low[some, units] = np.fmax(low[some, units], least)
-                high[some, units] = np.fmin(high[some, units], most)
+        if exact or index >= len(self.plan.fields):
+            return
+        level, steep = self.centres.ends(index, self.radius, affine.fan_out)
+        _narrow(low, high, level, steep, self.radius)
+        known = _is_constant(activation, low, high)
+        if not self.plan.bounded_forward:  # from boxes, which are the better for each unit
+            known |= np.isfinite(level).all(axis=2)
+        wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
+        for field in self.plan.fields[index]:
+            found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
+            for of, units, *ends in found:
+                level[of, units], steep[of, units] = ends
+        _narrow(low, high, level, steep, self.radius)
+        self.ends[index] = level, steep
+
+    def remember(self, some: np.ndarray) -> None:
+        """Lets smaller balls around these examples know what was proved of their units."""
+        self.centres.keep(some, self.radius, self.ends)
 
     def _by_units(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Lower bounds of each entry of `a W + b` and of its negative, by the first layer's
@@ -293,3 +310,18 @@ class Balls:
             underflow = 16.0 * TINY * rows.shape[-1] * (1.0 + far)
             best = np.fmax(best, value + constants - up(rounding + underflow, 8))
         return best
+
+
+def _narrow(
+    low: np.ndarray, high: np.ndarray, level: np.ndarray, steep: np.ndarray, radius: np.ndarray
+) -> None:
+    """Lets `[low, high]`, `(n, N)`, be no wider than by these ends, `(n, N, 2)`, in place."""
+    ends = level - radius[:, None, None] * steep
+    np.fmax(low, ends[..., 0], out=low)
+    np.fmin(high, -ends[..., 1], out=high)
+
+
+def _is_constant(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Whether what is linear does not move on these intervals."""
+    ends = (activation.value(tf.constant(end)).numpy() for end in (low, high))
+    return np.equal(*ends)

@@ -41,12 +41,12 @@ class BoundedLayer(NamedTuple):
         parts = {name: part[some] for name, part in self._asdict().items() if name != "lines"}
         return BoundedLayer(lines=lines, **parts)
 
-    def seen(self, units: np.ndarray) -> BoundedLayer:
-        """Returns what is known of these units, `(places, s)`: each place as an example."""
-        low, high, *lines = (seen_at(part, units) for part in (self.low, self.high, *self.lines))
-        of_all = self.pre, self.folding, self.underflow
-        pre, folding, underflow = (np.repeat(part, len(units), axis=0) for part in of_all)
-        return BoundedLayer(low, high, Relaxation(*lines), pre, folding, underflow)
+    def seen(self, of: np.ndarray, units: np.ndarray) -> BoundedLayer:
+        """Returns what is known of some units of examples, `(k,)` and `(k, s)`."""
+        at = of[:, None], units
+        low, high, *lines = (part[at] for part in (self.low, self.high, *self.lines))
+        of_all = (part[of] for part in (self.pre, self.folding, self.underflow))
+        return BoundedLayer(low, high, Relaxation(*lines), *of_all)
 
     def step(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, affine: Affine
@@ -121,54 +121,49 @@ class Inputs(NamedTuple):
         far = up(norm_bound(x, axis=1) + radius)[:, None]
         return cls(x, radius, norm, far, x.shape[1], room, pinned)
 
-    def take(self, some: slice) -> Inputs:
-        """Returns the balls around these examples."""
-        room = self.room and self.room._replace(up=self.room.up[some], down=self.room.down[some])
-        x, radius, far = self.x[some], self.radius[some], self.far[some]
-        return self._replace(x=x, radius=radius, far=far, room=room)
-
-    def seen(self, entries: np.ndarray) -> Inputs:
-        """Returns these entries, `(places, d)`: each place as an example."""
+    def seen(self, of: np.ndarray, entries: np.ndarray) -> Inputs:
+        """Returns some entries of examples, `(k,)` and `(k, d)`."""
         assert self.pinned is None  # such networks are dense
-        room, count = self.room, len(entries)
+        room, at = self.room, (of[:, None], entries)
         if room is not None:
-            room = room._replace(up=seen_at(room.up, entries), down=seen_at(room.down, entries))
-        radius, far = np.repeat(self.radius, count), np.repeat(self.far, count, axis=0)
-        x = seen_at(self.x, entries)
-        return self._replace(x=x, radius=radius, far=far, room=room)
+            room = room._replace(up=room.up[at], down=room.down[at])
+        return self._replace(x=self.x[at], radius=self.radius[of], far=self.far[of], room=room)
 
     def minimum(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Proved lower bounds of `Λ x + c` over the balls, `(n, m)`.
+        """Proved lower bounds of `Λ x + c` over the balls, `(n, m)`; see `falls`.
+
+        Returns:
+            The bounds, −∞ where anything overflows, and Λ, 0 at inputs that are pinned.
+        """
+        level, steep, rows = self.falls(rows, constants, error)
+        return level - self.radius[:, None] * steep, rows
+
+    def falls(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Proved lower bounds `level − r steep` of `Λ x + c` over balls of any radius r ≤ R.
 
         Args:
             rows, constants: Λ and c, `(n or 1, m, d)` and `(n or 1, m)`.
             error: what that may be above the function that is meant, `(n, 1 or m)`.
 
         Returns:
-            The bounds, −∞ where anything overflows, and Λ, 0 at inputs that are pinned.
+            Level and steepness, `(n, m)`, and Λ, 0 at inputs that are pinned.
         """
         size = row_norms(rows)
-        value = dot(rows, self.x) + constants
-        if self.pinned is not None:
-            rows = np.where(self.pinned, 0.0, rows)
-        value = value + self._least(rows)
+        level = dot(rows, self.x) + constants
         error = error + gamma(self.terms + 16) * (size * self.far + np.abs(constants))
         error = error + 16.0 * TINY * self.terms * (1.0 + self.far)
-        return value - error * ROUNDING_SLACK, rows
-
-    def _least(self, rows: np.ndarray) -> np.ndarray:
-        """Lower bounds of `Λ·e` over the balls, and within the room that there is, `(n, m)`."""
-        if self.norm == "l1":
-            least = -self.radius[:, None] * np.abs(rows).max(axis=-1)
-        else:
-            least = -self.radius[:, None] * row_norms(rows)
-        if self.room is not None:
-            least = np.fmax(least, least_linear(rows, self.room, self.radius))
-        return least
-
-
-def seen_at(array: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Returns entries `(places, s)` of `(n, N)`: `(n · places, s)`."""
-    return array[:, places].reshape(-1, places.shape[1])
+        if self.pinned is not None:
+            rows = np.where(self.pinned, 0.0, rows)
+            size = row_norms(rows)
+        steep = np.abs(rows).max(axis=-1) if self.norm == "l1" else size
+        level = level - error * ROUNDING_SLACK
+        if self.room is None:
+            return level, np.broadcast_to(steep, level.shape), rows
+        # What they have room for is no line in r; that of R holds for less.
+        least = -self.radius[:, None] * steep
+        least = np.fmax(least, least_linear(rows, self.room, self.radius))
+        return level + least, np.zeros(level.shape), rows

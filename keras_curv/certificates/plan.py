@@ -11,7 +11,7 @@ from keras_curv.certificates.fields import Field, fields_of
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.network.network import Network
 
-_WORK = 2.0**33  # multiplications for an example that go into the passes back of hidden layers
+_WORK = 2.0**34  # multiplications for an example that go into the passes back of hidden layers
 
 
 class Plan(NamedTuple):
@@ -37,6 +37,11 @@ class Plan(NamedTuple):
     before: list[float]
     pre: list[float]
     fields: Sequence[list[Field]] = ()
+
+    @property
+    def bounded_forward(self) -> int:
+        """How many hidden layers are."""
+        return max(0, len(self.pre) - max(self.back, len(self.fields)))
 
     @classmethod
     def of(cls, network: Network) -> Plan:

@@ -107,6 +107,24 @@ def relaxation(
     return Relaxation(*(np.concatenate(lines, axis=-1) for lines in zip(*parts, strict=True)))
 
 
+def is_linear(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Whether σ is linear on each interval, so that its lines are itself, however wide that is.
+
+    Example:
+        >>> from keras_curv.network import activations
+        >>> low, high = np.array([-2.0, -1.0, 0.0]), np.array([-1.0, 1.0, 9.0])
+        >>> is_linear(activations.get("relu"), low, high)
+        array([ True, False,  True])
+    """
+    found = np.empty(low.shape, bool)
+    for each, units in activation.groups:
+        straight = each.hinge or not np.any(each.piece_range or each.second_range)
+        kinks = np.array([0.0] if each.hinge else each.kinks)
+        ends = low[..., units, None], high[..., units, None]
+        found[..., units] = straight & np.all((ends[0] >= kinks) | (ends[1] <= kinks), axis=-1)
+    return found
+
+
 def magnitude(
     activation: Activation, low: np.ndarray, high: np.ndarray, lines: Relaxation
 ) -> np.ndarray:

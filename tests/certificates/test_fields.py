@@ -8,7 +8,9 @@ from ball_oracle import ball_points, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
 from keras_curv.certificates import crown, fields, plan
+from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.linear_bounds import Balls
 from keras_curv.certificates.plan import Plan
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
@@ -77,6 +79,17 @@ def convolutional(rng, name, *, off=0.0, blind=0):
     return Network([*sparse, *rest], sigmas), Network([*dense, *rest], sigmas)
 
 
+def bounds_that_count(network, *args):
+    """Pre-activation bounds; 0 of units of relu that stay 0, of which no more is asked."""
+    intervals = pre_activation_bounds(network, *args)
+    for (low, high), activation in zip(intervals, network.activations, strict=True):
+        for sigma, units in activation.groups:
+            if sigma.hinge:
+                silent = high[:, units] <= 0.0
+                low[:, units][silent] = high[:, units][silent] = 0.0
+    return intervals
+
+
 def test_places_of_a_convolution_share_their_matrices(rng):
     network, _ = convolutional(rng, "relu")
     found = Plan.of(network).fields
@@ -110,9 +123,9 @@ def test_bounds_are_those_of_passes_back_through_the_whole(blind, name, norm, rn
     radius = np.array([1e-3, 0.05, 0.4, 3.0])
     for at_once in (1, 2**18):
         monkeypatch.setattr(fields, "_AT_ONCE", at_once)
-        found = pre_activation_bounds(network, x, radius, norm)
+        found = bounds_that_count(network, x, radius, norm)
         for (low, high), (lower, higher) in zip(
-            found, pre_activation_bounds(dense, x, radius, norm), strict=True
+            found, bounds_that_count(dense, x, radius, norm), strict=True
         ):
             # Where Lipschitz constants prove more, as they may of large balls, no less.
             assert np.all(low >= lower - 1e-9) and np.all(high <= higher + 1e-9)
@@ -120,7 +133,7 @@ def test_bounds_are_those_of_passes_back_through_the_whole(blind, name, norm, rn
             np.testing.assert_allclose(low[some], lower[some], rtol=0.0, atol=1e-9)
             np.testing.assert_allclose(high[some], higher[some], rtol=0.0, atol=1e-9)
     without = Plan.of(network)._replace(fields=())
-    low, high = pre_activation_bounds(network, x, radius, norm, without)[2]
+    low, high = bounds_that_count(network, x, radius, norm, without)[2]
     assert np.all(high - low >= found[2][1] - found[2][0])
     assert (high - low)[1].mean() > 1.5 * (found[2][1] - found[2][0])[1].mean()
 
@@ -134,7 +147,7 @@ def test_in_a_box_they_are_the_same_too(rng, monkeypatch):
         for each in (network, dense)
     )
     x, radius = rng.uniform(size=(3, network.dim)), np.array([0.05, 0.5, 2.0])
-    both = pre_activation_bounds(network, x, radius), pre_activation_bounds(dense, x, radius)
+    both = bounds_that_count(network, x, radius), bounds_that_count(dense, x, radius)
     for ours, theirs in zip(*both, strict=True):
         assert np.all(ours[0] >= theirs[0] - 1e-9) and np.all(ours[1] <= theirs[1] + 1e-9)
         np.testing.assert_allclose(ours[0][0], theirs[0][0], rtol=0.0, atol=1e-9)
@@ -200,3 +213,65 @@ def test_layers_beyond_the_work_that_is_allowed_are_bounded_forward(rng, monkeyp
     assert len(found.fields) == 3 and found.back == 0
     x, radius = rng.standard_normal((2, network.dim)), np.full(2, 0.1)
     assert len(pre_activation_bounds(network, x, radius)) == 4
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_what_a_larger_ball_has_proved_holds_in_smaller_ones(name, norm, rng):
+    """Intervals as sound, lines as close as of a ball that nothing is known of."""
+    network, _ = convolutional(rng, name)
+    x = rng.standard_normal((3, network.dim))
+    known = Plan.of(network)
+    assert known.bounded_forward == 0
+    centres = Centres(network, x)
+    for size in (0.5, 0.3, 0.2, 0.05):
+        radius = size * rng.uniform(0.8, 1.0, len(x))
+        balls = Balls(network, known, centres, radius, norm=norm)
+        balls.bound_layers()
+        moved = ball_points(rng, x, radius, 200) - x
+        if norm == "l1":
+            moved *= (radius / np.maximum(np.abs(moved).sum(axis=2), radius))[..., None]
+        assert_inside(network, x + moved, [(layer.low, layer.high) for layer in balls.layers])
+        alone = Balls(network, known, Centres(network, x), radius, norm=norm)
+        alone.bound_layers()
+        for layer, other in zip(balls.layers, alone.layers, strict=True):
+            gap, least = (
+                (each.lines.upper_slope - each.lines.lower_slope) * (each.high - each.low)
+                for each in (layer, other)
+            )
+            assert np.all(np.abs(gap) <= 1.05 * np.abs(least) + 1e-9)
+        balls.remember(np.array([True, False, True]))
+
+
+def test_units_are_asked_again_only_where_they_may_bend(rng, monkeypatch):
+    network, _ = convolutional(rng, "relu")
+    x = rng.standard_normal((3, network.dim))
+    known, centres, asked = Plan.of(network), Centres(network, x), []
+    bounds = fields.Field.bounds
+
+    def counted(self, *args):
+        asked.append(args[-1][:, self.units].sum())
+        return bounds(self, *args)
+
+    monkeypatch.setattr(fields.Field, "bounds", counted)
+    count = []
+    for size in (0.3, 0.25, 0.4):
+        balls = Balls(network, known, centres, np.full(3, size))
+        balls.bound_layers()
+        balls.remember(np.ones(3, bool))
+        count.append(sum(asked))
+        asked.clear()
+    assert 0 < count[1] < 0.5 * count[0]
+    assert count[2] > count[0]  # which is larger than all that something is known of
+
+
+@pytest.mark.parametrize("name", ["relu", "softplus"])
+def test_radii_are_those_of_searches_without_memory(name, rng, monkeypatch):
+    network, _ = convolutional(rng, name)
+    x = rng.standard_normal((8, network.dim))
+    label, rivals = labelled(network, x)
+    args = x, label, rivals, np.zeros(rivals.shape)
+    radius = LinearBoundCertificate(network).radii(*args).radius[:, 0]
+    monkeypatch.setattr(Centres, "keep", lambda *_: None)
+    alone = LinearBoundCertificate(network).radii(*args).radius[:, 0]
+    np.testing.assert_allclose(radius, alone, rtol=2.1e-3)
