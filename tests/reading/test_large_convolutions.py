@@ -396,23 +396,3 @@ def test_pooling_of_a_size_between_two_limits_is_read():
         (32768, 10),
     ]
     served.check(np.zeros((1, 32, 32, 3), np.float32))
-
-
-@pytest.mark.parametrize("between", ["depthwise", "pooled"])
-def test_a_contraction_makes_no_image_of_its_filters(between, rng, monkeypatch):
-    """Its last axis is free: what a convolution sums over then is pixels, each with its own sum."""
-    monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 60)
-    inputs = keras.Input((6, 6, 2, 2))
-    images = L.EinsumDense("abcde,e->abcd", (6, 6, 2))(inputs)
-    same = L.DepthwiseConv2D(1, use_bias=False) if between == "depthwise" else L.AvgPool2D(2)
-    differences = L.Conv2D(1, 1, use_bias=False)(same(images))
-    model = keras.Model(inputs, L.Dense(3)(L.Flatten()(L.ReLU()(differences))))
-    for weight in model.weights:
-        weight.assign(np.ones(weight.shape))
-    model.layers[3].set_weights([np.array([1.0, -0.9]).reshape(1, 1, 2, 1)])
-    first = saved_model.read(model).network.affines[0]
-    assert first.is_sparse
-    assert np.linalg.norm(first.kernel.toarray(), 2) <= first.norm * (1.0 + 1e-12)
-    x = rng.standard_normal((4, 6, 6, 2, 2)).astype(np.float32)
-    found = saved_model.read(model).network.logits(tf.constant(rows(x)))
-    np.testing.assert_allclose(found, model(x), atol=1e-5)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras_oracle import SERVED_TOLERANCE
 from refused import assert_refused, spec
 
+from keras_curv.network import sparse_affine
 from keras_curv.reading import saved_model
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.products import contracted
 
+L = keras.layers
 SHAPE = (2, 3, 4)
 
 
@@ -147,3 +150,23 @@ REFUSED = {
 def test_products_that_are_no_map_of_each_example_are_refused(case, tmp_path):
     product, shape, reason = REFUSED[case]
     assert_refused(Product(product, *shape).export(tmp_path / "model"), reason)
+
+
+@pytest.mark.parametrize("between", ["depthwise", "pooled"])
+def test_a_contraction_makes_no_image_of_its_filters(between, rng, monkeypatch):
+    """Its last axis is free: what a convolution sums over then is pixels, each with its own sum."""
+    monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 60)
+    inputs = keras.Input((6, 6, 2, 2))
+    images = L.EinsumDense("abcde,e->abcd", (6, 6, 2))(inputs)
+    same = L.DepthwiseConv2D(1, use_bias=False) if between == "depthwise" else L.AvgPool2D(2)
+    differences = L.Conv2D(1, 1, use_bias=False)(same(images))
+    model = keras.Model(inputs, L.Dense(3)(L.Flatten()(L.ReLU()(differences))))
+    for weight in model.weights:
+        weight.assign(np.ones(weight.shape))
+    model.layers[3].set_weights([np.array([1.0, -0.9]).reshape(1, 1, 2, 1)])
+    first = saved_model.read(model).network.affines[0]
+    assert first.is_sparse
+    assert np.linalg.norm(first.kernel.toarray(), 2) <= first.norm * (1.0 + 1e-12)
+    x = rng.standard_normal((4, 6, 6, 2, 2)).astype(np.float32)
+    found = saved_model.read(model).network.logits(tf.constant(x.reshape(4, -1).astype(float)))
+    np.testing.assert_allclose(found, model(x), atol=1e-5)
