@@ -88,7 +88,7 @@ class Centres:
             radius: of all, `(n,)`.
             ends: by layer, level and steepness.
         """
-        every, rows = (self, np.arange(len(self))) if self._all is None else self._all
+        every, rows = self._all or (self, np.arange(len(self)))
         rows = rows[some]
         every._within[rows] = radius[some]
         for index, parts in ends.items():
@@ -107,7 +107,7 @@ class Centres:
             radius: of the balls, `(n,)`.
             units: how many there are.
         """
-        every, rows = (self, np.arange(len(self))) if self._all is None else self._all
+        every, rows = self._all or (self, np.arange(len(self)))
         level, steep = _nothing(len(self), units)
         if index in every._ends:
             holds = radius <= every._within[rows]

@@ -146,16 +146,15 @@ class Balls:
             return
         level, steep = self.centres.ends(index, self.radius, affine.fan_out)
         _narrow(low, high, level, steep, self.radius)
-        known = _is_constant(activation, low, high)
-        if not self.plan.bounded_forward:  # from boxes, which are the better for each unit
-            known |= np.isfinite(level).all(axis=2)
+        known = _is_constant(activation, low, high) | np.isfinite(level).all(axis=2)
         wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
             for of, units, *ends in found:
                 level[of, units], steep[of, units] = ends
         _narrow(low, high, level, steep, self.radius)
-        self.ends[index] = level, steep
+        if not self.plan.bounded_forward:  # from boxes, which are the better for each new bound
+            self.ends[index] = level, steep
 
     def remember(self, some: np.ndarray) -> None:
         """Lets smaller balls around these examples know what was proved of their units."""
