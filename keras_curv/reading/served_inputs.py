@@ -88,10 +88,9 @@ class ServedInputs:
         if x.dtype.kind not in "fiu":
             raise InputError(f"x must hold numbers. Received: {x.dtype}")
         self._refuse_where(~np.isfinite(x), first_index, "has NaN or infinite entries")
-        with np.errstate(over="ignore", invalid="ignore"):
-            exact = target = x.astype(np.float64)
-            lost = exact.astype(x.dtype) != x
+        exact, lost = in_float64(x)
         self._refuse_where(lost, first_index, f"has {x.dtype} entries that float64 cannot hold")
+        target = exact
         dtype = served.input_dtype.as_numpy_dtype
         name = served.input_dtype.name
         if np.issubdtype(dtype, np.integer):
@@ -131,3 +130,15 @@ class ServedInputs:
                 f"has {classes} classes (0 to {classes - 1})"
             )
         return y.astype(np.int64)
+
+
+def in_float64(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Examples as float64, and which entries it cannot hold.
+
+    Example:
+        >>> in_float64(np.array([2**53, 2**53 + 1]))[1]
+        array([False,  True])
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = x.astype(np.float64)
+        return exact, exact.astype(x.dtype) != x

@@ -17,6 +17,7 @@ from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.reading.inputs import reshaping
 from keras_curv.reading.saved_model import ServedModel
+from keras_curv.reading.served_inputs import in_float64
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
@@ -110,7 +111,7 @@ class ExampleJob(Job):
         self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
         fit, scale = _fitting_shape(examples, served), float(options.input_scale)
         # In float64: what rounding the product to the model's dtype moves is taken off the radius.
-        self.as_input = lambda x: fit(x if scale == 1.0 else np.asarray(x, np.float64) * scale)
+        self.as_input = lambda x: fit(x if scale == 1.0 else _times(x, scale))
         self.settings = {
             "version": __version__,
             "fingerprint": served.fingerprint,
@@ -181,6 +182,13 @@ class ExampleJob(Job):
             return [Case(row, example) for row, example in zip(rows, x, strict=True)]
         scale = float(self._options.input_scale)
         return find_cases(rows, x, self.as_input(x), network=self._network, scale=scale)
+
+
+def _times(x: np.ndarray, scale: float) -> np.ndarray:
+    exact, lost = in_float64(x)
+    if np.any(lost & np.isfinite(exact)):  # NaN is told of as in other examples
+        raise InputError(f"there are {x.dtype} entries that float64 cannot hold, to be scaled")
+    return exact * scale
 
 
 def _load_job(path: str, origin: Callable[[], Examples], options: ExampleOptions) -> ExampleJob:

@@ -225,7 +225,7 @@ class Interval(ScoreProperty):
         tau = np.array(list(outputs.values()))
         room = (error + gamma(16) * (np.abs(f) + tau)) * ROUNDING_SLACK
         pair = np.stack([f + tau - room, f - tau + room], axis=2)
-        return pair.reshape(len(x), -1)
+        return pair.reshape(len(x), 2 * len(tau))
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
         """See `Property`; there is no class, so no prediction."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_curv import certify_examples
+from keras_curv.errors import InputError
 
 
 def linear(bias):
@@ -34,3 +35,9 @@ def test_the_whitest_pixel_is_inside_of_the_unit_box():
     options = {"input_scale": 1.0 / 255.0, "threat": {"low": 0.0, "high": 1.0}}
     summary = certify_examples(linear(-0.5), examples, radii=[0.4], method="crc", **options)
     assert summary["certified_accuracy"]["0.4"] == 1.0
+
+
+def test_what_float64_cannot_hold_is_not_scaled():
+    examples = np.array([[2**53 + 1]]), np.array([0])
+    with pytest.raises(InputError, match="int64 entries that float64 cannot hold"):
+        certify_examples(linear(-0.5), examples, input_scale=2.0**-53, method="crc", radii=[0.1])

@@ -160,6 +160,12 @@ def test_an_interval_is_around_what_was_given_and_not_what_was_served(threat):
         assert 1.0 < change and np.abs(moved).max() <= 0.9
 
 
+def test_of_no_examples_nothing_is_held(rng, random_network):
+    network = scores(rng, random_network, 2)
+    for held in (Property.interval(0.2), Property.threshold(0.5)):
+        assert len(of(network, held, "crown")(np.zeros((0, 2))).radius) == 0
+
+
 def test_all_outputs_must_hold(rng, random_network):
     network = scores(rng, random_network, 2)
     x = rng.standard_normal((8, 2))
