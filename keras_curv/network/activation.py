@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from keras_curv.errors import InputError
 from keras_curv.numerics.intervals import require_interval
+from keras_curv.numerics.rounding import TINY
 
 # Closed forms are evaluated in float64; this many units in the last place, relative to the
 # supremum, covers the rounding of evaluation and of the locations of the extrema.
@@ -180,7 +181,8 @@ def _range_on(
     if np.isfinite(size):
         least, most = least - _OUTWARD * size, most + _OUTWARD * size
     else:  # there is no supremum to be relative to
-        least, most = least - _OUTWARD * np.abs(least), most + _OUTWARD * np.abs(most)
+        least = least - _OUTWARD * np.abs(least) - TINY  # which may have been flushed
+        most = most + _OUTWARD * np.abs(most) + TINY
     return np.maximum(least, whole[0]), np.minimum(most, whole[1])
 
 

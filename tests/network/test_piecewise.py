@@ -129,3 +129,11 @@ def test_each_parameter_has_a_name_of_its_own():
     assert len(set(names)) == 3
     z = tf.constant([-1.0], tf.float64)
     assert [-activations.get(name).value(z).numpy()[0] for name in names] == slopes
+
+
+@pytest.mark.parametrize("order", ["first_range_on", "piece_range_on"])
+def test_a_slope_that_is_flushed_is_not_taken_for_none(order):
+    """Of exponential, which has no largest slope to be relative to."""
+    z = np.array([-736.0])
+    low, high = getattr(activations.get("exponential"), order)(z, z)
+    assert low <= np.exp(z) <= high and np.exp(z) > 0.0
