@@ -114,8 +114,8 @@ class LocalCurvatureCertificate(Method):
         if self.network.depth == 2:
             return None
         confined = self.network.limits is not None
-        of = ConfinedCurvatureCertificate if confined else CurvatureCertificate
-        return of(self.network, self._served_error)
+        kind = ConfinedCurvatureCertificate if confined else CurvatureCertificate
+        return kind(self.network, self._served_error)
 
     def radii(
         self,

@@ -234,9 +234,8 @@ def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndar
         return lambda x: x
     if examples.reshapable and (plain(have) == plain(wanted) or flattened):
         return lambda x: x.reshape((len(x), *wanted))
-    advice = reshaping(have, wanted)
-    if examples.reshapable:  # images of a known set, which nobody can reshape
-        advice = "; others are given by --dataset or --inputs"
+    known = "; others are given by --dataset or --inputs"  # of a named set nobody reshapes images
+    advice = known if examples.reshapable else reshaping(have, wanted)
     raise InputError(
         f"examples of {examples.name} have shape {have}, but {served.source} takes "
         f"{served.inputs}{advice}"

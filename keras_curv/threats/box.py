@@ -38,7 +38,8 @@ def box_reach(network: FeedForward, x: Any, library: Any = np) -> Reach:
     assert network.limits is not None
     low, high = network.limits
     where, none = library.where, library.zeros_like(x)
-    room = [library.maximum(part, 0.0) * (1.0 + 4.0 * UNIT) for part in (high - x, x - low)]
+    with np.errstate(over="ignore"):
+        room = [library.maximum(part, 0.0) * (1.0 + 4.0 * UNIT) for part in (high - x, x - low)]
     room = [where(part > 0.0, library.maximum(part, TINY), none) for part in room]
     if network.pinned is not None:
         room = [where(network.pinned, none, part) for part in room]
