@@ -274,11 +274,11 @@ class LocalCurvatureCertificate(Method):
         best, used = np.zeros(len(of)), np.zeros(len(x), np.int64)
         rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
         for _ in range(_STEPS):
-            x0 = tf.constant(x[of[rows]])
-            limits = [] if self.network.limits is None else [box_reach(self.network, x0.numpy())]
+            near = x[of[rows]]
+            limits = [] if self.network.limits is None else [box_reach(self.network, near)]
             pairs = (tf.constant(part[rows], tf.int32) for part in (y, t))
             numbers = map(tf.constant, (kappa[rows], radius[of[rows]], error[rows]))
-            found, following = self._step(x0, *pairs, *numbers, iterate, *limits)
+            found, following = self._step(tf.constant(near), *pairs, *numbers, iterate, *limits)
             best[rows] = np.fmax(best[rows], found.numpy())
             used += np.bincount(of[rows], minlength=len(x))
             going = best[rows] < radius[of[rows]]

@@ -80,17 +80,15 @@ def contracted(flow: Flow, kernel: Ball, taken: str, given: str, made: str) -> F
     shape = tuple(sizes[axis] for axis in axes)
     if pixels == groups == 1:
         product = flow.rearranged(positions.reshape(-1)).times(matrix)
-        product = dataclasses.replace(product, shape=shape)
     else:
         image = 1, pixels, groups * terms
         taps = convolution.of_groups(matrix.reshape((1, 1, *matrix.shape)), groups)
         lowered, _ = convolution.matrix(taps, image)
         flow = flow.rearranged(positions.reshape(image))
         product = flow.times(lowered, convolution.stencil(taps, image))
-        product = dataclasses.replace(product, shape=(1, pixels, taps.shape[3]))
         if shape[-1] != taps.shape[3]:  # an image with other channels
             product = product.rearranged(positions_of(product).reshape(shape))
-        product = dataclasses.replace(product, shape=shape)
+    product = dataclasses.replace(product, shape=shape)
     if list(made) == axes:
         return product
     return product.rearranged(positions_of(product).transpose(order(made, axes)))
