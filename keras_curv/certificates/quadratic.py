@@ -14,26 +14,22 @@ Stable units are 0 or z. With the lower one where `w_i = W₂[i, y] − W₂[i, 
 Q has curvature at least m = λ_min(P), so the minorant of `dual.py` applies to it at any δ̂, and
 `f > 0` for `‖δ‖ < min(r, ρ)`. At the best δ̂ that r is the exact distance to `Q ≤ 0` (S-lemma).
 
-Estimates choose ρ and δ̂: Krylov spaces of P that start at b hold all of δ ↦ Q that matters.
-Proofs come last: mostly a single eigenvalue bound for an example with all its rivals. Differences
-to the paper are in docs/mathematics.md, section 24.
+Estimates (`s_lemma.py`) choose ρ and δ̂. Proofs come last: mostly a single eigenvalue bound for an
+example with all its rivals. Differences to the paper are in docs/mathematics.md, section 24.
 
 Reference: Singla & Feizi (2020), appendix on quadratic bounds for two-layer ReLU networks; Zhang
 et al., "Efficient neural network robustness certification with general activation functions"
-(2018), for the parabolas; Gould, Lucidi, Roma & Toint, SIAM J. Optim. 9 (1999), for the Krylov
-spaces.
+(2018), for the parabolas.
 """
 
 from __future__ import annotations
-
-import functools
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
+from keras_curv.certificates.s_lemma import Distances, Quadratic
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics import krylov
@@ -52,28 +48,10 @@ from keras_curv.numerics.spectral import smallest_eigenvalue_bound
 from keras_curv.threats.box import box_reach
 
 _SEARCH = 12  # radii ρ that are tried, with estimates
+_LEADERS = 4  # rivals for which they are sought, one after the other
 _CLOSED = 1.0002  # high over low of a bracket in which no more are tried
 _ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof
-_BISECTIONS = 60
 _GROWN = (1.1, 1.03, 1.25)  # of ρ: balls that are tried where inputs have limits, besides
-
-
-class Quadratic(NamedTuple):
-    """`Q(δ) = constant + linear·δ + ½ Σ_i diagonal_i (W_i·δ)²`; rows, one for each margin.
-
-    Attributes:
-        constant: `(rows,)`.
-        linear: `(rows, dim)`.
-        diagonal: `(rows, width)`, exact as it stands.
-        constant_error: bound of what rounding makes of the constant and of the parabolas.
-        linear_error: the same for the norm of `linear`.
-    """
-
-    constant: np.ndarray
-    linear: np.ndarray
-    diagonal: np.ndarray
-    constant_error: np.ndarray
-    linear_error: np.ndarray
 
 
 def parabolas(low: np.ndarray, high: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -138,6 +116,7 @@ class QuadraticCertificate(Method):
         self._read, self._last = network.affines
         self._first = network.differentials[0]
         self._rows = self._first.column_norms  # ‖W_i‖
+        self._distances = Distances(self._first)
 
     def radii(
         self,
@@ -157,7 +136,7 @@ class QuadraticCertificate(Method):
             return self._radii(x[rows], label[rows], rivals[rows])
 
         radius, gradients = np.array(known, np.float64), np.zeros(len(x), np.int64)
-        entries = 32 * rivals.shape[1] * max(self.network.sizes)  # a Krylov space, and more
+        entries = 16 * rivals.shape[1] * max(self.network.sizes)  # a Krylov space, and more
         for rows, (found, used) in in_batches(prove, len(x), entries):
             radius[rows], gradients[rows] = np.maximum(radius[rows], found), used
         return PairCertificates(radius, gradients)
@@ -228,48 +207,83 @@ class QuadraticCertificate(Method):
         linear_error = linear_error * ROUNDING_SLACK + SLOPE_FLOOR
         return Quadratic(value, linear, 2.0 * w * square, error, linear_error)
 
-    def _product(self, quadratic: Quadratic, vectors: np.ndarray) -> np.ndarray:
-        """P v, row by row, with products of matrices for all rows at once."""
-        kernel = self._first.kernel
-        return ((vectors @ kernel) * quadratic.diagonal) @ kernel.T
-
     def _search(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, gradients: np.ndarray
     ) -> np.ndarray:
-        """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, `(n,)`.
+        """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, r the least of its
+        rivals', `(n,)`.
 
-        Any ρ and its r(ρ) bracket a crossing of the two, if r falls; at ρ = 0, Q is the tangent
-        of f. Tried is where the secant of r crosses, or else the middle of the bracket.
+        It is sought for one rival; where all are asked at the ρ that it has, and another has less,
+        for that one. The first is the one whose tangent at x, Q at ρ = 0, is the first to fall.
         """
-        rho, low, high = np.zeros((3, len(x))) + [[0.0], [0.0], [np.inf]]
+        rho, some = np.zeros(len(x)), np.arange(len(x))
+        tangents, used = self._estimates(x, label, rivals, rho)
+        radius = tangents
+        for _ in range(_LEADERS):
+            gradients[some] += used
+            least, leader = radius.min(axis=1), radius.argmin(axis=1)[:, None]
+            falls = (rho[some] == 0.0) | (least * _CLOSED < rho[some])
+            some, least, leader = some[falls], least[falls], leader[falls]
+            if not len(some):
+                break
+            rival, tangent = (
+                np.take_along_axis(part[some], leader, 1) for part in (rivals, tangents)
+            )
+            args = x[some], label[some], rival, rho[some], least, tangent[:, 0]
+            rho[some], used = self._crossing(*args)
+            gradients[some] += used
+            radius, used = self._estimates(x[some], label[some], rivals[some], rho[some])
+        return rho
+
+    def _crossing(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        rho: np.ndarray,
+        radius: np.ndarray,
+        tangent: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the estimates r of one rival `(n, 1)` come to ρ, `(n,)`, from r(ρ) and r(0); and
+        gradients.
+
+        Any ρ and its r(ρ) bracket a crossing of the two, if r falls. Tried is where the secant of
+        r crosses, or else the middle of the bracket.
+        """
         # By here every unit has met its kink; not to be overstepped in one go.
         kinks = np.abs(x @ self._read.kernel + self._read.bias) / self._rows
         limit = np.max(kinks, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)
-        then, there, closed = rho, rho, np.zeros(len(x), bool)
+        then, there, gradients = np.zeros(len(x)), tangent, np.zeros(len(x), np.int64)
+        low, high, width = np.minimum(radius, rho), np.maximum(radius, rho), np.inf
         for _ in range(_SEARCH):
-            some = np.flatnonzero(~closed)
+            open_ = high > _CLOSED * low
+            some = np.flatnonzero(open_)
             if not len(some):
                 break
-            rows = np.repeat(some, rivals.shape[1])
-            quadratic = self.quadratics(x[rows], label[rows], rivals[some].reshape(-1), rho[rows])
-            space = krylov.basis(functools.partial(self._product, quadratic), quadratic.linear)
-            radius = _best_multiplier(quadratic, *krylov.tridiagonal(space)).radius
-            gradients[some] += rivals.shape[1] * krylov.dimension(quadratic.linear)
-
-            least = rho.copy()
-            least[some] = radius.reshape(len(some), -1).min(axis=1)
-            width = high - low
-            low = np.maximum(low, np.minimum(least, rho))
-            high = np.minimum(high, np.maximum(least, rho))
-            crossing = (then * least - there * rho) / (then - there - rho + least)
+            crossing = (then * radius - there * rho) / (then - there - rho + radius)
             secant = (low < crossing) & (crossing < high) & (2.0 * (high - low) <= width)
             following = np.where(secant, crossing, (low + high) / 2.0)
-            then, there = rho, least
             following = np.minimum(following, np.maximum(limit, 4.0 * rho))
-            closed = high <= _CLOSED * low
-            rho = np.where(closed, low, following)
-        return low
+            then, there, width = rho, radius, high - low
+            rho = np.where(open_, following, low)
+            radius = rho.copy()
+            found, used = self._estimates(x[some], label[some], rival[some], rho[some])
+            radius[some] = found[:, 0]
+            gradients[some] += used
+            low = np.maximum(low, np.minimum(radius, rho))
+            high = np.minimum(high, np.maximum(radius, rho))
+        return low, gradients
+
+    def _estimates(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, rho: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """r(ρ) of each rival, `(n, rivals)`, as far as Krylov spaces tell; gradients, `(n,)`."""
+        rows = np.repeat(np.arange(len(x)), rivals.shape[1])
+        quadratic = self.quadratics(x[rows], label[rows], rivals.reshape(-1), rho[rows])
+        radius = self._distances.radii(quadratic).reshape(rivals.shape)
+        used = np.where(rho > 0.0, krylov.dimension(quadratic.linear), 1)
+        return radius, rivals.shape[1] * used
 
     def _prove(
         self,
@@ -296,7 +310,7 @@ class QuadraticCertificate(Method):
         for group in np.unique(groups):
             members = groups == group
             kappa[members] = self._curvature_bound(quadratic.diagonal[members].min(axis=0))
-        displacement = self._best_displacement(quadratic, kappa)
+        displacement = self._distances.nearest(quadratic, kappa)
         radius = self._radius_at(quadratic, kappa, displacement, x[rows])
         proved[rows, columns] = np.minimum(radius, rho[rows])
         np.add.at(gradients, rows, krylov.dimension(quadratic.linear) + 1)
@@ -307,14 +321,6 @@ class QuadraticCertificate(Method):
         if not np.isfinite(diagonal).all():
             return np.inf
         return CURVATURE_FLOOR - smallest_eigenvalue_bound(self._first.kernel, diagonal)
-
-    def _best_displacement(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
-        """`δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ, in the Krylov space, `(rows, dim)`."""
-        space = list(krylov.basis(functools.partial(self._product, quadratic), quadratic.linear))
-        coordinates = _best_multiplier(quadratic, *krylov.tridiagonal(space), kappa).coordinates
-        vectors = zip(space, coordinates.T, strict=True)
-        displacement = sum(coordinate[:, None] * v for (v, _, _), coordinate in vectors)
-        return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)
 
     def _radius_at(
         self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray, x: np.ndarray
@@ -364,37 +370,3 @@ class QuadraticCertificate(Method):
             tf.constant(kappa),
         )
         return dual.certified_radius(minorant).numpy() * (1.0 - gamma(32))
-
-
-class _Multiplier(NamedTuple):
-    """At the best η: the radius `(rows,)`, and δ̂ in the basis of the Krylov space `(rows, j)`."""
-
-    radius: np.ndarray
-    coordinates: np.ndarray
-
-
-def _best_multiplier(
-    quadratic: Quadratic, values: np.ndarray, vectors: np.ndarray, kappa: np.ndarray | None = None
-) -> _Multiplier:
-    """`max_η min_δ ½‖δ‖² + ηQ(δ)` over `0 ≤ η ≤ 1/κ`: half the square of the radius.
-
-    It is concave, `D(η) = ηq − (η²/2) Σ_i β_i²/(1 + ηλ_i)` with β = Vᵀb, and its derivative is Q
-    at the minimising δ.
-    """
-    size = np.linalg.norm(quadratic.linear, axis=1)
-    beta = size[:, None] * vectors[:, 0]
-    q = np.maximum(quadratic.constant - quadratic.constant_error, 0.0)
-    kappa = np.maximum(-values[:, 0], 0.0) if kappa is None else kappa
-    low = np.zeros_like(q)
-    # Where P has no negative eigenvalue η is not bounded; without P the root is at q/‖b‖².
-    high = 1.0 / np.maximum(kappa, 1e-9 * size**2 / q + CURVATURE_FLOOR)
-    for _ in range(_BISECTIONS):
-        eta = (low + high) / 2.0
-        stretch = 1.0 + eta[:, None] * values
-        descent = eta * np.sum(beta**2 * (stretch + 1.0) / stretch**2, axis=1) / 2.0
-        low, high = np.where(q > descent, eta, low), np.where(q > descent, high, eta)
-    shrunk = beta / (1.0 + low[:, None] * values)
-    dual_value = low * (q - low / 2.0 * np.sum(beta * shrunk, axis=1))
-    coordinates = -low[:, None] * np.einsum("rij,rj->ri", vectors, shrunk)
-    radius = np.sqrt(2.0 * np.maximum(dual_value, 0.0))
-    return _Multiplier(np.nan_to_num(radius), coordinates)

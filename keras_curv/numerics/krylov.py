@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-_DIMENSION = 20  # of the spaces
+_DIMENSION = 6  # of the spaces; with 4 or with 30 radii are the same
 
 
 def dimension(start: np.ndarray) -> int:
@@ -26,6 +26,8 @@ def basis(product: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> Ite
         alpha = np.sum(image * vector, axis=1)
         previous, (following, beta) = vector, _normalised(image - alpha[:, None] * vector)
         yield vector, alpha, beta[:, 0]
+        if not beta.any():  # the spaces have come to their ends
+            return
         vector = following
 
 

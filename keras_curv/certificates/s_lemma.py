@@ -1,0 +1,106 @@
+"""How far it is to `Q ≤ 0`, Q a quadratic with Q(0) > 0: estimates, of which nothing is proved.
+
+By the S-lemma half the square of the distance is `max_η min_δ ½‖δ‖² + ηQ(δ)` over 0 ≤ η ≤ 1/κ,
+whether or not Q is convex. A Krylov space of P = ∇²Q that starts at b = ∇Q(0) holds all of
+δ ↦ Q that matters; a few of its dimensions are enough.
+
+Reference: Gould, Lucidi, Roma & Toint, "Solving the trust-region subproblem using the Lanczos
+method", SIAM J. Optim. 9 (1999).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.network.affine import Affine
+from keras_curv.numerics import krylov
+from keras_curv.numerics.rounding import CURVATURE_FLOOR
+
+_BISECTIONS = 60
+
+
+class Quadratic(NamedTuple):
+    """`Q(δ) = constant + linear·δ + ½ Σ_i diagonal_i (W_i·δ)²`; rows, one for each margin.
+
+    Attributes:
+        constant: `(rows,)`.
+        linear: `(rows, dim)`.
+        diagonal: `(rows, width)`, exact as it stands.
+        constant_error: bound of what rounding makes of the constant and of the parabolas.
+        linear_error: the same for the norm of `linear`.
+    """
+
+    constant: np.ndarray
+    linear: np.ndarray
+    diagonal: np.ndarray
+    constant_error: np.ndarray
+    linear_error: np.ndarray
+
+
+class Distances:
+    """Estimates for quadratics of one first layer, rows at once.
+
+    Args:
+        first: W.
+    """
+
+    def __init__(self, first: Affine):
+        self._kernel = first.kernel
+
+    def radii(self, quadratic: Quadratic) -> np.ndarray:
+        """Returns about how far it is from 0 to Q ≤ 0, `(rows,)`."""
+        return _best_multiplier(quadratic, *krylov.tridiagonal(self._space(quadratic))).radius
+
+    def nearest(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
+        """Returns about the closest point, `δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ,
+        `(rows, dim)`."""
+        space = list(self._space(quadratic))
+        coordinates = _best_multiplier(quadratic, *krylov.tridiagonal(space), kappa).coordinates
+        vectors = zip(space, coordinates.T, strict=True)
+        displacement = sum(coordinate[:, None] * v for (v, _, _), coordinate in vectors)
+        return np.nan_to_num(displacement, posinf=0.0, neginf=0.0)
+
+    def _space(self, quadratic: Quadratic) -> Iterator[tuple]:
+        return krylov.basis(functools.partial(self._product, quadratic), quadratic.linear)
+
+    def _product(self, quadratic: Quadratic, vectors: np.ndarray) -> np.ndarray:
+        """P v, row by row, with products of matrices for all rows at once."""
+        return ((vectors @ self._kernel) * quadratic.diagonal) @ self._kernel.T
+
+
+class _Multiplier(NamedTuple):
+    """At the best η: the radius `(rows,)`, and δ̂ in the basis of the Krylov space `(rows, j)`."""
+
+    radius: np.ndarray
+    coordinates: np.ndarray
+
+
+def _best_multiplier(
+    quadratic: Quadratic, values: np.ndarray, vectors: np.ndarray, kappa: np.ndarray | None = None
+) -> _Multiplier:
+    """`max_η min_δ ½‖δ‖² + ηQ(δ)` over `0 ≤ η ≤ 1/κ`: half the square of the radius.
+
+    It is concave, `D(η) = ηq − (η²/2) Σ_i β_i²/(1 + ηλ_i)` with β = Vᵀb, and its derivative is Q
+    at the minimising δ.
+    """
+    size = np.linalg.norm(quadratic.linear, axis=1)
+    beta = size[:, None] * vectors[:, 0]
+    q = np.maximum(quadratic.constant - quadratic.constant_error, 0.0)
+    kappa = np.maximum(-values[:, 0], 0.0) if kappa is None else kappa
+    low = np.zeros_like(q)
+    # Where P has no negative eigenvalue η is not bounded; without P the root is at q/‖b‖².
+    high = 1.0 / np.maximum(kappa, 1e-9 * size**2 / q + CURVATURE_FLOOR)
+    for _ in range(_BISECTIONS):
+        eta = (low + high) / 2.0
+        stretch = 1.0 + eta[:, None] * values
+        descent = eta * np.sum(beta**2 * (stretch + 1.0) / stretch**2, axis=1) / 2.0
+        low, high = np.where(q > descent, eta, low), np.where(q > descent, high, eta)
+    shrunk = beta / (1.0 + low[:, None] * values)
+    dual_value = low * (q - low / 2.0 * np.sum(beta * shrunk, axis=1))
+    coordinates = -low[:, None] * np.einsum("rij,rj->ri", vectors, shrunk)
+    radius = np.sqrt(2.0 * np.maximum(dual_value, 0.0))
+    return _Multiplier(np.nan_to_num(radius), coordinates)
