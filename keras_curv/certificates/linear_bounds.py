@@ -30,6 +30,7 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.rows import dot, row_norms, times
 
 _SAMPLE = 16  # of so many rows one is tried first
+_MOST = 0.7  # of a matrix: where lines ask for no more, the rest is left out
 
 
 class Balls:
@@ -232,7 +233,9 @@ class Balls:
         size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
         error = error + size * off + 16.0 * TINY * first.fan_out * (1.0 + far)
         error = error + gamma(first.fan_out + 16) * (size * far + np.abs(constants))
-        fall = up(self.radius[:, None] * first.gram.norms(rows))  # folding: in `error`
+        used = self.layers[0].lines.sloped
+        norms = first.gram.norms(rows, used if used.mean() < _MOST else None)
+        fall = up(self.radius[:, None] * norms)  # folding: in `error`
         value = dot(rows, centre) + constants - fall - error * ROUNDING_SLACK
         return np.fmax(best, value)
 
@@ -270,7 +273,7 @@ class Balls:
         for index in reversed(range(1, len(self.layers))):
             rows, constants, error, stopped = self._step(index, rows, constants, error)
             affine, best = self.network.affines[index], np.fmax(best, stopped)
-            rows, constants = times(rows, affine.kernel.T), constants + rows @ affine.bias
+            rows, constants = self._before(rows, index), constants + rows @ affine.bias
         return rows, constants, error, best
 
     def _step(
@@ -285,13 +288,23 @@ class Balls:
             best = self._stopped(through, offset, index) - error * ROUNDING_SLACK
         return through, offset, error, best
 
+    def _before(self, rows: np.ndarray, index: int) -> np.ndarray:
+        """From Ω of pre-activations to Λ of the layer before or of x; of units that are not asked
+        about there, 0."""
+        affine, used = self.network.affines[index], self.layers[index].lines.sloped
+        wanted = self.layers[index - 1].lines.used if index else None
+        share = used.mean() * (1.0 if wanted is None else wanted.mean())
+        if affine.is_sparse or rows.shape[1] < _SAMPLE or share > _MOST:
+            return times(rows, affine.kernel.T)
+        return times(rows, affine.kernel.T, used, wanted)
+
     def _at_input(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Bounds from Ω and c of z_1, or from Λ and c of x while no layer is known; and that Λ."""
         if self.layers:
             affine = self.network.affines[0]
-            rows, constants = times(rows, affine.kernel.T), constants + rows @ affine.bias
+            rows, constants = self._before(rows, 0), constants + rows @ affine.bias
         return self.inputs.minimum(rows, constants, error)
 
     def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:

@@ -60,6 +60,16 @@ class Relaxation(NamedTuple):
     upper_slope: np.ndarray | tf.Tensor
     upper_intercept: np.ndarray | tf.Tensor
 
+    @property
+    def sloped(self) -> np.ndarray:
+        """Where a line is not constant."""
+        return (self.lower_slope != 0.0) | (self.upper_slope != 0.0)
+
+    @property
+    def used(self) -> np.ndarray:
+        """Where a line is not 0."""
+        return self.sloped | (self.lower_intercept != 0.0) | (self.upper_intercept != 0.0)
+
 
 def require_relaxation(activation: Activation) -> None:
     """InputError, naming the activation, if there is no rule for it."""

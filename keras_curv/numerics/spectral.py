@@ -118,7 +118,7 @@ class Gram:
         """Returns WᵀW, where it neither over- nor underflows."""
         return np.ldexp(self.matrix, 2 * self.power)
 
-    def norms(self, rows: np.ndarray) -> np.ndarray:
+    def norms(self, rows: np.ndarray, used: np.ndarray | None = None) -> np.ndarray:
         """Upper bounds of ‖W v‖ for many v, by products with the smaller WᵀW.
 
         What is computed of `vᵀWᵀWv` is off by at most `γ (Σ_i |v_i| ‖W_i‖)²`, W_i the columns,
@@ -126,6 +126,7 @@ class Gram:
 
         Args:
             rows: v, `(n, m, out)`.
+            used: columns outside of which the rows of an example are 0, `(n, out)`.
 
         Returns:
             `(n, m)`; infinite or NaN where anything overflows.
@@ -134,10 +135,19 @@ class Gram:
             >>> Gram(np.array([[3.0], [4.0]])).norms(np.array([[[2.0]]])).round(6)
             array([[10.]])
         """
+        columns = up(np.sqrt(np.diagonal(self.matrix)) + SLOPE_FLOOR, self.terms + 8)
+        if used is None:
+            return self._norms(rows, self.matrix, columns)
+        found = np.empty(rows.shape[:2])
+        for of, some in enumerate(map(np.flatnonzero, used)):
+            part = self.matrix[some].take(some, axis=1)
+            found[of] = self._norms(rows[of : of + 1].take(some, axis=2), part, columns[some])
+        return found
+
+    def _norms(self, rows: np.ndarray, matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:
         side = len(self.matrix)
         # Not the larger of this and 0: a sum that has come to −∞ stays there.
-        square = np.abs(np.einsum("nmi,nmi->nm", rows, times(rows, self.matrix)))
-        columns = up(np.sqrt(np.diagonal(self.matrix)) + SLOPE_FLOOR, self.terms + 8)
+        square = np.abs(np.einsum("nmi,nmi->nm", rows, times(rows, matrix)))
         weight = up(np.abs(rows) @ columns, side + 8)
         error = up(gamma(2 * (self.terms + side) + 32) * weight**2, 8)
         underflow = SLOPE_FLOOR * (self.terms + side) * (1.0 + row_norms(rows))

@@ -6,13 +6,14 @@ import tensorflow as tf
 from ball_oracle import CASES, SIZES, ball_points, draw_network, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
-from keras_curv.certificates import crown, plan
+from keras_curv.certificates import crown, linear_bounds, plan
 from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.first_layer import FirstLayer
 from keras_curv.certificates.linear_bounds import Balls
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.plan import Plan
+from keras_curv.certificates.relaxation import relaxation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine
@@ -139,6 +140,24 @@ def test_passes_back_may_end_at_a_small_first_layer(name, scale, off, rng, monke
         for (low, high), before, affine in zip(found[1:], a[1:], network.affines[1:], strict=False):
             z = (before.numpy() @ affine.kernel + affine.bias).reshape(400, *low.shape)
             assert np.all(z >= low - 1e-13) and np.all(z <= high + 1e-13)
+
+
+@pytest.mark.parametrize("name", ["relu", "relu6", "sparse_plus"])
+def test_units_whose_lines_are_0_are_left_out(name, rng, monkeypatch):
+    """Of each example others; whatever is left, the bounds are those of all units."""
+    network = draw_network(rng, (5, 40, 30, 20, 3), name, scale=2.0)
+    x, radius = rng.standard_normal((6, network.dim)), np.geomspace(0.001, 3.0, 6)
+    label, rivals = labelled(network, x)
+    found = []
+    for most in (0.0, 1.0 + 1e-9):
+        monkeypatch.setattr(linear_bounds, "_MOST", most)
+        intervals = pre_activation_bounds(network, x, radius)
+        margins = LinearBoundCertificate(network).margin_bounds(x, label, rivals, radius)
+        found.append([*np.concatenate(intervals, axis=2), margins.T])
+        lines = [relaxation(network.activations[0], *ends) for ends in intervals]
+        assert all(0.0 < part.sloped.mean() < 1.0 for part in lines[:2])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
 
 
 def test_radii_of_sparse_maps_survive_attack_and_gain_on_lipschitz(rng):
