@@ -223,17 +223,18 @@ class Balls:
         return self.first.minimum(*args, each=each) - error * ROUNDING_SLACK
 
     def _by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
-        """Lower bounds of `Λ a_1 + c`; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖`, if z_1 is less than x."""
+        """Lower bounds of `Λ a_1 + c`; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖`, where fewer entries of z_1
+        than of x count."""
         rows, constants, error, best = self._step(0, rows, constants, error)
-        first = self.network.differentials[0]
-        smaller = not first.is_sparse and first.fan_out < first.fan_in
-        if not smaller or self.inputs.norm != "l2" or self.inputs.room is not None:
+        first, used = self.network.differentials[0], self.layers[0].lines.sloped
+        fewer = not first.is_sparse and used.sum(axis=1).max(initial=0) < first.fan_in
+        fewer &= first.fan_out <= 2 * first.fan_in  # or else W_1ᵀW_1 would be large
+        if not fewer or self.inputs.norm != "l2" or self.inputs.room is not None:
             return np.fmax(best, self._at_input(rows, constants, error)[0])
         centre, off = self.centres.z[0], self.centres.errors[0]
         size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
         error = error + size * off + 16.0 * TINY * first.fan_out * (1.0 + far)
         error = error + gamma(first.fan_out + 16) * (size * far + np.abs(constants))
-        used = self.layers[0].lines.sloped
         norms = first.gram.norms(rows, used if used.mean() < _MOST else None)
         fall = up(self.radius[:, None] * norms)  # folding: in `error`
         value = dot(rows, centre) + constants - fall - error * ROUNDING_SLACK

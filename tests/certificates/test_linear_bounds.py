@@ -143,15 +143,17 @@ def test_passes_back_may_end_at_a_small_first_layer(name, scale, off, rng, monke
 
 
 @pytest.mark.parametrize("name", ["relu", "relu6", "sparse_plus"])
-def test_units_whose_lines_are_0_are_left_out(name, rng, monkeypatch):
+@pytest.mark.parametrize("inputs", [5, 36])
+def test_units_whose_lines_are_0_are_left_out(name, inputs, rng, monkeypatch):
     """Of each example others; whatever is left, the bounds are those of all units."""
-    network = draw_network(rng, (5, 40, 30, 20, 3), name, scale=2.0)
+    network = draw_network(rng, (inputs, 40, 30, 20, 3), name, scale=2.0)
     x, radius = rng.standard_normal((6, network.dim)), np.geomspace(0.001, 3.0, 6)
     label, rivals = labelled(network, x)
     found = []
     for most in (0.0, 1.0 + 1e-9):
         monkeypatch.setattr(linear_bounds, "_MOST", most)
         intervals = pre_activation_bounds(network, x, radius)
+        assert_inside(network, ball_points(rng, x, radius, 400), intervals)
         margins = LinearBoundCertificate(network).margin_bounds(x, label, rivals, radius)
         found.append([*np.concatenate(intervals, axis=2), margins.T])
         lines = [relaxation(network.activations[0], *ends) for ends in intervals]
