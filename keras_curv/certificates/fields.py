@@ -14,8 +14,8 @@ one that sees nothing of the input, as in a border of zeros, for it cannot move.
 
 Where σ is linear on what is known of a unit, its lines are σ itself, and a closer interval changes
 nothing but the boxes of later layers. So of units that σ makes constant, as relu most, no more is
-asked; nor, where all hidden layers are passed back, of any that a larger ball has told of. What
-that one has found, `level − R ‖Λ‖` of either end, is at a smaller R nearly as close as a new pass.
+asked; nor, where all hidden layers are passed back, of any whose ends a larger ball has found,
+`level − R ‖Λ‖` each, if their levels nearly meet: a smaller R has them nearly as close as new ones.
 """
 
 from __future__ import annotations

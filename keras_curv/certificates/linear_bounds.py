@@ -30,6 +30,7 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.rows import dot, row_norms, times
 
 _SAMPLE = 16  # of so many rows one is tried first
+_APART = 0.1  # ends at the centre over how far they fall: they are nearly as close as new ones
 _MOST = 0.7  # of a matrix: where lines ask for no more, the rest is left out
 
 
@@ -147,12 +148,16 @@ class Balls:
             return
         level, steep = self.centres.ends(index, self.radius, affine.fan_out)
         _narrow(low, high, level, steep, self.radius)
-        known = _is_constant(activation, low, high) | np.isfinite(level).all(axis=2)
+        apart, fall = -level.sum(axis=2), self.radius[:, None] * steep.sum(axis=2)
+        known = _is_constant(activation, low, high) | (apart <= _APART * fall)
         wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
             for of, units, *ends in found:
-                level[of, units], steep[of, units] = ends
+                # Of others, too, as many as other examples want: those are left as they are.
+                asked = wanted[of, units][..., None]
+                for array, end in zip((level, steep), ends, strict=True):
+                    array[of, units] = np.where(asked, end, array[of, units])
         _narrow(low, high, level, steep, self.radius)
         if not self.plan.bounded_forward:  # from boxes, which are the better for each new bound
             self.ends[index] = level, steep

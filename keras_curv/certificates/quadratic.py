@@ -47,7 +47,7 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.spectral import smallest_eigenvalue_bound
 from keras_curv.threats.box import box_reach
 
-_SEARCH = 12  # radii ρ that are tried, with estimates
+_SEARCH = 24  # radii ρ that are tried, with estimates
 _LEADERS = 4  # rivals for which they are sought, one after the other
 _CLOSED = 1.0002  # high over low of a bracket in which no more are tried
 _ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof

@@ -243,7 +243,7 @@ def test_what_a_larger_ball_has_proved_holds_in_smaller_ones(name, norm, rng):
         balls.remember(np.array([True, False, True]))
 
 
-def test_units_are_asked_again_only_where_they_may_bend(rng, monkeypatch):
+def test_units_are_asked_again_only_where_they_may_bend_or_are_known_loosely(rng, monkeypatch):
     network, _ = convolutional(rng, "relu")
     x = rng.standard_normal((3, network.dim))
     known, centres, asked = Plan.of(network), Centres(network, x), []
@@ -261,17 +261,21 @@ def test_units_are_asked_again_only_where_they_may_bend(rng, monkeypatch):
         balls.remember(np.ones(3, bool))
         count.append(sum(asked))
         asked.clear()
-    assert 0 < count[1] < 0.5 * count[0]
+    assert 0 < count[1] < 0.7 * count[0]
     assert count[2] > count[0]  # which is larger than all that something is known of
 
 
-@pytest.mark.parametrize("name", ["relu", "softplus"])
-def test_radii_are_those_of_searches_without_memory(name, rng, monkeypatch):
+@pytest.mark.parametrize(("name", "seed"), [("relu", 0), ("softplus", 0), ("relu", 27)])
+def test_radii_are_those_of_searches_without_memory(name, seed, monkeypatch):
+    """Of the last, what a larger ball has told of linear units would cost a tenth, taken as is."""
+    rng = np.random.default_rng(seed)
     network, _ = convolutional(rng, name)
     x = rng.standard_normal((8, network.dim))
     label, rivals = labelled(network, x)
     args = x, label, rivals, np.zeros(rivals.shape)
     radius = LinearBoundCertificate(network).radii(*args).radius[:, 0]
+    each = [LinearBoundCertificate(network).radii(*(a[k : k + 1] for a in args)) for k in range(8)]
+    np.testing.assert_allclose(radius, [found.radius[0, 0] for found in each], rtol=1e-9)
     monkeypatch.setattr(Centres, "keep", lambda *_: None)
     alone = LinearBoundCertificate(network).radii(*args).radius[:, 0]
     np.testing.assert_allclose(radius, alone, rtol=2.1e-3)
