@@ -120,6 +120,15 @@ def require_one_of(value: str, known: Collection[str], name: str) -> str:
     return value
 
 
+def labels_from(kind: str) -> str:
+    """Returns how arrays of this kind of dtype become labels."""
+    if kind == "b":
+        return "of truth values pass y.astype(int)"
+    if kind in "USO":
+        return "of names pass numpy.unique(y, return_inverse=True)[1], their places in the alphabet"
+    return "of class numbers pass y.astype(int); of numbers to be predicted, pass no y"
+
+
 def wrong_labels(y: Any, count: int, name: str = "") -> InputError:
     """Returns what to raise where an array is no labels of so many examples, with advice.
 
@@ -132,8 +141,8 @@ def wrong_labels(y: Any, count: int, name: str = "") -> InputError:
     if y.shape[:1] == (count,) and len(y.shape) == 2:
         one_hot = "of one-hot labels pass numpy.argmax(y, axis=1)"
         advice = f"; {'pass y[:, 0]' if y.shape[1] == 1 else one_hot}"
-    elif y.dtype.kind == "f":
-        advice = "; of class numbers pass y.astype(int); of numbers to be predicted, pass no y"
+    else:
+        advice = f"; {labels_from(y.dtype.kind)}" if y.dtype.kind not in "iu" else ""
     whole = f"{name}: " if name else ""
     return InputError(
         f"{whole}y must be integers of shape ({count},){advice}. Received: {y.dtype} {y.shape}"

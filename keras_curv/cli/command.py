@@ -85,7 +85,7 @@ class Command:
                 print(end="", flush=True)
             return status
         except flags.IllegalFlagValueError as error:
-            plainly = "one number is needed each time it is given. Received:"
+            plainly = "one number is needed; several are given by the flag again. Received:"
             what = str(error).replace("could not convert string to float:", plainly)
             return fail(self.name, what)
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed

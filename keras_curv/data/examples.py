@@ -135,28 +135,30 @@ def require_fitting(name: str, x: Shaped, y: Shaped | None) -> None:
     Args:
         name: for messages.
         x: inputs, `(n, …)`.
-        y: labels, `(n,)`; None: there are none.
+        y: labels, `(n,)` or `(n, 1)`; None: there are none.
 
     Raises:
         InputError: a shape or a dtype is another.
     """
     if len(x.shape) < 2 or 0 in x.shape:
-        raise InputError(f"{name}: x must be (examples, …), not empty. Received: {x.shape}")
+        what = "not empty" if 0 in x.shape else "of which one is x[None]"
+        raise InputError(f"{name}: x must be (examples, …), {what}. Received: {x.shape}")
     if x.dtype.kind not in "fiu":
         raise InputError(f"{name}: x must hold numbers. Received: {x.dtype}")
-    if y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "iu"):
+    known = x.shape[:1], (x.shape[0], 1)
+    if y is not None and (y.shape not in known or y.dtype.kind not in "iu"):
         raise wrong_labels(y, x.shape[0], name)
 
 
 def as_labels(y: np.ndarray) -> np.ndarray:
-    """Labels as int64.
+    """Labels, which may be a column, as int64, `(n,)`.
 
     Raises:
         InputError: they do not fit.
     """
     if y.max(initial=0) >= 2**63:
         raise InputError(f"labels must fit int64. Received: {y.max()}")
-    return y.astype(np.int64)
+    return y.astype(np.int64).reshape(len(y))
 
 
 def fingerprint_of(*arrays: np.ndarray | None) -> str:

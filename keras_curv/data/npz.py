@@ -24,6 +24,10 @@ _IN_MEMORY = 2**29  # bytes: smaller files are read at once
 _DENSEST = 200  # times its packed size: no larger array beyond _WHOLE is unpacked
 _PIECE = 2**22  # bytes
 _INPUTS = 2**8  # arrays; no model that is read has more
+_INSTEAD = {
+    ".csv": "make one of text by numpy.loadtxt(path, delimiter=',', skiprows=1) and numpy.savez",
+    ".npy": "numpy.savez(new, x=numpy.load(path)) makes one of it",
+}
 
 
 def load_npz(path: str, limit: int | None = None) -> Examples:
@@ -133,9 +137,9 @@ def _readable(path: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # zipfile, zlib, OSError, ValueError, RecursionError
-        raise InputError(
-            f"{path} cannot be read as an .npz file: {error}; np.savez(path, x=x, y=y) writes one"
-        ) from error
+        suffix = pathlib.Path(path).suffix
+        how = _INSTEAD.get(suffix, "numpy.savez(path, x=x, y=y) writes one")
+        raise InputError(f"{path} cannot be read as an .npz file: {error}; {how}") from error
 
 
 def _state(path: str) -> tuple[int, int, int]:

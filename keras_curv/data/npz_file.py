@@ -14,6 +14,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from keras_curv.errors import InputError, labels_from
+
 _PIECE = 2**22  # bytes that are read at once
 _DIRECTORY = 2**24  # bytes of the list of arrays, at most
 _HEADER = 10_000  # bytes of what describes an array; NumPy has the same limit
@@ -85,7 +87,8 @@ class NpzFile(zipfile.ZipFile):
         """Returns what the header of an array says; None where there is no such array.
 
         Raises:
-            ValueError: the array does not hold numbers, or is not as long as it says.
+            InputError: the array does not hold numbers.
+            ValueError: it is not as long as it says.
         """
         if f"{name}.npy" not in self.namelist():
             return None
@@ -99,8 +102,9 @@ class NpzFile(zipfile.ZipFile):
             raise ValueError(f"{name} is of version {version}; only 1.0 and 2.0 hold numbers")
         shape, fortran, dtype = _READERS[version](start, max_header_size=_HEADER)
         if dtype.kind not in "fiu":
-            instead = f"; {name}.astype('float32') does" if dtype.kind == "b" else ""
-            raise ValueError(f"{name} must hold numbers{instead}. Received: {dtype}")
+            instead = labels_from(dtype.kind) if name == "y" else f"{name}.astype('float32') does"
+            received = f"{name} must hold numbers; {instead}. Received: {dtype}"
+            raise InputError(f"{self._stream.name}: {received}")
         if not all(n >= 0 for n in shape):
             raise ValueError(f"{name} has the shape {shape}")
         array = StoredArray(name, dtype, shape, fortran, start.tell(), info.compress_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -77,10 +78,20 @@ def print_names(rows: Iterable[Sequence[str]]) -> None:
 
 @contextlib.contextmanager
 def working(text: str, *, visible: bool) -> Iterator[None]:
-    """A spinner on stderr while something of unknown length goes on; none but on a terminal."""
+    """A spinner on stderr while something of unknown length goes on; a line where that is no
+    terminal and it has taken long."""
     console = Console(stderr=True)
-    if not (visible and _is_watched(console)):
+    if not visible:
         yield
+        return
+    if not _is_watched(console):
+        timer = threading.Timer(_LINE_AFTER, print, [text], {"file": sys.stderr, "flush": True})
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
         return
     with console.status(text):
         yield

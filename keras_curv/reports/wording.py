@@ -33,12 +33,14 @@ _GUARANTEE_TEXT = {
 def facts(summary: dict) -> list[tuple[str, str]]:
     """Returns on what terms the radii hold and what proved them, as names and texts."""
     mean, median = summary["mean_radius"], summary["median_radius"]
+    least = "at least: " if summary.get("decide") else ""
     which = "all" if summary["clean_accuracy"] is None else "the correct ones"
     return [
         ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
-        ("radius", f"mean {number(mean)}, median {number(median)} over {which}"),
+        ("radius", f"{least}mean {number(mean)}, median {number(median)} over {which}"),
         ("units", radius_units(summary)),
         *_integers(summary),
+        *_masks(summary),
         *_clipping(summary),
         *_claim(summary),
         ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
@@ -91,6 +93,15 @@ def is_usual(summary: dict) -> bool:
 def of_the_prediction(summary: dict) -> bool:
     """Whether it is the prediction that holds, and not another property."""
     return summary.get("property", ARGMAX.spelling) == ARGMAX.spelling
+
+
+def nearest_rival(summary: dict, rival: int) -> str:
+    """Returns what a row's nearest rival is: a class, or an output that would leave its range."""
+    if not summary.get("property", "").startswith(("threshold", "interval")):
+        return f"nearest rival {rival}"
+    output, rises = divmod(rival, 2)
+    whose = "the output" if summary["classes"] == 1 else f"output {output}"
+    return f"{whose} would {'rise' if rises else 'fall'} first"
 
 
 def _claim(summary: dict) -> list[tuple[str, str]]:
@@ -160,6 +171,14 @@ def _integers(summary: dict) -> list[tuple[str, str]]:
         return []
     text = "{integers}, taken as they are; was the model trained on such? see --input_scale"
     return [("numbers", text.format(**summary))]
+
+
+def _masks(summary: dict) -> list[tuple[str, str]]:
+    """Says how labels were taken, where they are not classes."""
+    thresholds = summary.get("property", "").startswith("threshold")
+    if not thresholds or summary["classes"] == 1 or summary["clean_accuracy"] is None:
+        return []
+    return [("labels", "not as classes, but as Σ 2^j over the outputs j above their threshold")]
 
 
 def _clipping(summary: dict) -> list[tuple[str, str]]:

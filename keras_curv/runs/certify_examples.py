@@ -15,6 +15,7 @@ from keras_curv.certificates.smoothing import SmoothedClassifier
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
+from keras_curv.network.network import Network
 from keras_curv.reading.inputs import reshaping
 from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import in_float64
@@ -24,7 +25,7 @@ from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
 from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
-from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.property import ARGMAX, Property
 from keras_curv.version import __version__
 
 _READ_AT_ONCE = 1024  # examples, for their labels
@@ -106,6 +107,7 @@ class ExampleJob(Job):
             self._certify = functools.partial(certifier.certify, **smoothing.votes())
             self._network = certifier.served.network
             method, guarantee, search = "smoothing", "probabilistic", dataclasses.asdict(smoothing)
+        _require_labels(examples, options, self._network)
         self.examples, self.count = examples, examples.count
         self.served = served = certifier.served
         self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
@@ -205,12 +207,31 @@ def _stream(examples: Examples | tuple) -> Examples:
     )
 
 
+def _require_labels(examples: Examples, options: ExampleOptions, network: Network) -> None:
+    """Refuses labels that mean nothing, and a gate that has none, before anything is written."""
+    takes = options.smoothing is not None or Property.of(options.property).labels(network) > 0
+    if takes and options.required is None:
+        return
+    given = next(examples.batches(1, 0))[1] is not None
+    if given and not takes:
+        raise InputError(
+            f"{examples.name}: y means nothing here: the property has no labels; leave y out"
+        )
+    if takes and not given:
+        raise InputError(
+            f"a certified accuracy is required, but {examples.name} has no labels y, and without "
+            "them each prediction counts as correct; add them, or, to require robustness alone, "
+            "the predictions of the model as y"
+        )
+
+
 def _integers(examples: Examples, served: ServedModel) -> dict[str, str]:
     """Says of which dtype examples are, where a file holds integers and the model takes floats."""
     if examples.reshapable or not served.input_dtype.is_floating:
         return {}
     dtype = next(examples.batches(1, 0))[0].dtype
-    return {"integers": dtype.name} if dtype.kind in "iu" else {}
+    pixels = dtype.itemsize == 1 or len(examples.shape) > 1  # else they may be counts
+    return {"integers": dtype.name} if dtype.kind in "iu" and pixels else {}
 
 
 def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndarray], np.ndarray]:

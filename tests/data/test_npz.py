@@ -74,6 +74,12 @@ def test_headers_are_refused_by_what_is_wrong(tmp_path, why):
         data.load_npz(path)
 
 
+def test_labels_may_be_a_column(tmp_path):
+    path, y = str(tmp_path / "x.npz"), np.array([[2], [0], [1]], np.int8)
+    np.savez(path, x=np.zeros((3, 2)), y=y)
+    assert [labels.tolist() for _, labels in npz.load_npz(path).batches(2)] == [[2, 0], [1]]
+
+
 def test_whole_numbers_of_time_are_no_numbers():
     for kind in ("m8[s]", "M8[s]"):
         with pytest.raises(InputError, match="must hold numbers"):

@@ -78,3 +78,11 @@ def test_the_float32_guarantee_is_told(tmp_path, rng):
     assert "no TF32, bfloat16" in report_of(
         tmp_path, dense((3,)), x, guarantee="float32", method="crc"
     )
+
+
+@pytest.mark.parametrize(("outputs", "whose"), [(1, "the output"), (2, "output ")])
+def test_what_leaves_its_interval_is_told_in_words(tmp_path, rng, outputs, whose):
+    x = rng.normal(size=(3, 3)).astype(np.float32)
+    text = report_of(tmp_path, dense((3,), classes=outputs), x, property="interval:0.1")
+    assert f", {whose}" in text and " first." in text and "nearest rival" not in text
+    assert "range of pixels" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +31,14 @@ class Card(NamedTuple):
     entries: str
 
 
-def gallery(cases: list[Case], searched: bool) -> tuple[str, list[Card]]:
+def gallery(
+    cases: list[Case], rival: Callable[[int], str], searched: bool
+) -> tuple[str, list[Card]]:
     """Shows examples as pictures where they are images, as numbers where they are few.
 
     Args:
         cases: at least one, all of one shape.
+        rival: says in words what a nearest rival is.
         searched: whether adversarial points were looked for.
 
     Returns:
@@ -46,7 +50,7 @@ def gallery(cases: list[Case], searched: bool) -> tuple[str, list[Card]]:
     cards = [
         Card(
             _title(case),
-            _text(case, searched),
+            _text(case, rival, searched),
             _pictures(case, limits) if drawn else [],
             "" if drawn else _entries(case),
         )
@@ -92,14 +96,14 @@ def _pictures(case: Case, limits: tuple[float, float]) -> list[tuple[str, str, s
     return shown
 
 
-def _text(case: Case, searched: bool) -> str:
+def _text(case: Case, rival: Callable[[int], str], searched: bool) -> str:
     """Tells the radius and the distance of the point found, in sentences."""
     row = case.row
-    rival = f", nearest rival {row.nearest_rival}" if row.nearest_rival >= 0 else ""
+    nearest = f", {rival(row.nearest_rival)}" if row.nearest_rival >= 0 else ""
     if row.status == Status.CERTIFIED.name:
-        text = f"Radius {number(row.radius)} by {row.method}{rival}."
+        text = f"Radius {number(row.radius)} by {row.method}{nearest}."
     else:
-        text = f"No radius: {Status[row.status].text}{rival}."
+        text = f"No radius: {Status[row.status].text}{nearest}."
     if case.point is not None:
         return f"{text} Predicted {case.becomes} at distance {number_up(case.distance)}."
     return f"{text} No adversarial point was found." if searched else text

@@ -8,6 +8,7 @@ same bytes, in one go or resumed: there is no time in it.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import platform
 import shlex
@@ -22,6 +23,7 @@ from keras_curv.certificates.certificate import Status
 from keras_curv.reports.html import charts
 from keras_curv.reports.html.cases import Case
 from keras_curv.reports.html.examples import gallery
+from keras_curv.reports.html.pictures import is_image
 from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.html.templates import ENVIRONMENT
 from keras_curv.reports.plot import last_radius
@@ -30,6 +32,7 @@ from keras_curv.reports.wording import (
     claim,
     facts,
     is_usual,
+    nearest_rival,
     number,
     of_the_prediction,
     percent,
@@ -86,7 +89,9 @@ def render(
     searched = any(case.point is not None for case in cases) or is_usual(summary)
     searched &= summary["guarantee"] != "probabilistic"
     shapes = list(dict.fromkeys(case.x.shape for case in cases))
-    galleries = [gallery([c for c in cases if c.x.shape == shape], searched) for shape in shapes]
+    rival = functools.partial(nearest_rival, summary)
+    of_shape = [[case for case in cases if case.x.shape == shape] for shape in shapes]
+    galleries = [gallery(some, rival, searched) for some in of_shape]
     return ENVIRONMENT.get_template("report.html.j2").render(
         title=f"Certified robustness of {model} on {summary['dataset']}",
         summary=summary,
@@ -102,6 +107,7 @@ def render(
         classes=_classes(summary, report_data),
         searched=searched,
         galleries=galleries,
+        drawn=any(is_image(shape) for shape in shapes),
         shown=len(cases),
         tables=request_tables(summary) if "versions" in summary else [],
         reasons=request_reasons(summary) if "versions" in summary else [],
