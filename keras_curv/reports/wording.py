@@ -152,7 +152,9 @@ def _statuses(counts: dict[str, int]) -> str:
 def _shares(methods: dict[str, int]) -> str:
     """Tells which methods proved which part of the radii."""
     total = sum(methods.values())
-    return ", ".join(f"{name} {percent(n / total, 1)}" for name, n in methods.items()) or "none"
+    words = {"auto": "none needed"}  # where no change that is allowed matters
+    shares = (f"{words.get(name, name)} {percent(n / total, 1)}" for name, n in methods.items())
+    return ", ".join(shares) or "none"
 
 
 def _search(summary: dict) -> list[tuple[str, str]]:
