@@ -218,21 +218,21 @@ class QuadraticCertificate(Method):
         """
         rho, some = np.zeros(len(x)), np.arange(len(x))
         tangents, used = self._estimates(x, label, rivals, rho)
-        radius = tangents
+        gradients += used
+        radius, open_ = tangents, np.ones(len(x), bool)
         for _ in range(_LEADERS):
-            gradients[some] += used
             least, leader = radius.min(axis=1), radius.argmin(axis=1)[:, None]
-            falls = (rho[some] == 0.0) | (least * _CLOSED < rho[some])
-            some, least, leader = some[falls], least[falls], leader[falls]
+            some, least, leader = some[open_], least[open_], leader[open_]
             if not len(some):
                 break
             rival, tangent = (
                 np.take_along_axis(part[some], leader, 1) for part in (rivals, tangents)
             )
             args = x[some], label[some], rival, rho[some], least, tangent[:, 0]
-            rho[some], used = self._crossing(*args)
-            gradients[some] += used
+            rho[some], tried = self._crossing(*args)
             radius, used = self._estimates(x[some], label[some], rivals[some], rho[some])
+            gradients[some] += tried + used
+            open_ = radius.min(axis=1) * _CLOSED < rho[some]
         return rho
 
     def _crossing(
