@@ -46,7 +46,7 @@ class Certifier:
         model: a SavedModel directory (or a base path with numbered versions), or a built
             Keras model. A live model is read as it is now; train on, and read it again.
         signature: of a SavedModel.
-        output_name: of the logits, among several outputs; see `saved_model.read`.
+        output_name: of the logits, among several outputs; see `keras_curv.read`.
         method, guarantee, tolerance: see `certify`.
         property: what must not change; a `Property`, or its spelling.
         threat: what the attacker may do, a `Threat` or its arguments.
@@ -55,7 +55,7 @@ class Certifier:
             proved all the same, and exceeds those of `decide` that the method can prove.
 
     Raises:
-        InputError: see `saved_model.read`, `choose_method` and `Float32Error`.
+        InputError: see `keras_curv.read`, `choose_method` and `Float32Error`.
 
     Example:
         >>> from keras_curv import data
@@ -271,7 +271,7 @@ def certify(
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
         signature: of a SavedModel.
-        output_name: of the logits, among several outputs; see `saved_model.read`.
+        output_name: of the logits, among several outputs; see `keras_curv.read`.
         batch_size: examples at a time; None chooses by the size of the network.
         seed: for random rivals.
 

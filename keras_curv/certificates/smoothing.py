@@ -86,7 +86,7 @@ class SmoothedClassifier:
         signature, output_name: see `Certifier`.
 
     Raises:
-        InputError: see `saved_model.read`; the deviation is not a positive float32 number; or the
+        InputError: see `keras_curv.read`; the deviation is not a positive float32 number; or the
             model takes integers, to which no such noise can be added.
 
     Example:

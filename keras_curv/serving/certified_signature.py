@@ -53,7 +53,7 @@ def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
         directory: where to write it; it must not exist.
 
     Raises:
-        InputError: the model or the directory cannot be used; see `saved_model.read`.
+        InputError: the model or the directory cannot be used; see `keras_curv.read`.
 
     Example:
         >>> import tempfile

@@ -167,7 +167,7 @@ class Threat:
             what = f"changes with ‖δ{end}"
         if self._frozen is not None:
             count = int(self._frozen.sum() if self._frozen.dtype == bool else self._frozen.size)
-            what += f", {count} features frozen"
+            what += f", {count} feature{'s' if count != 1 else ''} frozen"
         if self.categories is not None:
             what += f", {self.categories.text}"
         return f"{what}; attacker confined to {self._box_text()}" if self.confined else what
