@@ -85,6 +85,17 @@ class LogitsModel(keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
+    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains as any Keras model does; InputError for labels out of range before the first step,
+        if they are an array."""
+        self.targets.require_known(y)
+        return super().fit(x, y, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates as any Keras model does; see `fit`."""
+        self.targets.require_known(y)
+        return super().evaluate(x, y, *args, **kwargs)
+
     def make_train_function(self, force: bool = False) -> Any:
         """See Keras."""
         self._create_state()

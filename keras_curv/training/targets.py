@@ -6,6 +6,7 @@ import abc
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
@@ -46,6 +47,10 @@ class Targets(abc.ABC):
     @abc.abstractmethod
     def checked(self, y: Any) -> tf.Tensor:
         """Returns the targets of a step; InputError for another shape or type."""
+
+    def require_known(self, y: Any) -> None:
+        """Raises InputError for targets in memory that no step could take, before the first one."""
+        del y
 
     @abc.abstractmethod
     def as_given(self, y: tf.Tensor) -> tf.Tensor:
@@ -112,6 +117,15 @@ class Labels(Targets):
         ):
             # XLA drops the assertions; what stays out of range makes the loss NaN.
             return tf.cast(tf.clip_by_value(label, -1, classes), tf.int32)
+
+    def require_known(self, y: Any) -> None:
+        """See `Targets`."""
+        if isinstance(y, np.ndarray) and y.dtype.kind in "iu" and y.size:
+            low, high = int(y.min()), int(y.max())
+            if y.shape in ((len(y),), (len(y), 1)) and not 0 <= low <= high < self.outputs:
+                raise InputError(
+                    f"labels must be from 0 to {self.outputs - 1}. Received: {low} to {high}"
+                )
 
     def as_given(self, y: tf.Tensor) -> tf.Tensor:
         """See `Targets`."""

@@ -295,7 +295,9 @@ def test_labels_that_are_no_class_numbers(kind):
     model = _model(kind)
     with pytest.raises(InputError, match="look one-hot"):
         model.fit(x, np.eye(3)[y], verbose=0)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be from 0 to 2"):
+    with pytest.raises(InputError, match="labels must be from 0 to 2. Received: 1 to 3"):
         model.evaluate(x, y + 1, verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be from 0 to 2"):
+        model.evaluate(tf.constant(x), tf.constant(y + 1), verbose=0)
     histories = [model.evaluate(x, labels, verbose=0) for labels in (y, y[:, None])]
     assert histories[0] == histories[1]

@@ -327,5 +327,7 @@ def test_labels_that_are_no_class_numbers():
     model = _model()
     with pytest.raises(InputError, match="look one-hot"):
         model.fit(x, np.eye(3)[y], verbose=0)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be from 0 to 2"):
+    with pytest.raises(InputError, match="labels must be from 0 to 2. Received: 1 to 3"):
         model.fit(x, y + 1, verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be from 0 to 2"):
+        model.fit(tf.constant(x), tf.constant(y + 1), verbose=0)

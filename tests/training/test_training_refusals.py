@@ -77,8 +77,10 @@ def test_labels_out_of_range(kind, run_eagerly):
     before = model.base.get_weights()
     for value in (-1, 3, 2**32 + 1):
         for train in (model.fit, model.evaluate):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be from 0 to 2"):
+            with pytest.raises(InputError, match="labels must be from 0 to 2. Received: "):
                 train(X, _outside(value), verbose=0)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="labels must be from 0 to 2"):
+                train(tf.constant(X), tf.constant(_outside(value)), verbose=0)
         for now, then in zip(model.base.get_weights(), before, strict=True):
             np.testing.assert_array_equal(now, then, err_msg=str(value))
 
@@ -88,7 +90,8 @@ def test_labels_out_of_range_under_xla(kind):
     """XLA drops assertions: the loss says it, and `TerminateOnNaN` stops."""
     model = _compiled(kind, jit_compile=True)
     for value in (-1, 3, 2**32 + 1):
-        assert np.isnan(model.evaluate(X, _outside(value), verbose=0, return_dict=True)["loss"])
+        unseen = tf.constant(X), tf.constant(_outside(value))
+        assert np.isnan(model.evaluate(*unseen, verbose=0, return_dict=True)["loss"])
     assert np.isfinite(model.evaluate(X, Y, verbose=0, return_dict=True)["loss"])
 
 
