@@ -18,7 +18,7 @@ def test_a_batch_is_small_where_one_bound_is_much_work(norm):
 
 
 def test_a_batch_is_small_where_one_gradient_is_much_work():
-    layers = [keras.layers.Conv2D(64, 3, activation="tanh") for _ in range(3)]
-    model = keras.Sequential([keras.Input((20, 20, 1)), *layers, keras.layers.Flatten()])
+    layers = [keras.layers.Conv2D(48, 3, activation="tanh") for _ in range(2)]
+    model = keras.Sequential([keras.Input((24, 24, 1)), *layers, keras.layers.Flatten()])
     model.add(keras.layers.Dense(10))
     assert Certifier(model, method="crc").batch_size() < 10
