@@ -43,7 +43,7 @@ class RunOptions:
             proved all the same, and may be far from the largest.
         batch_size: examples at a time; None: by the size of the model, or 512 logged ones.
         radii: at which to report certified accuracy.
-        required: certified accuracy at every radius, for the verdict.
+        required: certified accuracy at every radius, for the verdict; it asks for labels.
         output: CSV file of rows; see `rows.row.Row`. It must not exist, unless `resume`.
         resume: go on where an interrupted run with the same settings left `output`.
         summary: JSON file for the summary.
