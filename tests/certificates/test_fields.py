@@ -7,7 +7,7 @@ import tensorflow as tf
 from ball_oracle import ball_points, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
-from keras_curv.certificates import crown, fields, plan
+from keras_curv.certificates import crown, fields, linear_bounds, plan
 from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.crown import LinearBoundCertificate
 from keras_curv.certificates.linear_bounds import Balls
@@ -246,22 +246,28 @@ def test_what_a_larger_ball_has_proved_holds_in_smaller_ones(name, norm, rng):
 def test_units_are_asked_again_only_where_they_may_bend_or_are_known_loosely(rng, monkeypatch):
     network, _ = convolutional(rng, "relu")
     x = rng.standard_normal((3, network.dim))
-    known, centres, asked = Plan.of(network), Centres(network, x), []
-    bounds = fields.Field.bounds
+    known, asked, bounds = Plan.of(network), [], fields.Field.bounds
 
     def counted(self, *args):
         asked.append(args[-1][:, self.units].sum())
         return bounds(self, *args)
 
+    def counts():
+        centres, count = Centres(network, x), []
+        for size in (0.3, 0.25, 0.4):
+            balls = Balls(network, known, centres, np.full(3, size))
+            balls.bound_layers()
+            balls.remember(np.ones(3, bool))
+            count.append(sum(asked))
+            asked.clear()
+        return count
+
     monkeypatch.setattr(fields.Field, "bounds", counted)
-    count = []
-    for size in (0.3, 0.25, 0.4):
-        balls = Balls(network, known, centres, np.full(3, size))
-        balls.bound_layers()
-        balls.remember(np.ones(3, bool))
-        count.append(sum(asked))
-        asked.clear()
-    assert 0 < count[1] < 0.7 * count[0]
+    count = counts()
+    monkeypatch.setattr(linear_bounds, "_APART", 1e9)  # however loosely
+    bending = counts()
+    assert 0 < bending[1] < 0.5 * bending[0]
+    assert bending[1] < count[1] < count[0] == bending[0]
     assert count[2] > count[0]  # which is larger than all that something is known of
 
 
