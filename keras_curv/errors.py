@@ -121,12 +121,14 @@ def require_one_of(value: str, known: Collection[str], name: str) -> str:
 
 
 def labels_from(kind: str) -> str:
-    """Returns how arrays of this kind of dtype become labels."""
+    """Returns how arrays of this kind of dtype become labels, to end a sentence with, if known."""
     if kind == "b":
-        return "of truth values pass y.astype(int)"
+        return "; of truth values pass y.astype(int)"
     if kind in "USO":
-        return "of names pass numpy.unique(y, return_inverse=True)[1], their places in the alphabet"
-    return "of class numbers pass y.astype(int); of numbers to be predicted, pass no y"
+        return "; of names pass numpy.unique(y, return_inverse=True)[1], their alphabetical places"
+    if kind == "f":
+        return "; of class numbers pass y.astype(int); of numbers to be predicted, pass no y"
+    return ""
 
 
 def wrong_labels(y: Any, count: int, name: str = "") -> InputError:
@@ -142,7 +144,7 @@ def wrong_labels(y: Any, count: int, name: str = "") -> InputError:
         one_hot = "of one-hot labels pass numpy.argmax(y, axis=1)"
         advice = f"; {'pass y[:, 0]' if y.shape[1] == 1 else one_hot}"
     else:
-        advice = f"; {labels_from(y.dtype.kind)}" if y.dtype.kind not in "iu" else ""
+        advice = labels_from(y.dtype.kind)
     whole = f"{name}: " if name else ""
     return InputError(
         f"{whole}y must be integers of shape ({count},){advice}. Received: {y.dtype} {y.shape}"

@@ -102,8 +102,9 @@ class NpzFile(zipfile.ZipFile):
             raise ValueError(f"{name} is of version {version}; only 1.0 and 2.0 hold numbers")
         shape, fortran, dtype = _READERS[version](start, max_header_size=_HEADER)
         if dtype.kind not in "fiu":
-            instead = labels_from(dtype.kind) if name == "y" else f"{name}.astype('float32') does"
-            received = f"{name} must hold numbers; {instead}. Received: {dtype}"
+            known = f"; {name}.astype('float32') does" if dtype.kind == "b" else ""
+            instead = labels_from(dtype.kind) if name == "y" else known
+            received = f"{name} must hold numbers{instead}. Received: {dtype}"
             raise InputError(f"{self._stream.name}: {received}")
         if not all(n >= 0 for n in shape):
             raise ValueError(f"{name} has the shape {shape}")
