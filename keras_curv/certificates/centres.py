@@ -8,8 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.first_layer import FirstLayer, Tangents
+from keras_curv.certificates.first_layer import FirstLayer
+from keras_curv.certificates.second_layer import SecondLayer
 from keras_curv.network.network import Network
+from keras_curv.numerics.intervals import Interval
 from keras_curv.numerics.rounding import ROUNDING_SLACK, pre_activation_errors
 from keras_curv.threats.box import box_reach
 from keras_curv.threats.confined import Reach
@@ -114,14 +116,15 @@ class Centres:
             level[holds], steep[holds] = (part[rows][holds] for part in every._ends[index])
         return level, steep
 
+    def units(self, radius: np.ndarray) -> Interval:
+        """See `SecondLayer.bounds`; radii `(n,)`."""
+        every, rows = self._all or (self, np.arange(len(self)))
+        return every._second_layer.bounds(rows, radius)
+
     @functools.cached_property
-    def units(self) -> Tangents:
-        """See `FirstLayer.unit_tangents`."""
-        if self._all is not None:
-            every, rows = self._all
-            return every.units.take(rows)
+    def _second_layer(self) -> SecondLayer:
         assert self.first is not None
-        return self.first.unit_tangents(self.z[0], self.errors[0])
+        return SecondLayer(self.first, self.z[0], self.errors[0])
 
 
 def _nothing(count: int, units: int) -> tuple[np.ndarray, np.ndarray]:

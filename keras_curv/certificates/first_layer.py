@@ -10,14 +10,15 @@ where lines around each σ let go of it as the ball grows.
 
 **In the space of units.** g is W_1 t with t = v ∘ σ′(z_1). So with d = −W_1 y all that is needed
 are products with `G = W_1ᵀW_1`: z_1(x̂) = z_1(x0) − G y, g·d = −tᵀG y, and `‖g + κd‖² = sᵀG s`
-for s = t − κ y. The first x̂ is x0, y = 0; the next one is the lowest point of the last minorant,
-`y = (R/‖W_1 s‖) s`, where G y is known already. Two or three are enough.
+for s = t − κ y. The first x̂ is x0, y = 0; the next ones lie in the direction in which the last
+minorant falls, `y = (ρ/‖W_1 s‖) s`, where G y is known already: one half way, ρ = R/2, as F rarely
+bends all the way as κ lets it, and one on the sphere.
 
 **κ.** The units of the second layer have the same v for every input: their κ holds on all of ℝᵈ
-and is found once. Other v depend on the ball, as σ″ may, for z_1 on all of the l2 ball: x̂ is not
-held to what a threat allows, and the minorant there needs κ all the way to x. Of a margin κ is
-proved each time; of the units of a later layer, of which there are many, it is `max(d) ‖W_1‖²`,
-d ≥ −v ∘ σ″.
+and is found once (`second_layer.py`). Other v depend on the ball, as σ″ may, for z_1 on all of the
+l2 ball: x̂ is not held to what a threat allows, and the minorant there needs κ all the way to x. Of
+a margin κ is proved each time; of the units of a later layer, of which there are many, it is
+`max(d) ‖W_1‖²`, d ≥ −v ∘ σ″.
 
 **Rounding.** Let `e = (γ_{2D+2N+32}) ‖|W_1|‖² + 2 ‖W_1‖ ΔW + ΔW²`, ΔW what folding rounded away:
 what is computed of G y is off by at most e ‖y‖. Then, in norms, with ω and φ as in `rounding.py`,
@@ -55,20 +56,41 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.rows import dot, times
 
-_UNIT_POINTS, _MARGIN_POINTS = 2, 3  # at which a minorant is taken
+_POINTS = 0.5, 1.0  # at which minorants are taken besides x0: how far out, in radii
 _WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
 _RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
 
 
-class Tangents(NamedTuple):
-    """What minorants of linear functions of the first layer, at points x̂ of n balls, are made of:
+class Minorants(NamedTuple):
+    """Minorants of m functions around n centres: on a ball none falls below
     `level − steep R − (κ/2) R²`.
 
     Attributes:
-        z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
         level: `F(x̂) − g·d − (κ/2)‖d‖²`, `(n, m)`, as computed.
         charge: what that may be too much.
         steep: ‖g + κd‖, from above.
+    """
+
+    level: np.ndarray
+    charge: np.ndarray
+    steep: np.ndarray
+
+    def take(self, some: np.ndarray) -> Minorants:
+        """Returns those around these centres."""
+        return Minorants(*(part[some] for part in self))
+
+    def least(self, radius: np.ndarray, kappa: np.ndarray) -> np.ndarray:
+        """Lower bounds on balls, `(n, m)`, where κ holds; radii `(n, 1)`, κ `(n or 1, m)`."""
+        fall = self.steep * radius + 0.5 * kappa * radius**2
+        return self.level - fall - (self.charge + gamma(16) * fall) * ROUNDING_SLACK
+
+
+class Tangents(NamedTuple):
+    """What minorants of linear functions of the first layer, at points x̂, are made of.
+
+    Attributes:
+        z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
+        minorants: of the functions.
         s: t − κy, `(n, m, N_1)`.
         s_size: ‖s‖, from above.
         turned: G s.
@@ -77,22 +99,24 @@ class Tangents(NamedTuple):
 
     z: np.ndarray
     error: np.ndarray
-    level: np.ndarray
-    charge: np.ndarray
-    steep: np.ndarray
+    minorants: Minorants
     s: np.ndarray
     s_size: np.ndarray
     turned: np.ndarray
     sign: float = 1.0
 
-    def take(self, some: np.ndarray | slice) -> Tangents:
-        """Returns those at the points of these balls."""
-        parts = {name: part[some] for name, part in self._asdict().items() if name != "sign"}
-        return Tangents(**parts, sign=self.sign)
+    def take(self, some: np.ndarray) -> Tangents:
+        """Returns those at the points around these centres."""
+        minorants = self.minorants.take(some)
+        z, error, s, size, turned = (
+            part[some] for part in (self.z, self.error, self.s, self.s_size, self.turned)
+        )
+        return Tangents(z, error, minorants, s, size, turned, self.sign)
 
     def negative(self) -> Tangents:
         """Returns those of the negative functions, at the centres."""
-        return self._replace(level=-self.level, sign=-self.sign)
+        minorants = self.minorants._replace(level=-self.minorants.level)
+        return self._replace(minorants=minorants, sign=-self.sign)
 
 
 class _Away(NamedTuple):
@@ -119,26 +143,29 @@ class FirstLayer:
     Args:
         network: as `of` demands.
 
+    Attributes:
+        norm: of W_1, from above.
+        second: the map behind it.
+
     Example:
         >>> kernels = [np.eye(2), [[1.0, -1.0], [1.0, 1.0]], np.eye(2)]
         >>> network = Network.from_weights(kernels, [np.zeros(2)] * 3, "sigmoid")
-        >>> first = FirstLayer(network)
-        >>> tangents = first.unit_tangents(np.zeros((1, 2)), np.zeros((1, 1)))
-        >>> low, high = first.units(tangents, np.array([0.1]))
-        >>> low.round(3), high.round(3)  # 1 ± 0.1 / √8, and ± 0.1 / √8
-        (array([[ 0.965, -0.035]]), array([[1.035, 0.035]]))
+        >>> z, error, radius = np.zeros((1, 2)), np.zeros((1, 1)), np.full(1, 0.1)
+        >>> args = z, error, radius, np.ones((1, 1, 2)), np.zeros((1, 1))
+        >>> FirstLayer(network).minimum(*args, each=True).round(3)  # 1 − 0.1 / √8
+        array([[0.965]])
     """
 
     def __init__(self, network: Network):
         self._network = network
-        self._affine, self._second = network.affines[:2]
+        self.second = network.affines[1]
         self._activation = network.activations[0]
         norms = network.layer_norms[0]
         folding = norms.kernel_error
-        self._norm, self._magnitude = up(norms.norm + folding), up(norms.magnitude + folding)
+        self.norm, self._magnitude = up(norms.norm + folding), up(norms.magnitude + folding)
         terms = 2 * (norms.fan_in + norms.fan_out) + 32
         rounded = gamma(terms) * self._magnitude**2 + 8.0 * TINY * norms.fan_in * norms.fan_out
-        self._gram_error = up(rounded + 2.0 * self._norm * folding, 8)
+        self._gram_error = up(rounded + 2.0 * self.norm * folding, 8)
 
     @classmethod
     def of(cls, network: Network) -> FirstLayer | None:
@@ -150,31 +177,6 @@ class FirstLayer:
         proofs = second * float(min(units, 2 * inputs)) ** 3
         in_range = _RANGE[0] < network.layer_norms[0].norm < _RANGE[1]
         return cls(network) if in_range and proofs <= _WORK else None
-
-    def unit_tangents(self, z: np.ndarray, error: np.ndarray) -> Tangents:
-        """Returns what `units` asks of centres, whatever the radius.
-
-        Args:
-            z, error: z_1 there, `(n, N_1)`, and a bound of how far it is off, in norm, `(n, 1)`.
-        """
-        return self._tangents(z, error, self._second.kernel.T[None], self._second.bias[None])
-
-    def units(self, tangents: Tangents, radius: np.ndarray) -> intervals.Interval:
-        """Bounds of `a_1 W_2 + b_2` on balls, in real arithmetic on these W_2 and b_2.
-
-        Args:
-            tangents: see `unit_tangents`, of n centres.
-            radius: `(n,)`.
-
-        Returns:
-            `(low, high)`, each `(n, N_2)`.
-        """
-        rows, constants = self._second.kernel.T[None], self._second.bias[None]
-        below, above = (kappa[None] for kappa in self._unit_curvatures)
-        low = self._least(tangents, radius, rows, constants, below, _UNIT_POINTS)
-        tangents = tangents.negative()
-        high = self._least(tangents, radius, -rows, -constants, above, _UNIT_POINTS)
-        return low, -high
 
     def minimum(
         self,
@@ -192,31 +194,35 @@ class FirstLayer:
         of it, but x̂ is anywhere.
 
         Args:
-            z, error, radius: see `unit_tangents` and `units`.
-            rows: v, `(n, m, N_1)`.
-            constants: c, `(n, m)`.
-            each: whether κ is proved for each row, not taken from ‖W_1‖, and another point taken.
+            z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, in norm,
+                `(n, 1)`.
+            radius: `(n,)`.
+            rows, constants: v and c, `(n, m, N_1)` and `(n, m)`.
+            each: whether κ is proved for each row, not taken from ‖W_1‖.
         """
         steepest = self._network.differentials[0].column_bounds
         reach = up(np.multiply.outer(radius, steepest)) + error
         low, high = self._activation.second_range_on(*intervals.outward(z, reach))
         bends = low[:, None], high[:, None]
-        kappa = self._curvatures(rows, bends, each=each)
-        points = _MARGIN_POINTS if each else _UNIT_POINTS
-        tangents = self._tangents(z, error, rows, constants)
-        return self._least(tangents, radius, rows, constants, kappa, points)
+        kappa = self.curvatures(rows, bends, each=each)
+        tangents, radius = self.tangents(z, error, rows, constants), radius[:, None]
+        best = np.fmax(-np.inf, tangents.minorants.least(radius, kappa))  # of NaN, −∞
+        for share in _POINTS:
+            tangents = self.along(tangents, share * radius, rows, constants, kappa)
+            best = np.fmax(best, tangents.minorants.least(radius, kappa))
+        return best
 
     @functools.cached_property
-    def _unit_curvatures(self) -> tuple[np.ndarray, np.ndarray]:
+    def unit_curvatures(self) -> tuple[np.ndarray, np.ndarray]:
         """κ of the units of the second layer and of their negatives on ℝᵈ, `(N_2,)` each."""
         low, high = self._activation.second_range
-        rows = self._second.kernel.T
-        below = self._curvatures(rows, (low, high), each=True)
+        rows = self.second.kernel.T
+        below = self.curvatures(rows, (low, high), each=True)
         if np.all(np.equal(low, -np.asarray(high))):
             return below, below
-        return below, self._curvatures(-rows, (low, high), each=True)
+        return below, self.curvatures(-rows, (low, high), each=True)
 
-    def _curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
+    def curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
         """κ of rows `(…, N_1)`: proved for each, or from ‖W_1‖ and the largest entry."""
         affine = self._network.differentials[0]
         negative = -intervals.least_multiple(rows, bends)
@@ -249,43 +255,24 @@ class FirstLayer:
         first = self._network.differentials[0]
         return first.gram.unscaled() if first.fan_out <= 2 * first.fan_in else None
 
-    def _least(
-        self,
-        tangents: Tangents,
-        radius: np.ndarray,
-        rows: np.ndarray,
-        constants: np.ndarray,
-        kappa: np.ndarray,
-        points: int,
-    ) -> np.ndarray:
-        """Lower bounds on the balls, `(n, m)`, of rows `(n or 1, m, N_1)`; see the module."""
-        radius, best = radius[:, None], np.full(tangents.level.shape, -np.inf)
-        bent = 0.5 * kappa * radius**2
-        for point in range(points):
-            if point:
-                tangents = self._next(tangents, radius, rows, constants, kappa)
-            fall = tangents.steep * radius + bent
-            charge = (tangents.charge + gamma(16) * fall) * ROUNDING_SLACK
-            best = np.fmax(best, tangents.level - fall - charge)
-        return best
-
-    def _next(
+    def along(
         self,
         last: Tangents,
-        radius: np.ndarray,
+        distance: np.ndarray,
         rows: np.ndarray,
         constants: np.ndarray,
         kappa: np.ndarray,
     ) -> Tangents:
-        """Those at the lowest points of the last minorants."""
-        step = (1.0 - 1e-9) * radius / last.steep
+        """Those of the same functions so far from the centres, `(n, 1)`, where the last minorants
+        fall."""
+        step = (1.0 - 1e-9) * distance / last.minorants.steep
         size = up(step * last.s_size)
         step = (last.sign * step)[:, :, None]
         moved, pull = last.turned * step, last.s * (step * kappa[:, :, None])
-        away = _Away(moved, pull, up(kappa * size), size, 0.5 * kappa * radius**2)
-        return self._tangents(last.z, last.error, rows, constants, away)
+        away = _Away(moved, pull, up(kappa * size), size, 0.5 * kappa * distance**2)
+        return self.tangents(last.z, last.error, rows, constants, away)
 
-    def _tangents(
+    def tangents(
         self,
         z: np.ndarray,
         error: np.ndarray,
@@ -293,7 +280,13 @@ class FirstLayer:
         constants: np.ndarray,
         away: _Away | None = None,
     ) -> Tangents:
-        """Of rows `(n or 1, m, N_1)`, at the centres or away from there."""
+        """Returns what minorants of `v a_1 + c` are made of, at the centres or away from there.
+
+        Args:
+            z, error: see `minimum`.
+            rows, constants: v and c, `(n or 1, m, N_1)` and `(n or 1, m)`.
+            away: where x̂ is; None: at the centres.
+        """
         norms, units = self._network.layer_norms[0], rows.shape[-1]
         size = norm_bound(rows, axis=2)
         t_size = up(size * norms.slope, 64)  # of t, and further on of s and y: norms from above
@@ -324,13 +317,14 @@ class FirstLayer:
         lost = np.sqrt(self._gram_error) * s_size
         # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
         steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
-        steep += self._norm * (slope_error + 4.0 * UNIT * s_size)
+        steep += self.norm * (slope_error + 4.0 * UNIT * s_size)
         steep = steep * ROUNDING_SLACK + SLOPE_FLOOR
         rounding = gamma(16) * (np.abs(value) + np.abs(along) + bent)
         largest = (1.0 + size + far) * (1.0 + s_size) * (1.0 + y_size)
         underflow = 2.0**10 * TINY * units * norms.fan_in * (1.0 + self._magnitude) ** 2
         charge = value_error + along_error + rounding + underflow * largest
-        return Tangents(z, error, value + along - bent, charge, steep, s, s_size, turned)
+        minorants = Minorants(value + along - bent, charge, steep)
+        return Tangents(z, error, minorants, s, s_size, turned)
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.rows import dot, row_norms, times
 
-_SAMPLE = 16  # of so many rows one is tried first
+_SAMPLE = 16  # of so many rows one is tried first, and so many at least
 _APART = 0.1  # ends at the centre over how far they fall: they are nearly as close as new ones
 _MOST = 0.7  # of a matrix: where lines ask for no more, the rest is left out
 
@@ -172,7 +172,7 @@ class Balls:
         if self.first is None or len(self.layers) != 1:
             nothing = np.full((len(self.x), affine.fan_out), -np.inf)
             return nothing, nothing
-        low, high = self.first.units(self.centres.units, self.radius)
+        low, high = self.centres.units(self.radius)
         folding = self.folding(affine) * ROUNDING_SLACK
         return low - folding, -high - folding
 
@@ -205,8 +205,9 @@ class Balls:
             ends.append(Balls._by_curvature)
         leads = np.ones((len(ends), len(best)), bool)
         if rows.shape[1] > 4 * _SAMPLE:
-            few = rows[:, ::_SAMPLE], constants[:, ::_SAMPLE], error[:, ::_SAMPLE]
-            others = np.fmax(best, known)[:, ::_SAMPLE]
+            step = min(_SAMPLE, rows.shape[1] // _SAMPLE)
+            few = rows[:, ::step], constants[:, ::step], error[:, ::step]
+            others = np.fmax(best, known)[:, ::step]
             tried = np.stack([others, *(end(self, *few) for end in ends)])
             leader = np.nan_to_num(tried, nan=-np.inf).argmax(axis=0)
             leads = np.array([np.any(leader == k, axis=1) for k in range(1, len(tried))])

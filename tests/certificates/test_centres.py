@@ -13,25 +13,11 @@ def test_some_know_what_all_do(rng):
     every, rows = Centres(network, x, first), np.array([4, 1, 5])
     some, alone = every[rows][1:], Centres(network, x[rows][1:], first)
     assert len(some) == 2
+    radius = np.array([0.1, 0.4])
     for found, expected in (
         (some.z, alone.z),
         (some.errors, alone.errors),
-        (some.units[:-1], alone.units[:-1]),
+        (some.units(radius), alone.units(radius)),
     ):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-15)
-
-
-def test_units_are_asked_once_for_all_radii(rng, monkeypatch):
-    network = draw_network(rng, (4, 9, 7, 3), "tanh")
-    every, asked = Centres(network, rng.standard_normal((6, 4)), FirstLayer.of(network)), []
-    tangents = FirstLayer.unit_tangents
-
-    def count(self, z, error):
-        asked.append(len(z))
-        return tangents(self, z, error)
-
-    monkeypatch.setattr(FirstLayer, "unit_tangents", count)
-    for rows in (slice(None), slice(2, 4), np.array([5, 0])):
-        assert every[rows].units.level.shape[1] == 7
-    assert asked == [6]

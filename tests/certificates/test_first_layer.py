@@ -47,8 +47,7 @@ def unit_rows(network, x, sign=1.0):
 
 
 def units_of(network, x, radius):
-    first = FirstLayer(network)
-    return first.units(Centres(network, x, first).units, radius)
+    return Centres(network, x, FirstLayer(network)).units(radius)
 
 
 def minimum_of(network, x, *args, **options):

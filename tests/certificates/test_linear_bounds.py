@@ -105,7 +105,7 @@ def test_a_second_layer_that_is_bounded_forward_has_the_first_one_s_curvature(na
     network = draw_network(rng, (40, 12, 9, 3), name)
     x, radius = rng.standard_normal((5, 40)), np.full(5, 0.1)
     first = FirstLayer.of(network)
-    least, most = first.units(Centres(network, x, first).units, radius)
+    least, most = Centres(network, x, first).units(radius)
     low, high = pre_activation_bounds(network, x, radius)[1]
     assert Plan.of(network).back == 1
     assert np.all(low >= least - 1e-9) and np.all(high <= most + 1e-9)

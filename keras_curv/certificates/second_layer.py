@@ -1,0 +1,101 @@
+"""Intervals of the second layer's units on balls, by the first layer's curvature.
+
+A unit is `v·σ(z_1(x)) + c` with the same v for every input: its κ holds on all of ℝᵈ, and so does
+its minorant at any point x̂ whatever (`first_layer.py`). So points need not be those of one ball:
+besides the centre they lie at distances on a grid of ratio 1.5, on the way down from there, and are
+found when the first ball asks for them. A ball asks for the last two within: one of them is between
+2/3 and all of its radius away, the other between 4/9 and 2/3.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from keras_curv.certificates.first_layer import FirstLayer, Minorants
+from keras_curv.numerics.intervals import Interval
+
+_RATIO, _POINTS = 1.5, 2
+_LARGEST = 1e100
+
+
+class SecondLayer:
+    """Bounds of the second layer's units around n centres.
+
+    Args:
+        first: the layer before.
+        z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, in norm,
+            `(n, 1)`.
+
+    Example:
+        >>> from keras_curv.network.network import Network
+        >>> kernels = [np.eye(2), [[1.0, -1.0], [1.0, 1.0]], np.eye(2)]
+        >>> network = Network.from_weights(kernels, [np.zeros(2)] * 3, "sigmoid")
+        >>> units = SecondLayer(FirstLayer(network), np.zeros((1, 2)), np.zeros((1, 1)))
+        >>> low, high = units.bounds(np.array([0]), np.array([0.1]))
+        >>> low.round(3), high.round(3)  # 1 ± 0.1 / √8, and ± 0.1 / √8
+        (array([[ 0.965, -0.035]]), array([[1.035, 0.035]]))
+    """
+
+    def __init__(self, first: FirstLayer, z: np.ndarray, error: np.ndarray):
+        self._first = first
+        self._unit = math.ldexp(1.0, -math.frexp(first.norm)[1])  # so that any scale is alike
+        self._rows, self._constants = first.second.kernel.T[None], first.second.bias[None]
+        self._kappas = [kappa[None] for kappa in first.unit_curvatures]
+        self._centre = first.tangents(z, error, self._rows, self._constants)
+        minorants = self._centre.minorants
+        self._at_centre = [minorants, self._centre.negative().minorants]
+        self._known: dict[int, np.ndarray] = {}  # by point of the grid: around which centres, (n,),
+        self._away: dict[int, list[Minorants]] = {}  # and of the units and of their negatives
+
+    def bounds(self, some: np.ndarray, radius: np.ndarray) -> Interval:
+        """Bounds of `a_1 W_2 + b_2` on balls, in real arithmetic on these W_2 and b_2.
+
+        Args:
+            some: around which centres, `(m,)`.
+            radius: `(m,)`.
+
+        Returns:
+            `(low, high)`, each `(m, N_2)`.
+        """
+        ends = self._least(self._at_centre, some, radius)
+        within = np.clip(radius / self._unit, 1.0 / _LARGEST, _LARGEST)
+        last = np.floor(np.log(within) / np.log(_RATIO)).astype(np.int64)
+        for back in range(_POINTS):
+            for point in np.unique(last - back).tolist():
+                rows = np.flatnonzero(last - back == point)
+                self._ask(point, some[rows])
+                found = self._least(self._away[point], some[rows], radius[rows])
+                ends[:, rows] = np.fmax(ends[:, rows], found)
+        return ends[0], -ends[1]
+
+    def _least(
+        self, minorants: list[Minorants], some: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        """Lower bounds of the units and of their negatives, `(2, m, N_2)`."""
+        parts = zip(minorants, self._kappas, strict=True)
+        return np.stack([part.take(some).least(radius[:, None], kappa) for part, kappa in parts])
+
+    def _ask(self, point: int, some: np.ndarray) -> None:
+        """Takes down the minorants so far away from these centres."""
+        if point not in self._known:
+            shape = self._centre.minorants.level.shape
+            self._known[point] = np.zeros(shape[0], bool)
+            self._away[point] = [
+                Minorants(*(np.full(shape, filling) for filling in (-np.inf, 0.0, 0.0)))
+                for _ in self._kappas
+            ]
+        new = some[~self._known[point][some]]
+        if not len(new):
+            return
+        tangents, distance = (
+            self._centre.take(new),
+            np.full((len(new), 1), self._unit * _RATIO**point),
+        )
+        signed = (1.0, tangents), (-1.0, tangents.negative())
+        for (sign, last), known, kappa in zip(signed, self._away[point], self._kappas, strict=True):
+            args = last, distance, sign * self._rows, sign * self._constants, kappa
+            for array, part in zip(known, self._first.along(*args).minorants, strict=True):
+                array[new] = part
+        self._known[point][new] = True
