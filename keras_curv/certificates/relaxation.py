@@ -39,17 +39,22 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_curv.certificates.box import has_value_range, value_range
+from keras_curv.certificates.tangent_lines import (
+    ABSOLUTE,
+    RELATIVE,
+    tangent_lines,
+    turning_point,
+)
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.batches import batches
 from keras_curv.numerics.intervals import require_interval
-from keras_curv.numerics.rounding import ACTIVATION_TINY, ACTIVATION_ULPS, TINY, UNIT, up
+from keras_curv.numerics.rounding import TINY, UNIT, up
 
 POINTS = 32  # even, so that the midpoint is between two
 _AT_ONCE = 2**13  # intervals
 _EXCHANGES = 6
-_RELATIVE, _ABSOLUTE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT, 2.0 * ACTIVATION_TINY
 
 
 class Relaxation(NamedTuple):
@@ -158,18 +163,23 @@ def _of_one_kind(
     if activation is IDENTITY:  # which is its own line
         zero, one = np.zeros(low.shape), np.ones(low.shape)
         return Relaxation(one, zero, one, zero)
+    if turning_point(activation) is not None:
+        slope, intercept, ends = tangent_lines(activation, low, high, at)
+        lower, upper = zip(slope, intercept, strict=True)
+        values = np.moveaxis(ends[::-1], 0, -1)
+        return _or_constant(activation, low, high, at, values, lower, upper)
     # In blocks that stay in the cache, where one of all rows takes four times as long.
     if low.ndim < 2 or low.size <= _AT_ONCE:
-        return _smooth(activation, low, high, at)
+        return _sampled(activation, low, high, at)
     blocks = batches(len(low), low[0].size, _AT_ONCE)
-    parts = [_smooth(activation, low[rows], high[rows], at[rows]) for rows in blocks]
+    parts = [_sampled(activation, low[rows], high[rows], at[rows]) for rows in blocks]
     return Relaxation(*(np.concatenate(lines) for lines in zip(*parts, strict=True)))
 
 
-def _smooth(
+def _sampled(
     activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
 ) -> Relaxation:
-    """The lines of a smooth activation, from its values at `POINTS` points of each interval.
+    """The lines of any activation, from its values at `POINTS` points of each interval.
 
     Kinks are further points.
     """
@@ -196,10 +206,23 @@ def _smooth(
     upper = slope, top + up(sag * np.maximum(-bend_low, 0.0), 8)
     slope, top = _line_above(points, -values, -most, -least, beyond, floor)
     lower = -slope, -(top + up(sag * np.maximum(bend_high, 0.0), 8))
+    return _or_constant(activation, low, high, at, values, lower, upper)
 
+
+def _or_constant(
+    activation: Activation,
+    low: np.ndarray,
+    high: np.ndarray,
+    at: np.ndarray,
+    values: np.ndarray,
+    lower: tuple[np.ndarray, np.ndarray],
+    upper: tuple[np.ndarray, np.ndarray],
+) -> Relaxation:
+    """These lines, or the least and the largest value where those are better at the points."""
     bottom, top = _constants(activation, low, high, values)
-    bottom = bottom - _RELATIVE * (np.abs(bottom) + floor) - _ABSOLUTE
-    top = top + _RELATIVE * (np.abs(top) + floor) + _ABSOLUTE
+    floor = activation.value_floor
+    bottom = bottom - RELATIVE * (np.abs(bottom) + floor) - ABSOLUTE
+    top = top + RELATIVE * (np.abs(top) + floor) + ABSOLUTE
     return Relaxation(
         *_better(*lower, np.where(np.isnan(bottom), -np.inf, bottom), at, np.less),
         *_better(*upper, np.where(np.isnan(top), np.inf, top), at, np.greater),
@@ -254,7 +277,7 @@ def _line_above(
         left[rows] = np.where(before, top, left[rows])
         right[rows] = np.where(before, right[rows], top)
     size = np.maximum(np.abs(points[:, 0]), np.abs(points[:, -1]))
-    charge = _RELATIVE * (np.abs(values).max(axis=1) + floor + np.abs(slope) * size) + _ABSOLUTE
+    charge = RELATIVE * (np.abs(values).max(axis=1) + floor + np.abs(slope) * size) + ABSOLUTE
     top = _pick(values, highest) - slope * _pick(points, highest)
     return slope.reshape(shape), (top + charge).reshape(shape)
 

@@ -9,8 +9,6 @@ found when the first ball asks for them. A ball asks for the last two within: on
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from keras_curv.certificates.first_layer import FirstLayer, Minorants
@@ -40,7 +38,7 @@ class SecondLayer:
 
     def __init__(self, first: FirstLayer, z: np.ndarray, error: np.ndarray):
         self._first = first
-        self._unit = math.ldexp(1.0, -math.frexp(first.norm)[1])  # so that any scale is alike
+        self._unit = 1.0 / first.norm  # so that any scale is alike
         self._rows, self._constants = first.second.kernel.T[None], first.second.bias[None]
         self._kappas = [kappa[None] for kappa in first.unit_curvatures]
         self._centre = first.tangents(z, error, self._rows, self._constants)

@@ -30,7 +30,7 @@ def centres(rng, name="tanh", count=6):
 def test_a_point_is_asked_for_once(rng, asked):
     every = centres(rng)
     assert every.first is not None
-    unit = 2.0 ** -np.frexp(every.first.norm)[1]
+    unit = 1.0 / every.first.norm
     every.units(np.full(6, 1.1 * unit))  # asks at 1 and 1 / 1.5, for both ends
     assert asked == [6, *[6] * 4]
     every[np.array([5, 0])].units(unit * np.array([1.3, 1.4]))

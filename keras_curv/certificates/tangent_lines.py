@@ -1,0 +1,126 @@
+"""Lines around an activation that is convex up to a point and concave from there on.
+
+Sigmoid, tanh and softsign turn at 0; softplus is convex all the way and log_sigmoid concave, and
+they turn at an end. Only lines below are spoken of: those above are the lines below `−σ(−z)`, which
+is such a function too.
+
+**Below.** Let σ be convex on [l, m] and concave on [m, u], k any slope and t any point of [l, m].
+There σ lies above its tangent at t; on [m, u] `σ(z) − kz` is concave, hence least at an end, and m
+is a point of [l, m] too. So on all of [l, u]
+
+    σ(z) − kz  ≥  min( σ(u) − ku,  σ(t) − kt − max((σ′(t) − k)(t − l), (k − σ′(t))(m − t)) ).
+
+**Slopes** and touching points are estimates; the minimum makes any of them sound. At a point p of
+[l, m] the best line is the tangent there, if it is not above σ(u). Else it goes through u, and
+touches σ where the chord from there to u is as steep as σ, or at l if that is farther. Where σ
+turns at 0, that point depends on u alone, and is looked up in a table.
+
+**Rounding** is charged as that of sampled lines (`relaxation.py`); σ′, which may be off by
+ω u sup|σ′|, is multiplied by no more than u − l.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.network.activation import Activation
+from keras_curv.numerics.rounding import ACTIVATION_TINY, ACTIVATION_ULPS, UNIT
+
+RELATIVE, ABSOLUTE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT, 2.0 * ACTIVATION_TINY
+_ENTRIES, _HALVINGS = 2**12, 50  # of the table, and to find one
+
+
+def turning_point(activation: Activation) -> float | None:
+    """Where a smooth σ that is convex turns concave, ±∞ for nowhere; None of any other shape.
+
+    Example:
+        >>> from keras_curv.network import activations
+        >>> turning_point(activations.get("tanh")), turning_point(activations.get("softplus"))
+        (0.0, inf)
+    """
+    if not activation.smooth or activation.kinks:
+        return None
+    if activation.convex:
+        return np.inf
+    if activation.concave:
+        return -np.inf
+    return 0.0 if activation.s_shaped else None
+
+
+def tangent_lines(
+    activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lines below and above σ that are about as close as can be at these points.
+
+    Args:
+        activation: that has a `turning_point`.
+        low, high: the intervals, `(…)`.
+        at: the points in them.
+
+    Returns:
+        Slopes, intercepts, and σ at both ends, `(2, …)` each, of the lower lines first; NaN where
+        anything overflows.
+
+    Example:
+        >>> from keras_curv.network import activations
+        >>> sigmoid, low = activations.get("sigmoid"), np.array([-4.0])
+        >>> slope, intercept, _ = tangent_lines(sigmoid, low, -low, np.zeros(1))
+        >>> slope.round(3)[:, 0], intercept.round(3)[:, 0]
+        (array([0.145, 0.145]), array([0.4, 0.6]))
+    """
+    sign = np.reshape([1.0, -1.0], (2, *[1] * low.ndim))  # −1: of −σ(−z)
+    low, high, at = np.stack([low, -high]), np.stack([high, -low]), sign * at
+
+    def value(z: np.ndarray) -> np.ndarray:
+        return sign * activation.value(tf.constant(sign * z)).numpy()
+
+    def first(z: np.ndarray) -> np.ndarray:
+        return activation.first(tf.constant(sign * z)).numpy()
+
+    turn = np.clip(sign * turning_point(activation), low, high)
+    top, touch = value(high), np.clip(at, low, turn)
+    steep, least = first(touch), value(touch)
+    slope = steep
+    through = (turn < high) & ((at > turn) | (least + steep * (high - touch) > top))
+    if through.any():
+        touch = np.where(through, np.maximum(low, _touching(activation, high)), touch)
+        steep, least = first(touch), value(touch)
+        chord = np.clip((top - least) / (high - touch), *activation.first_range)
+        slope = np.where(through, chord, steep)
+    off = np.maximum((steep - slope) * (touch - low), (slope - steep) * (turn - touch))
+    size = slope * np.maximum(np.abs(low), np.abs(high)) + activation.slope * (high - low)
+    size = size + np.maximum(np.abs(least), np.abs(top)) + activation.value_floor
+    intercept = np.minimum(top - slope * high, least - slope * touch - off)
+    intercept = intercept - RELATIVE * size - ABSOLUTE
+    return slope, sign * intercept, sign * top
+
+
+def _touching(activation: Activation, high: np.ndarray) -> np.ndarray:
+    """Where the lines below σ, `[0]`, and below −σ(−z), `[1]`, that go through these ends touch;
+    anything where σ has turned before, or is still to turn."""
+    if not activation.s_shaped:  # it turns at l
+        return np.full(high.shape, -np.inf)
+    ends = np.maximum(high, 0.0)
+    shares = [
+        np.interp(end / (1.0 + end), *_table(activation, sign))
+        for end, sign in zip(ends, (1.0, -1.0), strict=True)
+    ]
+    return ends * shares
+
+
+@functools.lru_cache
+def _table(activation: Activation, sign: float) -> tuple[np.ndarray, np.ndarray]:
+    """For each u / (1 + u) the point that touches, as a share of u; by bisection."""
+    share = np.arange(_ENTRIES) / _ENTRIES
+    u = np.maximum(share / (1.0 - share), 1e-3)
+    low, high = -u, np.zeros(_ENTRIES)
+    top = sign * activation.value(tf.constant(sign * u)).numpy()
+    for _ in range(_HALVINGS):
+        z = (low + high) / 2.0
+        steep = activation.first(tf.constant(sign * z)).numpy()
+        chord = (top - sign * activation.value(tf.constant(sign * z)).numpy()) / (u - z)
+        low, high = np.where(chord > steep, z, low), np.where(chord > steep, high, z)
+    return share, low / u
