@@ -22,7 +22,10 @@ DATA_DIR = (
 )
 HELP = ("--help", "-h", "-help", "help")
 # What absl calls the types of fields.
-_KINDS = {"int": "integer", "float": "float", "str": "string", "bool": "bool", "tuple": "list"}
+_KINDS = {
+    **{"int": "integer", "float": "float", "str": "string", "bool": "bool"},
+    **{"tuple[int, ...]": "list", "list[str]": "multi_string", "list[float]": "multi_float"},
+}
 
 
 class Command:
@@ -151,7 +154,7 @@ class Section:
         """
         known = {field.name: field for field in dataclasses.fields(of)}
         for name, text in texts.items():
-            kind = known[name].type.removesuffix(" | None").partition("[")[0]
+            kind = known[name].type.removesuffix(" | None")
             self.define(_KINDS[kind], name, known[name].default, text)
 
     def refuse(self, why: str, *, but: Sequence[str] = ()) -> None:

@@ -34,8 +34,7 @@ DATA.define("string", "data_dir", None, DATA_DIR)
 DATA.define("string", "output", None, "Directory to write the SavedModel to.")
 DATA.define("bool", "resume", False, "Goes on with the --output of an interrupted run.")
 
-NETWORK = COMMAND.section("Network")
-NETWORK.fields(
+COMMAND.section("Network").fields(
     RecipeFields,
     {
         "layers": "Number of dense layers, the last one included.",
@@ -52,9 +51,7 @@ NETWORK.fields(
     },
 )
 
-
-LOSS = COMMAND.section("Loss")
-LOSS.fields(
+COMMAND.section("Loss").fields(
     RecipeFields,
     {
         "loss": "Loss to train by. certified: worst logits in the ball, against the likeliest rivals; crt: the paper's, at an attack toward the runner-up; penalty: a curvature penalty alone; plain: none of these; pgd, trades, crown_ibp, coap and noise are there to compare with.",
@@ -71,8 +68,7 @@ LOSS.fields(
     },
 )
 
-CLAIM = COMMAND.section("Attacker and property")
-CLAIM.fields(
+COMMAND.section("Attacker and property").fields(
     RecipeFields,
     {
         "threat": "File of what the attacker may do, as for certify: scale, frozen, low and high, groups and changes. Default: any change.",
@@ -82,8 +78,7 @@ CLAIM.fields(
     },
 )
 
-OPTIMISATION = COMMAND.section("Optimisation")
-OPTIMISATION.fields(
+COMMAND.section("Optimisation").fields(
     RecipeFields,
     {
         "epochs": "Number of passes over the training set.",
@@ -101,8 +96,7 @@ OPTIMISATION.fields(
     },
 )
 
-VARIATION = COMMAND.section("Variation of images")
-VARIATION.fields(
+COMMAND.section("Variation of images").fields(
     RecipeFields,
     {
         "mirror": "Probability that left and right of an image are exchanged.",
