@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.files import open_at_once, open_regular, read_at_most
 from keras_curv.reading import limits
 from keras_curv.reading.crc32c import masked_crc32c
@@ -51,7 +51,8 @@ def entries_of(
     """
     places: list[list[tuple[int, int]]] = [[] for _ in sizes]
     found: dict[bytes, tensor_bundle_pb2.BundleEntryProto] = {}
-    try:
+    what = f"{source}: a server cannot load its variables: the index is corrupt"
+    with about(what, (DecodeError, ValueError, OverflowError, struct.error)):
         entries = _entries(index)
         key, value = next(entries, (None, b""))
         if key != b"":
@@ -67,11 +68,8 @@ def entries_of(
                 found[key] = entry
         for size, parts in zip(sizes, places, strict=True):
             _require_whole(size, sorted(parts))
-        return {key.decode(): entry for key, entry in found.items()}  # no two keys become one
-    except (DecodeError, ValueError, OverflowError, struct.error) as error:
-        raise InputError(
-            f"{source}: a server cannot load its variables: the index is corrupt: {error}"
-        ) from error
+        named = {key.decode(): entry for key, entry in found.items()}  # no two keys become one
+    return named
 
 
 def tensor_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.reading import limits
 
 
@@ -20,11 +20,8 @@ def parse(content: bytes, source: str) -> meta_graph_pb2.MetaGraphDef:
         InputError: it does not parse, or holds none, or several.
     """
     limits.require_at_most(len(content), limits.GRAPH_BYTES, f"{source}, in bytes,")
-    proto = saved_model_pb2.SavedModel()
-    try:
-        proto.ParseFromString(content)
-    except DecodeError as error:
-        raise InputError(f"{source} is not a SavedModel, or is cut off: {error}") from error
+    with about(f"{source} is not a SavedModel, or is cut off", (DecodeError,)):
+        proto = saved_model_pb2.SavedModel.FromString(content)
     if len(proto.meta_graphs) != 1:
         raise InputError(
             f"{source} has {len(proto.meta_graphs)} meta graphs; one, tagged 'serve', is supported"

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
     """Values as an array; InputError unless they are finite numbers."""
-    try:
+    with about(f"{name} must be numbers", (TypeError, ValueError)):
         array = np.array(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers: {error}") from error
     if not array.size or not np.isfinite(array).all():
         raise InputError(f"{name} must be finite numbers. Received: {array.size} entries")
     return array
@@ -31,10 +29,8 @@ def number(value: Any, name: str) -> float:
 
 def limit(values: Any, name: str, none: float) -> np.ndarray:
     """A limit as an array; None, or NaN in its place, is no limit."""
-    try:
+    with about(f"{name} must be numbers", (TypeError, ValueError)):
         array = np.array(none if values is None else values, np.float64).reshape(-1)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers: {error}") from error
     array = np.where(np.isnan(array), none, array)
     if not array.size or (array == -none).any():
         raise InputError(f"{name} must be numbers, or {none:g} for none. Received: {-none:g}")
@@ -43,10 +39,8 @@ def limit(values: Any, name: str, none: float) -> np.ndarray:
 
 def features(values: Any) -> np.ndarray:
     """Features as bools, or as indices; InputError unless they are either."""
-    try:
+    with about("frozen must be bools, or indices of features", (ValueError,)):
         array = np.array(values).reshape(-1)
-    except ValueError as error:
-        raise InputError(f"frozen must be bools, or indices of features: {error}") from error
     if array.dtype == bool:
         return array
     if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:

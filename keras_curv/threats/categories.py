@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_curv.errors import InputError, require_at_least
+from keras_curv.errors import InputError, about, require_at_least
 from keras_curv.threats.arrays import digest, number
 
 _MOST = 2**16  # ways to change an input
@@ -152,10 +152,8 @@ def _lists(groups: Any) -> tuple[Sequence[list[int]], int | None]:
     Raises:
         InputError: they are no groups.
     """
-    try:
+    with about("groups must be lists of features", (TypeError, ValueError)):
         given = [np.array(group) for group in groups]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"groups must be lists of features: {error}") from error
     dim = None
     if given and all(group.ndim == 0 for group in given):
         dim = len(given)

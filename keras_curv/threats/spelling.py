@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.threats.property import ARGMAX, Harmful, Property, TopK
 from keras_curv.threats.scores import Interval, Threshold
 
@@ -93,22 +93,18 @@ def _unique(pairs: Any, classes: Callable[[Any], list[int]] = _classes) -> dict[
 
 def _table(path: pathlib.Path) -> dict[int, list[int]]:
     """The table of a file."""
-    try:
+    with about(f"{path} cannot be read", (OSError, UnicodeDecodeError)):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    try:
+    what = f'{path} must be an object of labels and lists of classes, {{"4": [3, 5]}}'
+    with about(what, (ValueError, TypeError, RecursionError)):
         pairs = json.loads(text, object_pairs_hook=list)
         if not isinstance(pairs, list) or not all(
             isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[1], list)
             for pair in pairs
         ):
             raise ValueError("not an object")
-        return _unique(pairs, lambda some: [_whole(rival) for rival in some])
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(
-            f'{path} must be an object of labels and lists of classes, {{"4": [3, 5]}}: {error}'
-        ) from error
+        table = _unique(pairs, lambda some: [_whole(rival) for rival in some])
+    return table
 
 
 def _whole(value: Any) -> int:

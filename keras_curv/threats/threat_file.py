@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
 
 
@@ -42,10 +42,9 @@ def load_threat(path: str) -> Threat:
         raise InputError(f"{path} cannot be read as a threat: {error}") from error
     if not arrays:
         raise InputError(f"{path} must have some of {', '.join(NAMES)}. Received: nothing")
-    try:
-        return Threat.of(arrays)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    with about(path):
+        threat = Threat.of(arrays)
+    return threat
 
 
 def parse_threat(
