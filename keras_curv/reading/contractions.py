@@ -18,10 +18,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from keras_curv.reading.nodes import data_inputs, scalar
+from keras_curv.reading.nodes import constant, data_inputs, scalar
 from keras_curv.reading.patterns import NodeFinder
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+_INTEGERS = (tf.int32, tf.int64)
 _LONGEST = 8  # of a chain of clipping ops
 
 
@@ -105,7 +106,7 @@ def _rows(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     before = source(product.input[0])
     if before is None or before.op != "Reshape":
         return None
-    shape = _constant(source(before.input[1]))
+    shape = constant(source(before.input[1]), _INTEGERS)
     if shape is not None and shape.reshape(-1)[:1].tolist() != [-1]:
         return None  # it is for one size of the batch only
     inputs = [before.input[0], product.input[1]]
@@ -151,13 +152,11 @@ def _leaky(source: NodeFinder, node: NodeDef) -> NodeDef | None:
 def _dilated(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     if node.op != "BatchToSpaceND":
         return None
-    inner = source(node.input[0])
+    inner, one_axis = source(node.input[0]), False
     if inner is not None and inner.op == "Squeeze":
         if list(inner.attr["squeeze_dims"].list.i) not in ([1], [-3]):
             return None
         inner, one_axis = source(inner.input[0]), True
-    else:
-        one_axis = False
     if inner is None or inner.op not in _CONVOLUTIONS:
         return None
     spread = source(inner.input[0])
@@ -175,25 +174,10 @@ def _dilated(source: NodeFinder, node: NodeDef) -> NodeDef | None:
 
 def _is_axis(node: NodeDef | None) -> bool:
     """Whether it is the axis before those of a sequence, `(batch, here, length, channels)`."""
-    array = _constant(node)
+    array = constant(node, _INTEGERS)
     return array is not None and array.size == 1 and int(array.reshape(())) in (1, -3)
 
 
 def _same_constant(one: NodeDef | None, other: NodeDef | None) -> bool:
-    first, second = _constant(one), _constant(other)
+    first, second = (constant(each, _INTEGERS) for each in (one, other))
     return first is not None and second is not None and np.array_equal(first, second)
-
-
-def _constant(node: NodeDef | None) -> np.ndarray | None:
-    """A short array of integers."""
-    if node is None or node.op != "Const":
-        return None
-    tensor = node.attr["value"].tensor
-    if tensor.dtype not in (tf.int32, tf.int64) or len(tensor.tensor_shape.dim) > 2:
-        return None
-    if math.prod(dim.size for dim in tensor.tensor_shape.dim) > 16:
-        return None
-    try:
-        return tf.make_ndarray(tensor)
-    except (TypeError, ValueError):
-        return None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _NOTHING = attr_value_pb2.AttrValue()
+_SHORT = 16  # entries of a constant
 
 
-def attribute(
-    node: node_def_pb2.NodeDef | function_pb2.FunctionDef, name: str
-) -> attr_value_pb2.AttrValue:
+def attribute(node: NodeDef | function_pb2.FunctionDef, name: str) -> attr_value_pb2.AttrValue:
     """An attribute, empty where there is none; `node.attr[name]` would add it."""
     return node.attr.get(name, _NOTHING)
 
@@ -27,20 +29,28 @@ def node_name(tensor: str) -> str:
     return tensor.lstrip("^").split(":")[0]
 
 
-def data_inputs(node: node_def_pb2.NodeDef) -> list[str]:
+def data_inputs(node: NodeDef) -> list[str]:
     """Returns its inputs, but for those that it only waits for."""
     return [given for given in node.input if not given.startswith("^")]
 
 
-def scalar(node: node_def_pb2.NodeDef | None) -> float | None:
-    """Returns the finite number of a constant of one float; None where it is none."""
+def constant(
+    node: NodeDef | None, types: Collection[tf.DType], *, rank: int = 2
+) -> np.ndarray | None:
+    """Returns a short constant of one of some types, of at most that rank; None for all else."""
     if node is None or node.op != "Const":
         return None
     tensor = attribute(node, "value").tensor
-    if tensor.tensor_shape.dim or tensor.dtype not in (tf.float32, tf.float64):
+    sizes = [dim.size for dim in tensor.tensor_shape.dim]
+    if tensor.dtype not in types or len(sizes) > rank or math.prod(sizes) > _SHORT:
         return None
     try:
-        number = float(tf.make_ndarray(tensor))
-    except (TypeError, ValueError):  # its content is not one number
+        return tf.make_ndarray(tensor)
+    except (TypeError, ValueError):  # its content does not fit its shape
         return None
-    return number if math.isfinite(number) else None
+
+
+def scalar(node: NodeDef | None) -> float | None:
+    """Returns the finite number of a constant of one float; None where it is none."""
+    array = constant(node, (tf.float32, tf.float64), rank=0)
+    return None if array is None or not np.isfinite(array) else float(array)
