@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.network.piecewise import leaky_relu
@@ -29,11 +29,10 @@ def maximum(flow: Flow, edge: Ball) -> Flow:
 
 def minimum(flow: Flow, edge: Ball) -> Flow:
     """The smaller of each entry and its edge."""
-    minus = Ball.exact(-np.ones(flow.shift.shape))
-    return maximum(flow.scaled(minus), -edge).scaled(minus)
+    return -maximum(-flow, -edge)
 
 
-def clipped(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
+def clipped(node: NodeDef, value: Flow) -> Flow:
     """`Clip` of `contractions.py`: `min(max(z, low), high)`."""
     require_flow(value)
     low, high = (Ball.exact(float(node.attr[name].s)) for name in ("low", "high"))
@@ -47,7 +46,7 @@ def clipped(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     return value.shifted(-edge).activated(name).shifted(edge)
 
 
-def sparse_sigmoid(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
+def sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
     """`½ (min(max(z, −1), 1) + 1)`, which a server computes of a sum z + 1 that it rounds."""
     require_flow(value)
     ones = np.ones(value.shift.shape)
@@ -55,7 +54,7 @@ def sparse_sigmoid(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     return ramp.scaled(Ball.exact(0.5 * ones))
 
 
-def piecewise(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
+def piecewise(node: NodeDef, value: Flow) -> Flow:
     """`Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
     require_flow(value)
     if node.op == "LeakyRelu":
@@ -68,7 +67,7 @@ def piecewise(node: node_def_pb2.NodeDef, value: Flow) -> Flow:
     return value.activated(node.op.lower())
 
 
-def slopes_by_unit(node: node_def_pb2.NodeDef, value: Flow, factor: Ball) -> Flow:
+def slopes_by_unit(node: NodeDef, value: Flow, factor: Ball) -> Flow:
     """`PRelu` of `contractions.py`: `max(z, 0) + c max(−z, 0)`, a leaky ReLU with the slope −c.
 
     Units of one slope are put next to one another, and back.
@@ -80,8 +79,7 @@ def slopes_by_unit(node: node_def_pb2.NodeDef, value: Flow, factor: Ball) -> Flo
     if factor.overflows_float32() or np.any(factor.error) or np.any(factor.served):
         raise InputError("the slopes must be constants as they are stored")
     if len(distinct) > _SLOPES or np.any(tiny):
-        size = value.shift.shape[0]
-        below = value.scaled(Ball.exact(-np.ones(size))).activated("relu")
+        below = (-value).activated("relu")
         return joins.plus(value.activated("relu"), below.scaled(factor))
     order = np.argsort(kind.reshape(-1), kind="stable")
     counts = np.bincount(kind.reshape(-1), minlength=len(distinct)).tolist()

@@ -157,12 +157,9 @@ class Flow:
         if self.kernel is not None:
             return self
         size, scale = self.shift.shape[0], self.scale
-        at = self.order, np.arange(size)
-        parts = (
-            scipy.sparse.csr_array((part, at), shape=(self.base, size))
-            for part in (scale.value, scale.error, scale.served)
-        )
-        kernel, large = Ball(*parts), self.base * size > min(_SPARSE_FROM, _dense_up_to())
+        at, shape = (self.order, np.arange(size)), (self.base, size)
+        kernel = scale.each(lambda part: scipy.sparse.csr_array((part, at), shape=shape))
+        large = self.base * size > min(_SPARSE_FROM, _dense_up_to())
         return dataclasses.replace(
             self,
             kernel=SparseBall.of(kernel) if large else kernel.dense(),
@@ -191,6 +188,9 @@ class Flow:
         if stencils:
             stencils = *stencils[:-1], stencils[-1].with_outputs_scaled(factor)
         return dataclasses.replace(flow, kernel=self.kernel * factor, stencils=stencils)
+
+    def __neg__(self) -> Flow:
+        return self.scaled(Ball.exact(-np.ones(self.shift.shape)))
 
     def shifted(self, offset: Ball) -> Flow:
         """Each entry plus its offset, `(size,)`.

@@ -47,11 +47,8 @@ def plus(one: Flow, other: Flow) -> Flow:
     gross, flushed = one.gross + other.gross, 8.0 * (terms + shifts + 2) * FLOAT32_TINY
     known = None
     if one.stencils is not None and other.stencils is not None:
-        known = (
-            Bounded(
-                *(sum(pair) * (1.0 + 1e-12) for pair in _norms([one.stencils, other.stencils]))
-            ),
-        )
+        norms = _norms([one.stencils, other.stencils])
+        known = (Bounded(*(sum(pair) * (1.0 + 1e-12) for pair in norms)),)
     return one._become(
         kernel=kernel,
         stencils=known,
@@ -112,8 +109,7 @@ def joined(flows: list[Flow], axis: int = 0) -> Flow:
 def larger(one: Flow, other: Flow) -> Flow:
     """The larger of two flows of one shape, entry by entry."""
     size = one.shift.shape[0]
-    difference = plus(other, one.scaled(Ball.exact(-np.ones(size))))
-    flat = [flow.rearranged(np.arange(size)) for flow in (difference, one)]
+    flat = [flow.rearranged(np.arange(size)) for flow in (plus(other, -one), one)]
     units = unit_wise([(activations.get("relu"), size), (IDENTITY, size)])
     hidden = joined(flat).activated(units)
     entries = np.ones(2 * size), (np.arange(2 * size), np.tile(np.arange(size), 2))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.reading import (
@@ -53,7 +53,7 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def apply(node: node_def_pb2.NodeDef, arguments: list) -> Value | tuple[Flow, ...]:
+def apply(node: NodeDef, arguments: list) -> Value | tuple[Flow, ...]:
     """Returns the value of the node, from those of its arguments.
 
     Raises:
@@ -76,7 +76,7 @@ def apply(node: node_def_pb2.NodeDef, arguments: list) -> Value | tuple[Flow, ..
     return result
 
 
-def require_rule(node: node_def_pb2.NodeDef) -> None:
+def require_rule(node: NodeDef) -> None:
     """Refuses an op that no rule reads."""
     if node.op != "Const" and node.op not in _RULES:
         why = _WHY_NOT.get(node.op, "there is no rule that reads this op")
@@ -90,7 +90,7 @@ def _integers(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _require_float(node: node_def_pb2.NodeDef) -> None:
+def _require_float(node: NodeDef) -> None:
     dtype = tf.as_dtype(node.attr["T"].type or tf.float32.as_datatype_enum)
     if dtype.is_integer:
         raise InputError("integers wrap around; cast them to a float first")
@@ -130,8 +130,11 @@ _WHY_NOT = {
 }
 
 
-def _per_example(array: Ball, shape: tuple[int, ...]) -> Ball:
-    """A constant broadcast against `(batch, *shape)`, as one example's entries, flattened."""
+def _per_example(flow: Flow, constant: Value) -> Ball:
+    """A constant broadcast against the flow, as one example's entries, flattened."""
+    array, shape = require_constant(constant), flow.shape
+    if len(array.shape) > len(shape) + 1:
+        raise InputError(f"a constant of shape {array.shape} would add an axis")
     if array.value.ndim > len(shape) and array.value.shape[0] != 1:
         raise InputError(f"a constant of shape {array.shape} differs between examples")
     if array.value.ndim > len(shape):
@@ -145,12 +148,12 @@ def _per_example(array: Ball, shape: tuple[int, ...]) -> Ball:
 
 
 @_rule(*patterns.HANDS_ON)
-def _identity(node: node_def_pb2.NodeDef, value: Value, *others: Value) -> Value:
+def _identity(node: NodeDef, value: Value, *others: Value) -> Value:
     return value  # of several outputs, `graph.py` reads the first only
 
 
 @_rule("Cast")
-def _cast(node: node_def_pb2.NodeDef, value: Value) -> Value:
+def _cast(node: NodeDef, value: Value) -> Value:
     target = tf.dtypes.as_dtype(node.attr["DstT"].type)
     if node.attr["Truncate"].b:
         raise InputError("a cast that cuts digits off rounds by more than is charged")
@@ -176,7 +179,7 @@ def _float_of(integers: np.ndarray) -> Ball:
 
 
 @_rule("Add", "AddV2", "BiasAdd")
-def _add(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
+def _add(node: NodeDef, a: Value, b: Value) -> Value:
     if node.op == "BiasAdd" and node.attr["data_format"].s == b"NCHW":
         b = _behind_channels(image_rules.require_flow(a), require_constant(b))
     elif node.op == "BiasAdd" and node.attr["data_format"].s not in (b"", b"NHWC"):
@@ -188,8 +191,7 @@ def _add(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
-        offset = require_constant(b)
-        return a.shifted(_per_example(offset, _grown(a, offset)))
+        return a.shifted(_per_example(a, b))
     return require_constant(a) + require_constant(b)
 
 
@@ -201,52 +203,42 @@ def _behind_channels(flow: Flow, bias: Ball) -> Ball:
 
 
 @_rule("Sub")
-def _sub(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
+def _sub(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a - b
     if isinstance(b, Flow):
-        return _add(node, b.scaled(Ball.exact(-np.ones(b.shift.shape))), a)
+        return _add(node, -b, a)
     if isinstance(a, Flow):
         return _add(node, a, -require_constant(b))
     return require_constant(a) - require_constant(b)
 
 
 @_rule("Mul")
-def _mul(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
+def _mul(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a * b
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
-        factor = require_constant(b)
-        return a.scaled(_per_example(factor, _grown(a, factor)))
+        return a.scaled(_per_example(a, b))
     return require_constant(a) * require_constant(b)
 
 
 @_rule("RealDiv", "Div")
-def _divide(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
+def _divide(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow):
         return _mul(node, a, require_constant(b).reciprocal())
     return require_constant(a) / require_constant(b)
 
 
-def _grown(flow: Flow, constant: Value) -> tuple[int, ...]:
-    """The example's shape; a constant must not broadcast it to a larger one."""
-    if len(constant.shape) > len(flow.shape) + 1:
-        raise InputError(f"a constant of shape {constant.shape} would add an axis")
-    return flow.shape
-
-
 @_rule("Neg")
-def _neg(node: node_def_pb2.NodeDef, value: Value) -> Value:
+def _neg(node: NodeDef, value: Value) -> Value:
     _require_float(node)
-    if isinstance(value, Flow):
-        return value.scaled(Ball.exact(-np.ones(value.shift.shape)))
     return -value
 
 
 @_rule("Sqrt", "Rsqrt", "Square", "Reciprocal", "Inv")
-def _of_constant(node: node_def_pb2.NodeDef, value: Value) -> Ball:
+def _of_constant(node: NodeDef, value: Value) -> Ball:
     name = {"Inv": "reciprocal"}.get(node.op, node.op.lower())
     return getattr(require_constant(value), name)()
 
@@ -264,13 +256,13 @@ def _alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
 
 
 @_rule("AddN")
-def _add_all(node: node_def_pb2.NodeDef, *values: Value) -> Flow:
+def _add_all(node: NodeDef, *values: Value) -> Flow:
     flows = [image_rules.require_flow(value) for value in values]
     return functools.reduce(lambda a, b: joins.plus(*_alike(a, b)), flows)
 
 
 @_rule("Maximum")
-def _maximum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
+def _maximum(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow) and isinstance(b, Flow):
         a, b = _alike(a, b)
         fusions.refuse_multiples(a, b)
@@ -279,19 +271,18 @@ def _maximum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
         a, b = b, a
     if not isinstance(a, Flow):
         return require_constant(a).maximum(require_constant(b))
-    return clip_rules.maximum(a, _per_example(require_constant(b), _grown(a, b)))
+    return clip_rules.maximum(a, _per_example(a, b))
 
 
 @_rule("Minimum")
-def _minimum(node: node_def_pb2.NodeDef, a: Value, b: Value) -> Value:
+def _minimum(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, Flow) and isinstance(b, Flow):
-        largest = joins.larger(*(_neg(node, flow) for flow in _alike(a, b)))
-        return _neg(node, largest)
+        return -joins.larger(*(-flow for flow in _alike(a, b)))
     if isinstance(b, Flow):
         a, b = b, a
     if not isinstance(a, Flow):
         raise InputError("the minimum of two constants is not supported; export it as one")
-    return clip_rules.minimum(a, _per_example(require_constant(b), _grown(a, b)))
+    return clip_rules.minimum(a, _per_example(a, b))
 
 
 _rule("Conv2D", "DepthwiseConv2dNative")(convolution.convolved)
@@ -304,9 +295,8 @@ _rule("Abs", "Relu6", "Selu", "LeakyRelu")(clip_rules.piecewise)
 
 
 @_rule("PRelu")
-def _prelu(node: node_def_pb2.NodeDef, value: Flow, factor: Value) -> Flow:
-    factor = require_constant(factor)
-    return clip_rules.slopes_by_unit(node, value, _per_example(factor, _grown(value, factor)))
+def _prelu(node: NodeDef, value: Flow, factor: Value) -> Flow:
+    return clip_rules.slopes_by_unit(node, value, _per_example(value, factor))
 
 
 _RULES.update(image_rules.RULES | products.RULES | resizing.RULES | shape_rules.RULES)
@@ -314,7 +304,7 @@ _RULES.update(image_rules.RULES | products.RULES | resizing.RULES | shape_rules.
 
 @_rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 def _batch_normalized(
-    node: node_def_pb2.NodeDef,
+    node: NodeDef,
     value: Value,
     scale: Value,
     offset: Value,
@@ -331,7 +321,7 @@ def _batch_normalized(
 
 
 @_rule(*ACTIVATION_OPS)
-def _activation(node: node_def_pb2.NodeDef, value: Value) -> Flow:
+def _activation(node: NodeDef, value: Value) -> Flow:
     return image_rules.require_flow(value).activated(activation_name(node.op))
 
 
@@ -344,7 +334,7 @@ _rule("sparse_sigmoid")(clip_rules.sparse_sigmoid)
 
 
 @_rule("Softmax", "LogSoftmax")
-def _head(node: node_def_pb2.NodeDef, value: Value) -> Flow:
+def _head(node: NodeDef, value: Value) -> Flow:
     if not isinstance(value, Flow) or len(value.shape) != 1:
         raise InputError("a softmax must be over the classes, at the end")
     name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op]
