@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.reading.convolution import two_axes
@@ -72,7 +72,7 @@ def _sampled(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
     return terms + flow.shift.value, sizes + np.abs(flow.shift.value)
 
 
-def refuse_outputs(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
+def refuse_outputs(nodes: Iterable[NodeDef]) -> None:
     """Refuses a graph with a maximum that reads any output of an op but the first.
 
     Args:
@@ -99,7 +99,7 @@ def refuse_outputs(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
         )
 
 
-def refuse_column(node: node_def_pb2.NodeDef, arguments: list, result: object) -> None:
+def refuse_column(node: NodeDef, arguments: list, result: object) -> None:
     """Refuses a convolution that leaves one column of an image; see the module.
 
     Args:
@@ -127,7 +127,7 @@ class Paddings:
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
-    def see(self, node: node_def_pb2.NodeDef, arguments: list, result: object) -> None:
+    def see(self, node: NodeDef, arguments: list, result: object) -> None:
         """Takes note of an op, of what it was given and what became of it.
 
         Raises:

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
 from keras_curv.network.network import Network, Scores
@@ -134,7 +135,7 @@ def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _naming(node: node_def_pb2.NodeDef, source: str) -> Iterator[None]:
+def _naming(node: NodeDef, source: str) -> Iterator[None]:
     """Makes whatever reading a node raises an InputError that names it."""
     try:
         yield
@@ -150,7 +151,7 @@ def _naming(node: node_def_pb2.NodeDef, source: str) -> Iterator[None]:
 _SAME = (*patterns.HANDS_ON, "Reshape")
 
 
-def _arguments(node: node_def_pb2.NodeDef) -> list[str]:
+def _arguments(node: NodeDef) -> list[str]:
     """Names of the nodes that it takes something from."""
     return [node_name(tensor) for tensor in data_inputs(node)]
 
@@ -250,7 +251,7 @@ def _finish(flow: Flow) -> tuple[Network, str]:
     return Network(affines, sigmas), flow.head
 
 
-def _in_order(nodes: dict[str, node_def_pb2.NodeDef], last: str) -> list[str]:
+def _in_order(nodes: dict[str, NodeDef], last: str) -> list[str]:
     """The nodes that `last` depends on, each after its inputs; control edges are left out."""
     order, seen, done, stack = [], set(), set(), [(last, False)]
     while stack:

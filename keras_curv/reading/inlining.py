@@ -11,6 +11,7 @@ as it is written: attributes that may ask for anything else are refused.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
@@ -18,17 +19,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import (
-    attr_value_pb2,
-    function_pb2,
-    graph_pb2,
-    node_def_pb2,
-    op_def_pb2,
-)
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, op_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework import op_def_registry
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.reading import limits
 from keras_curv.reading.advice import advice
 from keras_curv.reading.nodes import attribute, data_inputs
@@ -76,11 +72,11 @@ class Body:
         compiled, apart: whether it is to be compiled by XLA, or not to be inlined.
     """
 
-    def __init__(self, nodes: Iterable[node_def_pb2.NodeDef]):
+    def __init__(self, nodes: Iterable[NodeDef]):
         self.arguments: list[str] = []
         self.returns: list[str] = []
         self.compiled = self.apart = False
-        self.nodes: dict[str, node_def_pb2.NodeDef] = {}
+        self.nodes: dict[str, NodeDef] = {}
         for node in nodes:
             if self.nodes.setdefault(node.name, node) is not node:
                 raise InputError(f"two nodes are named {node.name!r}")
@@ -152,7 +148,7 @@ class Inliner:
     def __init__(
         self,
         definition: graph_pb2.GraphDef,
-        variable: Callable[[node_def_pb2.NodeDef, int], np.ndarray] | None = None,
+        variable: Callable[[NodeDef, int], np.ndarray] | None = None,
     ):
         self.flat = graph_pb2.GraphDef()
         self._library = {f.signature.name: f for f in definition.library.function}
@@ -163,8 +159,7 @@ class Inliner:
         self._variable = variable
         self._values: dict[tuple[str, int], str] = {}
         self._names: set[str] = set()
-        self._steps = self._bytes = self._calls = self._arguments = 0
-        self._repeated = self._entries = 0
+        self._spent: collections.Counter[str] = collections.Counter()
 
     def write(self, tensor: str) -> str:
         """Writes what a tensor of the main graph is computed from; returns the tensor.
@@ -173,12 +168,17 @@ class Inliner:
             InputError: it is too large, or says that it is to be computed otherwise.
             LookupError, TypeError, ValueError: it is not a graph that TensorFlow takes.
         """
-        waiting: list[tuple[_Frame, node_def_pb2.NodeDef, node_def_pb2.NodeDef]] = []
+        waiting: list[tuple[_Frame, NodeDef, NodeDef]] = []
         last = self._written(self._main, tensor, waiting)
         while waiting:
             frame, node, flat = waiting.pop()
             flat.input.extend(self._written(frame, given, waiting) for given in data_inputs(node))
         return last
+
+    def _spend(self, number: int, limit: int, what: str) -> None:
+        """Counts so many more of something, of which all together have a limit."""
+        self._spent[what] += number
+        limits.require_at_most(self._spent[what], limit, what)
 
     def _written(self, frame: _Frame, tensor: str, waiting: list) -> str:
         """The tensor of the flat graph; what its node takes is left to be written."""
@@ -191,11 +191,10 @@ class Inliner:
             waiting.append((frame, node, flat))
         return frame.written[node.name] + (f":{place}" if place else "")
 
-    def _source(self, frame: _Frame, tensor: str) -> tuple[_Frame, node_def_pb2.NodeDef, int]:
+    def _source(self, frame: _Frame, tensor: str) -> tuple[_Frame, NodeDef, int]:
         """Which output of which node a tensor is, through calls and arguments."""
         while True:
-            self._steps += 1
-            limits.require_at_most(self._steps, _STEPS, "the graph, in steps through its calls,")
+            self._spend(1, _STEPS, "the graph, in steps through its calls,")
             name, *output = tensor.split(":")
             if name in frame.given and frame.caller is not None:
                 frame, tensor = frame.caller, frame.given[name]
@@ -214,7 +213,7 @@ class Inliner:
             frame = self._called(frame, node)
             tensor = frame.body.returns[place]
 
-    def _called(self, frame: _Frame, node: node_def_pb2.NodeDef) -> _Frame:
+    def _called(self, frame: _Frame, node: NodeDef) -> _Frame:
         if node.name in frame.calls:
             return frame.calls[node.name]
         require_plain_call(node)
@@ -225,11 +224,9 @@ class Inliner:
             self._bodies[name] = Body.of(self._library[name])
         body, depth = self._bodies[name], frame.depth + 1
         limits.require_at_most(depth, limits.CALL_DEPTH, f"function {name!r}, in depth of calls,")
-        self._calls += 1
-        limits.require_at_most(self._calls, limits.FUNCTIONS, "the graph, in calls written out,")
-        self._arguments += len(body.arguments)
+        self._spend(1, limits.FUNCTIONS, "the graph, in calls written out,")
         what = "what its functions are called with, in arguments,"
-        limits.require_at_most(self._arguments, limits.NODES, what)
+        self._spend(len(body.arguments), limits.NODES, what)
         given = dict(zip(body.arguments, data_inputs(node), strict=True))
         compiled = frame.compiled or body.compiled or attribute(node, "_XlaMustCompile").b
         if body.apart and (not compiled or len(body.returns) > 1):
@@ -239,7 +236,7 @@ class Inliner:
         frame.calls[node.name] = _Frame(body, given, frame, depth, compiled)
         return frame.calls[node.name]
 
-    def _value(self, frame: _Frame, node: node_def_pb2.NodeDef) -> str:
+    def _value(self, frame: _Frame, node: NodeDef) -> str:
         """The constant that a variable is where it is read; each is written once."""
         (given,) = data_inputs(node)
         frame, handle, _ = self._source(frame, given)
@@ -249,10 +246,7 @@ class Inliner:
         key = handle.name, node.attr["dtype"].type
         if key not in self._values:
             array = self._variable(handle, node.attr["dtype"].type)
-            self._entries += array.size
-            limits.require_at_most(
-                self._entries, limits.TOTAL_ENTRIES, "its variables, in entries,"
-            )
+            self._spend(array.size, limits.TOTAL_ENTRIES, "its variables, in entries,")
             constant = self._new(handle.name, "Const")
             tensor = constant.attr["value"].tensor
             tensor.dtype = tf.as_dtype(array.dtype).as_datatype_enum
@@ -263,7 +257,7 @@ class Inliner:
             self._values[key] = constant.name
         return self._values[key]
 
-    def _new(self, name: str, op: str) -> node_def_pb2.NodeDef:
+    def _new(self, name: str, op: str) -> NodeDef:
         """A node of the flat graph, of that name or one that is still free."""
         limits.require_at_most(len(self._names) + 1, limits.NODES, "the graph with its calls")
         limits.require_at_most(len(name), limits.KEY_BYTES, "the name of a node, in letters,")
@@ -273,12 +267,9 @@ class Inliner:
         self._names.add(free)
         return self.flat.node.add(name=free, op=op)
 
-    def _copied(self, node: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
+    def _copied(self, node: NodeDef) -> NodeDef:
         """The node without its inputs, with all attributes of its op."""
-        self._bytes += node.ByteSize()
-        limits.require_at_most(
-            self._bytes, limits.GRAPH_BYTES, "the graph with its calls, in bytes,"
-        )
+        self._spend(node.ByteSize(), limits.GRAPH_BYTES, "the graph with its calls, in bytes,")
         definition = _definition(node)
         _require_noted(node)
         _require_arguments(node, definition)
@@ -299,12 +290,11 @@ class Inliner:
             limits.require_shape(dim.size for dim in shape.dim if dim.size > 0)
         if not value.tensor.tensor_content:
             sizes = (max(dim.size, 0) for dim in value.tensor.tensor_shape.dim)
-            self._repeated += math.prod(sizes) if value.HasField("tensor") else 0
-            what = "its constants, in entries,"
-            limits.require_at_most(self._repeated, limits.REPEATED_ENTRIES, what)
+            repeated = math.prod(sizes) if value.HasField("tensor") else 0
+            self._spend(repeated, limits.REPEATED_ENTRIES, "its constants, in entries,")
 
 
-def require_plain_call(node: node_def_pb2.NodeDef) -> None:
+def require_plain_call(node: NodeDef) -> None:
     """Refuses a call that says how what it calls is to be computed.
 
     Raises:
@@ -318,10 +308,8 @@ def require_plain_call(node: node_def_pb2.NodeDef) -> None:
         raise InputError(f"{node.name!r} names an executor for the runtime")
     if attribute(node, "config").s or given.attr:
         raise InputError(f"{node.name!r} says how the runtime is to rewrite what it calls")
-    try:
+    with about(f"the options of {node.name!r} for the runtime", (DecodeError,)):
         config = config_pb2.ConfigProto.FromString(attribute(node, "config_proto").s)
-    except DecodeError as error:
-        raise InputError(f"the options of {node.name!r} for the runtime: {error}") from error
     options = {field.name for field, _ in config.ListFields()} - _PLAIN_OPTIONS
     options |= {"experimental"} if config.experimental.ByteSize() else set()
     if options:
@@ -332,14 +320,14 @@ def require_plain_call(node: node_def_pb2.NodeDef) -> None:
         )
 
 
-def _definition(node: node_def_pb2.NodeDef) -> op_def_pb2.OpDef:
+def _definition(node: NodeDef) -> op_def_pb2.OpDef:
     definition = op_def_registry.get(node.op)
     if definition is None:
         raise InputError(f"op {node.op} (node {node.name!r}): TensorFlow has no such op")
     return definition
 
 
-def _require_noted(node: node_def_pb2.NodeDef) -> None:
+def _require_noted(node: NodeDef) -> None:
     """Refuses attributes that the op does not have, but for what exports write down."""
     known = {each.name for each in _definition(node).attr} | _NOTES
     for name in sorted(node.attr):
@@ -350,14 +338,14 @@ def _require_noted(node: node_def_pb2.NodeDef) -> None:
             )
 
 
-def _require_arguments(node: node_def_pb2.NodeDef, definition: op_def_pb2.OpDef) -> None:
+def _require_arguments(node: NodeDef, definition: op_def_pb2.OpDef) -> None:
     """Refuses a node that has not as many arguments as it says."""
     number = sum(_count(node, argument) for argument in definition.input_arg)
     if number != len(data_inputs(node)):
         raise InputError(f"op {node.op} (node {node.name!r}) says that it has {number} arguments")
 
 
-def _count(node: node_def_pb2.NodeDef, argument: op_def_pb2.OpDef.ArgDef) -> int:
+def _count(node: NodeDef, argument: op_def_pb2.OpDef.ArgDef) -> int:
     """How many tensors an argument, or an output, consists of."""
     if argument.number_attr:
         return attribute(node, argument.number_attr).i
@@ -366,7 +354,7 @@ def _count(node: node_def_pb2.NodeDef, argument: op_def_pb2.OpDef.ArgDef) -> int
     return 1
 
 
-def _place(node: node_def_pb2.NodeDef, output: list[str], *, in_main: bool) -> int:
+def _place(node: NodeDef, output: list[str], *, in_main: bool) -> int:
     """Which output of the node is meant by what follows its name."""
     if in_main:
         (number,) = output or ["0"]
@@ -381,7 +369,7 @@ def _place(node: node_def_pb2.NodeDef, output: list[str], *, in_main: bool) -> i
     raise InputError(f"node {node.name!r} has no output {name!r}")
 
 
-def _number(node: node_def_pb2.NodeDef, text: str) -> int:
+def _number(node: NodeDef, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise InputError(f"node {node.name!r} has no output {text!r}")
     return int(text)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.data.joined import joined
 from keras_curv.errors import InputError, about
@@ -125,10 +126,8 @@ class Inputs:
                 f"their names. Received: {len(x)} arrays; the names are {', '.join(self.specs)}"
             )
         if not isinstance(x, Mapping):
-            try:
+            with about("x must be an array of examples", (ValueError,)):  # rows of several lengths
                 x = np.asarray(x)
-            except ValueError as error:  # rows of several lengths
-                raise InputError(f"x must be an array of examples: {error}") from error
             if x.ndim == 0:
                 kind = type(x[()]).__name__
                 raise InputError(f"x must be an array of examples. Received: {kind}")
@@ -155,7 +154,7 @@ class Inputs:
         return [part.reshape(len(x), *s) for part, s in zip(parts, shapes, strict=True)]
 
 
-def _spec(placeholder: node_def_pb2.NodeDef) -> tf.TensorSpec:
+def _spec(placeholder: NodeDef) -> tf.TensorSpec:
     shape = tf.TensorShape(attribute(placeholder, "shape").shape)
     if not shape.rank or None in shape[1:]:
         raise InputError(f"the input shape {shape} must be known, all but the batch")

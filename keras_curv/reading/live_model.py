@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
 from keras_curv.reading import limits, server
@@ -87,9 +88,9 @@ def _written(
                 "value": attr_value_pb2.AttrValue(tensor=constant),
                 "dtype": node.attr["dtype"],
             }
-            node.CopyFrom(node_def_pb2.NodeDef(name=node.name, op="Const", attr=attributes))
+            node.CopyFrom(NodeDef(name=node.name, op="Const", attr=attributes))
 
-    def value(handle: node_def_pb2.NodeDef, dtype: int) -> np.ndarray:
+    def value(handle: NodeDef, dtype: int) -> np.ndarray:
         resource = captured[handle.name]
         return tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.as_dtype(dtype)).numpy()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.network import activations
@@ -22,7 +22,7 @@ from keras_curv.reading.limits import STORED_ENTRIES, require_shape
 from keras_curv.reading.stencil import Bounded
 
 
-def max_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
+def max_pooled(node: NodeDef, flow: Flow) -> Flow:
     """`MaxPool`: the largest entry of each window, padding left out."""
     height, width, channels = convolution.image_shape(node, flow)
     windows, strides = (convolution.two_axes(node, name) for name in ("ksize", "strides"))
@@ -40,7 +40,7 @@ def max_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     return largest_of(flow, entries.reshape(*entries.shape[:3], -1))
 
 
-def largest_along(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
+def largest_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`Max` over axes of each example."""
     over = _axes_over(flow, axes, "a maximum")
     kept = [axis for axis in range(len(flow.shape)) if axis not in over]
@@ -58,7 +58,7 @@ def _axes_over(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
     return sorted(set(axes_of(flow, axes, what)))
 
 
-def mean(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
+def mean(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`Mean` over axes of each example."""
     over = _axes_over(flow, axes, "a mean")
     kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))

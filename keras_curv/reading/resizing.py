@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 import scipy.sparse
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.network.sparse_affine import schur_bound
@@ -30,7 +30,7 @@ from keras_curv.reading.stencil import Bounded
 _SEEN = 4  # pixels along an axis that a server may mix into one: two, and their neighbours
 
 
-def bilinear(node: node_def_pb2.NodeDef, flow: Flow, size: np.ndarray) -> Flow:
+def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     """`ResizeBilinear` of each example."""
     shape = _resized_shape(node, flow, size)
     charge(_SEEN**2 * shape[0] * shape[1] * shape[2], "resizing")
@@ -46,7 +46,7 @@ def bilinear(node: node_def_pb2.NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     return dataclasses.replace(product, shape=shape)
 
 
-def nearest(node: node_def_pb2.NodeDef, flow: Flow, size: np.ndarray) -> Flow:
+def nearest(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     """`ResizeNearestNeighbor` of each example."""
     shape = _resized_shape(node, flow, size)
     rows, columns = (_nearest(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True))
@@ -81,9 +81,7 @@ def _nearest(n: int, m: int) -> np.ndarray:
     return (twice // (2 * m)).clip(0, n - 1)
 
 
-def _resized_shape(
-    node: node_def_pb2.NodeDef, flow: Flow, size: np.ndarray
-) -> tuple[int, int, int]:
+def _resized_shape(node: NodeDef, flow: Flow, size: np.ndarray) -> tuple[int, int, int]:
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
         raise InputError("only supported for images (height, width, channels)")
     if not isinstance(size, np.ndarray) or size.shape != (2,) or size.min() < 1:

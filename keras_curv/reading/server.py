@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.reading import limits
 from keras_curv.reading.advice import advice
 from keras_curv.reading.inlining import CALLS, Body, Inliner, require_plain_call
@@ -90,12 +91,9 @@ def answer(
         advice = "" if known else "; write a Keras model with model.export(directory)"
         names = ", ".join(known) or "none"
         raise InputError(f"{source} has no signature {signature!r}; it has: {names}{advice}")
-    try:
-        return _Server(meta, stored).answer(signature, output_name)
-    except (InputError, *MALFORMED) as error:
-        raise InputError(
-            f"{source}: the signature {signature!r} cannot be read: {error}"
-        ) from error
+    with about(f"{source}: the signature {signature!r} cannot be read", (InputError, *MALFORMED)):
+        found = _Server(meta, stored).answer(signature, output_name)
+    return found
 
 
 class _Server:
@@ -179,7 +177,7 @@ class _Server:
 
     def _behind(
         self, tensors: list[str], seen: set[str], called: set[str]
-    ) -> Iterator[tuple[node_def_pb2.NodeDef, str]]:
+    ) -> Iterator[tuple[NodeDef, str]]:
         """Each node of the main graph behind these tensors, and all of functions that they call.
 
         Nodes in `seen` and functions in `called` are left out; both grow.
@@ -201,7 +199,7 @@ class _Server:
                     functions += _called(node)
                     yield node, f"function {name}"
 
-    def _restored(self, handle: node_def_pb2.NodeDef, read: int) -> np.ndarray:
+    def _restored(self, handle: NodeDef, read: int) -> np.ndarray:
         """What a server restores a variable to, that is read as some type."""
         if handle.op != "VarHandleOp":
             raise InputError(f"op {handle.op} (node {handle.name!r}) is not a variable")
@@ -259,7 +257,7 @@ class _Server:
         return found
 
 
-def _called(node: node_def_pb2.NodeDef) -> list[str]:
+def _called(node: NodeDef) -> list[str]:
     """Names of the functions that a node may call."""
     names = [node.op]  # a function can be called as if it were an op
     for value in node.attr.values():
@@ -283,7 +281,7 @@ def _key(body: dict, tensor: str, file: set[str], lists: dict) -> tuple[str, int
     return keys[int(place)].decode(), node.attr["dtypes"].list.type[int(place)]
 
 
-def _strings(node: node_def_pb2.NodeDef, lists: dict) -> np.ndarray:
+def _strings(node: NodeDef, lists: dict) -> np.ndarray:
     if node.op != "Const":
         raise InputError(f"restoring would compute what it restores ({node.name!r})")
     if node.name not in lists:
