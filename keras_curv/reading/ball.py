@@ -288,7 +288,6 @@ class Ball:
 
     def with_rows(self, places: np.ndarray, count: int) -> Ball:
         """Row j becomes row `places[j]` of so many; the others are 0, and exactly that."""
-
         charge_entries(4, count * math.prod(self.shape[1:]), "a larger base")
 
         def moved(rows: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.network.sparse_affine import schur_bound
@@ -145,7 +145,7 @@ def stencil(
     return Stencil(taps, strides, complete)
 
 
-def convolved(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
+def convolved(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
     """`Conv2D` and `DepthwiseConv2dNative`."""
     image = image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
@@ -166,26 +166,20 @@ def _over_each_channel(taps: Ball, image: tuple[int, ...], **how: Any) -> Stenci
     return dataclasses.replace(stencil(taps, (*image[:2], 1), **how), alone=True)
 
 
-def average_pooled(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
+def average_pooled(node: NodeDef, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
     image = image_shape(node, flow)
     size = two_axes(node, "ksize")
     require_shape((*size, image[2]), STORED_ENTRIES)
-    window, channels = Ball.exact(np.ones((*size, 1, 1))), image[2]
-    how: dict[str, Any] = {
-        "strides": two_axes(node, "strides"),
-        "padding": node.attr["padding"].s.decode(),
-    }
-    plane = (*image[:2], 1)
-    one, (height, width, _) = matrix(window, plane, **how)
+    window, channels, how = Ball.exact(np.ones((*size, 1, 1))), image[2], placement(node)
+    one, (height, width, _) = matrix(window, (*image[:2], 1), **how)
     _refuse_large(channels * math.prod(size), height * width, channels * int(one.value.sum()))
     sums = one.each(
         lambda part: scipy.sparse.csr_array(
             scipy.sparse.kron(part, scipy.sparse.eye_array(channels))
         )
     )
-    of_each = Ball.exact(np.ones((*size, 1, channels)))
-    windows = _over_each_channel(of_each, image, **how)
+    windows = _over_each_channel(Ball.exact(np.ones((*size, 1, channels))), image, **how)
     return averaged(flow, sums, windows, (height, width, channels))
 
 
@@ -234,7 +228,7 @@ def of_groups(kernel: Ball, groups: int) -> Ball:
     return kernel.each(spread)
 
 
-def image_shape(node: node_def_pb2.NodeDef, flow: Flow) -> tuple[int, int, int]:
+def image_shape(node: NodeDef, flow: Flow) -> tuple[int, int, int]:
     """The shape of an example, `(height, width, channels)`; InputError if it is no image."""
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
         shape = getattr(flow, "shape", ())
@@ -249,7 +243,7 @@ def image_shape(node: node_def_pb2.NodeDef, flow: Flow) -> tuple[int, int, int]:
     return flow.shape
 
 
-def placement(node: node_def_pb2.NodeDef) -> dict[str, Any]:
+def placement(node: NodeDef) -> dict[str, Any]:
     """The attributes of a convolution that say where its kernel lies, as arguments of `matrix`."""
     return {
         "strides": two_axes(node, "strides"),
@@ -258,7 +252,7 @@ def placement(node: node_def_pb2.NodeDef) -> dict[str, Any]:
     }
 
 
-def two_axes(node: node_def_pb2.NodeDef, name: str) -> tuple[int, int]:
+def two_axes(node: NodeDef, name: str) -> tuple[int, int]:
     """An attribute with a number for each axis, those of batch and channels being 1."""
     batch, down, across, channels = list(node.attr[name].list.i) or [1, 1, 1, 1]
     if (batch, channels) != (1, 1):

@@ -25,6 +25,7 @@ from keras_curv.reading.checkpoint import entries_of, tensor_of
 GRAPH = "saved_model.pb"
 INDEX = "variables.index"
 _DATA = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
+_DATA_NAME = "variables.data-{:05d}-of-{:05d}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,8 @@ class ModelFiles:
         index = _read(variables / INDEX, path, limits.INDEX_BYTES)
         data = tuple(sorted(f for f in variables.iterdir() if _DATA.fullmatch(f.name)))
         sizes = [_require_plain(file, path).st_size for file in data]
-        if [f.name for f in data] != [_data_name(i, len(data)) for i in range(len(data))]:
+        count = len(data)
+        if [f.name for f in data] != [_DATA_NAME.format(i, count) for i in range(count)]:
             raise InputError(f"{path}: a server cannot load its variables: a file is missing")
         entries = entries_of(index, sizes, str(path))
         limits.require_at_most(sum(sizes), limits.VARIABLE_BYTES, f"{variables}, in bytes,")
@@ -94,10 +96,6 @@ class ModelFiles:
                     digest.update(piece)
                     size -= len(piece)
         return digest.hexdigest()
-
-
-def _data_name(place: int, number: int) -> str:
-    return f"variables.data-{place:05d}-of-{number:05d}"
 
 
 def _read(file: pathlib.Path, directory: pathlib.Path, limit: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.numerics.rounding import up
@@ -53,9 +53,7 @@ def broadcast(flow: Flow, shape: tuple[int, ...]) -> Flow:
     return flow if shape == flow.shape else picked(flow, np.broadcast_to(positions_of(flow), shape))
 
 
-def padded(
-    node: node_def_pb2.NodeDef, flow: Flow, paddings: np.ndarray, constant: Ball | None = None
-) -> Flow:
+def padded(node: NodeDef, flow: Flow, paddings: np.ndarray, constant: Ball | None = None) -> Flow:
     """`Pad` and `PadV2`: constants around each example."""
     before_and_behind = _of_each_axis(flow, paddings)
     positions = _padded(positions_of(flow), before_and_behind)
@@ -69,7 +67,7 @@ def padded(
 
 
 def sliced(
-    node: node_def_pb2.NodeDef,
+    node: NodeDef,
     flow: Flow,
     begin: np.ndarray,
     end: np.ndarray,
@@ -110,7 +108,7 @@ def _require_whole_batch(index: list, rank: int) -> None:
         raise InputError("a slice of the batch mixes examples, or depends on how many there are")
 
 
-def tiled(node: node_def_pb2.NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
+def tiled(node: NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
     """`Tile` of each example."""
     require_flow(flow)
     batch, *times = [int(number) for number in multiples]
@@ -122,7 +120,7 @@ def tiled(node: node_def_pb2.NodeDef, flow: Flow, multiples: np.ndarray) -> Flow
 
 
 def gathered(
-    node: node_def_pb2.NodeDef, value: Flow | np.ndarray, indices: np.ndarray, axis: np.ndarray
+    node: NodeDef, value: Flow | np.ndarray, indices: np.ndarray, axis: np.ndarray
 ) -> Flow | np.ndarray:
     """`GatherV2` along an axis of each example, or from a shape."""
     if not isinstance(indices, np.ndarray) or node.attr["batch_dims"].i:
@@ -140,13 +138,13 @@ def gathered(
     return picked(value, np.take(positions_of(value), indices, axis=place))
 
 
-def reversed_along(node: node_def_pb2.NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
+def reversed_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`ReverseV2` along axes of each example."""
     places = axes_of(flow, axes, "a reversal")
     return picked(flow, np.flip(positions_of(flow), tuple(places)))
 
 
-def blocks_to_channels(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
+def blocks_to_channels(node: NodeDef, flow: Flow) -> Flow:
     """`SpaceToDepth`."""
     height, width, channels = convolution.image_shape(node, flow)
     size = node.attr["block_size"].i
@@ -157,7 +155,7 @@ def blocks_to_channels(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     return picked(flow, blocks.transpose(0, 2, 1, 3, 4).reshape(down, across, -1))
 
 
-def channels_to_blocks(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
+def channels_to_blocks(node: NodeDef, flow: Flow) -> Flow:
     """`DepthToSpace`."""
     height, width, channels = convolution.image_shape(node, flow)
     size = node.attr["block_size"].i
@@ -168,9 +166,7 @@ def channels_to_blocks(node: node_def_pb2.NodeDef, flow: Flow) -> Flow:
     return picked(flow, blocks.reshape(height * size, width * size, -1))
 
 
-def transposed_convolved(
-    node: node_def_pb2.NodeDef, sizes: np.ndarray, kernel: Ball, flow: Flow
-) -> Flow:
+def transposed_convolved(node: NodeDef, sizes: np.ndarray, kernel: Ball, flow: Flow) -> Flow:
     """`Conv2DBackpropInput`: the product with the transposed matrix of a convolution."""
     image = convolution.image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
@@ -190,7 +186,7 @@ def transposed_convolved(
 
 
 def dilated(
-    node: node_def_pb2.NodeDef,
+    node: NodeDef,
     flow: Flow,
     kernel: Ball,
     block: np.ndarray,
@@ -206,13 +202,11 @@ def dilated(
     dilations, around, cut = (
         np.asarray(array).astype(np.int64) for array in (block, paddings, crops)
     )
-    if len(dilations) == 1 and len(flow.shape) == 2:
+    one_axis = len(dilations) == 1 and len(flow.shape) == 2
+    if one_axis:
         flow = flow.rearranged(positions_of(flow)[None])
         dilations = np.concatenate([[1], dilations])
         around, cut = (np.concatenate([[[0, 0]], array]) for array in (around, cut))
-        one_axis = True
-    else:
-        one_axis = False
     plain = (1, 1)
     if (
         dilations.shape != (2,)
@@ -229,7 +223,7 @@ def dilated(
     flow = picked(flow, _padded(positions_of(flow), [*around, (0, 0)]))
     if any(size % block for size, block in zip(flow.shape, dilations, strict=False)):
         raise InputError("the padded image is not a multiple of the dilation")
-    plain_node = node_def_pb2.NodeDef()
+    plain_node = NodeDef()
     plain_node.CopyFrom(node)
     plain_node.op = node.op.removeprefix("Dilated")
     plain_node.attr["dilations"].list.i[:] = [1, *(int(number) for number in dilations), 1]

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.reading import convolution
@@ -94,7 +94,7 @@ def contracted(flow: Flow, kernel: Ball, taken: str, given: str, made: str) -> F
     return product.rearranged(positions_of(product).transpose(order(made, axes)))
 
 
-def multiplied(node: node_def_pb2.NodeDef, one: Value, other: Value) -> Flow:
+def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
     """`MatMul`, and `BatchMatMulV2` of a matrix that is the same for all examples."""
     turned = [node.attr[f"transpose_{x}"].b or node.attr[f"adj_{y}"].b for x, y in ("ax", "by")]
     left = isinstance(one, Flow)
@@ -115,12 +115,11 @@ def multiplied(node: node_def_pb2.NodeDef, one: Value, other: Value) -> Flow:
             f"(its issue 117700), as in examples {flow.shape}; drop that axis, or use Dense"
         )
     before = _MORE[: len(flow.shape) - 2]
-    if left:
-        return contracted(flow, kernel, before + letters[0], letters[1], before + "rc")
-    return contracted(flow, kernel, before + letters[1], letters[0], before + "rc")
+    taken, given = letters if left else letters[::-1]
+    return contracted(flow, kernel, before + taken, given, before + "rc")
 
 
-def summed(node: node_def_pb2.NodeDef, *operands: Value) -> Flow:
+def summed(node: NodeDef, *operands: Value) -> Flow:
     """`Einsum` of what depends on the input and a constant."""
     text = node.attr["equation"].s.decode(errors="replace")
     terms, _, result = text.partition("->")
@@ -145,7 +144,7 @@ def summed(node: node_def_pb2.NodeDef, *operands: Value) -> Flow:
     return contracted(flow, kernel, taken[1:], second[0], result[1:])
 
 
-def dense_on_last_axis(node: node_def_pb2.NodeDef, flow: Flow, kernel: Ball) -> Flow:
+def dense_on_last_axis(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
     """The product of each pixel's channels with one matrix: a dense layer on the last axis.
 
     TensorFlow reshapes to a matrix with as many columns as the kernel has rows, multiplies, and

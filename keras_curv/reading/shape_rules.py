@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.reading import image_rules, joins
@@ -36,14 +36,12 @@ class BatchSize:
 BATCH = BatchSize()
 
 
-def _shape(node: node_def_pb2.NodeDef, value: Value) -> np.ndarray:
+def _shape(node: NodeDef, value: Value) -> np.ndarray:
     return np.array([BATCH, *value.shape] if isinstance(value, Flow) else value.shape, object)
 
 
-def _reshape(node: node_def_pb2.NodeDef, value: Value, shape: np.ndarray) -> Value:
-    if isinstance(value, Ball):
-        return value.reshape(tuple(int(n) for n in shape))
-    if isinstance(value, np.ndarray):
+def _reshape(node: NodeDef, value: Value, shape: np.ndarray) -> Value:
+    if isinstance(value, (Ball, np.ndarray)):
         return value.reshape(tuple(int(n) for n in shape))
     if not isinstance(value, Flow):
         raise InputError("only supported for floats")
@@ -60,7 +58,7 @@ def _reshape(node: node_def_pb2.NodeDef, value: Value, shape: np.ndarray) -> Val
     return value.rearranged(np.arange(size).reshape(rest))
 
 
-def _unit_axes(node: node_def_pb2.NodeDef, value: Value, axis: np.ndarray | None = None) -> Value:
+def _unit_axes(node: NodeDef, value: Value, axis: np.ndarray | None = None) -> Value:
     if isinstance(value, np.ndarray):
         raise InputError("only supported for floats")
     flow = isinstance(value, Flow)
@@ -79,7 +77,7 @@ def _unit_axes(node: node_def_pb2.NodeDef, value: Value, axis: np.ndarray | None
     return _reshape(node, value, np.array(shape, object))
 
 
-def _transpose(node: node_def_pb2.NodeDef, value: Value, order: np.ndarray) -> Value:
+def _transpose(node: NodeDef, value: Value, order: np.ndarray) -> Value:
     axes = [int(axis) for axis in order]
     if not isinstance(value, Flow):
         return value.transpose(axes)
@@ -92,25 +90,21 @@ def _transpose(node: node_def_pb2.NodeDef, value: Value, order: np.ndarray) -> V
     return value.rearranged(image_rules.positions_of(value).transpose(moved))
 
 
-def _pack(node: node_def_pb2.NodeDef, *values: Value) -> np.ndarray:
+def _pack(node: NodeDef, *values: Value) -> np.ndarray:
     return np.stack([_need_integers(value) for value in values], axis=node.attr["axis"].i)
 
 
-def _concat(node: node_def_pb2.NodeDef, *values: Value) -> Value:
-    if any(isinstance(value, Flow) for value in values):
-        return _joined(*values)
-    *parts, axis = [_need_integers(value) for value in values]
-    return np.concatenate(parts, axis=int(axis))
-
-
-def _joined(*values: Any) -> Flow:
+def _concat(node: NodeDef, *values: Any) -> Value:
+    if not any(isinstance(value, Flow) for value in values):
+        *parts, axis = [_need_integers(value) for value in values]
+        return np.concatenate(parts, axis=int(axis))
     *flows, axis = values
     if not all(isinstance(flow, Flow) for flow in flows):
         raise InputError("only supported where all parts depend on the input")
     return joins.joined(flows, *image_rules.axes_of(flows[0], axis, "a concatenation"))
 
 
-def _split(node: node_def_pb2.NodeDef, *arguments: Any) -> tuple[Flow, ...]:
+def _split(node: NodeDef, *arguments: Any) -> tuple[Flow, ...]:
     """`Split` and `SplitV` along an axis of each example: a tuple of flows."""
     if node.op == "Split":
         axis, flow = arguments
@@ -127,7 +121,7 @@ def _split(node: node_def_pb2.NodeDef, *arguments: Any) -> tuple[Flow, ...]:
     return tuple(image_rules.picked(flow, part) for part in parts)
 
 
-def _prod(node: node_def_pb2.NodeDef, value: Value, axis: np.ndarray) -> Any:
+def _prod(node: NodeDef, value: Value, axis: np.ndarray) -> Any:
     keep = node.attr["keep_dims"].b
     return np.prod(_need_integers(value), axis=tuple(np.atleast_1d(axis)), keepdims=keep)
 
@@ -136,7 +130,7 @@ _MASKS = ("begin", "end", "shrink_axis", "ellipsis", "new_axis")
 
 
 def _strided_slice(
-    node: node_def_pb2.NodeDef,
+    node: NodeDef,
     value: Value,
     begin: np.ndarray,
     end: np.ndarray,

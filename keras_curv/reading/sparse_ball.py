@@ -69,8 +69,7 @@ class SparseBall:
     def dense(self) -> Ball:
         """The same, entry by entry."""
         charge_entries(8, self.shape[0] * self.shape[1], "a dense matrix")
-        parts = self.entries.value, self.entries.error, self.entries.served
-        return Ball(*(self._matrix(part).toarray() for part in parts))
+        return self.entries.each(lambda part: self._matrix(part).toarray())
 
     def norm_of_error(self) -> float:
         """A bound of the Frobenius, hence of the spectral norm of the error."""
