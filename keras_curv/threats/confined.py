@@ -75,13 +75,7 @@ class Reach(NamedTuple):
 
     def each(self, change: Callable[[tf.Tensor], tf.Tensor]) -> Reach:
         """Returns the same after a change of rows, made to all but the cost."""
-        return Reach(
-            change(self.up),
-            change(self.down),
-            change(self.dead_up),
-            change(self.dead_down),
-            self.cost,
-        )
+        return Reach._make([*map(change, self[:-1]), self.cost])
 
     @property
     def least_cost(self) -> tf.Tensor:

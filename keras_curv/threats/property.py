@@ -22,6 +22,9 @@ import numpy as np
 from keras_curv.errors import InputError, require_at_least
 from keras_curv.network.network import Network
 
+# Examples, `(m,)`, and the rivals of each, `(m, k)`.
+Rivals = Iterator[tuple[np.ndarray, np.ndarray]]
+
 
 class Reading(NamedTuple):
     """What a property finds at n examples; arrays of length n.
@@ -146,9 +149,7 @@ class Property(abc.ABC):
         """
 
     @abc.abstractmethod
-    def rivals(
-        self, logits: np.ndarray, reference: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
         """Yields examples that have equally many rivals, `(m,)`, and these rivals, `(m, k)`."""
 
     def holds_in_float32(self, head: str) -> bool:
@@ -187,9 +188,7 @@ class Argmax(Property):
         wrong = np.zeros(len(logits), bool) if label is None else prediction != np.asarray(label)
         return Reading(prediction, prediction, wrong, _ties(logits))
 
-    def rivals(
-        self, logits: np.ndarray, reference: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
         """See `Property`."""
         yield np.arange(len(logits)), others(reference, logits.shape[1])
 
@@ -291,9 +290,7 @@ class Harmful(Property):
         tied |= _ties(logits) if label is None else False
         return Reading(prediction, reference, wrong, tied)
 
-    def rivals(
-        self, logits: np.ndarray, reference: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
         """See `Property`."""
         harmful = {int(label): self._of(int(label)) for label in np.unique(reference)}
         for size in sorted({len(some) for some in harmful.values()}):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +33,7 @@ from keras_curv.numerics.rounding import (
     pre_activation_errors,
     up,
 )
-from keras_curv.threats.property import Property, Reading
+from keras_curv.threats.property import Property, Reading, Rivals
 
 SIGMOIDS = ("sigmoid", "binary_sigmoid")
 _RISES, _FALLS = 1, 0  # what a row calls the margin that decides: 2 · output + this
@@ -86,14 +86,13 @@ class ScoreProperty(Property):
     def _last(self, network: Network, columns: Collection[int], shift: np.ndarray) -> Affine:
         """`[0, W_1, −W_1, …]` with biases less the shift, `(outputs,)`."""
         last = network.affines[-1]
-        signs = np.array([1.0, -1.0])
 
         def paired(array: np.ndarray) -> np.ndarray:
             """`(…, classes)` → `(…, 1 + 2 outputs)`, positive entries."""
             chosen = np.repeat(array[..., list(columns)], 2, axis=-1)
             return np.concatenate([np.zeros_like(chosen[..., :1]), chosen], axis=-1)
 
-        turn = np.concatenate([[1.0], np.tile(signs, len(columns))])
+        turn = np.concatenate([[1.0], np.tile([1.0, -1.0], len(columns))])
         bias = paired(last.bias)
         bias[1:] -= np.repeat(shift, 2)
         # Each column is there twice.
@@ -165,9 +164,7 @@ class Threshold(ScoreProperty):
         reference = np.zeros(len(logits), np.int64)
         return Reading(prediction, reference, wrong, (over == 0.0).any(axis=1))
 
-    def rivals(
-        self, logits: np.ndarray, reference: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
         """See `Property`: the side on which an output is not."""
         above = logits[:, 1::2] > 0.0
         first = 1 + 2 * np.arange(above.shape[1])
@@ -233,9 +230,7 @@ class Interval(ScoreProperty):
         reference = np.zeros(len(logits), np.int64)
         return Reading(reference - 1, reference, none, none)
 
-    def rivals(
-        self, logits: np.ndarray, reference: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
         """See `Property`."""
         yield np.arange(len(logits)), np.tile(np.arange(1, logits.shape[1]), (len(logits), 1))
 
