@@ -71,8 +71,7 @@ class Fields:
     beam_option: list[str] | None = None
 
 
-MODEL = COMMAND.section("Model and proof")
-MODEL.fields(
+MODEL = COMMAND.section("Model and proof").fields(
     Fields,
     {
         "saved_model": "Directory of the SavedModel to certify, or a base path with numbered versions, of which the newest is taken; default: the model of digits that comes with the package.",
@@ -90,8 +89,7 @@ MODEL.fields(
     },
 )
 
-NAMED = COMMAND.section("A data set by name")
-NAMED.fields(
+NAMED = COMMAND.section("A data set by name").fields(
     Fields,
     {
         "dataset": "Data set to certify on: digits, which come with the package, or mnist, fashion_mnist or cifar10, through tfds; pixels are in [0, 1].",
@@ -100,8 +98,7 @@ NAMED.fields(
     },
 )
 
-EXAMPLES = COMMAND.section("Examples, of a data set or a file")
-EXAMPLES.fields(
+EXAMPLES = COMMAND.section("Examples, of a data set or a file").fields(
     Fields,
     {
         "inputs": "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: an array for each, under its name, in place of x.",
@@ -117,8 +114,7 @@ EXAMPLES.define(
     lower_bound=0,
 )
 
-REQUESTS = COMMAND.section("Logged requests, instead of a data set")
-REQUESTS.fields(
+REQUESTS = COMMAND.section("Logged requests, instead of a data set").fields(
     Fields,
     {
         "requests": "Files of requests to certify instead of a data set: TFRecord files of PredictionLog, as TF Serving logs them, or warm-up files; a shell pattern. If --saved_model is a base path, each request is certified for the version that served it.",
@@ -130,8 +126,7 @@ REQUESTS.fields(
     },
 )
 
-SMOOTHING = COMMAND.section("Smoothing by noise")
-SMOOTHING.fields(
+SMOOTHING = COMMAND.section("Smoothing by noise").fields(
     Fields,
     {
         "deviation": "Standard deviation of the noise, in input units.",
@@ -157,8 +152,7 @@ COMMAND.section("What to report, and a release gate").fields(
     },
 )
 
-OUTPUT = COMMAND.section("What to write, and who does the work")
-OUTPUT.fields(
+OUTPUT = COMMAND.section("What to write, and who does the work").fields(
     Fields,
     {
         "output": "CSV file to write of rows, one for each example, as they come.",
@@ -237,13 +231,8 @@ def certify_examples() -> dict:
         smoothing = Smoothing(
             FLAGS.deviation, FLAGS.samples, FLAGS.failure_probability, FLAGS.noise
         )
-    options = ExampleOptions(
-        smoothing=smoothing,
-        rivals=FLAGS.rivals,
-        input_scale=FLAGS.input_scale,
-        seed=FLAGS.seed,
-        **common,
-    )
+    own = COMMAND.values("rivals", "input_scale", "seed")
+    options = ExampleOptions(smoothing=smoothing, **own, **common)
     examples = (
         data.load_npz(FLAGS.inputs, FLAGS.limit)
         if FLAGS.inputs is not None
@@ -258,15 +247,8 @@ def certify_requests() -> dict:
         from keras_curv.serving.certify_requests import certify_requests
         from keras_curv.serving.options import RequestOptions
 
-    options = RequestOptions(
-        baseline=FLAGS.baseline,
-        model_name=FLAGS.model_name,
-        limit=FLAGS.limit,
-        max_unpacked=FLAGS.max_unpacked,
-        lost=FLAGS.lost,
-        max_lost=FLAGS.max_lost,
-        **common_options(),
-    )
+    own = COMMAND.values("baseline", "model_name", "limit", "max_unpacked", "lost", "max_lost")
+    options = RequestOptions(**own, **common_options())
     return certify_requests(FLAGS.saved_model, FLAGS.requests, options)
 
 
@@ -280,7 +262,7 @@ def common_options() -> dict:
             import keras_curv.runs.beam  # noqa: F401  which greets too
     names = "signature output_name method guarantee tolerance property decide batch_size".split()
     names += "output resume summary plot report runner".split()
-    options = {name: FLAGS[name].value for name in names}
+    options = COMMAND.values(*names)
     if FLAGS.radius:
         options["radii"] = FLAGS.radius
     return options | {

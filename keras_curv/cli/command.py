@@ -106,6 +106,10 @@ class Command:
         name = word.lstrip("-")
         return word != name and name in self.flags and not self.flags[name].boolean
 
+    def values(self, *names: str) -> dict[str, Any]:
+        """Returns the values of some flags, by name, for what has arguments of these names."""
+        return {name: self.flags[name].value for name in names}
+
     def words(self, *, but: Sequence[str] = ()) -> list[str]:
         """The words that make this run again: the flags that are set, but for some."""
         words = ["keras_curv", self.name]
@@ -145,8 +149,8 @@ class Section:
         absl = getattr(flags, f"DEFINE_{kind}")
         absl(name, *arguments, flag_values=self._values, module_name=self.title, **keywords)
 
-    def fields(self, of: type, texts: Mapping[str, str]) -> None:
-        """Adds flags for fields of a dataclass, whose types and defaults they have.
+    def fields(self, of: type, texts: Mapping[str, str]) -> Section:
+        """Adds flags for fields of a dataclass, whose types and defaults they have; returns itself.
 
         Args:
             of: the dataclass; annotations are text.
@@ -156,6 +160,7 @@ class Section:
         for name, text in texts.items():
             kind = known[name].type.removesuffix(" | None")
             self.define(_KINDS[kind], name, known[name].default, text)
+        return self
 
     def refuse(self, why: str, *, but: Sequence[str] = ()) -> None:
         """Refuses flags that would have no effect.

@@ -77,12 +77,8 @@ def main() -> int:
         files = run.reproduce(
             name,
             FLAGS.output,
-            data_dir=FLAGS.data_dir,
-            seed=FLAGS.seed,
-            quick=FLAGS.quick,
-            limit=FLAGS.limit,
+            **COMMAND.values("data_dir", "seed", "quick", "limit", "train"),
             layers=layers,
-            train=FLAGS.train,
             progress=at_terminal(),
             say=lambda text: print(text, flush=True),
         )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from typing import Any
 
 from keras_curv.cli.command import DATA_DIR, Command, at_terminal, loading
 from keras_curv.errors import InputError
@@ -22,8 +21,7 @@ from keras_curv.training.recipe_options import RecipeFields
 COMMAND = Command("train", __doc__, "go on with --resume")
 FLAGS = COMMAND.flags
 
-DATA = COMMAND.section("Data and output")
-DATA.fields(
+DATA = COMMAND.section("Data and output").fields(
     RecipeFields,
     {
         "dataset": "Data set to train on: digits, which come with the package, or mnist, fashion_mnist or cifar10, through tfds.",
@@ -131,7 +129,7 @@ def main() -> int:
         from keras_curv.training import recipe, trainer
 
     names = [field.name for field in dataclasses.fields(recipe.Recipe)]
-    chosen: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    chosen = COMMAND.values(*names)
     if chosen["filters"] and all(count.isdecimal() for count in chosen["filters"]):
         chosen["filters"] = [int(count) for count in chosen["filters"]]
     summary = trainer.train(
