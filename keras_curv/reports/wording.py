@@ -28,6 +28,7 @@ _GUARANTEE_TEXT = {
     "float32": "as served in IEEE single, in any order of sums; no TF32, bfloat16, Winograd",
     "probabilistic": "of the classifier smoothed by noise, each with probability 1 − α",
 }
+_CLIPS = "the model clips its input; what is proved is for every δ all the same"
 
 
 def facts(summary: dict) -> list[tuple[str, str]]:
@@ -35,24 +36,22 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     mean, median = summary["mean_radius"], summary["median_radius"]
     least = "at least: " if summary.get("decide") else ""
     which = "all" if summary["clean_accuracy"] is None else "the correct ones"
-    return [
-        ("examples", f"{summary['examples']:,} ({_statuses(summary['statuses'])})"),
-        ("radius", f"{least}mean {number(mean)}, median {number(median)} over {which}"),
-        ("units", radius_units(summary)),
-        *_integers(summary),
-        *_masks(summary),
-        *_clipping(summary),
-        *_claim(summary),
-        ("guarantee", f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}"),
-        *_smoothing(summary),
-        ("proved by", _shares(summary["methods"])),
-        *_search(summary),
-        (
-            "exact",
-            f"{percent(summary['primal_equals_dual'])} of all examples: the radius is known to be "
-            "the true distance",
-        ),
-    ]
+    known = {
+        "examples": f"{summary['examples']:,} ({_statuses(summary['statuses'])})",
+        "radius": f"{least}mean {number(mean)}, median {number(median)} over {which}",
+        "units": radius_units(summary),
+        "numbers": _integers(summary),
+        "labels": _masks(summary),
+        "clip": _CLIPS if summary.get("clips_input") else "",
+        **_claim(summary),
+        "guarantee": f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}",
+        "noise": _smoothing(summary),
+        "proved by": _shares(summary["methods"]),
+        **_search(summary),
+        "exact": f"{percent(summary['primal_equals_dual'])} of all examples: the radius is known "
+        "to be the true distance",
+    }
+    return [(name, text) for name, text in known.items() if text]
 
 
 def claim(summary: dict) -> dict[str, str | None]:
@@ -104,16 +103,16 @@ def nearest_rival(summary: dict, rival: int) -> str:
     return f"{whose} would {'rise' if rises else 'fall'} first"
 
 
-def _claim(summary: dict) -> list[tuple[str, str]]:
+def _claim(summary: dict) -> dict[str, str]:
     """Returns what is claimed: against which rivals, and under which threat."""
-    words, found = claim(summary), []
+    words, found = claim(summary), {}
     if of_the_prediction(summary):
-        found.append(("rivals", _RIVALS_TEXT[summary["rivals"]]))
+        found["rivals"] = _RIVALS_TEXT[summary["rivals"]]
     else:
         text = f"{words['holds']} ({summary['property']}; NOT a certificate of the prediction)"
-        found.append(("property", text))
+        found["property"] = text
     if summary.get("threat", PLAIN) != PLAIN:
-        found.append(("threat", f"{words['changes']} (NOT a certificate for other changes)"))
+        found["threat"] = f"{words['changes']} (NOT a certificate for other changes)"
     return found
 
 
@@ -157,44 +156,34 @@ def _shares(methods: dict[str, int]) -> str:
     return ", ".join(shares) or "none"
 
 
-def _search(summary: dict) -> list[tuple[str, str]]:
+def _search(summary: dict) -> dict[str, str]:
     """How much was asked for, if less than all."""
     if summary.get("decide"):
-        return [("decided", "at these radii only: each radius is at least what is written")]
+        return {"decided": "at these radii only: each radius is at least what is written"}
     if summary.get("method") != "auto" or not summary.get("tolerance"):
-        return []
+        return {}
     text = "a further method is asked where it may gain more than"
-    return [("tolerance", f"{text} {100.0 * summary['tolerance']:.3g} %")]
+    return {"tolerance": f"{text} {100.0 * summary['tolerance']:.3g} %"}
 
 
-def _integers(summary: dict) -> list[tuple[str, str]]:
+def _integers(summary: dict) -> str:
     """Warns of examples that may not be scaled as the model was trained."""
-    if "integers" not in summary:
-        return []
     text = "{integers}, taken as they are; was the model trained on such? see --input_scale"
-    return [("numbers", text.format(**summary))]
+    return text.format(**summary) if "integers" in summary else ""
 
 
-def _masks(summary: dict) -> list[tuple[str, str]]:
+def _masks(summary: dict) -> str:
     """Says how labels were taken, where they are not classes."""
     thresholds = summary.get("property", "").startswith("threshold")
     if not thresholds or summary["classes"] == 1 or summary["clean_accuracy"] is None:
-        return []
-    return [("labels", "not as classes, but as Σ 2^j over the outputs j above their threshold")]
+        return ""
+    return "not as classes, but as Σ 2^j over the outputs j above their threshold"
 
 
-def _clipping(summary: dict) -> list[tuple[str, str]]:
-    """Returns that the model clips its input, if it does."""
-    text = "the model clips its input; what is proved is for every δ all the same"
-    return [("clip", text)] if summary.get("clips_input") else []
-
-
-def _smoothing(summary: dict) -> list[tuple[str, str]]:
+def _smoothing(summary: dict) -> str:
     """Returns the terms of a vote under noise, if it was one."""
-    if "deviation" not in summary:
-        return []
     text = "{noise}, deviation {deviation:g}; {samples:,} samples, α = {failure_probability:g}"
-    return [("noise", text.format(**summary))]
+    return text.format(**summary) if "deviation" in summary else ""
 
 
 def units(scale: float) -> str:
