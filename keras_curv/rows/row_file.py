@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.files import open_regular, read_at_most, write_json
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 
@@ -201,10 +201,9 @@ def _line(file: BinaryIO, target: pathlib.Path) -> bytes | None:
 
 
 def _row(line: bytes, number: int, target: pathlib.Path, columns: tuple[str, ...]) -> Row:
-    try:
+    where = f"{target}, line {number + 2}, is not a row"
+    with about(where, (ValueError, KeyError, StopIteration, csv.Error)):
         row = Row.parse(next(csv.reader([line.decode()], strict=True)), columns)
         if row.index != number:
             raise ValueError(f"row {number} has index {row.index}")
-    except (ValueError, KeyError, StopIteration, csv.Error) as error:
-        raise InputError(f"{target}, line {number + 2}, is not a row: {error}") from error
     return row

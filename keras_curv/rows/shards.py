@@ -149,10 +149,8 @@ class Shards:
             if not hmac.compare_digest(code.encode(), self._code(text).encode()):
                 return None
             rows = [Row.parse(cells, self._columns) for cells in csv.reader(io.StringIO(text))]
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, csv.Error):  # a disk that lost power; certify it again
-            return None
+        except (FileNotFoundError, ValueError, KeyError, csv.Error):
+            return None  # not there, or of a disk that lost power; it is certified again
         except OSError as error:
             raise self._failed(error) from error
         return rows if [row.index for row in rows] == indices else None

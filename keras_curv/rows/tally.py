@@ -46,8 +46,7 @@ class Tally:
 
     def certified_accuracy(self, radius: float) -> float:
         """The fraction of all examples that are correct and certified at more than `radius`."""
-        radii = np.frombuffer(self.radii) if self.radii else np.zeros(0)
-        return certified_fraction(radii, radius)
+        return certified_fraction(np.array(self.radii), radius)
 
     def summary(self) -> dict:
         """Returns the result of the run, as JSON can hold it.
@@ -63,7 +62,7 @@ class Tally:
         count = len(self.radii)
         correct = sum(self._statuses[name] for name in CORRECT)
         # Only certified examples have a positive radius, so zeros pad the correct ones.
-        values = np.sort(np.frombuffer(self.radii) if count else np.zeros(0))[count - correct :]
+        values = np.sort(np.array(self.radii))[count - correct :]
         return {
             "examples": count,
             "clean_accuracy": correct / count if count and self._labelled else None,

@@ -10,7 +10,6 @@ from keras_curv.errors import InputError
 from keras_curv.reports.html.cases import Case
 from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
 from keras_curv.rows.tally import Tally
-from keras_curv.runs.options import RunOptions
 
 
 class Sink(Protocol):
@@ -85,7 +84,7 @@ class Job(abc.ABC):
         """Returns what sums the rows up."""
         return Tally(radii)
 
-    def sinks(self, options: RunOptions, tally: Tally) -> Iterator[Any]:
+    def sinks(self, tally: Tally) -> Iterator[Any]:
         """Yields context managers of further sinks, to be entered for the run."""
         yield from ()
 

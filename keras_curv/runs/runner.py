@@ -57,7 +57,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
             )
         )
         sinks: list[Sink] = [tally, *([report] if report else [])]
-        sinks += [stack.enter_context(sink) for sink in job.sinks(options, tally)]
+        sinks += [stack.enter_context(sink) for sink in job.sinks(tally)]
         job.require_rows(file.rows)
         for sink in sinks:
             sink.add(file.rows)

@@ -127,8 +127,8 @@ def _require_same(
     known, _ = served.network.forward(tf.constant(x.reshape(len(x), -1).astype(np.float64)))
     for seen, real in zip(found, known, strict=True):
         served_there, real = seen.numpy(), real.numpy()
-        known = np.isfinite(served_there)  # where float32 overflows nothing is certified
-        error = np.abs(np.where(known, served_there, real) - real)
+        finite = np.isfinite(served_there)  # where float32 overflows nothing is certified
+        error = np.abs(np.where(finite, served_there, real) - real)
         if not np.all(error <= _ALIKE * (1.0 + np.abs(real).max())):
             raise InputError(
                 f"{served.source}: a layer hides what it computes, so there is no certified "

@@ -20,7 +20,6 @@ from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.job import Job, same_job
-from keras_curv.runs.options import RunOptions
 from keras_curv.runs.runner import run
 from keras_curv.serving.compare import Comparison, RequestTally
 from keras_curv.serving.options import RequestOptions
@@ -195,7 +194,7 @@ class RequestJob(Job):
         """See `Job`."""
         return RequestTally(radii, self._survey, baseline=self._options.baseline)
 
-    def sinks(self, options: RunOptions, tally: Tally) -> Iterator[Any]:
+    def sinks(self, tally: Tally) -> Iterator[Any]:
         """See `Job`: the file of the examples that lost their certificate."""
         if isinstance(tally, RequestTally) and tally.comparison and self._options.lost:
             yield lost_file(self._options.lost, tally.comparison)

@@ -141,7 +141,6 @@ class RequestTally(Tally):
 
     def __init__(self, at: Sequence[float], survey: Survey, *, baseline: str | None = None):
         super().__init__(at)
-        self._radii = at
         self._versions: dict[str, Fraction] = {}
         self._parts = Parts(survey, at)
         self._reasons: dict[str, dict] = {}
@@ -158,7 +157,7 @@ class RequestTally(Tally):
             if row.skipped:
                 continue
             version = "" if row.reason is Reason.NO_VERSION else row.version
-            self._versions.setdefault(version, Fraction(self._radii)).add(row)
+            self._versions.setdefault(version, Fraction(self._at)).add(row)
             self._parts.add(row)
             if self.comparison is not None:
                 self.comparison.add(row)

@@ -271,7 +271,8 @@ def _matches(patterns: Sequence[str], but: Collection[str]) -> list[str]:
             raise InputError(f"{pattern} is not a file; give TFRecord files, or a pattern of them")
         found = [pattern]
         if not pathlib.Path(pattern).exists():
-            found = [file for file in _glob(pattern) if os.path.realpath(file) not in but]
+            paths = [p for p in glob.glob(pattern, recursive=True) if not pathlib.Path(p).is_dir()]
+            found = sorted(path for path in paths if os.path.realpath(path) not in but)
         if not found:
             raise InputError(f"no file matches {pattern!r}; give TFRecord files of requests")
         for file in found:
@@ -280,8 +281,3 @@ def _matches(patterns: Sequence[str], but: Collection[str]) -> list[str]:
         if not file.isprintable():
             raise InputError(f"the name {file!r} has unprintable characters; rename the file")
     return list(files.values())
-
-
-def _glob(pattern: str) -> list[str]:
-    found = glob.glob(pattern, recursive=True)
-    return sorted(path for path in found if not pathlib.Path(path).is_dir())
