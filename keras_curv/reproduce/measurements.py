@@ -125,10 +125,6 @@ def _percent(holds: np.ndarray) -> float:
     return 100.0 * float(np.mean(holds))
 
 
-def _clean(subject: Subject) -> float:
-    return _percent(subject.correct)
-
-
 def _certified(rivals: str, subject: Subject) -> float:
     if subject.row.training == "noise":
         x, y = subject.x[:SMOOTHED], subject.y[:SMOOTHED]
@@ -200,7 +196,9 @@ _CERTIFIED = (
 _MEAN = f"mean radius of the first {CORRECT} correct images"
 
 COLUMNS = {
-    "clean": Column("clean", "accuracy on the whole test set", _clean, "%"),
+    "clean": Column(
+        "clean", "accuracy on the whole test set", lambda subject: _percent(subject.correct), "%"
+    ),
     "empirical": Column(
         "empirical", f"PGD at ρ fails: the first {ATTACKED:,}, 3 × 100 steps", _empirical, "%"
     ),

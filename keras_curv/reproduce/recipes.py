@@ -90,7 +90,7 @@ def _settings(table: Table, row: Row) -> dict[str, Any]:
     return chosen
 
 
-def command(recipe: Recipe, output: str = "DIR") -> str:
+def command(recipe: Recipe) -> str:
     """Returns the command line that trains by this recipe."""
     words = []
     for name, value in recipe.given().items():
@@ -100,4 +100,4 @@ def command(recipe: Recipe, output: str = "DIR") -> str:
             words += [f"--{name}", ",".join(map(str, value))]
         else:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
-    return " ".join(["keras_curv train", *words, "--output", output])
+    return " ".join(["keras_curv train", *words, "--output DIR"])

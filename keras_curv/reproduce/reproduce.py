@@ -23,7 +23,7 @@ import keras
 from keras_curv import data
 from keras_curv.attacks import foolbox as foolbox_attacks
 from keras_curv.data.examples import Examples
-from keras_curv.errors import InputError
+from keras_curv.errors import InputError, about
 from keras_curv.files import write_json, write_text, writing
 from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
@@ -77,10 +77,8 @@ def reproduce(
     whole = data.load(table.dataset, "test", data_dir=data_dir)
     examples = whole.limited(min(limit or _QUICK_EXAMPLES, _QUICK_EXAMPLES) if quick else limit)
     for part in ("models", "trainings", "measurements"):
-        try:
+        with about(f"{folder} cannot be used for output", (OSError,)):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder} cannot be used for output: {error}") from error
     nets = [
         _Net(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
         for row in tables.rows(name)
