@@ -2,7 +2,8 @@
 
 Whatever linear bounds have made of the layers behind, `F(x) = v·σ(z_1(x)) + c` is left of a unit or
 of a margin: a network of two layers, whose Hessian `W_1 diag(v ∘ σ″) W_1ᵀ` theorem 3 bounds. With
-`∇²F ≽ −κ` on `B(x0, R)`, the minorant of `dual.py` at any point x̂ = x0 + d of the ball says there
+`∇²F ≽ −κ` on a convex set that contains `B(x0, R)` and x̂ = x0 + d, the minorant of `dual.py` at x̂
+says on that ball
 
     F ≥ F(x̂) − g·d − (κ/2)‖d‖² − ‖g + κ d‖ R − (κ/2) R²,    g = ∇F(x̂),
 

@@ -1,10 +1,12 @@
 """Intervals of the second layer's units on balls, by the first layer's curvature.
 
 A unit is `v·σ(z_1(x)) + c` with the same v for every input: its κ holds on all of ℝᵈ, and so does
-its minorant at any point x̂ whatever (`first_layer.py`). So points need not be those of one ball:
-besides the centre they lie at distances on a grid of ratio 1.5, on the way down from there, and are
-found when the first ball asks for them. A ball asks for the last two within: one of them is between
-2/3 and all of its radius away, the other between 4/9 and 2/3.
+its minorant at any point x̂ whatever, in a ball or not (`first_layer.py`). So points need not be
+those of one ball. Besides the centre they lie on the ray on which the unit falls there, at
+distances on a grid of ratio 1.5, and are found when the first ball asks for them. A ball asks for
+the last three within, of which the outermost is between 2/3 and all of its radius away: where a
+larger ball has the next one in place of the innermost, little is lost, so that its bounds do not
+jump down there.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import numpy as np
 from keras_curv.certificates.first_layer import FirstLayer, Minorants
 from keras_curv.numerics.intervals import Interval
 
-_RATIO, _POINTS = 1.5, 2
-_LARGEST = 1e100
+_RATIO, _POINTS = 1.5, 3
+_LARGEST = 1e100  # of a distance in units of the grid, and one over the smallest
 
 
 class SecondLayer:
@@ -38,7 +40,7 @@ class SecondLayer:
 
     def __init__(self, first: FirstLayer, z: np.ndarray, error: np.ndarray):
         self._first = first
-        self._unit = 1.0 / first.norm  # so that any scale is alike
+        self._unit = 1.0 / first.norm  # in which the grid is the same at any scale of x
         self._rows, self._constants = first.second.kernel.T[None], first.second.bias[None]
         self._kappas = [kappa[None] for kappa in first.unit_curvatures]
         self._centre = first.tangents(z, error, self._rows, self._constants)
@@ -55,10 +57,10 @@ class SecondLayer:
             radius: `(m,)`.
 
         Returns:
-            `(low, high)`, each `(m, N_2)`.
+            `(low, high)`, each `(m, N_2)`; infinite or NaN where anything overflows.
         """
         ends = self._least(self._at_centre, some, radius)
-        within = np.clip(radius / self._unit, 1.0 / _LARGEST, _LARGEST)
+        within = np.clip(np.nan_to_num(radius / self._unit), 1.0 / _LARGEST, _LARGEST)
         last = np.floor(np.log(within) / np.log(_RATIO)).astype(np.int64)
         for back in range(_POINTS):
             for point in np.unique(last - back).tolist():

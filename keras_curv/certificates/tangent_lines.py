@@ -1,8 +1,8 @@
 """Lines around an activation that is convex up to a point and concave from there on.
 
 Sigmoid, tanh and softsign turn at 0; softplus is convex all the way and log_sigmoid concave, and
-they turn at an end. Only lines below are spoken of: those above are the lines below `−σ(−z)`, which
-is such a function too.
+they turn at an end. Lines above are minus the lines below `−σ(−z)`, which is such a function too:
+so only those below are derived, and arrays `(2, …)` hold those of σ and of −σ(−z).
 
 **Below.** Let σ be convex on [l, m] and concave on [m, u], k any slope and t any point of [l, m].
 There σ lies above its tangent at t; on [m, u] `σ(z) − kz` is concave, hence least at an end, and m
@@ -34,7 +34,7 @@ _ENTRIES, _HALVINGS = 2**12, 50  # of the table, and to find one
 
 
 def turning_point(activation: Activation) -> float | None:
-    """Where a smooth σ that is convex turns concave, ±∞ for nowhere; None of any other shape.
+    """Where a smooth σ that is convex turns concave, ±∞ for nowhere; None for any other shape.
 
     Example:
         >>> from keras_curv.network import activations
@@ -91,7 +91,7 @@ def tangent_lines(
         chord = np.clip((top - least) / (high - touch), *activation.first_range)
         slope = np.where(through, chord, steep)
     off = np.maximum((steep - slope) * (touch - low), (slope - steep) * (turn - touch))
-    size = slope * np.maximum(np.abs(low), np.abs(high)) + activation.slope * (high - low)
+    size = np.abs(slope) * np.maximum(np.abs(low), np.abs(high)) + activation.slope * (high - low)
     size = size + np.maximum(np.abs(least), np.abs(top)) + activation.value_floor
     intercept = np.minimum(top - slope * high, least - slope * touch - off)
     intercept = intercept - RELATIVE * size - ABSOLUTE
@@ -99,8 +99,10 @@ def tangent_lines(
 
 
 def _touching(activation: Activation, high: np.ndarray) -> np.ndarray:
-    """Where the lines below σ, `[0]`, and below −σ(−z), `[1]`, that go through these ends touch;
-    anything where σ has turned before, or is still to turn."""
+    """Where the lines below σ, `[0]`, and below −σ(−z), `[1]`, that go through the ends u touch.
+
+    Not to be used where σ does not turn in between.
+    """
     if not activation.s_shaped:  # it turns at l
         return np.full(high.shape, -np.inf)
     ends = np.maximum(high, 0.0)

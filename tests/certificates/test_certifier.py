@@ -38,11 +38,11 @@ def test_arrays_of_one_entry_for_each_example(digits):
     assert np.all(result.nearest_rival[certified] != y[:30][certified])
 
 
-@pytest.mark.parametrize(("method", "tolerance"), [("crc", 1e-6), ("auto", 2e-3)])
+@pytest.mark.parametrize(("method", "tolerance"), [("crc", 1e-4), ("auto", 2e-3)])
 def test_batch_size_has_no_effect_on_what_is_proved(digits, method, tolerance):
     """Matrix products of another height round otherwise in the last digits, of float32 on the way.
 
-    A search for the best ball may then turn another way within the gap that it leaves.
+    A search may then end elsewhere within the gap that it leaves, 1e-4 of a radius by `crc`.
     """
     model, x, y = digits
     whole = keras_curv.certify(model, x[:20], y[:20], method=method)

@@ -31,12 +31,12 @@ def test_a_point_is_asked_for_once(rng, asked):
     every = centres(rng)
     assert every.first is not None
     unit = 1.0 / every.first.norm
-    every.units(np.full(6, 1.1 * unit))  # asks at 1 and 1 / 1.5, for both ends
-    assert asked == [6, *[6] * 4]
+    every.units(np.full(6, 1.1 * unit))  # asks at 1, 1 / 1.5 and 1 / 1.5², for both ends
+    assert asked == [6, *[6] * 6]
     every[np.array([5, 0])].units(unit * np.array([1.3, 1.4]))
-    assert len(asked) == 5
+    assert len(asked) == 7
     every[2:4].units(unit * np.array([1.2, 1.6]))  # one at 1.5
-    assert asked[5:] == [1, 1]
+    assert asked[7:] == [1, 1]
 
 
 def test_what_other_balls_asked_for_changes_nothing(rng):
@@ -63,8 +63,9 @@ def test_no_unit_leaves_its_interval_on_a_ball_smaller_or_larger(name, rng):
 
 def test_radii_of_no_size_and_of_any(rng):
     every = centres(rng)
-    low, high = every.units(np.array([0.0, 1e-320, 1e-200, 1e200, np.inf, 1.0]))
+    low, high = every.units(np.array([0.0, 1e-320, 1e-200, 1e200, np.inf, np.nan]))
     value = every.z[1]
+    assert not np.any(low[5] > -np.inf) and not np.any(high[5] < np.inf)
     assert np.all(low[:4] <= value[:4]) and np.all(value[:4] <= high[:4])
     assert np.all(high[:3] - low[:3] < 1e-10)
     assert not np.any(low[4] > -np.inf) and not np.any(high[4] < np.inf)
