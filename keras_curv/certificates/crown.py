@@ -107,7 +107,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
         cost = sum(2.0 * width * cost for width, cost in hidden)
         cost += sum(field.work for layer in self._plan.fields for field in layer)
-        if self._first is not None:  # those of the second one at two points each, in its units
+        if self._first is not None:  # those of the second one in its units, two points a ball
             cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
         cost /= network.multiplications
         slopes = [activation.steepest for activation in network.activations]

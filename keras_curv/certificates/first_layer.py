@@ -205,7 +205,7 @@ class FirstLayer:
         reach = up(np.multiply.outer(radius, steepest)) + error
         low, high = self._activation.second_range_on(*intervals.outward(z, reach))
         bends = low[:, None], high[:, None]
-        kappa = self.curvatures(rows, bends, each=each)
+        kappa = self._curvatures(rows, bends, each=each)
         tangents, radius = self.tangents(z, error, rows, constants), radius[:, None]
         best = np.fmax(-np.inf, tangents.minorants.least(radius, kappa))  # of NaN, −∞
         for share in _POINTS:
@@ -218,12 +218,12 @@ class FirstLayer:
         """κ of the units of the second layer and of their negatives on ℝᵈ, `(N_2,)` each."""
         low, high = self._activation.second_range
         rows = self.second.kernel.T
-        below = self.curvatures(rows, (low, high), each=True)
+        below = self._curvatures(rows, (low, high), each=True)
         if np.all(np.equal(low, -np.asarray(high))):
             return below, below
-        return below, self.curvatures(-rows, (low, high), each=True)
+        return below, self._curvatures(-rows, (low, high), each=True)
 
-    def curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
+    def _curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
         """κ of rows `(…, N_1)`: proved for each, or from ‖W_1‖ and the largest entry."""
         affine = self._network.differentials[0]
         negative = -intervals.least_multiple(rows, bends)
@@ -264,8 +264,8 @@ class FirstLayer:
         constants: np.ndarray,
         kappa: np.ndarray,
     ) -> Tangents:
-        """Those of the same functions so far from the centres, `(n, 1)`, where the last minorants
-        fall."""
+        """Returns those of the same functions at points so far from the centres, `(n, 1)`, in the
+        direction in which the last minorants fall."""
         step = (1.0 - 1e-9) * distance / last.minorants.steep
         size = up(step * last.s_size)
         step = (last.sign * step)[:, :, None]

@@ -1,8 +1,10 @@
 """A line below and a line above an activation on an interval, proved.
 
-**Smooth activations.** Look at σ at K points `l = z_1 < … < z_K = u`, at most `s` apart. For any
-slope k whatever, `φ(z) = σ(z) − k z` has φ″ = σ″, and between two points it is within
-`(s²/8) sup |φ″|` of its chord (linear interpolation; σ″ may jump). So, for all z in [l, u],
+**Smooth activations** that turn from convex to concave once, or not at all, have lines in closed
+form (`tangent_lines.py`). Of others, and of those with kinks, look at σ at K points
+`l = z_1 < … < z_K = u`, at most `s` apart. For any slope k whatever, `φ(z) = σ(z) − k z` has
+φ″ = σ″, and between two points it is within `(s²/8) sup |φ″|` of its chord (linear interpolation;
+σ″ may jump). So, for all z in [l, u],
 
     σ(z) ≤ k z + max_i φ(z_i) + (s²/8) max(0, −min σ″),
 

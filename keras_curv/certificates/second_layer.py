@@ -46,8 +46,9 @@ class SecondLayer:
         self._centre = first.tangents(z, error, self._rows, self._constants)
         minorants = self._centre.minorants
         self._at_centre = [minorants, self._centre.negative().minorants]
-        self._known: dict[int, np.ndarray] = {}  # by point of the grid: around which centres, (n,),
-        self._away: dict[int, list[Minorants]] = {}  # and of the units and of their negatives
+        # By point of the grid: around which centres they are known, and the minorants themselves,
+        # of the units and of their negatives.
+        self._away: dict[int, tuple[np.ndarray, list[Minorants]]] = {}
 
     def bounds(self, some: np.ndarray, radius: np.ndarray) -> Interval:
         """Bounds of `a_1 W_2 + b_2` on balls, in real arithmetic on these W_2 and b_2.
@@ -65,8 +66,8 @@ class SecondLayer:
         for back in range(_POINTS):
             for point in np.unique(last - back).tolist():
                 rows = np.flatnonzero(last - back == point)
-                self._ask(point, some[rows])
-                found = self._least(self._away[point], some[rows], radius[rows])
+                away = self._at(point, some[rows])
+                found = self._least(away, some[rows], radius[rows])
                 ends[:, rows] = np.fmax(ends[:, rows], found)
         return ends[0], -ends[1]
 
@@ -77,25 +78,24 @@ class SecondLayer:
         parts = zip(minorants, self._kappas, strict=True)
         return np.stack([part.take(some).least(radius[:, None], kappa) for part, kappa in parts])
 
-    def _ask(self, point: int, some: np.ndarray) -> None:
-        """Takes down the minorants so far away from these centres."""
-        if point not in self._known:
-            shape = self._centre.minorants.level.shape
-            self._known[point] = np.zeros(shape[0], bool)
-            self._away[point] = [
-                Minorants(*(np.full(shape, filling) for filling in (-np.inf, 0.0, 0.0)))
-                for _ in self._kappas
-            ]
-        new = some[~self._known[point][some]]
-        if not len(new):
-            return
-        tangents, distance = (
-            self._centre.take(new),
-            np.full((len(new), 1), self._unit * _RATIO**point),
-        )
-        signed = (1.0, tangents), (-1.0, tangents.negative())
-        for (sign, last), known, kappa in zip(signed, self._away[point], self._kappas, strict=True):
-            args = last, distance, sign * self._rows, sign * self._constants, kappa
-            for array, part in zip(known, self._first.along(*args).minorants, strict=True):
-                array[new] = part
-        self._known[point][new] = True
+    def _at(self, point: int, some: np.ndarray) -> list[Minorants]:
+        """Returns the minorants so far out, those around these centres among them."""
+        if point not in self._away:
+            shape = self._at_centre[0].level.shape
+            nothing = (np.full(shape, -np.inf), np.zeros(shape), np.zeros(shape))
+            self._away[point] = (
+                np.zeros(len(nothing[0]), bool),
+                [Minorants(*map(np.copy, nothing)) for _ in self._kappas],
+            )
+        known, away = self._away[point]
+        new = some[~known[some]]
+        if len(new):
+            tangents = self._centre.take(new)
+            distance = np.full((len(new), 1), self._unit * _RATIO**point)
+            ends = (1.0, tangents), (-1.0, tangents.negative())
+            for (sign, last), known_end, kappa in zip(ends, away, self._kappas, strict=True):
+                args = last, distance, sign * self._rows, sign * self._constants, kappa
+                for array, part in zip(known_end, self._first.along(*args).minorants, strict=True):
+                    array[new] = part
+            known[new] = True
+        return away

@@ -23,8 +23,13 @@ DATA_DIR = (
 HELP = ("--help", "-h", "-help", "help")
 # What absl calls the types of fields.
 _KINDS = {
-    **{"int": "integer", "float": "float", "str": "string", "bool": "bool"},
-    **{"tuple[int, ...]": "list", "list[str]": "multi_string", "list[float]": "multi_float"},
+    "int": "integer",
+    "float": "float",
+    "str": "string",
+    "bool": "bool",
+    "tuple[int, ...]": "list",
+    "list[str]": "multi_string",
+    "list[float]": "multi_float",
 }
 
 
