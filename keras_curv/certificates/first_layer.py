@@ -39,11 +39,11 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from keras_curv.curvature.signed import congruence_by_norm, first_layer_curvature
 from keras_curv.network.network import Network
 from keras_curv.numerics import intervals, lanczos
+from keras_curv.numerics.image_norms import ImageNorms
 from keras_curv.numerics.rounding import (
     ACTIVATION_ULPS,
     CURVATURE_FLOOR,
@@ -86,56 +86,61 @@ class Minorants(NamedTuple):
         return self.level - fall - (self.charge + gamma(16) * fall) * ROUNDING_SLACK
 
 
+class Functions(NamedTuple):
+    """Linear functions `v a_1 + c` of the first hidden layer, of each of n examples or of all.
+
+    Attributes:
+        rows: v, `(n or 1, m, N_1)`.
+        constants: c, `(n or 1, m)`.
+        size: ‖v‖, from above.
+    """
+
+    rows: np.ndarray
+    constants: np.ndarray
+    size: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray, constants: np.ndarray) -> Functions:
+        """Returns these functions."""
+        return cls(rows, constants, norm_bound(rows, axis=2))
+
+    def negative(self) -> Functions:
+        """Returns their negatives."""
+        return Functions(-self.rows, -self.constants, self.size)
+
+
 class Tangents(NamedTuple):
     """What minorants of linear functions of the first layer, at points x̂, are made of.
 
     Attributes:
-        z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
+        z, off: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
         minorants: of the functions.
         s: t − κy, `(n, m, N_1)`.
         s_size: ‖s‖, from above.
-        turned: G s.
+        turned: G s; empty where no point is looked for from here.
+        a_size: ‖a_1‖ at the centres, from above, `(n, 1)`.
         sign: −1: these are of the negative functions, but s and `turned` are not.
     """
 
     z: np.ndarray
-    error: np.ndarray
+    off: np.ndarray
     minorants: Minorants
     s: np.ndarray
     s_size: np.ndarray
     turned: np.ndarray
+    a_size: np.ndarray
     sign: float = 1.0
 
     def take(self, some: np.ndarray) -> Tangents:
         """Returns those at the points around these centres."""
-        minorants = self.minorants.take(some)
-        z, error, s, size, turned = (
-            part[some] for part in (self.z, self.error, self.s, self.s_size, self.turned)
-        )
-        return Tangents(z, error, minorants, s, size, turned, self.sign)
+        arrays = (self.z, self.off, self.s, self.s_size, self.turned, self.a_size)
+        z, off, s, s_size, turned, a_size = (part[some] for part in arrays)
+        return Tangents(z, off, self.minorants.take(some), s, s_size, turned, a_size, self.sign)
 
     def negative(self) -> Tangents:
         """Returns those of the negative functions, at the centres."""
         minorants = self.minorants._replace(level=-self.minorants.level)
         return self._replace(minorants=minorants, sign=-self.sign)
-
-
-class _Away(NamedTuple):
-    """How far points of balls are from the centres.
-
-    Attributes:
-        moved: G y, `(n, m, N_1)`.
-        pull: κy.
-        pull_size: ‖κy‖, from above, `(n, m)`.
-        size: ‖y‖, from above.
-        bent: (κ/2)‖d‖², from above.
-    """
-
-    moved: np.ndarray
-    pull: np.ndarray
-    pull_size: np.ndarray
-    size: np.ndarray
-    bent: np.ndarray
 
 
 class FirstLayer:
@@ -160,13 +165,15 @@ class FirstLayer:
     def __init__(self, network: Network):
         self._network = network
         self.second = network.affines[1]
-        self._activation = network.activations[0]
-        norms = network.layer_norms[0]
+        self._activation, self._norms = network.activations[0], network.layer_norms[0]
+        norms = self._norms
         folding = norms.kernel_error
         self.norm, self._magnitude = up(norms.norm + folding), up(norms.magnitude + folding)
         terms = 2 * (norms.fan_in + norms.fan_out) + 32
         rounded = gamma(terms) * self._magnitude**2 + 8.0 * TINY * norms.fan_in * norms.fan_out
         self._gram_error = up(rounded + 2.0 * self.norm * folding, 8)
+        size = norms.fan_out * norms.fan_in * (1.0 + self._magnitude) ** 2
+        self._underflow = 2.0**10 * TINY * size
 
     @classmethod
     def of(cls, network: Network) -> FirstLayer | None:
@@ -205,11 +212,11 @@ class FirstLayer:
         reach = up(np.multiply.outer(radius, steepest)) + error
         low, high = self._activation.second_range_on(*intervals.outward(z, reach))
         bends = low[:, None], high[:, None]
-        kappa = self._curvatures(rows, bends, each=each)
-        tangents, radius = self.tangents(z, error, rows, constants), radius[:, None]
+        kappa, functions = self._curvatures(rows, bends, each=each), Functions.of(rows, constants)
+        tangents, radius = self.tangents(z, error, functions), radius[:, None]
         best = np.fmax(-np.inf, tangents.minorants.least(radius, kappa))  # of NaN, −∞
         for share in _POINTS:
-            tangents = self.along(tangents, share * radius, rows, constants, kappa)
+            tangents = self.along(tangents, share * radius, functions, kappa, onward=True)
             best = np.fmax(best, tangents.minorants.least(radius, kappa))
         return best
 
@@ -256,76 +263,108 @@ class FirstLayer:
         first = self._network.differentials[0]
         return first.gram.unscaled() if first.fan_out <= 2 * first.fan_in else None
 
-    def along(
-        self,
-        last: Tangents,
-        distance: np.ndarray,
-        rows: np.ndarray,
-        constants: np.ndarray,
-        kappa: np.ndarray,
-    ) -> Tangents:
-        """Returns those of the same functions at points so far from the centres, `(n, 1)`, in the
-        direction in which the last minorants fall."""
-        step = (1.0 - 1e-9) * distance / last.minorants.steep
-        size = up(step * last.s_size)
-        step = (last.sign * step)[:, :, None]
-        moved, pull = last.turned * step, last.s * (step * kappa[:, :, None])
-        away = _Away(moved, pull, up(kappa * size), size, 0.5 * kappa * distance**2)
-        return self.tangents(last.z, last.error, rows, constants, away)
-
-    def tangents(
-        self,
-        z: np.ndarray,
-        error: np.ndarray,
-        rows: np.ndarray,
-        constants: np.ndarray,
-        away: _Away | None = None,
-    ) -> Tangents:
-        """Returns what minorants of `v a_1 + c` are made of, at the centres or away from there.
+    def tangents(self, z: np.ndarray, error: np.ndarray, functions: Functions) -> Tangents:
+        """Returns what minorants at the centres are made of.
 
         Args:
             z, error: see `minimum`.
-            rows, constants: v and c, `(n or 1, m, N_1)` and `(n or 1, m)`.
-            away: where x̂ is; None: at the centres.
+            functions: what to bound.
         """
-        norms, units = self._network.layer_norms[0], rows.shape[-1]
-        size = norm_bound(rows, axis=2)
-        t_size = up(size * norms.slope, 64)  # of t, and further on of s and y: norms from above
         off = error + gamma(8) * norm_bound(z, axis=1)[:, None]
-        at = z[:, None]
-        if away is not None:
-            at, off = at - away.moved, off + self._gram_error * away.size
-        at = tf.constant(at)
-        a, slope = self._activation.value(at).numpy(), self._activation.first(at).numpy()
-        ulps = 2.0 * (ACTIVATION_ULPS + 2.0) * UNIT * norms.slope
-        slope_error = size * (norms.bend * off + ulps)
-        s, s_size = rows * slope, np.broadcast_to(t_size, slope_error.shape)
-        y_size = along = along_error = bent = np.zeros((1, 1))
-        if away is not None:
-            y_size, bent, along = away.size, away.bent, _dot(s, away.moved)
-            along_error = (slope_error + gamma(units + 8) * t_size) * self._magnitude**2
-            along_error = (along_error + t_size * self._gram_error) * y_size
-            s -= away.pull
-            s_size = up(t_size + away.pull_size)
-        turned = self._times_gram(s)
-        value = _dot(rows, a) + constants
-        far = up(np.sqrt(_dot(a, a)) + SLOPE_FLOOR, units + 8)
+        a, slope = self._activation.value_and_first(z[:, None])
+        s, a_size = functions.rows * slope, norm_bound(a[:, 0], axis=1)[:, None]
+        s_size = np.broadcast_to(self._steepest(functions), s.shape[:2])
+        slope_error = self._slope_error(functions, off)
+        value, charge = self._value(functions, a, a_size, off)
+        charge = charge + gamma(16) * np.abs(value)
+        charge += self._underflow * (1.0 + functions.size + a_size) * (1.0 + s_size)
+        turned, steep = self._image(s, s_size, slope_error, onward=True)
+        return Tangents(z, off, Minorants(value, charge, steep), s, s_size, turned, a_size)
 
-        ulps = 2.0 * ACTIVATION_ULPS * UNIT * (far + units**0.5 * norms.floor)
-        value_error = size * (norms.slope * off + ulps)
-        value_error += gamma(units + 8) * (size * far + np.abs(constants))
-        # Not the root of a sum: the square of s may underflow before it is multiplied.
-        lost = np.sqrt(self._gram_error) * s_size
-        # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
-        steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
-        steep += self.norm * (slope_error + 4.0 * UNIT * s_size)
-        steep = steep * ROUNDING_SLACK + SLOPE_FLOOR
-        rounding = gamma(16) * (np.abs(value) + np.abs(along) + bent)
-        largest = (1.0 + size + far) * (1.0 + s_size) * (1.0 + y_size)
-        underflow = 2.0**10 * TINY * units * norms.fan_in * (1.0 + self._magnitude) ** 2
-        charge = value_error + along_error + rounding + underflow * largest
+    def along(
+        self,
+        before: Tangents,
+        distance: np.ndarray,
+        functions: Functions,
+        kappa: np.ndarray,
+        *,
+        onward: bool = False,
+    ) -> Tangents:
+        """Returns those of points so far from the centres, in the direction in which the minorants
+        before fall.
+
+        Args:
+            before: of the same functions.
+            distance: `(n, 1)`.
+            functions: what to bound.
+            kappa: `(n or 1, m)`.
+            onward: whether another point is looked for from there, which asks for G s; or else
+                only ‖W_1 s‖ is found, in float32.
+        """
+        step = (1.0 - 1e-9) * distance / before.minorants.steep
+        y_size, bent = up(step * before.s_size), 0.5 * kappa * distance**2
+        step *= before.sign
+        moved = before.turned * step[:, :, None]
+        off = before.off + self._gram_error * y_size
+        a, slope = self._activation.value_and_first(
+            np.subtract(before.z[:, None], moved, out=moved)
+        )
+        a_size = before.a_size + self._norms.slope * (self.norm * distance + off)
+        t, t_size = np.multiply(functions.rows, slope, out=slope), self._steepest(functions)
+        slope_error = self._slope_error(functions, off)
+        value, charge = self._value(functions, a, up(a_size, 64), off)
+        along = _dot(t, before.turned) * step
+        gram_error = gamma(t.shape[-1] + 16) * self._magnitude**2 + self._gram_error
+        charge += (slope_error * self._magnitude**2 + t_size * gram_error) * y_size
+        charge += gamma(16) * (np.abs(value) + np.abs(along) + bent)
+        s = np.subtract(t, before.s * (step * kappa)[:, :, None], out=t)
+        s_size = up(t_size + up(kappa * y_size))
+        largest = (1.0 + functions.size + a_size) * (1.0 + s_size) * (1.0 + y_size)
+        charge += self._underflow * largest
+        turned, steep = self._image(s, s_size, slope_error, onward=onward)
         minorants = Minorants(value + along - bent, charge, steep)
-        return Tangents(z, error, minorants, s, s_size, turned)
+        return before._replace(
+            off=off, minorants=minorants, s=s, s_size=s_size, turned=turned, sign=1.0
+        )
+
+    def _steepest(self, functions: Functions) -> np.ndarray:
+        """Bounds of ‖t‖."""
+        return up(functions.size * self._norms.slope, 64)
+
+    def _slope_error(self, functions: Functions, off: np.ndarray) -> np.ndarray:
+        """What is computed of t is off by at most that, in norm; θ."""
+        ulps = 2.0 * (ACTIVATION_ULPS + 2.0) * UNIT * self._norms.slope
+        return functions.size * (self._norms.bend * off + ulps)
+
+    def _value(
+        self, functions: Functions, a: np.ndarray, a_size: np.ndarray, off: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`v a + c`, and what it may be off by, where ‖a‖ is at most `a_size`."""
+        norms, units = self._norms, a.shape[-1]
+        value = _dot(functions.rows, a) + functions.constants
+        ulps = 2.0 * ACTIVATION_ULPS * UNIT
+        error = norms.slope * off + (ulps + gamma(units + 8)) * a_size
+        error = functions.size * (error + ulps * units**0.5 * norms.floor)
+        return value, error + gamma(units + 8) * np.abs(functions.constants)
+
+    def _image(
+        self, s: np.ndarray, s_size: np.ndarray, slope_error: np.ndarray, *, onward: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """G s, if it is asked for, and ‖W_1 s‖, from above."""
+        if onward:
+            turned = self._times_gram(s)
+            # Not the root of a sum: the square of s may underflow before it is multiplied.
+            lost = np.sqrt(self._gram_error) * s_size
+            # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
+            steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
+        else:
+            turned, steep = np.empty((len(s), 0, 0)), self._image_norms.bounds(s, s_size)
+        steep += self.norm * (slope_error + 4.0 * UNIT * s_size)
+        return turned, steep * ROUNDING_SLACK + SLOPE_FLOOR
+
+    @functools.cached_property
+    def _image_norms(self) -> ImageNorms:
+        return ImageNorms(self._network.differentials[0].kernel)
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:

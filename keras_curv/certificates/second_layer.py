@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keras_curv.certificates.first_layer import FirstLayer, Minorants
+from keras_curv.certificates.first_layer import FirstLayer, Functions, Minorants
 from keras_curv.numerics.intervals import Interval
 
 _RATIO, _POINTS = 1.5, 3
@@ -41,9 +41,10 @@ class SecondLayer:
     def __init__(self, first: FirstLayer, z: np.ndarray, error: np.ndarray):
         self._first = first
         self._unit = 1.0 / first.norm  # in which the grid is the same at any scale of x
-        self._rows, self._constants = first.second.kernel.T[None], first.second.bias[None]
+        units = Functions.of(first.second.kernel.T[None], first.second.bias[None])
+        self._functions = units, units.negative()
         self._kappas = [kappa[None] for kappa in first.unit_curvatures]
-        self._centre = first.tangents(z, error, self._rows, self._constants)
+        self._centre = first.tangents(z, error, units)
         minorants = self._centre.minorants
         self._at_centre = [minorants, self._centre.negative().minorants]
         # By point of the grid: around which centres they are known, and the minorants themselves,
@@ -92,10 +93,11 @@ class SecondLayer:
         if len(new):
             tangents = self._centre.take(new)
             distance = np.full((len(new), 1), self._unit * _RATIO**point)
-            ends = (1.0, tangents), (-1.0, tangents.negative())
-            for (sign, last), known_end, kappa in zip(ends, away, self._kappas, strict=True):
-                args = last, distance, sign * self._rows, sign * self._constants, kappa
-                for array, part in zip(known_end, self._first.along(*args).minorants, strict=True):
+            ends = tangents, tangents.negative()
+            parts = zip(away, ends, self._functions, self._kappas, strict=True)
+            for known_end, before, functions, kappa in parts:
+                found = self._first.along(before, distance, functions, kappa).minorants
+                for array, part in zip(known_end, found, strict=True):
                     array[new] = part
             known[new] = True
         return away

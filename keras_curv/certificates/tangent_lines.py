@@ -106,15 +106,14 @@ def _touching(activation: Activation, high: np.ndarray) -> np.ndarray:
     if not activation.s_shaped:  # it turns at l
         return np.full(high.shape, -np.inf)
     ends = np.maximum(high, 0.0)
-    shares = [
-        np.interp(end / (1.0 + end), *_table(activation, sign))
-        for end, sign in zip(ends, (1.0, -1.0), strict=True)
-    ]
-    return ends * shares
+    places = np.rint(_ENTRIES * (ends / (1.0 + ends))).astype(np.intp)
+    tables = (_table(activation, sign) for sign in (1.0, -1.0))
+    parts = zip(tables, places, strict=True)
+    return ends * np.stack([table.take(place, mode="clip") for table, place in parts])
 
 
 @functools.lru_cache
-def _table(activation: Activation, sign: float) -> tuple[np.ndarray, np.ndarray]:
+def _table(activation: Activation, sign: float) -> np.ndarray:
     """For each u / (1 + u) the point that touches, as a share of u; by bisection."""
     share = np.arange(_ENTRIES) / _ENTRIES
     u = np.maximum(share / (1.0 - share), 1e-3)
@@ -125,4 +124,4 @@ def _table(activation: Activation, sign: float) -> tuple[np.ndarray, np.ndarray]
         steep = activation.first(tf.constant(sign * z)).numpy()
         chord = (top - sign * activation.value(tf.constant(sign * z)).numpy()) / (u - z)
         low, high = np.where(chord > steep, z, low), np.where(chord > steep, high, z)
-    return share, low / u
+    return low / u

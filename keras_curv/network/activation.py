@@ -49,6 +49,7 @@ class Activation:
         minimum_at: where σ has its only interior minimum; None where σ does not fall.
         maximum_at: where it has its only interior maximum, if there is one.
         s_shaped: whether σ is convex up to 0 and concave from there on.
+        first_of_value: σ′ from σ, arrays or tensors, where a little arithmetic tells it.
         hinge: whether σ(z) = max(z, 0).
         period: of an activation that has one; of its extrema those of one period are listed.
         kinks: where σ′ jumps, of an activation that has `piece_range`.
@@ -73,6 +74,7 @@ class Activation:
     minimum_at: float | None = None
     maximum_at: float | None = None
     s_shaped: bool = False
+    first_of_value: Callable[[Any], Any] | None = None
     hinge: bool = False
     period: float | None = None
     kinks: tuple[float, ...] = ()
@@ -127,6 +129,14 @@ class Activation:
     def bend(self) -> float:
         """h = sup |σ″|."""
         return max(abs(end) for end in self.second_range)
+
+    def value_and_first(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns σ and σ′ at the entries of an array."""
+        at = tf.constant(z)
+        value = np.asarray(self.value(at))
+        if self.first_of_value is not None:
+            return value, self.first_of_value(value)
+        return value, self.first(at).numpy()
 
     def first_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Exact range of σ′ on each interval `[low, high]`, rounded outward.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,23 +31,30 @@ def _outward(low: float, high: float) -> tuple[float, float]:
     )
 
 
-def _sigmoid_first(z: tf.Tensor) -> tf.Tensor:
-    s = tf.sigmoid(z)
+def _slope_of_sigmoid(s: Any) -> Any:
     return s * (1.0 - s)
+
+
+def _slope_of_tanh(t: Any) -> Any:
+    return 1.0 - t * t
+
+
+def _sigmoid_first(z: tf.Tensor) -> tf.Tensor:
+    return _slope_of_sigmoid(tf.sigmoid(z))
 
 
 def _sigmoid_second(z: tf.Tensor) -> tf.Tensor:
     s = tf.sigmoid(z)
-    return s * (1.0 - s) * (1.0 - 2.0 * s)
+    return _slope_of_sigmoid(s) * (1.0 - 2.0 * s)
 
 
 def _tanh_first(z: tf.Tensor) -> tf.Tensor:
-    return 1.0 - tf.square(tf.tanh(z))
+    return _slope_of_tanh(tf.tanh(z))
 
 
 def _tanh_second(z: tf.Tensor) -> tf.Tensor:
     t = tf.tanh(z)
-    return -2.0 * t * (1.0 - tf.square(t))
+    return -2.0 * t * _slope_of_tanh(t)
 
 
 # σ″ of sigmoid is s(1−s)(1−2s), extreme where 6s² − 6s + 1 = 0, i.e. at ±ln(2+√3), with the
@@ -75,6 +83,7 @@ _SIGMOID = Activation(
     second_extrema=(-_SIGMOID_SECOND_AT, _SIGMOID_SECOND_AT),
     served_floor=0.0,
     s_shaped=True,
+    first_of_value=_slope_of_sigmoid,
 )
 _TANH = Activation(
     name="tanh",
@@ -87,6 +96,7 @@ _TANH = Activation(
     second_extrema=(-_SIGMOID_SECOND_AT / 2.0, _SIGMOID_SECOND_AT / 2.0),
     served_floor=0.0,
     s_shaped=True,
+    first_of_value=_slope_of_tanh,
 )
 
 

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
-ENTRIES = 2**23  # of one array at a time: 64 MB
+ENTRIES = 2**23  # of one array: 64 MB
+_AT_WORK = 2 * ENTRIES  # of the arrays of all batches: larger ones hand on Python's lock less often
 THREADS_OF_PRODUCTS = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 _beside: ContextVar[int] = ContextVar("beside", default=1)  # batches at work, this one included
@@ -35,7 +36,7 @@ def batches(count: int, entries: int, at_once: int = ENTRIES) -> list[slice]:
 
 
 def in_batches(
-    function: Callable[[slice], Found], count: int, entries: int, at_once: int = ENTRIES
+    function: Callable[[slice], Found], count: int, entries: int, at_once: int = _AT_WORK
 ) -> Iterator[tuple[slice, Found]]:
     """Yields slices and what the function makes of them; those at work hold that many entries.
 

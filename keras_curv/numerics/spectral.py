@@ -113,6 +113,7 @@ class Gram:
         scaled = np.ldexp(np.asarray(kernel, np.float64), -self.power)
         self.terms = len(scaled)
         self.matrix = scaled.T @ scaled
+        self.nonzero = np.any(scaled, axis=0)
 
     def unscaled(self) -> np.ndarray:
         """Returns WᵀW, where it neither over- nor underflows."""
@@ -180,9 +181,11 @@ def largest_eigenvalue_bound(
     """
     kernel = np.asarray(kernel, np.float64)
     diagonal = np.asarray(diagonal, np.float64)
-    if not (np.isfinite(kernel).all() and np.isfinite(diagonal).all()):
+    weights = kernel if gram is None else gram.matrix
+    if not (np.isfinite(weights).all() and np.isfinite(diagonal).all()):
         raise InputError("an eigenvalue bound needs finite weights")
-    diagonal = np.where(np.any(kernel != 0.0, axis=0), diagonal, 0.0)
+    nonzero = np.any(kernel != 0.0, axis=0) if gram is None else gram.nonzero
+    diagonal = np.where(nonzero, diagonal, 0.0)
     positive, negative = np.flatnonzero(diagonal > 0.0), np.flatnonzero(diagonal < 0.0)
     if not len(positive):
         return 0.0  # negative semidefinite

@@ -248,7 +248,8 @@ def test_what_leads_nowhere_on_some_rows_is_left_out(name, radius, rng, monkeypa
         alone = pre_activation_bounds(network, x[i : i + 1], np.full(1, radius))
         for ends, together in zip(alone, sampled, strict=True):
             for end, same in zip(ends, together, strict=True):
-                np.testing.assert_allclose(end[0], same[i], rtol=1e-12, atol=1e-12)
+                # To what products in float32 round, which depends on their size.
+                np.testing.assert_allclose(end[0], same[i], rtol=1e-6, atol=1e-6)
     asked, ends = [], (Balls._by_lines, Balls._by_curvature)
 
     def count(place):

@@ -12,13 +12,18 @@ from keras_curv.certificates.first_layer import FirstLayer
 @pytest.fixture
 def asked(monkeypatch):
     """Of how many examples minorants were asked for, each time."""
-    counts, tangents = [], FirstLayer.tangents
+    counts, tangents, along = [], FirstLayer.tangents, FirstLayer.along
 
     def counting(self, z, *args):
         counts.append(len(z))
         return tangents(self, z, *args)
 
+    def counting_away(self, before, *args):
+        counts.append(len(before.z))
+        return along(self, before, *args)
+
     monkeypatch.setattr(FirstLayer, "tangents", counting)
+    monkeypatch.setattr(FirstLayer, "along", counting_away)
     return counts
 
 
