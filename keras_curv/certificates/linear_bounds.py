@@ -255,7 +255,7 @@ class Balls:
             rows, constants: Λ and c, `(n or 1, m, N)` and `(n or 1, m)`: the function
                 `Λ a + c` of the last layer that is known.
             error: what that may be above the function that is meant, `(n, 1 or m)`.
-            each: see `FirstLayer.minimum`.
+            each: whether the first layer's curvature bounds them, too, proved for each row.
 
         Returns:
             The bounds, −∞ where anything overflows, and Λ, `(n or 1, m, dim)`, 0 at inputs that
@@ -264,7 +264,7 @@ class Balls:
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
         if self.layers:
             rows, constants, error, best = self._to_second(rows, constants, error)
-            if self.first is not None and len(self.layers) > 1:
+            if each and self.first is not None and len(self.layers) > 1:
                 best = np.fmax(best, self._by_curvature(rows, constants, error, each))
             rows, constants, error, stopped = self._step(0, rows, constants, error)
             best = np.fmax(best, stopped)

@@ -121,8 +121,15 @@ def test_passes_back_may_end_at_a_small_first_layer(name, scale, off, rng, monke
     network = Network([first, *network.affines[1:]], network.activations)
     x, radius = scale * rng.standard_normal((5, 40)), scale * rng.uniform(0.05, 0.5, 5)
     found = pre_activation_bounds(network, x, radius)
-    minimum = Balls.minimum
-    monkeypatch.setattr(Balls, "_lowest", lambda *args: np.fmax(minimum(*args[:4])[0], args[4]))
+
+    def lowest(balls, rows, constants, error, known):
+        best = np.fmax(balls.minimum(rows, constants, error)[0], known)
+        if balls.first is None or len(balls.layers) < 2:
+            return best
+        back = balls._to_second(rows, constants, error)[:3]
+        return np.fmax(best, balls._by_curvature(*back))
+
+    monkeypatch.setattr(Balls, "_lowest", lowest)
     at_input = pre_activation_bounds(network, x, radius)
     for (low, high), (lower, higher) in zip(found, at_input, strict=True):
         near = (1e-9 + 60.0 * off) * np.abs(higher - lower).max()  # it is charged twice
