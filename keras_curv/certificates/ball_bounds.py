@@ -26,7 +26,8 @@ class BallBoundCertificate(Method):
         steepest: about as much as bounds fall with the radius, at most; only where the search
             looks depends on it.
         cost: of a bound without its margins, in gradients.
-        height: vectors of the widest layer that an example takes at a time, besides its rivals'.
+        height: vectors of the widest hidden layer that an example takes at a time; and one of any
+            layer for each rival.
     """
 
     def __init__(
@@ -108,7 +109,8 @@ class BallBoundCertificate(Method):
 
     def _entries(self, rivals: np.ndarray) -> int:
         """Numbers that an example takes at a time."""
-        return max(self.network.sizes) * max(self._height, rivals.shape[1])
+        sizes = self.network.sizes
+        return max(self._height * max(sizes[1:]), rivals.shape[1] * max(sizes))
 
     def _search(
         self,

@@ -189,7 +189,7 @@ class BestOf(Method):
         """Notes adversarial points just within the radius worth asking for: in the sighting's
         direction; or if that is to be decided, where attacks lead, a short one first."""
         reach = self._aim(so_far.radius.min(axis=1)) * (1.0 - 1e-4)
-        rows = np.flatnonzero(np.isfinite(reach))
+        rows = np.flatnonzero(np.isfinite(reach) & (so_far.distance.min(axis=1) > reach))
 
         def look(part: slice) -> None:
             some = rows[part]

@@ -181,7 +181,7 @@ class Balls:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Bounds each entry of `a W + b`, a the last layer that is known, by passes back to x."""
         rows, constants = affine.kernel.T[None], affine.bias[None]
-        widest = max(self.network.sizes[: len(self.layers) + 1])
+        widest = max(self.network.sizes[self._ends_at_units : len(self.layers) + 1])
         low, high = [], []
         for some in batches(affine.fan_out, max(1, len(self.x) * widest)):
             part, offset = rows[:, some], constants[:, some]
@@ -233,9 +233,9 @@ class Balls:
         than of x count."""
         rows, constants, error, best = self._step(0, rows, constants, error)
         first, used = self.network.differentials[0], self.layers[0].lines.sloped
-        fewer = not first.is_sparse and used.sum(axis=1).max(initial=0) < first.fan_in
+        fewer = used.sum(axis=1).max(initial=0) < first.fan_in
         fewer &= first.fan_out <= 2 * first.fan_in  # or else W_1ᵀW_1 would be large
-        if not fewer or self.inputs.norm != "l2" or self.inputs.room is not None:
+        if not (self._may_end_at_units and fewer):
             return np.fmax(best, self._at_input(rows, constants, error)[0])
         centre, off = self.centres.z[0], self.centres.errors[0]
         size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
@@ -245,6 +245,18 @@ class Balls:
         fall = up(self.radius[:, None] * norms)  # folding: in `error`
         value = dot(rows, centre) + constants - fall - error * ROUNDING_SLACK
         return np.fmax(best, value)
+
+    @property
+    def _may_end_at_units(self) -> bool:
+        """Whether passes of lines may end at z_1, by W_1ᵀW_1."""
+        dense = not self.network.differentials[0].is_sparse
+        return dense and self.inputs.norm == "l2" and self.inputs.room is None
+
+    @property
+    def _ends_at_units(self) -> bool:
+        """Whether they do, whatever the lines are."""
+        fewer = self.network.sizes[1] < self.network.sizes[0]
+        return bool(self.layers) and fewer and self._may_end_at_units
 
     def minimum(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, *, each: bool = False

@@ -14,9 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from keras_curv.certificates.first_layer import FirstLayer, Functions, Minorants
+from keras_curv.numerics.batches import batches
 from keras_curv.numerics.intervals import Interval
 
 _RATIO, _POINTS = 1.5, 3
+_AT_ONCE = 2**18  # entries of an array: 2 MB, which stay near the processor
 _LARGEST = 1e100  # of a distance in units of the grid, and one over the smallest
 
 
@@ -91,13 +93,18 @@ class SecondLayer:
         known, away = self._away[point]
         new = some[~known[some]]
         if len(new):
-            tangents = self._centre.take(new)
-            distance = np.full((len(new), 1), self._unit * _RATIO**point)
-            ends = tangents, tangents.negative()
-            parts = zip(away, ends, self._functions, self._kappas, strict=True)
-            for known_end, before, functions, kappa in parts:
-                found = self._first.along(before, distance, functions, kappa).minorants
-                for array, part in zip(known_end, found, strict=True):
-                    array[new] = part
             known[new] = True
+            for rows in batches(len(new), self._functions[0].rows.size, _AT_ONCE):
+                self._find(point, new[rows], away)
         return away
+
+    def _find(self, point: int, some: np.ndarray, away: list[Minorants]) -> None:
+        """Writes the minorants so far out around these centres where they belong."""
+        centre = self._centre.take(some)
+        distance = np.full((len(some), 1), self._unit * _RATIO**point)
+        ends = centre, centre.negative()
+        parts = zip(away, ends, self._functions, self._kappas, strict=True)
+        for whole, before, functions, kappa in parts:
+            found = self._first.along(before, distance, functions, kappa).minorants
+            for array, part in zip(whole, found, strict=True):
+                array[some] = part
