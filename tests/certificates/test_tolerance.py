@@ -166,14 +166,16 @@ def test_what_auto_proves_of_an_example_does_not_depend_on_the_others(rng, rando
 class Written(Method):
     """Proves radii that were written down, and says where it looked."""
 
-    def __init__(self, name, network, radius, sighting=None, highest=None):
-        self.name, self.network, self._radius = name, network, radius
+    def __init__(self, name, network, radius, sighting=None, highest=None, distance=None):
+        self.name, self.network, self._radius, self._distance = name, network, radius, distance
         self._sighting, self._highest, self.asked = sighting, highest, 0
 
     def radii(self, x, label, rivals, known, prospect=None):
         self.asked += len(x)
         radius = np.maximum(np.full(rivals.shape, self._radius), known)
-        return PairCertificates(radius, np.ones(len(x), np.int64), sighting=self._sighting)
+        distance = None if self._distance is None else np.full(rivals.shape, self._distance)
+        gradients = np.ones(len(x), np.int64)
+        return PairCertificates(radius, gradients, distance, sighting=self._sighting)
 
     def ceiling(self, x, label, rival, radius, sighting):
         return np.full(len(x), np.inf if self._highest is None else self._highest)
@@ -212,6 +214,23 @@ def test_an_adversarial_point_just_beyond_is_the_end(line, radius, point, tolera
         assert result.primal_equals_dual[0] == (
             result.adversarial_distance[0] <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
         )
+
+
+@pytest.mark.parametrize(("distance", "looked"), [(1.0, 0), (1.004, 0), (1.006, 1), (None, 1)])
+def test_where_an_adversarial_point_is_known_none_is_looked_for(
+    line, distance, looked, monkeypatch
+):
+    """None so near that it is the end: 1 % beyond the radius."""
+    rows, note = [], BestOf._note
+    monkeypatch.setattr(
+        BestOf,
+        "_note",
+        lambda self, so_far, some, *args: rows.extend(some) or note(self, so_far, some, *args),
+    )
+    first = Written("first", line, 0.995, _looking(1.0, 0.1), distance=distance)
+    second = Written("second", line, 0.999)
+    BestOf([first, second]).certify(np.ones((1, 1)))
+    assert len(rows) == looked and not second.asked
 
 
 @pytest.mark.parametrize(
