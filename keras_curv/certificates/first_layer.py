@@ -29,8 +29,8 @@ what is computed of G y is off by at most e ‖y‖. Then, in norms, with ω and
     tᵀG y by  (θ + γ_{N+8} ‖t‖) ‖|W_1|‖² ‖y‖ + ‖t‖ e ‖y‖,
     ‖W_1 s‖ ≤ √(sᵀG s + e ‖s‖²) + ‖W_1‖ (θ + 4u ‖s‖),    ‖s‖ ≤ ‖t‖ + κ‖y‖,  ‖t‖ ≤ g ‖v‖.
 
-Here `‖a‖ ≤ ‖a(x0)‖ + g (‖W_1‖ ‖d‖ + ζ)`. From where no further point is looked for, ‖W_1 s‖ alone is
-asked for, which is found in float32 (`image_norms.py`).
+Here `‖a‖ ≤ ‖a(x0)‖ + g (‖W_1‖ ‖d‖ + ζ)`. Where no point is looked for from x̂, ‖W_1 s‖ is all that is
+asked of s, and is found in float32 (`image_norms.py`).
 
 Reference: Singla & Feizi (2020), theorems 1 and 3, for two layers; to apply them behind linear
 bounds, and there in the space of units, is ours.

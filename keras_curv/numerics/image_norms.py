@@ -54,6 +54,8 @@ class ImageNorms:
         self._excess = up(difference + gamma(sum(kernel.shape) + 16) * summed + TINY, 16)
         terms = min(kernel.shape[1], _TERMS) + kernel.shape[1] // _TERMS + 4
         self._error = up(gamma(terms, FLOAT32_UNIT) * spectral_norm_bound(np.abs(factor)))
+        if not _keeps_digits(triangle):
+            self._error = math.inf
         self._rounding = 1.0 + gamma(_HEIGHT + 8, FLOAT32_UNIT)  # of a square, twice that of a norm
         self._parts = list(_parts(triangle))
 
@@ -83,6 +85,14 @@ class ImageNorms:
         image_size = np.sqrt(square).reshape(size.shape) * self._rounding + _FLUSHED
         largest = np.hypot(image_size + self._error * size, math.sqrt(self._excess) * size)
         return np.ldexp(up(largest, 16), self._power + power) + TINY
+
+
+def _keeps_digits(matrix: np.ndarray) -> bool:
+    """Whether products of float32 keep the digits of their factors, as is taken for granted here;
+    they do not where a library rounds them to bfloat16 first."""
+    one = np.eye(len(matrix), dtype=np.float32)
+    products = one @ matrix, (matrix.T @ one).T
+    return all(np.array_equal(product, matrix) for product in products)
 
 
 def _parts(triangle: np.ndarray) -> Iterator[list[tuple[int, np.ndarray]]]:

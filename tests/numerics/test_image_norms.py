@@ -90,3 +90,26 @@ def test_what_overflows_is_not_bounded(entry):
     with np.errstate(all="ignore"):
         found = ImageNorms(np.eye(2)).bounds(rows, size)
     assert not np.any(found < [[np.nan_to_num(entry, posinf=1e308), 2.0**0.5]])
+
+
+class InHalf(np.ndarray):
+    """A matrix that products round to bfloat16 first."""
+
+    def __matmul__(self, other):
+        return _in_half(self) @ np.asarray(other)
+
+    def __rmatmul__(self, other):
+        return np.asarray(other) @ _in_half(self)
+
+
+def _in_half(matrix):
+    bits = np.ascontiguousarray(matrix).view(np.ndarray).view(np.uint32)
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def test_products_that_round_their_factors_prove_nothing(rng, monkeypatch):
+    matrix = np.triu(rng.standard_normal((6, 6))).astype(np.float32)
+    assert image_norms._keeps_digits(matrix)
+    assert not image_norms._keeps_digits(matrix.view(InHalf))
+    monkeypatch.setattr(image_norms, "_keeps_digits", lambda matrix: False)
+    assert np.all(np.isinf(bounds_of(np.eye(3), np.ones((2, 3)))))
