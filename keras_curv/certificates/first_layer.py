@@ -29,8 +29,8 @@ what is computed of G y is off by at most e ‖y‖. Then, in norms, with ω and
     tᵀG y by  (θ + γ_{N+8} ‖t‖) ‖|W_1|‖² ‖y‖ + ‖t‖ e ‖y‖,
     ‖W_1 s‖ ≤ √(sᵀG s + e ‖s‖²) + ‖W_1‖ (θ + 4u ‖s‖),    ‖s‖ ≤ ‖t‖ + κ‖y‖,  ‖t‖ ≤ g ‖v‖.
 
-Here `‖a‖ ≤ ‖a(x0)‖ + g (‖W_1‖ ‖d‖ + ζ)`. Where no point is looked for from x̂, ‖W_1 s‖ is all that is
-asked of s, and is found in float32 (`image_norms.py`).
+Here `‖a‖ ≤ ‖a(x0)‖ + g (‖W_1‖ ‖d‖ + ζ)`. Where no point is looked for from x̂, ‖W_1 s‖ is all that
+is asked of s, and is found in float32 (`image_norms.py`), ΔW ‖s‖ added.
 
 Reference: Singla & Feizi (2020), theorems 1 and 3, for two layers; to apply them behind linear
 bounds, and there in the space of units, is ours.
@@ -170,7 +170,7 @@ class FirstLayer:
         self.second = network.affines[1]
         self._activation, self._norms = network.activations[0], network.layer_norms[0]
         norms = self._norms
-        folding = norms.kernel_error
+        self._folding = folding = norms.kernel_error
         self.norm, self._magnitude = up(norms.norm + folding), up(norms.magnitude + folding)
         terms = 2 * (norms.fan_in + norms.fan_out) + 32
         rounded = gamma(terms) * self._magnitude**2 + 8.0 * TINY * norms.fan_in * norms.fan_out
@@ -361,7 +361,8 @@ class FirstLayer:
             # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
             steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
         else:
-            turned, steep = np.empty((len(s), 0, 0)), self._image_norms.bounds(s, s_size)
+            turned = np.empty((len(s), 0, 0))
+            steep = self._image_norms.bounds(s, s_size) + self._folding * s_size
         steep += self.norm * (slope_error + 4.0 * UNIT * s_size)
         return turned, steep * ROUNDING_SLACK + SLOPE_FLOOR
 

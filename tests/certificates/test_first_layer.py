@@ -11,7 +11,7 @@ from linear_intervals import pre_activation_bounds
 from keras_curv.certificates import crown, first_layer, linear_bounds
 from keras_curv.certificates.centres import Centres
 from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.first_layer import FirstLayer
+from keras_curv.certificates.first_layer import FirstLayer, Functions
 from keras_curv.certificates.linear_bounds import Balls
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.affine import Affine
@@ -129,6 +129,21 @@ def test_weights_within_the_folding_error(rng):
         far = np.linalg.norm(points, axis=2) + 1.0
         worst = values - error * np.linalg.norm(v, axis=2) * far
         assert np.all(bounds <= worst) and np.all(values - bounds <= 3.0 * (values - worst))
+
+
+@pytest.mark.parametrize("onward", [False, True])
+def test_slopes_within_the_folding_error(onward, rng):
+    """In float32 and in float64: of the worst map within kernel_error, at every point."""
+    error = 0.05
+    network = linear_network(rng, 0.3 * rng.standard_normal((5, 11)), kernel_error=error)
+    centres, first = Centres(network, rng.standard_normal((6, 5))), FirstLayer(network)
+    functions = Functions.of(rng.standard_normal((6, 4, 11)), np.zeros((6, 4)))
+    before = first.tangents(centres.z[0], centres.errors[0], functions)
+    distance, kappa = np.full((6, 1), 0.1), np.zeros((6, 4))
+    found = first.along(before, distance, functions, kappa, onward=onward).minorants.steep
+    size = np.linalg.norm(functions.rows, axis=2)
+    worst = np.linalg.norm(functions.rows @ network.affines[0].kernel.T, axis=2) + error * size
+    assert np.all(found >= worst * (1.0 - 1e-13)) and np.all(found <= 2.0 * worst)
 
 
 def test_rounding_where_sums_cancel(rng):
