@@ -117,7 +117,7 @@ class Tangents(NamedTuple):
 
     Attributes:
         z, off: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
-        minorants: of the functions.
+        minorants: of the functions, at x̂.
         s: t − κy, `(n, m, N_1)`.
         s_size: ‖s‖, from above.
         turned: G s; empty where no point is looked for from here.
@@ -309,9 +309,8 @@ class FirstLayer:
         step *= before.sign
         moved = before.turned * step[:, :, None]
         off = before.off + self._gram_error * y_size
-        a, slope = self._activation.value_and_first(
-            np.subtract(before.z[:, None], moved, out=moved)
-        )
+        at = np.subtract(before.z[:, None], moved, out=moved)
+        a, slope = self._activation.value_and_first(at)
         a_size = before.a_size + self._norms.slope * (self.norm * distance + off)
         t, t_size = np.multiply(functions.rows, slope, out=slope), self._steepest(functions)
         slope_error = self._slope_error(functions, off)
@@ -325,10 +324,8 @@ class FirstLayer:
         largest = (1.0 + functions.size + a_size) * (1.0 + s_size) * (1.0 + y_size)
         charge += self._underflow * largest
         turned, steep = self._image(s, s_size, slope_error, onward=onward)
-        minorants = Minorants(value + along - bent, charge, steep)
-        return before._replace(
-            off=off, minorants=minorants, s=s, s_size=s_size, turned=turned, sign=1.0
-        )
+        found = Minorants(value + along - bent, charge, steep)
+        return before._replace(minorants=found, s=s, s_size=s_size, turned=turned, sign=1.0)
 
     def _steepest(self, functions: Functions) -> np.ndarray:
         """Bounds of ‖t‖."""
