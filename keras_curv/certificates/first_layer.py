@@ -306,7 +306,7 @@ class FirstLayer:
         """
         step = (1.0 - 1e-9) * distance / before.minorants.steep
         y_size, bent = up(step * before.s_size), 0.5 * kappa * distance**2
-        step *= before.sign
+        longest, step = 1.0 + y_size + step, before.sign * step
         moved = before.turned * step[:, :, None]
         off = before.off + self._gram_error * y_size
         at = np.subtract(before.z[:, None], moved, out=moved)
@@ -321,7 +321,7 @@ class FirstLayer:
         charge += gamma(16) * (np.abs(value) + np.abs(along) + bent)
         s = np.subtract(t, before.s * (step * kappa)[:, :, None], out=t)
         s_size = up(t_size + up(kappa * y_size))
-        largest = (1.0 + functions.size + a_size) * (1.0 + s_size) * (1.0 + y_size)
+        largest = (1.0 + functions.size + a_size) * (1.0 + s_size) * longest
         charge += self._underflow * largest
         turned, steep = self._image(s, s_size, slope_error, onward=onward)
         found = Minorants(value + along - bent, charge, steep)

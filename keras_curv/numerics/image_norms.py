@@ -9,8 +9,9 @@ is found afterwards, as a norm of `WᵀW − BᵀB` in float64,
 
     η = ‖fl(WᵀW − BᵀB)‖_F + γ_{D+N+16} (‖W‖_F² + ‖B‖_F²)        (W: D × N).
 
-Products with B are sums over at most `_TERMS` entries at a time, so that, v rounded too, they are
-off by at most `γ ‖|B|‖ ‖v‖`, with γ of float32 for `min(N, _TERMS) + N / _TERMS + 4` roundings.
+Products with B are sums over at most `_TERMS` entries at a time, and of such sums: with v's own
+rounding they are off by at most `γ ‖|B|‖ ‖v‖`, γ of float32 for `min(N, _TERMS) + ⌈N / _TERMS⌉ + 4`
+roundings.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
 """
@@ -28,7 +29,7 @@ from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 _HEIGHT = 64  # rows of B at a time: what is left of them begins at the diagonal
 _TERMS = 256  # of a sum in float32
 _ROOM = 20  # powers of two that norms of v may be away from 1
-_FLUSHED = 2.0**-55  # of norms in that room: more than squares and products that underflow
+_FLUSHED = 2.0**-55  # of norms in that room: more than what underflows, of up to 2¹⁶ rows of B
 
 
 class ImageNorms:
@@ -52,15 +53,15 @@ class ImageNorms:
         summed = up(summed, sum(kernel.shape))
         difference = norm_bound(gram.matrix - factor.T @ factor)
         self._excess = up(difference + gamma(sum(kernel.shape) + 16) * summed + TINY, 16)
-        terms = min(kernel.shape[1], _TERMS) + kernel.shape[1] // _TERMS + 4
+        terms = min(kernel.shape[1], _TERMS) - -kernel.shape[1] // _TERMS + 4
         self._error = up(gamma(terms, FLOAT32_UNIT) * spectral_norm_bound(np.abs(factor)))
         if not _keeps_digits(triangle):
             self._error = math.inf
-        self._rounding = 1.0 + gamma(_HEIGHT + 8, FLOAT32_UNIT)  # of a square, twice that of a norm
+        self._rounding = 1.0 + 0.5 * gamma(_HEIGHT + 16, FLOAT32_UNIT)  # the root of a square's
         self._parts = list(_parts(triangle))
 
     def bounds(self, rows: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Returns upper bounds of ‖W v‖.
+        """Returns upper bounds of ‖W v‖, W as given.
 
         Args:
             rows: v, `(n, m, N)`.

@@ -113,7 +113,7 @@ class Gram:
         scaled = np.ldexp(np.asarray(kernel, np.float64), -self.power)
         self.terms = len(scaled)
         self.matrix = scaled.T @ scaled
-        self.nonzero = np.any(scaled, axis=0)
+        self.nonzero = np.any(kernel, axis=0)
 
     def unscaled(self) -> np.ndarray:
         """Returns WᵀW, where it neither over- nor underflows."""

@@ -282,3 +282,10 @@ def test_norms_do_not_pay_for_columns_that_a_row_leaves_out(rng):
     plain = spectral.Gram(kernel).norms(row).item()
     scale = np.where(np.arange(12) == 3, 1e9, 1.0)
     assert spectral.Gram(kernel * scale).norms(row / scale).item() <= plain * (1.0 + 1e-9)
+
+
+def test_a_column_far_smaller_than_others_counts():
+    """Smaller by more than a number's whole range: it is 0 beside them, but d may say otherwise."""
+    kernel, diagonal = np.array([[1e300, 1e-30]]), np.array([0.0, 1.0])
+    gram = spectral.Gram(kernel)
+    assert spectral.largest_eigenvalue_bound(kernel, diagonal, gram=gram) >= 1e-60
