@@ -46,6 +46,7 @@ _FROM_CHEAP_TO_DEAR = (
 )
 _SEARCH_FIRST = (CurvatureCertificate, LipschitzCertificate, *_FROM_CHEAP_TO_DEAR[2:])
 _ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
+_BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
 # A Lipschitz bound costs an eighth of a gradient for each rival: what it must decide, of the first.
 _FEW, _ENOUGH = 32, 1 / 8
@@ -114,6 +115,9 @@ class BestOf(Method):
                 continue
             if one.dear_rivals or self.decide:
                 self._search_every_rival(so_far, rows, prospect)
+            if self.decide:  # more is no answer
+                most = _BEYOND * max(self.decide)
+                prospect = prospect._replace(ceiling=np.minimum(prospect.ceiling, most))
             so_far.ask(one, rows, prospect)
         return PairCertificates(so_far.radius, so_far.gradients, so_far.distance, so_far.method)
 

@@ -10,13 +10,15 @@ instead. NumPy reads that when it is imported, so not here, where the command ha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 ENTRIES = 2**23  # of one array: 64 MB
 _AT_WORK = 2 * ENTRIES  # of the arrays of all batches: larger ones hand on Python's lock less often
+_IN_FLIGHT = 2  # of what comes in turn
 THREADS_OF_PRODUCTS = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 _beside: ContextVar[int] = ContextVar("beside", default=1)  # batches at work, this one included
@@ -69,6 +71,44 @@ def in_batches(
         yield from zip(slices, found, strict=True)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
+    """Yields what calls return, in their order; the next one is at work while one is waited for.
+
+    Not beside the first: what that makes once for all is there for the others. An error, of a call
+    or of the iterable, comes after what was returned before it.
+
+    Example:
+        >>> list(in_turn([lambda: "a", lambda: "b", lambda: "c"]))
+        ['a', 'b', 'c']
+    """
+    calls = iter(calls)
+    for call in calls:
+        yield call()
+        break
+    if _processors() == 1:
+        yield from (call() for call in calls)
+        return
+
+    def work(call: Callable[[], Found]) -> Found:
+        _beside.set(_IN_FLIGHT)
+        return call()
+
+    pool, begun, error = ThreadPoolExecutor(_IN_FLIGHT), deque[Future[Found]](), None
+    try:
+        while error is None:
+            try:
+                begun.append(pool.submit(copy_context().run, work, next(calls)))
+            except Exception as ended:  # StopIteration, or another: a log may end in one
+                error = ended
+            if len(begun) == _IN_FLIGHT:
+                yield begun.popleft().result()
+        yield from (future.result() for future in begun)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if not isinstance(error, StopIteration):
+        raise error
 
 
 def _processors() -> int:

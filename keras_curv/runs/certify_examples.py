@@ -82,7 +82,7 @@ class ExampleJob(Job):
         >>> from keras_curv import data
         >>> options = ExampleOptions(method="crc", batch_size=8)
         >>> job = ExampleJob("saved_models/digits", data.load("digits"), options)
-        >>> [row.index for row in next(job.batches(16))]
+        >>> [row.index for row in next(job.batches(16))()]
         [16, 17, 18, 19, 20, 21, 22, 23]
     """
 
@@ -129,14 +129,16 @@ class ExampleJob(Job):
             "batch_size": options.batch_size or certifier.batch_size(rivals),
         } | search
 
-    def batches(self, start: int) -> Iterator[list[Row]]:
-        """Certifies from example `start` on, which is the first of a batch."""
-        rivals, seed = self.settings["rivals"], self.settings["seed"]
+    def batches(self, start: int) -> Iterator[Callable[[], list[Row]]]:
+        """See `Job`."""
         for x, y in self.examples.batches(self.settings["batch_size"], start):
-            result = self._certify(self.as_input(x), y, rivals=rivals, seed=seed, first_index=start)
-            rows = self.claimed(Row.from_certificates(result, y, start, rivals))
-            yield rows
-            start += len(rows)
+            yield functools.partial(self._rows, x, y, start)
+            start += len(x)
+
+    def _rows(self, x: np.ndarray, y: np.ndarray | None, start: int) -> list[Row]:
+        rivals, seed = self.settings["rivals"], self.settings["seed"]
+        result = self._certify(self.as_input(x), y, rivals=rivals, seed=seed, first_index=start)
+        return self.claimed(Row.from_certificates(result, y, start, rivals))
 
     def require_rows(self, rows: Sequence[Row]) -> None:
         """See `Job`."""

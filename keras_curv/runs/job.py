@@ -35,11 +35,12 @@ class Job(abc.ABC):
     timed: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def batches(self, start: int) -> Iterator[list[Row]]:
-        """Certifies from row `start` on, which is the first of a batch.
+    def batches(self, start: int) -> Iterator[Callable[[], list[Row]]]:
+        """Yields what certifies one batch after the other, from row `start` on, which is the first
+        of one; they may be called side by side.
 
         Raises:
-            InputError: an example that cannot be certified, or read, after the rows before it.
+            InputError: an example cannot be read; or, as a batch is certified, not be certified.
         """
 
     @abc.abstractmethod

@@ -25,7 +25,7 @@ from keras_curv.serving.compare import Comparison, RequestTally
 from keras_curv.serving.options import RequestOptions
 from keras_curv.serving.outcomes import certify_block
 from keras_curv.serving.refusal import Refusal
-from keras_curv.serving.requests import CHANGED, Batch, RequestLog
+from keras_curv.serving.requests import CHANGED, Batch, Request, RequestLog
 from keras_curv.serving.versions import Versions
 from keras_curv.threats.property import ARGMAX
 from keras_curv.version import __version__
@@ -111,14 +111,16 @@ class RequestJob(Job):
             "model_name": options.model_name,
         }
 
-    def batches(self, start: int) -> Iterator[list[Row]]:
+    def batches(self, start: int) -> Iterator[Callable[[], list[Row]]]:
         """See `Job`; the last ones are followed by the error that ended the log, if one did."""
         for block in self._log.blocks(self.settings["batch_size"], start, self.count):
-            rows = self.claimed(certify_block(block, start))
-            yield rows
-            start += len(rows)
+            yield functools.partial(self._rows, block, start)
+            start += sum(request.count for request in block)
         if self._survey.broken is not None:
             raise self._survey.broken
+
+    def _rows(self, block: Sequence[Request], start: int) -> list[Row]:
+        return self.claimed(certify_block(block, start))
 
     def require_rows(self, rows: Sequence[Row]) -> None:
         """See `Job`."""
