@@ -169,9 +169,10 @@ class Written(Method):
     def __init__(self, name, network, radius, sighting=None, highest=None, distance=None):
         self.name, self.network, self._radius, self._distance = name, network, radius, distance
         self._sighting, self._highest, self.asked = sighting, highest, 0
+        self.prospect = None
 
     def radii(self, x, label, rivals, known, prospect=None):
-        self.asked += len(x)
+        self.asked, self.prospect = self.asked + len(x), prospect
         radius = np.maximum(np.full(rivals.shape, self._radius), known)
         distance = None if self._distance is None else np.full(rivals.shape, self._distance)
         gradients = np.ones(len(x), np.int64)
@@ -299,6 +300,18 @@ def test_decisions_are_those_of_the_radii(method, tolerance, sizes, rng, random_
         assert np.array_equal(decided.radius[clear] > radius, every.radius[clear] > radius)
     most = 0.8 if len(sizes) == 3 or method == "crc" else 1.0
     assert decided.gradient_evaluations.sum() < most * every.gradient_evaluations.sum()
+
+
+@pytest.mark.parametrize("decide", [(0.5,), (0.5, 0.9)])
+def test_for_a_decision_no_more_is_asked_for(line, decide):
+    """But for each radius: a method is asked once, whichever the next one is."""
+    first = Written("first", line, 0.4, _looking(1.0, 0.9))
+    second = Written("second", line, 0.95)
+    BestOf([first, second], decide=decide).certify(np.ones((1, 1)))
+    assert max(decide) < second.prospect.ceiling[0] < 1.01 * max(decide)
+    assert second.prospect.aim[0] == 0.5
+    BestOf([first, second]).certify(np.ones((1, 1)))
+    assert second.prospect.ceiling[0] == np.inf
 
 
 def test_a_reach_decides_every_rival(rng, random_network):
