@@ -18,7 +18,7 @@ from keras_curv.certificates.relaxation import Relaxation, is_linear, magnitude,
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
-from keras_curv.numerics.batches import batches
+from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.intervals import Interval, outward
 from keras_curv.numerics.rounding import (
     ROUNDING_SLACK,
@@ -226,7 +226,11 @@ class Balls:
         """Lower bounds of `Λ a_1 + c`, `(n, m)`; see `first_layer.py`."""
         assert self.first is not None
         args = self.centres.z[0], self.centres.errors[0], self.radius, rows, constants
-        return self.first.minimum(*args, each=each) - error * ROUNDING_SLACK
+        found = np.empty((len(self.x), rows.shape[1]))
+        for some in batches(len(self.x), rows[0].size, NEAR):
+            parts = (part if len(part) == 1 else part[some] for part in args)
+            found[some] = self.first.minimum(*parts, each=each)
+        return found - error * ROUNDING_SLACK
 
     def _by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
         """Lower bounds of `Λ a_1 + c`; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖`, where fewer entries of z_1

@@ -14,11 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from keras_curv.certificates.first_layer import FirstLayer, Functions, Minorants
-from keras_curv.numerics.batches import batches
+from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.intervals import Interval
 
 _RATIO, _POINTS = 1.5, 3
-_AT_ONCE = 2**18  # entries of an array: 2 MB, which stay near the processor
 _LARGEST = 1e100  # of a distance in units of the grid, and one over the smallest
 
 
@@ -94,7 +93,7 @@ class SecondLayer:
         new = some[~known[some]]
         if len(new):
             known[new] = True
-            for rows in batches(len(new), self._functions[0].rows.size, _AT_ONCE):
+            for rows in batches(len(new), self._functions[0].rows.size, NEAR):
                 self._find(point, new[rows], away)
         return away
 

@@ -17,6 +17,7 @@ from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 ENTRIES = 2**23  # of one array: 64 MB
+NEAR = 2**18  # of arrays that stay near the processor: 2 MB
 _AT_WORK = 2 * ENTRIES  # of the arrays of all batches: larger ones hand on Python's lock less often
 _IN_FLIGHT = 2  # of what comes in turn
 THREADS_OF_PRODUCTS = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
