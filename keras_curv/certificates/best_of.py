@@ -116,8 +116,7 @@ class BestOf(Method):
             if one.dear_rivals or self.decide:
                 self._search_every_rival(so_far, rows, prospect)
             if self.decide:  # more is no answer
-                most = _BEYOND * max(self.decide)
-                prospect = prospect._replace(ceiling=np.minimum(prospect.ceiling, most))
+                prospect = prospect.up_to(_BEYOND * max(self.decide))
             so_far.ask(one, rows, prospect)
         return PairCertificates(so_far.radius, so_far.gradients, so_far.distance, so_far.method)
 
@@ -180,7 +179,7 @@ class BestOf(Method):
     def _up_to(self, prospect: Prospect, so_far: _SoFar, rows: np.ndarray) -> Prospect:
         """The prospect with no ceiling above what is worth knowing of every rival."""
         enough = prospect.aim if self.decide else _FARTHER * so_far.radius[rows].min(axis=1)
-        return prospect._replace(ceiling=np.minimum(prospect.ceiling, enough))
+        return prospect.up_to(enough)
 
     def _aim(self, least: np.ndarray) -> np.ndarray:
         """The radius that is worth asking for, where these are proved; infinite if none is."""

@@ -105,6 +105,10 @@ class Prospect(NamedTuple):
         decide = getattr(method, "decide", ())
         return cls.open(count)._replace(ceiling=np.full(count, max(decide))) if decide else None
 
+    def up_to(self, radius: np.ndarray | float) -> Prospect:
+        """Returns the prospect in which no more than these radii counts."""
+        return self._replace(ceiling=np.minimum(self.ceiling, radius))
+
     def take(self, rows: np.ndarray | slice) -> Prospect:
         """Returns what is expected for these examples only."""
         return Prospect(self.ceiling[rows], self.aim[rows], self.gap)
