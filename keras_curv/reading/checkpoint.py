@@ -31,7 +31,7 @@ from keras_curv.reading.crc32c import masked_crc32c
 _FOOTER = 48
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 _TRAILER = 5  # bytes behind a block: its compression, and its check
-_OBJECT_GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the key of a string, by which Python restores
 _RANK = 254  # at most, in TensorFlow
 
 
@@ -64,8 +64,7 @@ def entries_of(
             entry = tensor_bundle_pb2.BundleEntryProto.FromString(value)
             _require_inside(key, entry, sizes)
             places[entry.shard_id].append((entry.offset, entry.size))
-            if key != _OBJECT_GRAPH:
-                found[key] = entry
+            found[key] = entry
         for size, parts in zip(sizes, places, strict=True):
             _require_whole(size, sorted(parts))
         named = {key.decode(): entry for key, entry in found.items()}  # no two keys become one
@@ -90,12 +89,42 @@ def tensor_of(
         raise InputError(f"{source}: a variable of strings, where numbers are needed")
     shape = [dim.size for dim in entry.shape.dim]
     limits.require_shape(shape)
-    with open_at_once(file) as stream:
-        stream.seek(entry.offset)
-        content = stream.read(entry.size)
+    content = _content(entry, file)
     if len(content) != entry.size or masked_crc32c(content) != entry.crc32c:
         raise InputError(f"{source}: a server cannot load its variables: a checksum is wrong")
     return np.frombuffer(content, tf.as_dtype(entry.dtype).as_numpy_dtype).reshape(shape)
+
+
+def string_of(entry: tensor_bundle_pb2.BundleEntryProto, file: pathlib.Path, source: str) -> bytes:
+    """Returns the one string of an entry, which is stored behind its length and a check of that.
+
+    Args:
+        entry: where it lies.
+        file: that of the entry's number.
+        source: for messages.
+
+    Raises:
+        InputError: it is too large, or a check is wrong.
+        OSError: the file cannot be read.
+    """
+    limits.require_at_most(entry.size, limits.GRAPH_BYTES, f"{source}: a string, in bytes,")
+    content = _content(entry, file)
+    what = f"{source}: a server cannot load its variables: a string is damaged"
+    with about(what, (ValueError, struct.error)):
+        length, place = _varint(content, 0)
+        check, text = content[place : place + 4], content[place + 4 :]
+        fixed = struct.pack("<I", length)
+        if len(text) != length or check != struct.pack("<I", masked_crc32c(fixed)):
+            raise ValueError("it is not as long as it says")
+        if masked_crc32c(fixed + check + text) != entry.crc32c:
+            raise ValueError("its checksum is wrong")
+    return text
+
+
+def _content(entry: tensor_bundle_pb2.BundleEntryProto, file: pathlib.Path) -> bytes:
+    with open_at_once(file) as stream:
+        stream.seek(entry.offset)
+        return stream.read(entry.size)
 
 
 def tensors_of(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -114,6 +143,7 @@ def tensors_of(path: pathlib.Path) -> dict[str, np.ndarray]:
         size = os.fstat(stream.fileno()).st_size
     limits.require_at_most(size, limits.VARIABLE_BYTES, f"{data}, in bytes,")
     entries = entries_of(index, [size], path.name)
+    entries.pop(OBJECT_GRAPH, None)
     return {key: tensor_of(entry, data, path.name) for key, entry in entries.items()}
 
 
@@ -125,7 +155,7 @@ def _require_inside(
         raise ValueError(f"{name} is in no file, or in pieces")
     if min(entry.offset, entry.size) < 0 or entry.offset + entry.size > sizes[entry.shard_id]:
         raise ValueError(f"{name} has {entry.size} bytes at {entry.offset}, outside of its file")
-    if key == _OBJECT_GRAPH:
+    if key == OBJECT_GRAPH.encode():
         if entry.dtype != types_pb2.DT_STRING or entry.shape.dim or entry.size == 0:
             raise ValueError(f"{name} is not one string")
         return

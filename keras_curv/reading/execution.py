@@ -52,6 +52,9 @@ def calls_of(
             )
     except Exception as error:  # whatever TensorFlow raises on a graph that is none
         raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
+    for name, shape in answer.claims:
+        tensor = flat.get_tensor_by_name(name if ":" in name else f"{name}:0")
+        _require_shape(tensor, tf.TensorShape(shape), source)
     session = Session(graph=flat, config=_REWRITTEN)
 
     def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -82,6 +85,17 @@ def calls_of(
         return call
 
     return [up_to(place) for place in range(len(tensors))]
+
+
+def _require_shape(tensor: tf.Tensor, said: tf.TensorShape, source: str) -> None:
+    """Refuses a shape that is said to be another one, or to be known where it is not."""
+    true = tensor.shape
+    if said.rank is None:
+        return
+    if said.rank != true.rank or any(a not in (None, b) for a, b in zip(said, true, strict=True)):
+        raise InputError(
+            f"{source}: {tensor.name!r} is said to be of shape {said}, but is of shape {true}"
+        )
 
 
 def _line(error: Exception) -> str:

@@ -20,7 +20,7 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 from keras_curv.errors import InputError
 from keras_curv.files import open_at_once
 from keras_curv.reading import limits
-from keras_curv.reading.checkpoint import entries_of, tensor_of
+from keras_curv.reading.checkpoint import OBJECT_GRAPH, entries_of, string_of, tensor_of
 
 GRAPH = "saved_model.pb"
 INDEX = "variables.index"
@@ -81,6 +81,18 @@ class ModelFiles:
             raise InputError(f"{self.path}: a server cannot load its variables: no {key[:80]!r}")
         entry = self.entries[key]
         return tensor_of(entry, self.data[entry.shard_id], str(self.path))
+
+    def object_graph(self) -> bytes | None:
+        """Returns the graph of objects in the checkpoint; None where there is no checkpoint.
+
+        Raises:
+            InputError: it is damaged, or too large.
+            OSError: its file cannot be read.
+        """
+        if OBJECT_GRAPH not in self.entries:
+            return None
+        entry = self.entries[OBJECT_GRAPH]
+        return string_of(entry, self.data[entry.shard_id], str(self.path))
 
     def fingerprint(self) -> str:
         """SHA-256 of names and contents, each after its length, so that none runs into the next."""

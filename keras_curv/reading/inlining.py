@@ -14,12 +14,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, op_def_pb2
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    function_pb2,
+    graph_pb2,
+    op_def_pb2,
+    tensor_shape_pb2,
+)
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework import op_def_registry
@@ -38,9 +44,9 @@ _NOTES = {
     "_gradient_op_type",
     "_read_only_resource_inputs",
     "_collective_manager_ids",
-    "_XlaMustCompile",
     "_user_specified_name",
 }
+_CALL_NOTES = {"_XlaMustCompile"}
 _FUNCTION_NOTES = {"_input_shapes", "_construction_context", "_noinline", "_XlaMustCompile"}
 # What may stand in a function that XLA compiles: it has kernels of its own, and a bilinear resize
 # by 3 is another function there. Keras has it compile convolutions in groups.
@@ -60,6 +66,7 @@ _PLAIN_OPTIONS = {
     "pluggable_device_options",
     "experimental",  # as long as there is nothing in it
 }
+_NO_ATTRIBUTES = function_pb2.FunctionDef.ArgAttrs()
 _STEPS = 2**20  # from a tensor to where it comes from
 
 
@@ -68,12 +75,13 @@ class Body:
 
     Attributes:
         nodes: by name.
-        arguments, returns: names of what a function takes, and the tensors that it gives.
+        arguments, returns: what a function takes, each with its attributes, and the tensors that it
+            gives.
         compiled, apart: whether it is to be compiled by XLA, or not to be inlined.
     """
 
     def __init__(self, nodes: Iterable[NodeDef]):
-        self.arguments: list[str] = []
+        self.arguments: dict[str, function_pb2.FunctionDef.ArgAttrs] = {}
         self.returns: list[str] = []
         self.compiled = self.apart = False
         self.nodes: dict[str, NodeDef] = {}
@@ -96,7 +104,10 @@ class Body:
         body = cls(function.node_def)
         body.compiled = attribute(function, "_XlaMustCompile").b
         body.apart = attribute(function, "_noinline").b
-        body.arguments = [argument.name for argument in signature.input_arg]
+        for place, argument in enumerate(signature.input_arg):
+            body.arguments[argument.name] = function.arg_attr.get(place, _NO_ATTRIBUTES)
+        if len(body.arguments) < len(signature.input_arg):
+            raise InputError(f"function {name!r} has two arguments of one name")
         body.returns = [function.ret[argument.name] for argument in signature.output_arg]
         if body.nodes.keys() & set(body.arguments):
             raise InputError(f"function {name!r} has a node named as an argument")
@@ -112,6 +123,7 @@ class _Frame:
         given: argument → tensor of the caller.
         caller: None for the main graph.
         depth: how many calls lie between it and the main graph.
+        prefix: what TensorFlow puts before the names of its nodes where it writes the call out.
         compiled: whether it, or what calls it, is compiled by XLA.
         calls: those that are made in it, by node.
         written: node → its name in the flat graph.
@@ -121,6 +133,7 @@ class _Frame:
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     caller: _Frame | None = None
     depth: int = 0
+    prefix: str = ""
     compiled: bool = False
     calls: dict[str, _Frame] = dataclasses.field(default_factory=dict)
     written: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -136,6 +149,7 @@ class Inliner:
 
     Attributes:
         flat: the graph without calls and variables, as far as it has been written.
+        claims: tensors of it, each with a shape that the model says it has.
 
     Example:
         >>> inner = tf.function(lambda x: tf.tanh(x))
@@ -151,6 +165,7 @@ class Inliner:
         variable: Callable[[NodeDef, int], np.ndarray] | None = None,
     ):
         self.flat = graph_pb2.GraphDef()
+        self.claims: list[tuple[str, tensor_shape_pb2.TensorShapeProto]] = []
         self._library = {f.signature.name: f for f in definition.library.function}
         if len(self._library) < len(definition.library.function):
             raise InputError("a function is defined twice")
@@ -182,21 +197,31 @@ class Inliner:
 
     def _written(self, frame: _Frame, tensor: str, waiting: list) -> str:
         """The tensor of the flat graph; what its node takes is left to be written."""
-        frame, node, place = self._source(frame, tensor)
+        shapes: list[tensor_shape_pb2.TensorShapeProto] = []
+        frame, node, place = self._source(frame, tensor, shapes)
         if node.op == "ReadVariableOp":
-            return self._value(frame, node)
-        if node.name not in frame.written:
-            flat = self._copied(node)
-            frame.written[node.name] = flat.name
-            waiting.append((frame, node, flat))
-        return frame.written[node.name] + (f":{place}" if place else "")
+            found = self._value(frame, node)
+        else:
+            if node.name not in frame.written:
+                flat = self._copied(node, frame.prefix)
+                frame.written[node.name] = flat.name
+                waiting.append((frame, node, flat))
+            found = frame.written[node.name] + (f":{place}" if place else "")
+        self.claims += [(found, shape) for shape in shapes]
+        return found
 
-    def _source(self, frame: _Frame, tensor: str) -> tuple[_Frame, NodeDef, int]:
-        """Which output of which node a tensor is, through calls and arguments."""
+    def _source(
+        self, frame: _Frame, tensor: str, shapes: list[tensor_shape_pb2.TensorShapeProto]
+    ) -> tuple[_Frame, NodeDef, int]:
+        """Which output of which node a tensor is, through calls and arguments.
+
+        Whatever is said of its shape on the way goes to `shapes`.
+        """
         while True:
             self._spend(1, _STEPS, "the graph, in steps through its calls,")
             name, *output = tensor.split(":")
             if name in frame.given and frame.caller is not None:
+                shapes += _said(frame.body.arguments[name].attr.get("_output_shapes"), 0)
                 frame, tensor = frame.caller, frame.given[name]
                 continue
             node = frame.body.nodes[name]
@@ -208,6 +233,7 @@ class Inliner:
             if node.op in self._library:
                 raise InputError(f"op {node.op} (node {name!r}) is a function of the model")
             place = _place(node, output, in_main=frame.caller is None)
+            shapes += _said(node.attr.get("_output_shapes"), place)
             if node.op not in CALLS:
                 return frame, node, place
             frame = self._called(frame, node)
@@ -233,13 +259,15 @@ class Inliner:
             # TensorFlow computes it from the shapes that notes say its arguments have, and may take
             # one output for another.
             raise InputError(f"function {name!r} is not to be inlined, which may change what it is")
-        frame.calls[node.name] = _Frame(body, given, frame, depth, compiled)
+        prefix = f"{frame.prefix}{node.name}/"
+        limits.require_at_most(len(prefix), limits.KEY_BYTES, "the name of a call, in letters,")
+        frame.calls[node.name] = _Frame(body, given, frame, depth, prefix, compiled)
         return frame.calls[node.name]
 
     def _value(self, frame: _Frame, node: NodeDef) -> str:
         """The constant that a variable is where it is read; each is written once."""
         (given,) = data_inputs(node)
-        frame, handle, _ = self._source(frame, given)
+        frame, handle, _ = self._source(frame, given, [])
         if frame.caller is not None or self._variable is None:
             raise InputError(f"op {handle.op} (node {handle.name!r}) is no variable of the model")
         _require_noted(node)
@@ -258,22 +286,21 @@ class Inliner:
         return self._values[key]
 
     def _new(self, name: str, op: str) -> NodeDef:
-        """A node of the flat graph, of that name or one that is still free."""
+        """A node of the flat graph, named as TensorFlow names it."""
         limits.require_at_most(len(self._names) + 1, limits.NODES, "the graph with its calls")
         limits.require_at_most(len(name), limits.KEY_BYTES, "the name of a node, in letters,")
-        free = name if name not in self._names else f"{name}_{len(self._names)}"
-        while free in self._names:
-            free += "_"
-        self._names.add(free)
-        return self.flat.node.add(name=free, op=op)
+        if name in self._names:
+            raise InputError(f"two nodes would be named {name!r} once calls are written out")
+        self._names.add(name)
+        return self.flat.node.add(name=name, op=op)
 
-    def _copied(self, node: NodeDef) -> NodeDef:
+    def _copied(self, node: NodeDef, prefix: str) -> NodeDef:
         """The node without its inputs, with all attributes of its op."""
         self._spend(node.ByteSize(), limits.GRAPH_BYTES, "the graph with its calls, in bytes,")
         definition = _definition(node)
         _require_noted(node)
         _require_arguments(node, definition)
-        copy = self._new(node.name, node.op)
+        copy = self._new(prefix + node.name, node.op)
         for known in definition.attr:
             value = node.attr[known.name] if known.name in node.attr else known.default_value
             if value.placeholder:
@@ -320,6 +347,17 @@ def require_plain_call(node: NodeDef) -> None:
         )
 
 
+def _said(
+    note: attr_value_pb2.AttrValue | None, place: int
+) -> Sequence[tensor_shape_pb2.TensorShapeProto]:
+    """What a note says of the shape of an output; nothing where there is none."""
+    if note is None:
+        return ()
+    if place >= len(note.list.shape):
+        raise InputError("a note on the shapes of outputs leaves one out")
+    return (note.list.shape[place],)
+
+
 def _definition(node: NodeDef) -> op_def_pb2.OpDef:
     definition = op_def_registry.get(node.op)
     if definition is None:
@@ -330,6 +368,7 @@ def _definition(node: NodeDef) -> op_def_pb2.OpDef:
 def _require_noted(node: NodeDef) -> None:
     """Refuses attributes that the op does not have, but for what exports write down."""
     known = {each.name for each in _definition(node).attr} | _NOTES
+    known |= _CALL_NOTES if node.op in CALLS else set()
     for name in sorted(node.attr):
         if name not in known:
             raise InputError(

@@ -99,7 +99,7 @@ def _written(
         places = zip(names, function.inputs, strict=False)  # what it captured follows them
         given = {name: inliner.write(place.op.name) for name, place in places}
         returned = logits_of(_outputs(function), output_name)
-        found = server.Answer(inliner.flat, given, inliner.write(returned))
+        found = server.Answer(inliner.flat, given, inliner.write(returned.tensor), inliner.claims)
     return found
 
 

@@ -29,8 +29,8 @@ class Output(NamedTuple):
         return self.dtype.is_floating and self.shape.rank in (2, None)
 
 
-def logits_of(outputs: Iterable[Output], wanted: str | None = None) -> str:
-    """Returns the tensor of the one that can be logits: named so, or the only float matrix.
+def logits_of(outputs: Iterable[Output], wanted: str | None = None) -> Output:
+    """Returns the one that can be logits: named so, or the only float matrix.
 
     Args:
         outputs: of the model.
@@ -52,4 +52,4 @@ def logits_of(outputs: Iterable[Output], wanted: str | None = None) -> str:
             elif any(each.dtype.is_floating and (each.shape.rank or 0) > 2 for each in outputs):
                 condition += "; Flatten makes a matrix of an image or a sequence"
         raise InputError(f"the outputs ({described or 'none'}) {condition}")
-    return matrices[0].tensor
+    return matrices[0]

@@ -232,7 +232,9 @@ def _read_directory(path: pathlib.Path, signature: str, output_name: str | None)
         fingerprint = files.fingerprint()
         file = str(path / GRAPH)
         meta = meta_graph.parse(files.graph, file)
-        answer = server.answer(meta, signature, files.tensor, file, output_name)
+        answer = server.answer(
+            meta, signature, files.tensor, files.object_graph(), file, output_name
+        )
         again = ModelFiles.read(path).fingerprint()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -8,27 +8,32 @@ files, or the model is refused:
   once and as it is, and does no more; the init op does nothing;
 - every variable is its own; what it is restored to has the type and shape that it says;
 - no signature has an op that could change a variable, or reach outside (`pure_ops.py`);
-- what a client sends goes to places of its own, and what it gets is written out by `inlining.py`.
+- what a client sends goes to places of its own, and what it gets is written out by `inlining.py`;
+- every loader takes the graph (`loadable.py`), and TensorFlow takes no node of it for another one
+  (`node_names.py`);
+- a model that Python loads answers by the same call of the same function (`object_graph.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, tensor_shape_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_curv.errors import InputError, about
-from keras_curv.reading import limits
+from keras_curv.reading import limits, loadable, object_graph
 from keras_curv.reading.advice import advice
 from keras_curv.reading.inlining import CALLS, Body, Inliner, require_plain_call
+from keras_curv.reading.node_names import require_names_of_their_own
 from keras_curv.reading.nodes import attribute, data_inputs, node_name
 from keras_curv.reading.outputs import Output, logits_of
 from keras_curv.reading.pure_ops import PURE_OPS
+from keras_curv.reading.reach import Reach
 
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 _INIT_SIGNATURE = "__saved_model_init_op"
@@ -54,17 +59,20 @@ class Answer(NamedTuple):
         definition: of ops, constants and placeholders.
         given: name of each input → its placeholder; names sorted.
         returned: the tensor with the logits, or with what a head makes of them.
+        claims: tensors, each with a shape that the model says it has.
     """
 
     definition: graph_pb2.GraphDef
     given: dict[str, str]
     returned: str
+    claims: Sequence[tuple[str, tensor_shape_pb2.TensorShapeProto]]
 
 
 def answer(
     meta: meta_graph_pb2.MetaGraphDef,
     signature: str,
     stored: Tensor,
+    objects: bytes | None,
     source: str,
     output_name: str | None = None,
 ) -> Answer:
@@ -74,6 +82,7 @@ def answer(
         meta: of the SavedModel.
         signature: its name.
         stored: gives the tensor that the checkpoint has under a key.
+        objects: the graph of objects in the checkpoint; None where there is no checkpoint.
         source: for messages.
         output_name: of the logits; None where there is no doubt.
 
@@ -92,7 +101,9 @@ def answer(
         names = ", ".join(known) or "none"
         raise InputError(f"{source} has no signature {signature!r}; it has: {names}{advice}")
     with about(f"{source}: the signature {signature!r} cannot be read", (InputError, *MALFORMED)):
-        found = _Server(meta, stored).answer(signature, output_name)
+        server = _Server(meta, stored)
+        found = server.answer(signature, output_name)
+        server.require_loaded_alike(signature, objects)
     return found
 
 
@@ -117,8 +128,70 @@ class _Server:
         places = self._places(definition)
         inliner = Inliner(self._meta.graph_def, self._restored)
         given = {name: inliner.write(place) for name, place in places.items()}
-        returned = inliner.write(logits_of(self._outputs(definition), output_name))
-        return Answer(inliner.flat, given, returned)
+        outputs = [*self._outputs(definition)]
+        logits = logits_of(outputs, output_name)
+        returned = inliner.write(logits.tensor)
+        reach = Reach.of(self._nodes, self._functions, (output.tensor for output in outputs))
+        loadable.require_version(self._meta.graph_def.versions)
+        loadable.require_graphs(self._nodes.values(), reach)
+        require_names_of_their_own(reach)
+        claims = [(given[name], info.tensor_shape) for name, info in definition.inputs.items()]
+        claims += [*inliner.claims, (returned, logits.shape.as_proto())]
+        return Answer(inliner.flat, given, returned, claims)
+
+    def require_loaded_alike(self, signature: str, objects: bytes | None) -> None:
+        """Refuses a model that answers otherwise where `tf.saved_model.load` has loaded it.
+
+        Raises:
+            InputError: it does, or it cannot be loaded so.
+        """
+        served = self._call(self._meta.signature_def[signature])
+        loaded = object_graph.loaded_call(self._meta, objects, signature)
+        pairs = zip(served.arguments, loaded.arguments, strict=False)
+        alike = all(one == other or self._of_one_value(one, other) for one, other in pairs)
+        alike &= len(served.arguments) == len(loaded.arguments)
+        if not alike or served[0] != loaded[0] or served.outputs != loaded.outputs:
+            raise InputError(
+                "a server and tf.saved_model.load would answer it otherwise: the one by "
+                f"{served}, the other by {loaded}; export the model again"
+            )
+
+    def _of_one_value(self, one: str, other: str) -> bool:
+        """Whether both are variables that are stored alike, as Keras 3 stores each twice."""
+        keys = [text.partition(" ")[2] for text in (one, other) if text.startswith("variable ")]
+        if len(keys) < 2:
+            return False
+        first, second = (self._stored(key) for key in keys)
+        alike = first.dtype == second.dtype and first.shape == second.shape
+        return alike and first.tobytes() == second.tobytes()
+
+    def _call(self, definition: meta_graph_pb2.SignatureDef) -> object_graph.Call:
+        """The call of a function by which a server answers a signature."""
+        names = {info.name: name for name, info in definition.outputs.items()}
+        (node, *others) = {node_name(tensor) for tensor in names}
+        call = self._nodes[node]
+        tensors = [f"{node}:{place}" for place in range(len(definition.outputs))]
+        if others or call.op not in CALLS or sorted(names) != sorted(tensors):
+            raise InputError(
+                "the signature is not answered by one call of a function, as "
+                "tf.saved_model.save writes it, so that tf.saved_model.load would answer otherwise"
+            )
+        sent = {place: name for name, place in self._places(definition).items()}
+        arguments = tuple(self._argument(given, sent) for given in data_inputs(call))
+        outputs = tuple(names[tensor] for tensor in tensors)
+        return object_graph.Call(attribute(call, "f").func.name, arguments, outputs)
+
+    def _argument(self, given: str, sent: Mapping[str, str]) -> str:
+        """What a function of the signature is given; see `object_graph.Call`."""
+        name = given.removesuffix(":0")
+        if name in sent:
+            return f"input {sent[name]}"
+        op = self._nodes[name].op if name in self._nodes else None
+        if op == "VarHandleOp":
+            return f"variable {self._key(name)[0]}"
+        if op == "Const":
+            return f"constant {name}"
+        raise InputError(f"the signature's function is given {given!r}, which is computed first")
 
     def _places(self, definition: meta_graph_pb2.SignatureDef) -> dict[str, str]:
         """Name of each input → the node that it goes to; names sorted."""
@@ -159,58 +232,23 @@ class _Server:
                     f"the init op {name!r} would run first, as of a table of words; only a graph "
                     "that needs none is read"
                 )
-        seen: set[str] = set()
-        called: set[str] = set()
-        for name, definition in signatures.items():
-            outputs = [tensor.name for tensor in definition.outputs.values()]
-            for node, where in self._behind(outputs, seen, called):
-                if node.op.startswith(_CHANGING):
-                    raise InputError(
-                        f"the signature {name!r} changes or saves variables: op {node.op} is not "
-                        f"on the list of ops that are safe{_TRAINS if 'Assign' in node.op else ''}"
-                    )
-                if node.op not in PURE_OPS:
-                    raise InputError(
-                        f"op {node.op} (node {node.name!r} in {where}) is not on the list of ops "
-                        f"that are safe to serve{advice(node.op)}"
-                    )
-
-    def _behind(
-        self, tensors: list[str], seen: set[str], called: set[str]
-    ) -> Iterator[tuple[NodeDef, str]]:
-        """Each node of the main graph behind these tensors, and all of functions that they call.
-
-        Nodes in `seen` and functions in `called` are left out; both grow.
-        """
-        waiting = [node_name(tensor) for tensor in tensors]
-        functions: list[str] = []
-        while waiting:
-            name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                waiting += map(node_name, self._nodes[name].input)
-                functions += _called(self._nodes[name])
-                yield self._nodes[name], "the main graph"
-        while functions:
-            name = functions.pop()
-            if name in self._functions and name not in called:
-                called.add(name)
-                for node in self._functions[name].node_def:
-                    functions += _called(node)
-                    yield node, f"function {name}"
+        outputs = [t.name for each in signatures.values() for t in each.outputs.values()]
+        for where, body in Reach.of(self._nodes, self._functions, outputs).bodies():
+            for node in body:
+                if node.op in PURE_OPS:
+                    continue
+                changes = node.op.startswith(_CHANGING)
+                raise InputError(
+                    f"op {node.op} (node {node.name!r} in {where}) "
+                    f"{'changes or saves variables, and ' if changes else ''}is not on the list of "
+                    f"ops that are safe to serve{_TRAINS if changes else advice(node.op)}"
+                )
 
     def _restored(self, handle: NodeDef, read: int) -> np.ndarray:
         """What a server restores a variable to, that is read as some type."""
         if handle.op != "VarHandleOp":
             raise InputError(f"op {handle.op} (node {handle.name!r}) is not a variable")
-        if self._keys is None:
-            self._keys = self._restored_keys()
-        if handle.name not in self._keys:
-            raise InputError(
-                f"the variable {handle.name!r} is not restored; if tf.saved_model.save wrote a "
-                "model of Keras 3, use model.export(directory) instead"
-            )
-        key, dtype = self._keys[handle.name]
+        key, dtype = self._key(handle.name)
         array, shape = self._stored(key), attribute(handle, "shape").shape
         types = {tf.as_dtype(array.dtype).as_datatype_enum, attribute(handle, "dtype").type}
         if {dtype, read} | types != {read}:
@@ -221,6 +259,17 @@ class _Server:
                 f"{array.shape}"
             )
         return array
+
+    def _key(self, variable: str) -> tuple[str, int]:
+        """The key of what a variable is restored to, and as which type."""
+        if self._keys is None:
+            self._keys = self._restored_keys()
+        if variable not in self._keys:
+            raise InputError(
+                f"the variable {variable!r} is not restored; if tf.saved_model.save wrote a "
+                "model of Keras 3, use model.export(directory) instead"
+            )
+        return self._keys[variable]
 
     def _restored_keys(self) -> dict[str, tuple[str, int]]:
         """Variable → the key of what it is restored to, in the checkpoint, and as which type."""
@@ -255,16 +304,6 @@ class _Server:
                     raise InputError(f"restoring would assign {node.input[0]!r} in another way")
                 found[variable] = _key(body.nodes, node.input[1], file, lists)
         return found
-
-
-def _called(node: NodeDef) -> list[str]:
-    """Names of the functions that a node may call."""
-    names = [node.op]  # a function can be called as if it were an op
-    for value in node.attr.values():
-        if value.WhichOneof("value") == "func":
-            names.append(value.func.name)
-        names += [function.name for function in value.list.func]
-    return names
 
 
 def _key(body: dict, tensor: str, file: set[str], lists: dict) -> tuple[str, int]:

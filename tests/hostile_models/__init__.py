@@ -11,8 +11,10 @@ from hostile_models import (
     files,
     index,
     lists,
+    loaders,
     loading,
     messages,
+    names,
     ops,
     restoring,
     shapes,
@@ -23,7 +25,7 @@ from hostile_models import (
 
 KINDS = (
     *(ops, files, index, shapes, constants, loading),
-    *(lists, calls, messages, restoring, signatures, variants, work),
+    *(lists, calls, messages, restoring, signatures, names, loaders, variants, work),
 )
 CASES = {name: build for kind in KINDS for name, build in kind.CASES.items()}
 HARMLESS = {name: build for kind in KINDS for name, build in getattr(kind, "HARMLESS", {}).items()}

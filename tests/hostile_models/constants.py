@@ -52,7 +52,7 @@ def _constant(path, canary):
     return path
 
 
-@harmless_case("constant: a bound in a specification")
+@case("constant: a bound in a specification")
 def _specification(path, canary):
     export(path)
     with edited(path) as meta:

@@ -86,6 +86,14 @@ def nodes_of(meta):
         yield from function.node_def
 
 
+def served_function(meta):
+    """The function that answers the default signature."""
+    (place, *_) = (output.name for output in meta.signature_def["serving_default"].outputs.values())
+    (call,) = (node for node in meta.graph_def.node if place.startswith(f"{node.name}:"))
+    library = meta.graph_def.library.function
+    return next(f for f in library if f.signature.name == call.attr["f"].func.name)
+
+
 def enlarge(path, old, new):
     """Puts another number in the place of a constant, and drops what tells the shapes."""
     changed = 0

@@ -87,7 +87,7 @@ def _table(path, canary):
     return export(path, net=net)
 
 
-@harmless_case("object: registered class with an initialiser")
+@case("object: registered class with an initialiser")
 def _registered(path, canary):
     net = Net()
     net.table = tf.Module()

@@ -40,7 +40,7 @@ def swap_places(function):
             node.input[0] = f"RestoreV2:tensors:{sum(places) - place}"
 
 
-@harmless_case("signature: variables are restored crosswise")
+@case("signature: variables are restored crosswise")
 def _crosswise(path, canary):
     two_heads(path)
     with edited(path) as meta:
@@ -48,7 +48,7 @@ def _crosswise(path, canary):
     return path
 
 
-@harmless_case("signature: the call is given other variables")
+@case("signature: the call is given other variables")
 def _given_others(path, canary):
     """Function and checkpoint stay as they are; the main graph hands them over crosswise."""
     two_heads(path)

@@ -12,7 +12,7 @@ CASES, case = cases()
 HARMLESS, harmless_case = cases()
 
 
-@harmless_case("signature: what is served is another function")
+@case("signature: what is served is another function")
 def _another(path, canary):
     """A server goes by the signature's own definition, loading in Python by the object graph."""
     net = Net()
@@ -50,7 +50,7 @@ def main_call(meta):
     return next(node for node in meta.graph_def.node if node.name == name)
 
 
-@harmless_case("signature: what a client sends is negated")
+@case("signature: what a client sends is negated")
 def _negated(path, canary):
     export(path)
     with edited(path) as meta:
@@ -83,7 +83,7 @@ def _fewer_bits(path, canary):
     return path
 
 
-@harmless_case("signature: its outputs go by other names")
+@case("signature: its outputs go by other names")
 def _other_names(path, canary):
     """A client takes `logits`, and gets the other ones."""
     export(path, lambda x, net: {"a": -net(x), "logits": net(x)})
@@ -110,7 +110,7 @@ def _beside(path, canary):
     return export(path, body)
 
 
-@harmless_case("signature: signatures are a variable")
+@case("signature: signatures are a variable")
 def _no_map(path, canary):
     export(path)
     with edited(path) as meta:
@@ -170,7 +170,7 @@ def _tag(path, canary):
     return path
 
 
-@harmless_case("signature: objects give the function other variables")
+@case("signature: objects give the function other variables")
 def _captures(path, canary):
     """As loading in Python would go by; a server does not look at them."""
     two_heads(path)

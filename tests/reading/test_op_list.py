@@ -39,7 +39,7 @@ def screen(main, **functions):
     definition.inputs["x"].name = "path:0"
     definition.inputs["y"].name = "path:0"
     meta.saver_def.restore_op_name = "restorer"
-    server.answer(meta, "serving_default", lambda key: tf.zeros(1), "the model")
+    server.answer(meta, "serving_default", lambda key: tf.zeros(1), None, "the model")
 
 
 MAIN = {"path": "Placeholder", "saver": "@save", "restorer": "@restore", "serve": "@net"}
@@ -94,4 +94,4 @@ def test_a_second_function_of_the_same_name_is_refused_too():
     _fill(meta.graph_def.node.add(), 0, "@net")
     meta.graph_def.node[0].name = "serve"
     with pytest.raises(InputError, match="a function is defined twice"):
-        server.answer(meta, "serving_default", lambda key: tf.zeros(1), "the model")
+        server.answer(meta, "serving_default", lambda key: tf.zeros(1), None, "the model")

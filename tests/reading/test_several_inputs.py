@@ -100,7 +100,7 @@ def _negative_size(meta):
 
 CHANGED = {
     "one place for two": (_same_place, "not each of one place of their own"),
-    "a place that is not said": (_hidden_place, "Placeholder"),
+    "a place that is not said": (_hidden_place, "which is computed first"),
     "no place": (_no_place, "is not a place for what a client sends"),
     "a size below nothing": (_negative_size, "must be >= 0"),
     "no input": (lambda meta: meta.signature_def["serving_default"].inputs.clear(), "no input"),
@@ -119,10 +119,18 @@ def test_inputs_that_are_not_places_of_their_own_are_refused(case, tmp_path):
 
 def test_names_that_steer_a_terminal_are_shown_as_what_they_are(tmp_path):
     path = export(tmp_path / "model", _sum, TWO)
+    name = "b\x1b[2J\n"
     with edited(path) as meta:
         inputs = meta.signature_def["serving_default"].inputs
-        inputs["\x1b[2J\n"].CopyFrom(inputs["b"])
+        inputs[name].CopyFrom(inputs["b"])
         del inputs["b"]
+        for function in meta.object_graph_def.concrete_functions.values():
+            fields = function.canonicalized_input_signature.tuple_value.values[1].dict_value.fields
+            fields[name].CopyFrom(fields["b"])
+            del fields["b"]
+        for node in meta.object_graph_def.nodes:
+            if node.bare_concrete_function.argument_keywords:
+                node.bare_concrete_function.argument_keywords[:] = ["a", name]
     with pytest.raises(InputError, match="no array") as caught:
         saved_model.read(path).inputs.joined({"a": np.ones((1, 4))})
     assert str(caught.value).isprintable()
