@@ -131,7 +131,8 @@ class Model:
         kind, content = data[:1], data[1:]
         if kind == b"\0":
             meta = meta_graph.parse(content, "fuzz")
-            server.answer(meta, "serving_default", self.files.tensor, "fuzz")
+            objects = self.files.object_graph()
+            server.answer(meta, "serving_default", self.files.tensor, objects, "fuzz")
         elif kind == b"\1":
             definition = graph_pb2.GraphDef()
             try:

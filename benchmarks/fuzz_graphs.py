@@ -4,26 +4,28 @@
 
 Each graph is a chain of a few ops from an input to an output, made to be plausible: shapes fit, for
 the most part, and attributes are those that the op has. Some are then changed: an attribute, an
-input, the type or the shape of a constant. A SavedModel has it behind its signature. What is read
-is given to TensorFlow, and run beside what was read: a graph that is read otherwise than it
-computes is a finding, as is one that takes more than five seconds or ends the process. Every graph
-can be made again from its number.
+input, the type or the shape of a constant, the name of a node. A SavedModel has it behind its
+signature, at times with a part of it in a function of its own. What is read is loaded, by Python
+and as a server does, with all that TensorFlow's optimizer does, and run beside what was read: a
+graph that is read otherwise than either answers is a finding, as is one that takes more than five
+seconds or ends the process. Every graph can be made again from its number.
 """
 
-import functools
 import math
+import pathlib
 import sys
+import tempfile
 
 import numpy as np
 import tensorflow as tf
 from fuzzing import campaign  # first of what follows: it says where that is
 from hostile_models import models
+from server_oracle import assert_read_as_answered
 from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
-from keras_curv.reading import op_rules, saved_model, server
+from keras_curv.reading import op_rules, saved_model
 
 SHAPES = ((4,), (6,), (2, 3), (4, 4, 2), (5, 4, 1), (1,), (6, 6, 3))
 KNOWN = sorted(op for op in op_rules._RULES if op_def_registry.get(op) is not None)
@@ -279,39 +281,128 @@ class Graph:
                 dim.size = int(NUMBERS[rng.integers(len(NUMBERS))])
 
 
-@functools.cache
-def plain():
-    """The meta graph of a small model."""
-    proto = saved_model_pb2.SavedModel.FromString(models.plain_files()[models.GRAPH])
-    return proto.meta_graphs[0]
+def saved(graph, path):
+    """A SavedModel whose signature is answered by the random graph: in a function, as exports are.
+
+    Of some, a part is a function that the others call; and some nodes are named as TensorFlow would
+    name what it makes of others.
+    """
+    models.export(path)
+    nodes = [*graph.definition.node][1:]
+    parts = split(graph, nodes)
+    with models.edited(path) as meta:
+        function = models.served_function(meta)
+        for field in ("arg_attr", "node_def", "attr", "control_ret"):
+            function.ClearField(field)
+        function.signature.ClearField("control_output")
+        (argument, *_) = (each.name for each in function.signature.input_arg)
+        names = {"x": argument}
+        written(function, nodes if parts is None else parts[0], names)
+        if parts is not None:
+            inner = meta.graph_def.library.function.add()
+            inner.signature.name = "inner"
+            inner.signature.input_arg.add(name="y", type=1)
+            inner.signature.output_arg.add(name="z", type=1)
+            within = {parts[2]: "y"}
+            written(inner, parts[1], within)
+            inner.ret["z"] = within.get(graph.last, "y")
+            call = function.node_def.add(name="call", op="PartitionedCall", input=[names[parts[2]]])
+            call.attr["f"].func.name = "inner"
+            for key in ("Tin", "Tout"):
+                call.attr[key].list.type.append(1)
+            names[graph.last] = "call:output:0"
+        (returned,) = function.ret
+        function.ret[returned] = names.get(graph.last, argument)
+        renamed(graph.rng, function)
+        shaped(meta, graph.shape)
+    return path
 
 
-def signed(graph):
-    """The meta graph of that model, whose signature is answered by the random graph instead."""
-    meta = meta_graph_pb2.MetaGraphDef()
-    meta.CopyFrom(plain())
-    for node in graph.definition.node:
-        new = meta.graph_def.node.add()
+def split(graph, nodes):
+    """Where the chain is cut, at times: (nodes before, nodes behind, what these begin with)."""
+    cuts = [n.name for n in nodes if n.op != "Const"]
+    if len(cuts) < 3 or graph.rng.random() < 0.5:
+        return None
+    cut = cuts[graph.rng.integers(len(cuts) - 1)]
+    place = [node.name for node in nodes].index(cut) + 1
+    before, behind = nodes[:place], nodes[place:]
+    inside = {node.name for node in behind} | {cut}
+    if any(given.split(":")[0] not in inside for node in behind for given in node.input):
+        return None
+    return before, behind, cut
+
+
+def written(function, nodes, names):
+    """Writes nodes into a function, whose tensors have other names there; these go to `names`."""
+    for node in nodes:
+        new = function.node_def.add()
         new.CopyFrom(node)
-        new.name = f"random_{node.name}"
-        new.input[:] = [f"random_{name}" for name in node.input]
-    signature = meta.signature_def["serving_default"]
-    (given,), (returned,) = signature.inputs.values(), signature.outputs.values()
-    given.name, returned.name = "random_x:0", f"random_{graph.last}:0"
-    return meta
+        new.input[:] = [names.get(given, given) for given in node.input]
+        definition = op_def_registry.get(node.op)
+        outputs = definition.output_arg if definition is not None else []
+        names[node.name] = f"{node.name}:{outputs[0].name if outputs else 'output'}:0"
+
+
+def renamed(rng, function):
+    """Names a node as TensorFlow would name something else."""
+    nodes = [node for node in function.node_def if node.op != "PartitionedCall"]
+    if not nodes or rng.random() < 0.7:
+        return
+    node, other = (nodes[rng.integers(len(nodes))].name for _ in range(2))
+    patterns = ["call/{}", "ConstantFolding/{}_recip", "ConstantFolding/{}-folded", "a/{}", "{}/b"]
+    patterns += ["ArithmeticOptimizer/ReplaceMulWithSquare_{}", "{}_1", "ConstantFolding{}"]
+    new = patterns[rng.integers(len(patterns))].format(other)
+    tensors = [*function.ret.items()]
+    for each in function.node_def:
+        each.name = new if each.name == node else each.name
+        each.input[:] = [moved(given, node, new) for given in each.input]
+    for key, given in tensors:
+        function.ret[key] = moved(given, node, new)
+
+
+def moved(tensor, node, new):
+    """The tensor, where its node has another name now."""
+    name, colon, place = tensor.partition(":")
+    return f"{new}{colon}{place}" if name == node else tensor
+
+
+def shaped(meta, shape):
+    """Says everywhere that examples are of this shape, and nothing of the outputs."""
+    proto = tf.TensorShape((None, *shape)).as_proto()
+    definition = meta.signature_def["serving_default"]
+    (given,), (returned,) = definition.inputs.values(), definition.outputs.values()
+    given.tensor_shape.CopyFrom(proto)
+    returned.tensor_shape.CopyFrom(tf.TensorShape(None).as_proto())
+    for node in meta.graph_def.node:
+        node.attr.pop("_output_shapes", None)
+        if given.name == f"{node.name}:0":
+            node.attr["shape"].shape.CopyFrom(proto)
+    name = models.served_function(meta).signature.name
+    function = meta.object_graph_def.concrete_functions[name]
+    (field,) = function.canonicalized_input_signature.tuple_value.values[
+        1
+    ].dict_value.fields.values()
+    field.tensor_spec_value.shape.CopyFrom(proto)
+    (field,) = function.output_signature.dict_value.fields.values()
+    field.tensor_spec_value.shape.CopyFrom(tf.TensorShape(None).as_proto())
 
 
 def taken(number):
     """What comes of a graph: "read", "refused", or "read otherwise"."""
     graph = Graph(number)
-    try:
-        answer = server.answer(signed(graph), "serving_default", {}.__getitem__, "graph")
-        served = saved_model._read_answer(answer, "graph")
-        x = np.random.default_rng(number).normal(size=(3, *graph.shape))
-        served.check(np.float32(x))
-    except InputError as error:
-        assert str(error).isprintable()
-        return "read otherwise" if "disagree" in str(error) else "refused"
+    with tempfile.TemporaryDirectory() as folder:
+        path = saved(graph, pathlib.Path(folder) / "model")
+        x = np.random.default_rng(number).normal(size=(3, *graph.shape)).astype(np.float32)
+        try:
+            served = saved_model.read(path)
+            served.check(x)
+        except InputError as error:
+            assert str(error).isprintable()
+            return "read otherwise" if "disagree" in str(error) else "refused"
+        try:
+            assert_read_as_answered(path, x)
+        except AssertionError:
+            return "read otherwise"
     return "read"
 
 

@@ -46,8 +46,14 @@ def require_graphs(main: Iterable[NodeDef], reach: Reach) -> None:
     Raises:
         InputError: one does.
     """
-    bodies = [("the main graph", [*main], [])]
+    bodies: list[tuple[str, list[NodeDef], list[str]]] = [("the main graph", [*main], [])]
     for name, function in reach.functions.items():
+        given = {
+            node_name(tensor) for tensor in (*function.ret.values(), *function.control_ret.values())
+        }
+        there = {each.name for each in (*function.node_def, *function.signature.input_arg)}
+        for missing in given - there:
+            raise InputError(f"function {name}: it returns {missing!r}, which is not there")
         arguments = [argument.name for argument in function.signature.input_arg]
         bodies.append((f"function {name}", [*function.node_def], arguments))
     for where, body, arguments in bodies:

@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import os
 import pathlib
 import re
 from collections.abc import Callable
@@ -294,7 +295,10 @@ def numbered_versions(base: pathlib.Path) -> dict[int, pathlib.Path]:
             raise InputError(
                 f"{base}: a server may take {entry.name!r} for a version; rename or remove it"
             )
-        if number is not None and (entry / GRAPH).is_file():
+        graph = entry / GRAPH
+        if number is not None and os.path.lexists(graph) and not graph.is_file():
+            raise InputError(f"{graph} is not a file; a server would wait for it, or fail")
+        if number is not None and graph.is_file():
             other = found.setdefault(number, entry)
             if other != entry:
                 raise InputError(

@@ -28,7 +28,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from keras_curv.errors import InputError, about
 from keras_curv.reading import limits, loadable, object_graph
 from keras_curv.reading.advice import advice
-from keras_curv.reading.inlining import CALLS, Body, Inliner, require_plain_call
+from keras_curv.reading.calls import CALLS, Body, require_plain_call
+from keras_curv.reading.inlining import Inliner
 from keras_curv.reading.node_names import require_names_of_their_own
 from keras_curv.reading.nodes import attribute, data_inputs, node_name
 from keras_curv.reading.outputs import Output, logits_of

@@ -55,6 +55,14 @@ case("loader: waits for what is not there")(
 )
 
 
+def _returns_nothing(meta):
+    served_function(meta).control_ret["more"] = "nowhere"
+    served_function(meta).signature.control_output.append("more")
+
+
+case("loader: a function waits in the end for what is not there")(changed(_returns_nothing))
+
+
 def _first_waits(meta):
     node = next(node for node in served_function(meta).node_def if node.input)
     other = served_function(meta).node_def.add(name="other", op="NoOp")

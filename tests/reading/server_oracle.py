@@ -1,11 +1,14 @@
-"""What a server answers: a session of TensorFlow 1 that imports the graph, restores and fetches."""
+"""What a server answers: a session of TensorFlow 1 that imports the graph, restores and fetches.
+
+And what a model answers that Python has loaded.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.reading import saved_model
+from keras_curv.reading import graph, saved_model
 
 
 def answered(path, x, signature="serving_default"):
@@ -21,15 +24,26 @@ def answered(path, x, signature="serving_default"):
         return session.run(tensors, given)
 
 
+def loaded(path, x, signature="serving_default"):
+    """The same of a model that `tf.saved_model.load` has loaded."""
+    model = tf.saved_model.load(str(path))
+    function = model.signatures[signature]
+    names = function.structured_input_signature[1]
+    sent = x if isinstance(x, dict) else {name: x for (name,) in [names]}
+    answers = function(**{name: tf.constant(array) for name, array in sent.items()})
+    return {name: answer.numpy() for name, answer in answers.items()}
+
+
 def assert_read_as_answered(path, x=None, output=None, rtol=1e-5):
-    """The network that is read is the one a server answers by; returns it."""
+    """The network that is read is the one a server answers by, and Python; returns it."""
     served = saved_model.read(path)
     if x is None:
         x = np.random.default_rng(5).normal(size=(6, *served.input_shape)).astype(np.float32)
     served.check(x)
-    outputs = answered(path, x)
-    theirs = outputs[output or ("logits" if "logits" in outputs else next(iter(outputs)))]
-    ours = served.network.logits(tf.constant(np.float64(x).reshape(len(x), -1))).numpy()
-    scale = np.abs(theirs).max()
-    np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * scale)
+    head = graph.HEADS[served.head]
+    ours = head(served.network.logits(tf.constant(np.float64(x).reshape(len(x), -1)))).numpy()
+    for outputs in (answered(path, x), loaded(path, x)):
+        name = output or ("logits" if "logits" in outputs else next(iter(outputs)))
+        scale = np.abs(outputs[name]).max()
+        np.testing.assert_allclose(ours, outputs[name], rtol=rtol, atol=rtol * scale)
     return served

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -139,6 +141,13 @@ def test_a_version_that_only_a_server_takes_for_one_is_refused(name, tmp_path):
     export(tmp_path / "2")
     export(tmp_path / name)
     assert_refused(tmp_path, "a server may take", "rename")
+
+
+def test_a_version_whose_graph_is_a_pipe_is_refused(tmp_path):
+    export(tmp_path / "2")
+    (tmp_path / "3").mkdir()
+    os.mkfifo(tmp_path / "3" / "saved_model.pb")
+    assert_refused(tmp_path, "3/saved_model.pb is not a file")
 
 
 def test_a_model_beside_numbered_versions_is_refused(tmp_path):
