@@ -24,7 +24,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from keras_curv.errors import InputError, about
-from keras_curv.files import open_at_once, open_regular, read_at_most
+from keras_curv.files import open_named, open_regular, read_at_most
 from keras_curv.reading import limits
 from keras_curv.reading.crc32c import masked_crc32c
 
@@ -90,7 +90,7 @@ def tensor_of(
         raise InputError(f"{source}: a variable of strings, where numbers are needed")
     shape = [dim.size for dim in entry.shape.dim]
     limits.require_shape(shape)
-    with open_at_once(file) as stream:
+    with open_named(file) as stream:
         stream.seek(entry.offset)
         content = stream.read(entry.size)
     if len(content) != entry.size or masked_crc32c(content) != entry.crc32c:

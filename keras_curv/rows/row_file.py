@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from keras_curv.errors import InputError, about
-from keras_curv.files import open_regular, read_at_most, write_json
+from keras_curv.files import open_regular, parse_json, read_at_most, write_json
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 
 LONGEST_ROW = 2**16  # bytes; a name of a file may have 4,096 letters, and a detail 200
@@ -151,10 +151,10 @@ def lines(rows: Iterable[Sequence[str]]) -> bytes:
 def _require_same(target: pathlib.Path, settings: dict) -> None:
     beside = settings_path(target)
     try:
-        before = json.loads(read_at_most(beside, _LONGEST_SETTINGS))
+        before = parse_json(read_at_most(beside, _LONGEST_SETTINGS))
         if not isinstance(before, dict):
             raise ValueError("no JSON object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"{target} cannot be resumed: {beside.name}, which says how it was made, is missing "
             "or broken"

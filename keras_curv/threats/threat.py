@@ -92,7 +92,7 @@ class Threat:
                 f"low and high differ in size. Received: {self._low.size} and {self._high.size}"
             )
         if (self._low > self._high).any():
-            worst = np.argmax(self._low - self._high)
+            worst = np.argmax(self._low > self._high)
             low, high = (np.broadcast_arrays(self._low, self._high)[i][worst] for i in (0, 1))
             raise InputError(f"low must not be above high. Received: {low:g} and {high:g}")
         if self._scale is not None and not (self._scale > 0.0).all():
@@ -207,7 +207,12 @@ class Threat:
 
     def config(self) -> dict[str, Any]:
         """Returns what `Threat(**config)` makes the same one of, as JSON can hold it."""
-        said: dict[str, Any] = {name: array.tolist() for name, array in self._arrays().items()}
+        said: dict[str, Any] = {
+            name: np.where(np.isfinite(array), array, None).tolist()
+            if name in ("low", "high")
+            else array.tolist()
+            for name, array in self._arrays().items()
+        }
         if self.norm != PLAIN:
             said["norm"] = self.norm
         if self.categories is not None:
