@@ -71,10 +71,10 @@ class Categories:
     def ways(self) -> int:
         """In how many ways an input can be changed; beyond `_MOST` no more are counted."""
         ways = [1] + [0] * self.changes  # by the number of groups that change
-        for number, group in enumerate(self.groups, 1):
-            for count in range(min(number, self.changes), 0, -1):
+        for known, group in enumerate(self.groups, 1):
+            for count in range(min(known, self.changes), 0, -1):
                 ways[count] += (len(group) - 1) * ways[count - 1]
-            if sum(ways[1 : number + 1]) > _MOST:
+            if sum(ways[1 : known + 1]) > _MOST:
                 break
         return sum(ways[1:])
 

@@ -83,7 +83,9 @@ def _values(text: str) -> float | dict[int, float]:
     return values
 
 
-def _unique(pairs: Iterable, classes: Callable[[Any], list[int]] = _classes) -> dict[int, list[int]]:
+def _unique(
+    pairs: Iterable, classes: Callable[[Any], list[int]] = _classes
+) -> dict[int, list[int]]:
     table: dict[int, list[int]] = {}
     for label, harmful in pairs:
         if _index(label) in table:

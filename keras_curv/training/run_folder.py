@@ -75,7 +75,7 @@ def _require_same_threat(file: pathlib.Path, threat: Threat) -> None:
     """Refuses a threat that is another one than when the run was begun, in a file that changed."""
     try:
         then = parse_json(read_at_most(file, _TEXT)) if file.exists() else threat.config()
-    except (ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{file} is no threat: {error}") from error
     if then != threat.config():
         raise InputError(
