@@ -33,7 +33,8 @@ def expanded(words: Sequence[str]) -> list[str]:
         ...     expanded(["--resume", f"--flagfile={file.name}", "--limit", "5"])
         ['--resume', '--method=crc', '--limit', '5']
     """
-    rest, flags = [*reversed(words)], []
+    rest = [*reversed(words)]
+    flags: list[str] = []
     files, left = 0, _BYTES
     while rest:
         word = rest.pop()

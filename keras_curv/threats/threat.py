@@ -208,7 +208,7 @@ class Threat:
     def config(self) -> dict[str, Any]:
         """Returns what `Threat(**config)` makes the same one of, as JSON can hold it."""
         said: dict[str, Any] = {
-            name: np.where(np.isfinite(array), array, None).tolist()
+            name: [None if value in (-math.inf, math.inf) else value for value in array.tolist()]
             if name in ("low", "high")
             else array.tolist()
             for name, array in self._arrays().items()
