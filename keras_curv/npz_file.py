@@ -69,6 +69,8 @@ class NpzFile(zipfile.ZipFile):
         Exception: whatever `zipfile` raises on a broken one.
     """
 
+    fp = None  # of a file that could not be opened, which `ZipFile` closes all the same
+
     def __init__(self, path: str):
         self._stream = _Bounded(path, opener=named_descriptor)
         try:
@@ -81,7 +83,8 @@ class NpzFile(zipfile.ZipFile):
     def close(self) -> None:
         """Closes the file."""
         super().close()
-        self._stream.close()
+        if hasattr(self, "_stream"):
+            self._stream.close()
 
     @property
     def names(self) -> list[str]:
