@@ -10,6 +10,8 @@ import numpy as np
 
 from keras_curv.errors import InputError, about
 
+LARGEST = 1e150  # of what is said of inputs and outputs: products of two are finite
+
 
 def numbers(values: Any, name: str) -> np.ndarray:
     """Values as an array; InputError unless they are finite numbers."""
@@ -40,7 +42,7 @@ def _float64(values: Any, name: str) -> np.ndarray:
     """Values in float64, NaN where one is None.
 
     Raises:
-        InputError: one is another thing than a real number, or above all that float64 holds.
+        InputError: one is another thing than a real number, or beyond `LARGEST` and not infinite.
     """
     with about(f"{name} must be numbers", (TypeError, ValueError, OverflowError)):
         array = np.array(values)
@@ -52,7 +54,12 @@ def _float64(values: Any, name: str) -> np.ndarray:
         if other:
             raise TypeError(f"received {', '.join(sorted(kind.__name__ for kind in other))}")
         with np.errstate(over="ignore"):  # of wider floats, which are then infinite
-            return array.astype(np.float64)
+            array = array.astype(np.float64)
+    size = np.abs(array)
+    if ((size > LARGEST) & (size < np.inf)).any():
+        largest = size[np.isfinite(size)].max()
+        raise InputError(f"{name} must be at most {LARGEST:g} in size. Received: {largest:g}")
+    return array
 
 
 def features(values: Any) -> np.ndarray:

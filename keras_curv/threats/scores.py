@@ -33,6 +33,7 @@ from keras_curv.numerics.rounding import (
     pre_activation_errors,
     up,
 )
+from keras_curv.threats.arrays import LARGEST
 from keras_curv.threats.property import Property, Reading, Rivals
 
 SIGMOIDS = ("sigmoid", "binary_sigmoid")
@@ -56,6 +57,8 @@ class ScoreProperty(Property):
         for output, value in given.items():
             output = output if output is None else require_at_least(output, 0, "an output")
             self._values[output] = require_finite(value, name)
+            if abs(value) > LARGEST:
+                raise InputError(f"{name} must be at most {LARGEST:g} in size. Received: {value:g}")
         if len(self._values) > _MOST_OUTPUTS:
             raise InputError(
                 f"{name} names {len(self._values)} outputs; name {_MOST_OUTPUTS} at most"

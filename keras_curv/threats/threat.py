@@ -31,7 +31,7 @@ from keras_curv.network.network import Network, require_dense
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import UNIT, norm_bound
 from keras_curv.threats.absorbed import is_exact, scaled, subspace
-from keras_curv.threats.arrays import digest, features, limit, numbers, spread
+from keras_curv.threats.arrays import LARGEST, digest, features, limit, numbers, spread
 from keras_curv.threats.categories import Categories
 
 PLAIN = "l2"
@@ -95,10 +95,10 @@ class Threat:
             worst = np.argmax(self._low > self._high)
             low, high = (np.broadcast_arrays(self._low, self._high)[i][worst] for i in (0, 1))
             raise InputError(f"low must not be above high. Received: {low:g} and {high:g}")
-        if self._scale is not None and not (self._scale > 0.0).all():
+        if self._scale is not None and self._scale.min() < 1.0 / LARGEST:
             raise InputError(
-                "weights must be positive; a feature that cannot change is frozen. "
-                f"Received: {self._scale.min():g}"
+                "weights must be positive; a feature that cannot change is frozen, and no other "
+                f"has one below {1.0 / LARGEST:g}. Received: {self._scale.min():g}"
             )
         if self._basis is not None:
             self._require_basis(self._basis)

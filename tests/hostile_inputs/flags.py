@@ -7,7 +7,6 @@ import io
 import os
 
 from hostile_inputs import threats
-
 from keras_curv.cli import certify
 from keras_curv.errors import InputError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from hostile_inputs import threats
 from hostile_models import models
 
+from hostile_inputs import threats
 from keras_curv.certificates.certifier import Certifier
 
 CASES = {}

@@ -8,9 +8,9 @@ import os
 import zipfile
 
 import numpy as np
-from hostile_inputs import archives
 from hostile_models import models
 
+from hostile_inputs import archives
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 from keras_curv.threats.threat_file import load_threat
@@ -49,9 +49,17 @@ def _text(name, content):
     _case(name)(lambda path: path.write_bytes(made()))
 
 
+def pairs(count):
+    """Groups of two features each."""
+    return [[2 * i, 2 * i + 1] for i in range(count)]
+
+
 LONG = b"9" * 400
-for number in (LONG, b"-" + LONG, LONG + b".5", b"1e999", b"-1e999", b"1e308", b"5e-324", b"1" * 5000,
-               b"NaN", b"Infinity", b"true", b'"1"', b"null", b"[]", b"{}", b"[[1, 2], [3]]"):  # fmt: skip
+NUMBERS = (
+    *(LONG, b"-" + LONG, LONG + b".5", b"1e999", b"-1e999", b"1e308", b"5e-324", b"1" * 5000),
+    *(b"NaN", b"Infinity", b"true", b'"1"', b"null", b"[]", b"{}", b"[[1, 2], [3]]"),
+)
+for number in NUMBERS:
     for name in ("scale", "low", "high", "changes", "frozen", "basis"):
         shown = number[:9].decode()
         text = b'{"%s": %s}' % (name.encode(), number)
@@ -77,13 +85,11 @@ _text("15 MiB of numbers", lambda: b'{"scale": [%s1]}' % (b"1," * (7 * 2**20)))
 _text("2^26 bytes", lambda: b'{"scale": 1' + b" " * 2**26)
 _text("a hundred thousand names", lambda: json.dumps({str(i): 1 for i in range(100_000)}).encode())
 _text("a name of 2^22 letters", lambda: b'{"%s": 1}' % (b"a" * 2**22))
-_text("a million groups", lambda: json.dumps({"groups": [[2 * i, 2 * i + 1] for i in range(10**6)]}).encode())  # fmt: skip
+_text("a million groups", lambda: json.dumps({"groups": pairs(10**6)}).encode())
 _text("a million groups by number", lambda: json.dumps({"groups": [*range(10**6)]}).encode())
 _text(
     "pairs that all change",
-    lambda: json.dumps(
-        {"groups": [[2 * i, 2 * i + 1] for i in range(60_000)], "changes": 60_000}
-    ).encode(),
+    lambda: json.dumps({"groups": pairs(60_000), "changes": 60_000}).encode(),
 )
 for group in ([0, 10**400], [0, 2**63], [0, 2**64], [-1, 2], [0, 0], [0.5, 1], [True, False]):
     _text(f"a group of {str(group)[:12]}", json.dumps({"groups": [group]}).encode())
