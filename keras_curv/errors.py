@@ -70,6 +70,11 @@ def require_positive(value: float, name: str) -> float:
     return _required(value, lambda v: 0.0 < v < math.inf, name, "a positive number")
 
 
+def require_finite(value: float, name: str) -> float:
+    """The number; InputError unless it is finite."""
+    return _required(value, lambda v: -math.inf < v < math.inf, name, "a number")
+
+
 def require_non_negative(value: float, name: str) -> float:
     """The number; InputError unless it is finite and at least 0."""
     return _required(value, lambda v: 0.0 <= v < math.inf, name, "a number, at least 0")

@@ -1,7 +1,9 @@
 """Files that are there whole or not at all, whatever stops the process or fills the disk.
 
-Nor is anything read or written elsewhere than where its name says: in a folder that somebody else
-has filled, a link may lead anywhere, and a pipe never end.
+Whatever is read is a regular file: a pipe is not waited for, and a device, which may never end, is
+not begun. There are two kinds of names. One that a user gave may be a link, as `open_named` takes
+it. One that was found in a folder, which somebody else may have filled, must not lead elsewhere, as
+`open_regular` sees to it.
 """
 
 from __future__ import annotations
@@ -9,16 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import pathlib
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from keras_curv.errors import InputError
 
-_HERE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe, too, nobody waits for the end
+_AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # nobody waits for the end of a pipe
 
 _MOST_FILES = 10_000  # of a folder that is gone on with
 
@@ -45,19 +48,35 @@ def require_replaceable(path: str | pathlib.Path) -> None:
         raise InputError(f"cannot write {path}: what is there is not a regular file")
 
 
-def open_at_once(path: str | pathlib.Path) -> BinaryIO:
-    """Opens a file to read it, without waiting, should it have become a pipe since it was seen."""
-    return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+def open_named(path: str | pathlib.Path) -> BinaryIO:
+    """Opens a regular file, or the one that a link leads to, to read it.
+
+    Raises:
+        OSError: it is not there, is a pipe, a device or a directory, or cannot be opened.
+    """
+    return open(named_descriptor(path), "rb")
+
+
+def named_descriptor(path: str | pathlib.Path, flags: int = os.O_RDONLY) -> int:
+    """Opens as `open_named` does; what the `opener` of Python's own files takes and returns."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # to open a device may do something by itself
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return _regular(path, flags | _AT_ONCE)
 
 
 def open_regular(path: str | pathlib.Path, *, write: bool = False) -> BinaryIO:
-    """Opens a regular file that is there, to read or to change it.
+    """Opens a regular file that is there, and no link, to read or to change it.
 
     Raises:
         OSError: it is not there, is a link, a pipe or a device, or cannot be opened.
     """
+    flags = os.O_NOFOLLOW | _AT_ONCE | (os.O_RDWR if write else os.O_RDONLY)
+    return open(_regular(path, flags), "r+b" if write else "rb")
+
+
+def _regular(path: str | pathlib.Path, flags: int) -> int:
     try:
-        number = os.open(path, _HERE | (os.O_RDWR if write else os.O_RDONLY))
+        number = os.open(path, flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a link", str(path)) from error
@@ -65,20 +84,76 @@ def open_regular(path: str | pathlib.Path, *, write: bool = False) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return open(number, "r+b" if write else "rb")
+    return number
+
+
+def read_named(path: str | pathlib.Path, limit: int) -> bytes:
+    """Reads a file of at most so many bytes that a user named.
+
+    Raises:
+        OSError: it is larger, or see `open_named`.
+    """
+    with open_named(path) as file:
+        return _at_most(file, limit, path)
 
 
 def read_at_most(path: str | pathlib.Path, limit: int) -> bytes:
-    """Reads a regular file of at most so many bytes.
+    """Reads a file of at most so many bytes that was found in a folder.
 
     Raises:
         OSError: it is larger, or see `open_regular`.
     """
     with open_regular(path) as file:
-        content = file.read(limit + 1)
+        return _at_most(file, limit, path)
+
+
+def _at_most(file: BinaryIO, limit: int, path: str | pathlib.Path) -> bytes:
+    content = file.read(limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
     return content
+
+
+def parse_json(content: bytes) -> Any:
+    """Parses JSON that means one thing: no name twice, and no number that float64 cannot hold.
+
+    Raises:
+        ValueError: it is no such JSON in UTF-8, or nests too deeply.
+
+    Example:
+        >>> parse_json(b'{"low": [0, null]}')
+        {'low': [0, None]}
+        >>> parse_json(b'{"low": 0, "low": 1}')
+        Traceback (most recent call last):
+            ...
+        ValueError: 'low' is named twice
+    """
+    try:
+        return json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_named_once,
+            parse_int=lambda text: int(_held(text)),
+            parse_float=lambda text: float(_held(text)),
+            parse_constant=_held,
+        )
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name[:80]!r} is named twice")
+        found[name] = value
+    return found
+
+
+def _held(text: str) -> str:
+    """The text of a number; ValueError where float64 does not hold it."""
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text[:40]} is no number that float64 holds")
+    return text
 
 
 def require_plain_folder(folder: str | pathlib.Path) -> None:

@@ -68,7 +68,8 @@ def test_the_imports_are_seen():
 
 
 def test_threats_know_networks_and_no_certificate():
-    assert arrows(PACKAGE)["threats"] <= {"network", "numerics", "dual", "errors"}
+    files = {"files", "npz_file"}  # of a threat, which say no more than its arguments
+    assert arrows(PACKAGE)["threats"] <= {"network", "numerics", "dual", "errors"} | files
 
 
 def test_a_circle_would_be_found():

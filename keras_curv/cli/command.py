@@ -14,6 +14,7 @@ from typing import Any
 
 from absl import flags, logging
 
+from keras_curv.cli.flag_file import expanded
 from keras_curv.errors import InputError, visible
 from keras_curv.files import discard_stdout
 
@@ -85,7 +86,7 @@ class Command:
         logging.set_verbosity(logging.ERROR)
         python_logging.getLogger("tensorflow").setLevel("ERROR")
         try:
-            _, *rest = self._parsed()
+            _, *rest = self.flags([self.name, *expanded(self.arguments)])
             if rest:
                 raise InputError(f"unexpected argument {rest[0]!r}; see --help")
             status = self._main()
@@ -95,16 +96,9 @@ class Command:
         except flags.IllegalFlagValueError as error:
             plainly = "one number is needed; several are given by the flag again. Received:"
             what = str(error).replace("could not convert string to float:", plainly)
-            return fail(self.name, what)
+            return fail(self.name, InputError(what))
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
-            return fail(self.name, error)
-
-    def _parsed(self) -> list[str]:
-        """The words that are no flags, after the flags are set."""
-        try:
-            return self.flags([self.name, *self.arguments])
-        except UnicodeDecodeError as error:
-            raise InputError(f"--flagfile is not a file of flags: {error}") from error
+            return fail(self.name, InputError(error))
 
     def _takes(self, word: str) -> bool:
         """Whether the next word is the value of this one."""

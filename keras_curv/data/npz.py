@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_curv.data.examples import Examples, as_labels, require_fitting
 from keras_curv.data.joined import joined, require_joinable
-from keras_curv.data.npz_file import NpzFile, StoredArray
 from keras_curv.errors import InputError, visible
+from keras_curv.npz_file import NpzFile, StoredArray
 
 _WHOLE = 2**30  # bytes: what is larger is known by the examples that are asked for
 _IN_MEMORY = 2**29  # bytes: smaller files are read at once
@@ -69,8 +69,7 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
                 labels = None if y is None else file.whole(y)
                 held = Examples.from_arrays(path, whole.get("x", whole), labels)
                 return _named(held, path, limit)
-            for array in arrays:
-                _require_stored(array, count)
+            _require_stored(arrays, count, file.size)
             fingerprint = _fingerprint(file, arrays, count)
 
     def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
@@ -147,16 +146,22 @@ def _state(path: str) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _require_stored(array: StoredArray, count: int) -> None:
-    """Refuses what would grow to far more than the file holds."""
-    if array.fortran and len(array.shape) > 1:
+def _require_stored(arrays: list[StoredArray], count: int, size: int) -> None:
+    """Refuses what would grow to far more than the file holds, `size` bytes.
+
+    Together, too: in a zip archive any number of arrays may share the same bytes.
+    """
+    for array in arrays:
+        if array.fortran and len(array.shape) > 1:
+            raise ValueError(
+                f"{array.name} is stored by columns; write np.ascontiguousarray({array.name})"
+            )
+    unpacked = sum(count * array.row for array in arrays)
+    packed = min(sum(array.packed for array in arrays), size)
+    if unpacked > max(_WHOLE, _DENSEST * packed):
         raise ValueError(
-            f"{array.name} is stored by columns; write np.ascontiguousarray({array.name})"
-        )
-    if count * array.row > max(_WHOLE, _DENSEST * array.packed):
-        raise ValueError(
-            f"{array.name} would grow from {array.packed} bytes to {count * array.row}; write it "
-            "with np.savez, unpacked, or ask for fewer examples"
+            f"{', '.join(array.name for array in arrays)} would grow from {packed} bytes to "
+            f"{unpacked}; write it with np.savez, unpacked, or ask for fewer examples"
         )
 
 

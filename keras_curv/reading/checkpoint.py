@@ -24,7 +24,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from keras_curv.errors import InputError, about
-from keras_curv.files import open_at_once, open_regular, read_at_most
+from keras_curv.files import open_named, open_regular, read_at_most
 from keras_curv.reading import limits
 from keras_curv.reading.crc32c import masked_crc32c
 
@@ -122,7 +122,7 @@ def string_of(entry: tensor_bundle_pb2.BundleEntryProto, file: pathlib.Path, sou
 
 
 def _content(entry: tensor_bundle_pb2.BundleEntryProto, file: pathlib.Path) -> bytes:
-    with open_at_once(file) as stream:
+    with open_named(file) as stream:
         stream.seek(entry.offset)
         return stream.read(entry.size)
 

@@ -18,7 +18,7 @@ import numpy as np
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
 from keras_curv.errors import InputError
-from keras_curv.files import open_at_once
+from keras_curv.files import open_named
 from keras_curv.reading import limits
 from keras_curv.reading.checkpoint import OBJECT_GRAPH, entries_of, string_of, tensor_of
 
@@ -101,7 +101,7 @@ class ModelFiles:
         for name, content in [(GRAPH, self.graph), *index]:
             digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)) + content)
         for file in self.data:
-            with open_at_once(file) as stream:
+            with open_named(file) as stream:
                 size = os.fstat(stream.fileno()).st_size
                 digest.update(b"%d %s %d " % (len(file.name), file.name.encode(), size))
                 while piece := stream.read(min(2**24, size)):
@@ -112,7 +112,7 @@ class ModelFiles:
 
 def _read(file: pathlib.Path, directory: pathlib.Path, limit: int) -> bytes:
     _require_plain(file, directory)
-    with open_at_once(file) as stream:
+    with open_named(file) as stream:
         content = stream.read(limit + 1)
     limits.require_at_most(len(content), limit, f"{file}, in bytes,")
     return content

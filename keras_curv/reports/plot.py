@@ -33,11 +33,15 @@ def require_plottable(path: str) -> None:
 
 
 def last_radius(radii: np.ndarray) -> float:
-    """Returns where the axis of radii ends: somewhat beyond the largest finite one."""
+    """Returns where the axis of radii ends: somewhat beyond the largest finite one.
+
+    It is a number that can be divided and multiplied: radii beyond are not on the axis.
+    """
     finite = radii[np.isfinite(radii) & (radii > 0.0)]
-    return 1.05 * float(finite.max()) if len(finite) else 1.0
+    return float(np.clip(finite.max(), *_AXIS)) * 1.05 if len(finite) else 1.0
 
 
+_AXIS = (1e-290, 1e290)  # the shortest and the longest
 _LABEL_WIDTH = 0.1  # of the plot
 _TITLE_WIDTH = 100  # characters
 
@@ -47,8 +51,8 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     from matplotlib.figure import Figure
 
     radii = np.sort(np.frombuffer(tally.radii))
-    end, finite = last_radius(radii), radii[np.isfinite(radii) & (radii > 0.0)]
-    grid = np.concatenate([[0.0], finite, [end]])
+    end = last_radius(radii)
+    grid = np.concatenate([[0.0], radii[(radii > 0.0) & (radii < end)], [end]])
     # The number of radii above each grid point: a step down at every radius.
     certified = 100.0 * (len(radii) - np.searchsorted(radii, grid, side="right")) / len(radii)
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")

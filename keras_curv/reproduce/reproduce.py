@@ -24,7 +24,7 @@ from keras_curv import data
 from keras_curv.attacks import foolbox as foolbox_attacks
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, about
-from keras_curv.files import write_json, write_text, writing
+from keras_curv.files import read_at_most, write_json, write_text, writing
 from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
 from keras_curv.reproduce.tables import Row, Table
@@ -34,6 +34,7 @@ from keras_curv.training import trainer as training
 from keras_curv.training.recipe import Recipe
 
 _QUICK_EXAMPLES = 40
+_FIGURES = 2**26  # bytes of all that was measured, at most
 _ON_CARD = 100  # examples: the table has its own figures
 
 
@@ -232,9 +233,9 @@ def _read(file: pathlib.Path) -> dict:
     if not file.is_file():
         return {}
     try:
-        known = json.loads(file.read_text())
+        known = json.loads(read_at_most(file, _FIGURES))
         if not isinstance(known, dict):
             raise ValueError("no JSON object")
         return known
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} is broken: {error}; remove it") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keras_curv.certificates.certificate import Status
+from keras_curv.certificates.certificate import CORRECT, Status
 from keras_curv.errors import InputError
 from keras_curv.rows.row import Row
 
@@ -36,6 +36,8 @@ another output
     for name in () if classes is None else ("prediction", "nearest_rival"):
         if not -1 <= getattr(row, name) < classes:
             others.append((name, getattr(row, name), f"of {classes} classes"))
+    if classes and row.status in CORRECT and row.prediction < 0:
+        others.append(("prediction", row.prediction, f"{row.status} of no class"))
     if classes is not None and row.nearest_rival == row.prediction != -1:
         others.append(("nearest_rival", row.nearest_rival, "as is its prediction"))
     wrong = row.status == Status.MISCLASSIFIED.name

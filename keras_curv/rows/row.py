@@ -5,17 +5,20 @@ from __future__ import annotations
 import builtins
 import decimal
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.certificate import Certificates, Status
+from keras_curv.certificates.best_of import METHODS
+from keras_curv.certificates.certificate import RIVALS, Certificates, Status
+from keras_curv.certificates.smoothing import VOTE_RIVALS
 from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
 
 # What a spreadsheet takes for a formula, or for the mark that a cell is none; a number is none.
 _FORMULA = re.compile(r"(?!-?[0-9]+$)[=+@'\uff1d\uff0b\uff0d\uff20-]")
+_LONGEST_INTEGER = 20  # characters
 _DOWN = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
 
 
@@ -102,22 +105,26 @@ class Row(NamedTuple):
 
     @classmethod
     def parse(cls, cells: Sequence[str], columns: Sequence[str] | None = None) -> Row:
-        """The inverse of `cells`; ValueError or KeyError where it is not one."""
+        """The inverse of `cells`; ValueError or KeyError where no run writes such cells."""
         columns = columns or EXAMPLE_COLUMNS
         if len(cells) != len(columns):
             raise ValueError(f"{len(cells)} cells, not {len(columns)}")
         parsed: dict[str, Any] = {"label": None}
         parsed |= {n: _PARSERS.get(n, _text)(c) for n, c in zip(columns, cells, strict=True)}
         row = cls(**parsed)
+        for name, cell, own in zip(columns, cells, row.cells(columns), strict=True):
+            if cell != own:  # as "+1" or "1_0", which Python takes too
+                raise ValueError(f"{name} is {cell[:80]!r}, which a run would write {own[:80]!r}")
+        for name, known in _WORDS.items():
+            if getattr(row, name) not in known:
+                raise ValueError(f"{name} is {getattr(row, name)[:80]!r}")
         for radius, status in (
             (row.radius, row.status),
             (row.baseline_radius, row.baseline_status),
         ):
             if (radius > 0.0) != (status == Status.CERTIFIED.name) or not radius >= 0.0:
                 raise ValueError(f"radius {radius} with status {status}")
-        if row.status not in Status.__members__ and (
-            row.reason is None or columns in (EXAMPLE_COLUMNS, QUALIFIED_COLUMNS)
-        ):
+        if row.reason is not None and columns in (EXAMPLE_COLUMNS, QUALIFIED_COLUMNS):
             raise ValueError(f"status {row.status}")
         return row
 
@@ -169,15 +176,27 @@ def _text(cell: str) -> str:
     return cell.removeprefix("'")
 
 
+def _integer(cell: str) -> int:
+    if len(cell) > _LONGEST_INTEGER or not -(2**63) <= int(cell) < 2**63:
+        raise ValueError(f"{cell[:_LONGEST_INTEGER]} is no number of 64 bits")
+    return int(cell)
+
+
 _PARSERS: dict[str, Callable[[str], object]] = dict.fromkeys(
     (
         *("index", "prediction", "nearest_rival", "gradient_evaluations"),
         *("record", "example", "timestamp", "baseline_prediction"),
     ),
-    int,
+    _integer,
 ) | {
-    "label": lambda cell: int(cell) if cell else None,
+    "label": lambda cell: _integer(cell) if cell else None,
     "radius": float,
     "baseline_radius": float,
     "primal_equals_dual": {"0": False, "1": True}.__getitem__,
+}
+_WORDS: dict[str, Collection[str]] = {
+    "status": {*Status.__members__, *Reason.__members__},
+    "baseline_status": {"", *Status.__members__, *Reason.__members__},
+    "rivals": {*RIVALS, *VOTE_RIVALS},
+    "method": {"", *METHODS, "smoothing"},
 }

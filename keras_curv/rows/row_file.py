@@ -7,19 +7,26 @@ import csv
 import fcntl
 import io
 import json
+import os
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from keras_curv.errors import InputError, about
-from keras_curv.files import open_regular, read_at_most, write_json
+from keras_curv.files import open_regular, parse_json, read_at_most, write_json
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 
 LONGEST_ROW = 2**16  # bytes; a name of a file may have 4,096 letters, and a detail 200
 _LONGEST_SETTINGS = 2**22
+_ANY_ROWS, _A_ROW = 2**26, 2**10  # bytes
 _COUNTED = 10**6  # rows too many
 # What a fingerprint tells, which itself says nothing to a reader.
 _OF = {"fingerprint": "another model", "dataset_fingerprint": "other examples"}
+
+
+def most_bytes(count: int, settings: dict) -> int:
+    """Returns how many bytes so many rows of a run may take, where the settings are repeated."""
+    return _ANY_ROWS + count * (_A_ROW + len(json.dumps(settings)))
 
 
 def settings_path(path: pathlib.Path) -> pathlib.Path:
@@ -79,6 +86,11 @@ class RowFile:
                 _require_same(target, settings)
                 self._file, self.resumed = open_regular(target, write=True), True
                 self._require_alone(self._file)
+                size, most = os.fstat(self._file.fileno()).st_size, most_bytes(count, settings)
+                if size > most:
+                    raise InputError(
+                        f"{path} has {size} bytes, and {count} rows of this run have {most} at most"
+                    )
                 self.rows, self._end = _read_rows(
                     target, settings["batch_size"], count, self._columns
                 )
@@ -151,10 +163,10 @@ def lines(rows: Iterable[Sequence[str]]) -> bytes:
 def _require_same(target: pathlib.Path, settings: dict) -> None:
     beside = settings_path(target)
     try:
-        before = json.loads(read_at_most(beside, _LONGEST_SETTINGS))
+        before = parse_json(read_at_most(beside, _LONGEST_SETTINGS))
         if not isinstance(before, dict):
             raise ValueError("no JSON object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"{target} cannot be resumed: {beside.name}, which says how it was made, is missing "
             "or broken"

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from keras_curv.errors import InputError
 from keras_curv.files import read_at_most
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
-from keras_curv.rows.row_file import LONGEST_ROW, lines
+from keras_curv.rows.row_file import LONGEST_ROW, lines, most_bytes
 
 _KEY_BYTES = 32
 _CODE_LENGTH = 65  # a SHA-256 and the end of its line
@@ -64,6 +64,7 @@ class Shards:
         self.folder = pathlib.Path(os.path.abspath(f"{output}.shards-{digest}"))
         self._size = settings["batch_size"]
         self._count = count
+        self._most = most_bytes(min(self._size, count), settings)
         self._columns = tuple(columns)
         self._key_file = self.folder.with_name(f".{self.folder.name}.key")
         self._key = b""
@@ -108,8 +109,14 @@ class Shards:
         if rows is not None:
             return rows
         refusal = self.folder / f"{first}.refused"
-        with contextlib.suppress(FileNotFoundError):
-            raise InputError(self._text(refusal))
+        try:
+            raise InputError(self._text(refusal, LONGEST_ROW))
+        except FileNotFoundError:
+            pass
+        except UnicodeDecodeError as error:
+            raise InputError(f"{refusal} is no text: {error}") from error
+        except OSError as error:
+            raise self._failed(error) from error
         raise InputError(
             f"the rows from {first} on are not in {self.folder}, where workers should have left "
             "them; is it on a file system that all of them share? Go on with --resume"
@@ -138,13 +145,13 @@ class Shards:
         """The last line of a file of these rows."""
         return hmac.new(self._key, rows.encode(), hashlib.sha256).hexdigest() + "\n"
 
-    def _text(self, file: pathlib.Path) -> str:
-        return read_at_most(file, LONGEST_ROW * (self._size + 1)).decode("utf-8")
+    def _text(self, file: pathlib.Path, most: int) -> str:
+        return read_at_most(file, most).decode("utf-8")
 
     def _read(self, first: int) -> list[Row] | None:
         indices = list(range(first, min(first + self._size, self._count)))
         try:
-            text = self._text(self.folder / f"{first}.csv")
+            text = self._text(self.folder / f"{first}.csv", self._most)
             text, code = text[:-_CODE_LENGTH], text[-_CODE_LENGTH:]
             if not hmac.compare_digest(code.encode(), self._code(text).encode()):
                 return None

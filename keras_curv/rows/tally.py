@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -67,13 +67,22 @@ class Tally:
             "examples": count,
             "clean_accuracy": correct / count if count and self._labelled else None,
             "certified_accuracy": {str(float(r)): self.certified_accuracy(r) for r in self._at},
-            "mean_radius": json_number(values.mean()) if correct else None,
-            "median_radius": json_number(np.median(values)) if correct else None,
+            "mean_radius": json_number(mean_radius(np.mean, values)) if correct else None,
+            "median_radius": json_number(mean_radius(np.median, values)) if correct else None,
             "statuses": {status.name: self._statuses[status.name] for status in Status},
             "gradient_evaluations": self._gradients / count if count else 0.0,
             "primal_equals_dual": self._exact / count if count else 0.0,
             "methods": {name: number for name, number in self._methods.most_common() if number},
         }
+
+
+def mean_radius(mean: Callable[[np.ndarray], float], values: np.ndarray) -> float:
+    """A mean, or the median, of radii; finite if they are, though their sum may overflow."""
+    with np.errstate(over="ignore"):
+        found = mean(values)
+        if math.isinf(found) and np.isfinite(values).all():
+            found = mean(values / len(values)) * len(values)
+    return found
 
 
 def json_number(value: float) -> float | str:

@@ -25,6 +25,7 @@ from keras_curv.serving.refusal import Refusal
 
 REPEATED_NUMBERS = 2**18  # in a tensor that does not hold them all
 _MAX_RANK = 16
+_MOST_INPUTS = 2**8  # no model that is read has more
 _PACKAGE = "keras_curv.serving"
 # Message → its fields: name, number, type, which is one of protobuf's, a message here, or in full.
 _MESSAGES = {
@@ -34,7 +35,8 @@ _MESSAGES = {
         predict_streamed_log 7 bytes""",
     "LogMetadata": "model_spec 1 ModelSpec, timestamp_secs 4 int64",
     "PredictLog": "request 1 PredictRequest, response 2 PredictResponse",
-    "PredictRequest": "model_spec 1 ModelSpec, inputs 2 repeated Input",
+    # Inputs are bytes until they are counted: two bytes of a record are an input.
+    "PredictRequest": "model_spec 1 ModelSpec, inputs 2 repeated bytes",
     "PredictResponse": "model_spec 2 ModelSpec",
     "ModelSpec": "name 1 string, version 2 google.protobuf.Int64Value, "
     "signature_name 3 string, version_label 4 string",
@@ -85,22 +87,21 @@ def parse_log(record: bytes) -> LoggedRequest:
     Raises:
         Refusal: the record is no PredictionLog, or one of another kind.
     """
-    log: Any = PredictionLog()
-    try:
-        log.ParseFromString(record)
-    except DecodeError as error:
-        raise Refusal(Reason.NOT_A_LOG, "the protocol buffer does not parse") from error
+    log: Any = _parsed("PredictionLog", record)
     for field, reason in _LOGS.items():
         if log.HasField(field):
             raise Refusal(reason)
     if not log.HasField("predict_log"):
         raise Refusal(Reason.NOT_A_LOG, "no kind of request is set")
     request = log.predict_log.request
+    if len(request.inputs) > _MOST_INPUTS:
+        raise Refusal(Reason.WRONG_INPUTS, f"{len(request.inputs)} inputs")
+    inputs = [_parsed("Input", entry) for entry in request.inputs]
     asked = request.model_spec
     specs = (log.predict_log.response.model_spec, asked, log.log_metadata.model_spec)
     version = next((s.version.value for s in specs if s.HasField("version")), None)
     return LoggedRequest(
-        inputs={entry.key: entry.value for entry in request.inputs},
+        inputs={entry.key: entry.value for entry in inputs},
         model=asked.name or log.log_metadata.model_spec.name,
         version=version,
         version_label=asked.version_label if version is None else "",
@@ -182,8 +183,15 @@ def _dtype_name(number: int) -> str:
         return f"dtype {number}"
 
 
-def _prediction_log() -> type[Message]:
-    """Builds the class of a log's records from `_MESSAGES`."""
+def _parsed(message: str, content: bytes) -> Any:
+    try:
+        return _CLASSES[message].FromString(content)
+    except DecodeError as error:
+        raise Refusal(Reason.NOT_A_LOG, "the protocol buffer does not parse") from error
+
+
+def _classes() -> dict[str, type[Message]]:
+    """Builds the classes of `_MESSAGES`."""
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{_PACKAGE}.proto",
         package=_PACKAGE,
@@ -209,7 +217,8 @@ def _prediction_log() -> type[Message]:
             field.oneof_index = 0
     pool = descriptor_pool.Default()  # which knows TensorProto
     pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.PredictionLog"))
+    found = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(kind) for name, kind in found.items()}
 
 
-PredictionLog = _prediction_log()
+_CLASSES = _classes()

@@ -22,6 +22,7 @@ from keras_curv.serving.tf_record import read_records
 from keras_curv.serving.versions import Model, Versions
 
 CHANGED = "the files of requests changed while they were being read; try again"
+FEWEST_EXAMPLES = 2**12  # that a file may have whatever its size, as of a warm-up
 _WARM_UP = ("assets.extra", "tf_serving_warmup_requests")
 
 
@@ -135,10 +136,8 @@ class RequestLog:
         names: set[str] = set()
         times: list[int] | None = []
         try:
-            for file, number, record in self._records():
-                parsed = _parse(record)
-                request = self._request(file, number, parsed)
-                self._surveyed.append(_digest(digest, file, number, record))
+            for record, parsed, request in self._requests():
+                self._surveyed.append(_digest(digest, request, record))
                 found.records += 1
                 found.count += request.count
                 if isinstance(parsed, LoggedRequest):
@@ -169,11 +168,11 @@ class RequestLog:
             InputError: a record is not what it was when it was surveyed, or is broken.
         """
         digest = hashlib.sha256()
-        for at, (file, number, record) in enumerate(self._records()):
-            now = _digest(digest, file, number, record)
+        for at, (record, _, request) in enumerate(self._requests()):
+            now = _digest(digest, request, record)
             if now != (self._surveyed[at] if at < len(self._surveyed) else now):
                 raise InputError(CHANGED)
-            yield self._request(file, number, _parse(record))
+            yield request
 
     def blocks(self, size: int, start: int, stop: int) -> Iterator[list[Request]]:
         """Rows `start` to `stop`, in lists of `size` rows, requests cut where they must be.
@@ -200,10 +199,26 @@ class RequestLog:
                     return
         raise InputError(CHANGED)
 
-    def _records(self) -> Iterator[tuple[str, int, bytes | None]]:
+    def _requests(self) -> Iterator[tuple[bytes | None, LoggedRequest | Refusal, Request]]:
+        """Yields each record, what it says, and the request with as many examples.
+
+        Raises:
+            InputError: the examples of a file are more than its bytes: few of them, packed or as a
+                shape without values, can stand for any number.
+        """
         for file in self.files:
+            most, count = 0, 0
             for number, record in enumerate(read_records(file, self._max_unpacked)):
-                yield file, number, record
+                most = most or max(FEWEST_EXAMPLES, os.stat(file).st_size)
+                parsed = _parse(record)
+                request = self._request(file, number, parsed)
+                count += request.count
+                if count > most:
+                    raise InputError(
+                        f"{file}: with record {number} it has {count} examples, and {most} are "
+                        f"the most of a file of its size; the rest is not read"
+                    )
+                yield record, parsed, request
 
     def _request(self, file: str, number: int, parsed: LoggedRequest | Refusal) -> Request:
         if isinstance(parsed, Refusal):
@@ -215,9 +230,10 @@ class RequestLog:
         return Request(file, number, 0, _count(asked, parsed), parsed.timestamp, asked)
 
 
-def _digest(digest: hashlib._Hash, file: str, number: int, record: bytes | None) -> int:
+def _digest(digest: hashlib._Hash, request: Request, record: bytes | None) -> int:
     """Adds a record, and where it stands; returns eight bytes of what has come of it."""
-    digest.update(repr((file, number, len(record or b""))).encode() + (record or b""))
+    place = request.file, request.record, len(record or b"")
+    digest.update(repr(place).encode() + (record or b""))
     return int.from_bytes(digest.copy().digest()[:8])
 
 

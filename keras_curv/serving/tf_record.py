@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from keras_curv.errors import InputError
+from keras_curv.files import open_named
 from keras_curv.reading.crc32c import masked_crc32c
 
 UNPACKED = 2**28  # bytes that a packed file may always unpack to
@@ -42,7 +43,7 @@ def read_records(path: str, max_unpacked: int | None = None) -> Iterator[bytes |
     try:
         if not pathlib.Path(path).is_file():
             raise InputError(f"{path} is not a file; give TFRecord files of requests")
-        with open(path, "rb") as raw:
+        with open_named(path) as raw:
             file = _plain(raw, max_unpacked)
             while head := file.read(12):
                 yield _read_record(file, head)
@@ -145,6 +146,11 @@ def _read_record(file: BinaryIO | _Unpacked, head: bytes) -> bytes | None:
 
 
 def _skip(file: BinaryIO | _Unpacked, length: int) -> None:
+    if not isinstance(file, _Unpacked):  # of holes there may be any number
+        if file.tell() + length > os.fstat(file.fileno()).st_size:
+            raise _Broken("is cut off")
+        file.seek(length, os.SEEK_CUR)
+        return
     while length:
         piece = file.read(min(length, MAX_RECORD))
         if not piece:

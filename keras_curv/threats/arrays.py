@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from keras_curv.errors import InputError, about
 
+LARGEST = 1e150  # of what is said of inputs and outputs: products of two are finite
+
 
 def numbers(values: Any, name: str) -> np.ndarray:
     """Values as an array; InputError unless they are finite numbers."""
-    with about(f"{name} must be numbers", (TypeError, ValueError)):
-        array = np.array(values, np.float64)
+    array = _float64(values, name)
     if not array.size or not np.isfinite(array).all():
         raise InputError(f"{name} must be finite numbers. Received: {array.size} entries")
     return array
@@ -29,17 +31,40 @@ def number(value: Any, name: str) -> float:
 
 def limit(values: Any, name: str, none: float) -> np.ndarray:
     """A limit as an array; None, or NaN in its place, is no limit."""
-    with about(f"{name} must be numbers", (TypeError, ValueError)):
-        array = np.array(none if values is None else values, np.float64).reshape(-1)
+    array = _float64(none if values is None else values, name).reshape(-1)
     array = np.where(np.isnan(array), none, array)
     if not array.size or (array == -none).any():
         raise InputError(f"{name} must be numbers, or {none:g} for none. Received: {-none:g}")
     return array
 
 
+def _float64(values: Any, name: str) -> np.ndarray:
+    """Values in float64, NaN where one is None.
+
+    Raises:
+        InputError: one is another thing than a real number, or beyond `LARGEST` and not infinite.
+    """
+    with about(f"{name} must be numbers", (TypeError, ValueError, OverflowError)):
+        array = np.array(values)
+        if array.dtype.kind == "O":  # a list with None, or with integers beyond 64 bits
+            kinds = {type(value) for value in array.flat} - {type(None)}
+            other = [kind for kind in kinds if not issubclass(kind, Real) or kind is bool]
+        else:
+            other = [array.dtype.type] if array.size and array.dtype.kind not in "fiu" else []
+        if other:
+            raise TypeError(f"received {', '.join(sorted(kind.__name__ for kind in other))}")
+        with np.errstate(over="ignore"):  # of wider floats, which are then infinite
+            array = array.astype(np.float64)
+    size = np.abs(array)
+    if ((size > LARGEST) & (size < np.inf)).any():
+        largest = size[np.isfinite(size)].max()
+        raise InputError(f"{name} must be at most {LARGEST:g} in size. Received: {largest:g}")
+    return array
+
+
 def features(values: Any) -> np.ndarray:
     """Features as bools, or as indices; InputError unless they are either."""
-    with about("frozen must be bools, or indices of features", (ValueError,)):
+    with about("frozen must be bools, or indices of features", (TypeError, ValueError)):
         array = np.array(values).reshape(-1)
     if array.dtype == bool:
         return array

@@ -17,6 +17,7 @@ from keras_curv.errors import InputError, about, require_at_least
 from keras_curv.threats.arrays import digest, number
 
 _MOST = 2**16  # ways to change an input
+_MOST_FEATURES = 2**62
 _LONGEST = 60  # characters of groups in settings
 
 
@@ -57,8 +58,8 @@ class Categories:
             )
         if self.ways > _MOST:
             raise InputError(
-                f"{self.changes} of {len(self.groups)} groups can change in {self.ways} ways, and "
-                f"{_MOST} are the most that can be gone through: allow fewer changes"
+                f"{self.changes} of {len(self.groups)} groups can change in more than {_MOST} "
+                "ways, the most that can be gone through: allow fewer changes"
             )
 
     @property
@@ -68,11 +69,13 @@ class Categories:
 
     @property
     def ways(self) -> int:
-        """In how many ways an input can be changed."""
+        """In how many ways an input can be changed; beyond `_MOST` no more are counted."""
         ways = [1] + [0] * self.changes  # by the number of groups that change
-        for group in self.groups:
-            for count in range(self.changes, 0, -1):
+        for known, group in enumerate(self.groups, 1):
+            for count in range(min(known, self.changes), 0, -1):
                 ways[count] += (len(group) - 1) * ways[count - 1]
+            if sum(ways[1 : known + 1]) > _MOST:
+                break
         return sum(ways[1:])
 
     @property
@@ -160,7 +163,7 @@ def _lists(groups: Any) -> tuple[Sequence[list[int]], int | None]:
         given = _by_number(np.array(given))
     for group in given:
         whole = group.ndim == 1 and np.issubdtype(group.dtype, np.integer)
-        if not whole or len(group) < 2 or group.min() < 0:
+        if not whole or len(group) < 2 or group.min() < 0 or group.max() >= _MOST_FEATURES:
             raise InputError(
                 "a group must be a list of features by index, two at least. "
                 f"Received: {group.tolist()}"
@@ -180,4 +183,7 @@ def _by_number(numbers: np.ndarray) -> list[np.ndarray]:
             "groups must be lists of features, or for each feature its group, from 0 on, −1 for "
             f"none. Received: {numbers.tolist()[:8]}"
         )
-    return [np.flatnonzero(numbers == number) for number in np.unique(numbers[numbers >= 0])]
+    order = np.argsort(numbers, kind="stable")
+    _, starts = np.unique(numbers[order], return_index=True)
+    parts = np.split(order, starts[1:])
+    return [part for part in parts if numbers[part[0]] >= 0]

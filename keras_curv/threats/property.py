@@ -22,6 +22,8 @@ import numpy as np
 from keras_curv.errors import InputError, require_at_least
 from keras_curv.network.network import Network
 
+_LONGEST = 50_000  # characters of classes, all labels' together
+
 # Examples, `(m,)`, and the rivals of each, `(m, k)`.
 Rivals = Iterator[tuple[np.ndarray, np.ndarray]]
 
@@ -258,6 +260,12 @@ class Harmful(Property):
         if all(set(harmful) <= {label} for label, harmful in self._table.items()):
             raise InputError("harmful needs a class that is harmful for another. Received: none")
         listed = {label: ",".join(map(str, some)) for label, some in self._table.items()}
+        size = sum(len(some) + 1 for some in listed.values())
+        if size > _LONGEST:
+            raise InputError(
+                f"harmful takes {size} characters to spell, and {_LONGEST} are the most that a row "
+                "can hold: name fewer classes"
+            )
         if None in listed:
             self.spelling = f"harmful:{listed[None]}"
             self.text = f"no class of {listed[None]} gets above the label"

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.errors import InputError, require_at_least, require_positive
+from keras_curv.errors import InputError, require_at_least, require_finite, require_positive
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.pinned import PinnedNetwork
@@ -33,6 +33,7 @@ from keras_curv.numerics.rounding import (
     pre_activation_errors,
     up,
 )
+from keras_curv.threats.arrays import LARGEST
 from keras_curv.threats.property import Property, Reading, Rivals
 
 SIGMOIDS = ("sigmoid", "binary_sigmoid")
@@ -54,10 +55,14 @@ class ScoreProperty(Property):
             raise InputError(f"{name} needs one output at least. Received: none")
         self._values: dict[int | None, float] = {}
         for output, value in given.items():
-            if not math.isfinite(value):
-                raise InputError(f"{name} must be a number. Received: {value}")
             output = output if output is None else require_at_least(output, 0, "an output")
-            self._values[output] = float(value)
+            self._values[output] = require_finite(value, name)
+            if abs(value) > LARGEST:
+                raise InputError(f"{name} must be at most {LARGEST:g} in size. Received: {value:g}")
+        if len(self._values) > _MOST_OUTPUTS:
+            raise InputError(
+                f"{name} names {len(self._values)} outputs; name {_MOST_OUTPUTS} at most"
+            )
         parts = [f"{v!r}" if j is None else f"{j}={v!r}" for j, v in self._values.items()]
         self.spelling = f"{name}:{','.join(parts)}"
         self._listed = ", ".join(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_curv.errors import InputError, about
+from keras_curv.files import parse_json, read_named
 from keras_curv.threats.property import ARGMAX, Harmful, Property, TopK
 from keras_curv.threats.scores import Interval, Threshold
 
 _FORMS = "argmax, top_K, harmful:3,5, harmful:TABLE.json, threshold:0.7, interval:0.1"
+_INDEX = re.compile(r" *-?[0-9]{1,18} *", re.ASCII)
+_TABLE_BYTES = 2**20
 _TOP = re.compile(r"top_([0-9]{1,9})", re.ASCII)
 
 
@@ -55,10 +57,9 @@ def parse_property(spelling: str) -> Property:
 
 
 def _index(text: str) -> int:
-    try:
+    if _INDEX.fullmatch(text):
         return int(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not a whole number, as of a class or an output") from error
+    raise ValueError(f"{text[:80]!r} is not a whole number, as of a class or an output")
 
 
 def _real(text: str) -> float:
@@ -82,7 +83,9 @@ def _values(text: str) -> float | dict[int, float]:
     return values
 
 
-def _unique(pairs: Any, classes: Callable[[Any], list[int]] = _classes) -> dict[int, list[int]]:
+def _unique(
+    pairs: Iterable, classes: Callable[[Any], list[int]] = _classes
+) -> dict[int, list[int]]:
     table: dict[int, list[int]] = {}
     for label, harmful in pairs:
         if _index(label) in table:
@@ -93,18 +96,14 @@ def _unique(pairs: Any, classes: Callable[[Any], list[int]] = _classes) -> dict[
 
 def _table(path: pathlib.Path) -> dict[int, list[int]]:
     """The table of a file."""
-    with about(f"{path} cannot be read", (OSError, UnicodeDecodeError)):
-        text = path.read_text(encoding="utf-8")
+    with about(f"{path} cannot be read", (OSError,)):
+        content = read_named(path, _TABLE_BYTES)
     what = f'{path} must be an object of labels and lists of classes, {{"4": [3, 5]}}'
-    with about(what, (ValueError, TypeError, RecursionError)):
-        pairs = json.loads(text, object_pairs_hook=list)
-        if not isinstance(pairs, list) or not all(
-            isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[1], list)
-            for pair in pairs
-        ):
-            raise ValueError("not an object")
-        table = _unique(pairs, lambda some: [_whole(rival) for rival in some])
-    return table
+    with about(what, (ValueError,)):
+        table = parse_json(content)
+        if not isinstance(table, dict) or not all(isinstance(row, list) for row in table.values()):
+            raise ValueError("not an object of lists")
+        return _unique(table.items(), lambda some: [_whole(rival) for rival in some])
 
 
 def _whole(value: Any) -> int:

@@ -31,7 +31,7 @@ from keras_curv.network.network import Network, require_dense
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import UNIT, norm_bound
 from keras_curv.threats.absorbed import is_exact, scaled, subspace
-from keras_curv.threats.arrays import digest, features, limit, numbers, spread
+from keras_curv.threats.arrays import LARGEST, digest, features, limit, numbers, spread
 from keras_curv.threats.categories import Categories
 
 PLAIN = "l2"
@@ -92,13 +92,13 @@ class Threat:
                 f"low and high differ in size. Received: {self._low.size} and {self._high.size}"
             )
         if (self._low > self._high).any():
-            worst = np.argmax(self._low - self._high)
+            worst = np.argmax(self._low > self._high)
             low, high = (np.broadcast_arrays(self._low, self._high)[i][worst] for i in (0, 1))
             raise InputError(f"low must not be above high. Received: {low:g} and {high:g}")
-        if self._scale is not None and not (self._scale > 0.0).all():
+        if self._scale is not None and self._scale.min() < 1.0 / LARGEST:
             raise InputError(
-                "weights must be positive; a feature that cannot change is frozen. "
-                f"Received: {self._scale.min():g}"
+                "weights must be positive; a feature that cannot change is frozen, and no other "
+                f"has one below {1.0 / LARGEST:g}. Received: {self._scale.min():g}"
             )
         if self._basis is not None:
             self._require_basis(self._basis)
@@ -207,7 +207,12 @@ class Threat:
 
     def config(self) -> dict[str, Any]:
         """Returns what `Threat(**config)` makes the same one of, as JSON can hold it."""
-        said: dict[str, Any] = {name: array.tolist() for name, array in self._arrays().items()}
+        said: dict[str, Any] = {
+            name: [None if value in (-math.inf, math.inf) else value for value in array.tolist()]
+            if name in ("low", "high")
+            else array.tolist()
+            for name, array in self._arrays().items()
+        }
         if self.norm != PLAIN:
             said["norm"] = self.norm
         if self.categories is not None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from keras_curv.errors import InputError, about
+from keras_curv.files import parse_json, read_named
+from keras_curv.npz_file import NpzFile
 from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
+
+_JSON_BYTES = 2**24
+_NUMBERS = 2**24  # of all arrays; in float64 they are 128 MiB
+_NPZ_KINDS = {"norm": "U", "frozen": "fiub"}  # of dtypes, beside numbers
 
 
 def load_threat(path: str) -> Threat:
@@ -38,8 +41,11 @@ def load_threat(path: str) -> Threat:
         raise InputError(
             f"{path} does not exist; give the .json or .npz file of a threat"
         ) from error
+    except InputError:
+        raise
     except Exception as error:  # zipfile, OSError, ValueError: whatever a broken file raises
-        raise InputError(f"{path} cannot be read as a threat: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read as a threat: {reason}") from error
     if not arrays:
         raise InputError(f"{path} must have some of {', '.join(NAMES)}. Received: nothing")
     with about(path):
@@ -92,26 +98,36 @@ def _number(text: str, flag: str) -> float:
 
 
 def _from_json(path: str) -> dict[str, Any]:
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    found = json.loads(text, object_pairs_hook=_named_once)
+    found = parse_json(read_named(path, _JSON_BYTES))
     if not isinstance(found, dict):
         raise ValueError("not an object")
+    for name, value in found.items():
+        kinds = _kinds(value)
+        if bool in kinds and (name != "frozen" or len(kinds) > 1):
+            raise ValueError(f"{name} has a truth value, which is no number")
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("something is named twice")
-    for name, value in pairs:
-        if isinstance(value, bool):
-            raise ValueError(f"{name} is {str(value).lower()}, which is no number")
-    return found
+def _kinds(value: Any) -> set[type]:
+    """The types of what is in lists, however deep."""
+    kinds, rest = set(), [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, list):
+            rest += one
+        else:
+            kinds.add(type(one))
+    return kinds
 
 
 def _from_npz(path: str) -> dict[str, Any]:
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError("not an .npz file")
-    with archive:
-        return {key: archive[key][()] for key in archive.files}
+    with NpzFile(path) as file:
+        described = [file.described(name, _NPZ_KINDS.get(name, "fiu")) for name in file.names]
+        arrays = [array for array in described if array is not None]
+        if len(arrays) < len(described):
+            raise ValueError("it holds what is no array")
+        count = sum(math.prod(array.shape) for array in arrays)
+        size = sum(array.size for array in arrays)
+        if count > _NUMBERS or size > 16 * _NUMBERS:
+            raise ValueError(f"it unpacks to {count} numbers, and {_NUMBERS} are the most")
+        return {array.name: file.whole(array)[()] for array in arrays}

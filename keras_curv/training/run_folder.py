@@ -7,7 +7,14 @@ import json
 import pathlib
 
 from keras_curv.errors import InputError
-from keras_curv.files import part_path, read_at_most, require_plain_folder, write_file, write_text
+from keras_curv.files import (
+    parse_json,
+    part_path,
+    read_at_most,
+    require_plain_folder,
+    write_file,
+    write_text,
+)
 from keras_curv.reading.files import ModelFiles
 from keras_curv.threats.threat import Threat
 from keras_curv.training.callbacks import CERTIFIED
@@ -48,10 +55,10 @@ def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
     """Raises an InputError unless what is in the directory was begun by this recipe."""
     file = directory / "recipe.json"
     try:
-        then = json.loads(read_at_most(file, _TEXT))
+        then = parse_json(read_at_most(file, _TEXT))
         if not isinstance(then, dict):
             raise TypeError(f"{file.name} holds no recipe")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{directory} cannot be used for output: {error}") from error
     # What an older version did not ask for was as it is by default.
     then = {field.name: field.default for field in dataclasses.fields(Recipe)} | then
@@ -67,8 +74,8 @@ def require_same_recipe(directory: pathlib.Path, recipe: Recipe) -> None:
 def _require_same_threat(file: pathlib.Path, threat: Threat) -> None:
     """Refuses a threat that is another one than when the run was begun, in a file that changed."""
     try:
-        then = json.loads(read_at_most(file, _TEXT)) if file.exists() else threat.config()
-    except (ValueError, RecursionError) as error:
+        then = parse_json(read_at_most(file, _TEXT)) if file.exists() else threat.config()
+    except ValueError as error:
         raise InputError(f"{file} is no threat: {error}") from error
     if then != threat.config():
         raise InputError(
@@ -82,9 +89,9 @@ def _require_unfinished(directory: pathlib.Path) -> None:
     if not card.exists():
         return
     try:
-        certified = json.loads(read_at_most(directory / "certified.json", _TEXT))
+        certified = parse_json(read_at_most(directory / "certified.json", _TEXT))
         of_this = certified["fingerprint"] == ModelFiles.read(directory).fingerprint()
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         of_this = False
     if not of_this:
         raise InputError(

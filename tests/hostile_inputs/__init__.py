@@ -5,10 +5,23 @@
 is; nothing may happen to the file outside.
 """
 
-from hostile_inputs import archives, folders, logs, rows, shards, trainings
+from hostile_inputs import (
+    archives,
+    flags,
+    folders,
+    logs,
+    properties,
+    rows,
+    shards,
+    threats,
+    trainings,
+)
 
 KINDS = {
     "npz": archives,
+    "threat": threats,
+    "property": properties,
+    "flagfile": flags,
     "log": logs,
     "rows": rows,
     "shards": shards,

@@ -8,7 +8,17 @@ from hostile_inputs import KINDS, OUTSIDE
 from keras_curv.errors import InputError
 from keras_curv.serving import prediction_log
 
-_SLOW = ("GiB", "bomb", "a hundred thousand", "fifty thousand", "2^2", "a million", "of a TiB")
+_SLOW = (
+    "GiB",
+    "MiB",
+    "bomb",
+    "a million",
+    "10^6 labels",
+    "a hundred thousand",
+    "fifty thousand",
+    "2^2",
+    "of a TiB",
+)
 CASES = [
     (kind, name)
     for kind, module in KINDS.items()

@@ -39,6 +39,7 @@ from keras_curv.reports.wording import (
     radius_name,
     radius_units,
 )
+from keras_curv.rows.tally import mean_radius
 
 _CLASSES = 24  # drawn at most
 
@@ -130,8 +131,10 @@ def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
     whether any class is known, as of numbers that are predicted none is."""
     radii, classes, correct = report_data.radii, report_data.classes, report_data.correct
     labelled, certified = summary["clean_accuracy"] is not None, summary["certified_accuracy"]
-    of_class = {int(k): classes == k for k in np.unique(classes)}
-    medians = {k: float(np.median(radii[mine])) for k, mine in of_class.items()}
+    order = np.argsort(classes, kind="stable")
+    names, starts = np.unique(classes[order], return_index=True)
+    of_class = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))
+    medians = {k: float(mean_radius(np.median, radii[mine])) for k, mine in of_class.items()}
     kept = sorted(sorted(medians, key=lambda k: medians[k])[:_CLASSES])
     end = last_radius(radii)
     counts = {k: charts.histogram_counts(radii[of_class[k]], end) for k in kept}
@@ -140,7 +143,7 @@ def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
     shown, rows = [], []
     for k in kept:
         mine, name = of_class[k], str(k) if k >= 0 else "none"
-        total, median = int(mine.sum()), number(medians[k])
+        total, median = len(mine), number(medians[k])
         having = f"{total - zeros[k]:,} with a radius, {zeros[k]:,} without"
         drawing = charts.histogram(counts[k], zeros[k], highest, end, f"Class {name}: {having}")
         shown.append((name, f"{total:,}", median, drawing))

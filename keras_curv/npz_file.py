@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import zipfile
 from collections.abc import Iterator
 from typing import IO, NamedTuple
@@ -15,9 +16,11 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from keras_curv.errors import InputError, labels_from
+from keras_curv.files import named_descriptor
 
 _PIECE = 2**22  # bytes that are read at once
 _DIRECTORY = 2**24  # bytes of the list of arrays, at most
+_MOST_ARRAYS = 2**10
 _HEADER = 10_000  # bytes of what describes an array; NumPy has the same limit
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes them
 _READERS = {
@@ -27,7 +30,7 @@ _READERS = {
 
 
 class StoredArray(NamedTuple):
-    """An array of numbers in an archive.
+    """An array in an archive.
 
     Attributes:
         name: of the array.
@@ -62,13 +65,17 @@ class NpzFile(zipfile.ZipFile):
         path: of a regular file.
 
     Raises:
+        ValueError: two arrays have the same name, or there are very many.
         Exception: whatever `zipfile` raises on a broken one.
     """
 
+    fp = None  # of a file that could not be opened, which `ZipFile` closes all the same
+
     def __init__(self, path: str):
-        self._stream = _Bounded(path)
+        self._stream = _Bounded(path, opener=named_descriptor)
         try:
             super().__init__(self._stream)
+            self._require_distinct()
         except BaseException:
             self._stream.close()
             raise
@@ -76,18 +83,36 @@ class NpzFile(zipfile.ZipFile):
     def close(self) -> None:
         """Closes the file."""
         super().close()
-        self._stream.close()
+        if hasattr(self, "_stream"):
+            self._stream.close()
 
     @property
     def names(self) -> list[str]:
         """The names of the arrays."""
         return [name.removesuffix(".npy") for name in self.namelist()]
 
-    def described(self, name: str) -> StoredArray | None:
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self._stream.fileno()).st_size
+
+    def _require_distinct(self) -> None:
+        names = self.names
+        if len(names) > _MOST_ARRAYS:
+            raise ValueError(f"it has {len(names)} arrays, and {_MOST_ARRAYS} are the most")
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"{min(twice)[:80]!r} is in it twice")
+
+    def described(self, name: str, kinds: str = "fiu") -> StoredArray | None:
         """Returns what the header of an array says; None where there is no such array.
 
+        Args:
+            name: of the array.
+            kinds: of dtypes that it may have, as NumPy abbreviates them; no objects.
+
         Raises:
-            InputError: the array does not hold numbers.
+            InputError: the array is of another kind.
             ValueError: it is not as long as it says.
         """
         if f"{name}.npy" not in self.namelist():
@@ -101,7 +126,7 @@ class NpzFile(zipfile.ZipFile):
         if version not in _READERS:
             raise ValueError(f"{name} is of version {version}; only 1.0 and 2.0 hold numbers")
         shape, fortran, dtype = _READERS[version](start, max_header_size=_HEADER)
-        if dtype.kind not in "fiu":
+        if dtype.kind not in kinds:
             known = f"; {name}.astype('float32') does" if dtype.kind == "b" else ""
             instead = labels_from(dtype.kind) if name == "y" else known
             received = f"{name} must hold numbers{instead}. Received: {dtype}"
