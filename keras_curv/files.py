@@ -1,7 +1,9 @@
 """Files that are there whole or not at all, whatever stops the process or fills the disk.
 
 Nor is anything read or written elsewhere than where its name says: in a folder that somebody else
-has filled, a link may lead anywhere, and a pipe never end.
+has filled, a link may lead anywhere, and a pipe never end. So a file is opened once, a new one as
+one that was not there before, and all that is written goes through that descriptor: whatever
+takes the name's place in the meantime is not touched.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import errno
 import json
 import os
 import pathlib
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -50,14 +53,18 @@ def open_at_once(path: str | pathlib.Path) -> BinaryIO:
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
 
 
-def open_regular(path: str | pathlib.Path, *, write: bool = False) -> BinaryIO:
-    """Opens a regular file that is there, to read or to change it.
+def open_regular(path: str | pathlib.Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Opens a regular file, to read or to change it.
+
+    Args:
+        path: of a file that is there, unless `flags` have `os.O_CREAT`.
+        flags: of `os.open`.
 
     Raises:
         OSError: it is not there, is a link, a pipe or a device, or cannot be opened.
     """
     try:
-        number = os.open(path, _HERE | (os.O_RDWR if write else os.O_RDONLY))
+        number = os.open(path, _HERE | flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a link", str(path)) from error
@@ -65,7 +72,16 @@ def open_regular(path: str | pathlib.Path, *, write: bool = False) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return open(number, "r+b" if write else "rb")
+    return open(number, "r+b" if flags & os.O_RDWR else "rb")
+
+
+def open_new(path: str | pathlib.Path, mode: int = 0o666) -> BinaryIO:
+    """Opens a file to write it, under a name that nothing has, not even a link to nowhere.
+
+    Raises:
+        OSError: something has that name, or it cannot be written.
+    """
+    return open(os.open(path, _HERE | os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
 
 
 def read_at_most(path: str | pathlib.Path, limit: int) -> bytes:
@@ -99,8 +115,8 @@ def require_plain_folder(folder: str | pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields where to write instead of `path`, and puts that in its place at the end.
+def replacing(path: str | pathlib.Path) -> Iterator[BinaryIO]:
+    """Yields a file to write instead of `path`, and puts it in its place at the end.
 
     So a kill leaves at `path` what was there before, and so does an exception, which also removes
     the part, and the space that it takes, again. A device, as `/dev/stdout` in a terminal, is
@@ -114,7 +130,7 @@ def replacing(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
         >>> import tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "summary.json"
         >>> with replacing(path) as part:
-        ...     _ = part.write_text("{}")
+        ...     _ = part.write(b"{}")
         ...     path.exists()
         False
         >>> path.read_text()
@@ -122,19 +138,29 @@ def replacing(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     if path.is_char_device():
-        yield path
+        with _open_device(path) as file:
+            yield file
         return
     require_replaceable(path)
     part = part_path(path)
     part.unlink(missing_ok=True)
-    part.touch(exist_ok=False)  # nobody's link
     try:
-        yield part
+        with open_new(part) as file:
+            yield file
         os.replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def _open_device(path: pathlib.Path) -> BinaryIO:
+    """Opens a device that is there, by a link too, and nothing that has taken its name since."""
+    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    if not stat.S_ISCHR(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no device any more", str(path))
+    return open(number, "wb")
 
 
 @contextlib.contextmanager
@@ -146,8 +172,8 @@ def writing(path: str | pathlib.Path) -> Iterator[None]:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write_file(path: str | pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Calls `write` with a path, and puts what it wrote there at `path`.
+def write_file(path: str | pathlib.Path, write: Callable[[BinaryIO], object]) -> None:
+    """Calls `write` with a file that is open, and puts what it wrote there at `path`.
 
     Raises:
         InputError: the file cannot be written; what was there is kept.
@@ -156,10 +182,34 @@ def write_file(path: str | pathlib.Path, write: Callable[[pathlib.Path], object]
         write(part)
 
 
+def copy_file(made: str | pathlib.Path, path: str | pathlib.Path) -> None:
+    """Writes what is in a file of ours; see `write_file`."""
+    with open(made, "rb") as file:
+        write_file(path, lambda part: shutil.copyfileobj(file, part))
+
+
+def copy_folder(made: str | pathlib.Path, folder: str | pathlib.Path, last: str) -> None:
+    """Writes all that is in a folder of ours into another one, a file of a given name at the end.
+
+    Raises:
+        InputError: a file or a folder cannot be written, or has a link in its place.
+    """
+    made, folder = pathlib.Path(made), pathlib.Path(folder)
+    for path in sorted(made.rglob("*"), key=lambda path: (path.name == last, path)):
+        place = folder / path.relative_to(made)
+        if path.is_file():
+            copy_file(path, place)
+            continue
+        with writing(place):
+            place.mkdir(exist_ok=True)
+        if place.is_symlink():
+            raise InputError(f"cannot write {place}: it is a link; remove it")
+
+
 def write_text(path: str | pathlib.Path, text: str) -> None:
     """Writes a text in UTF-8, with what is none made visible; see `write_file`."""
     content = text.encode("utf-8", "backslashreplace")
-    write_file(path, lambda part: part.write_bytes(content))
+    write_file(path, lambda part: part.write(content))
 
 
 def write_json(path: str | pathlib.Path, result: dict) -> None:

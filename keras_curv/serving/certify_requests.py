@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -237,7 +238,7 @@ def lost_file(path: str, comparison: Comparison) -> Iterator[LostRows]:
     with (
         writing(path),
         replacing(path) as part,
-        open(part, "w", newline="", encoding="utf-8") as file,
+        io.TextIOWrapper(part, newline="", encoding="utf-8") as file,
     ):
         yield LostRows(csv.writer(file, lineterminator="\n").writerow, comparison)
 
