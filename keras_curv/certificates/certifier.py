@@ -28,6 +28,7 @@ from keras_curv.errors import (
 )
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import up
+from keras_curv.process import certifying
 from keras_curv.reading import saved_model
 from keras_curv.reading.served_inputs import ServedInputs
 from keras_curv.threats.box import farthest
@@ -65,6 +66,7 @@ class Certifier:
         array([0.8, 0. , 0.7, 0.8])
     """
 
+    @certifying
     def __init__(
         self,
         model: Any,
@@ -108,6 +110,7 @@ class Certifier:
         source, method = self.served.source, self.method.name
         return f"Certifier({source!r}, method={method!r}, guarantee={self._guarantee!r})"
 
+    @certifying
     def certify(
         self,
         x: np.ndarray | Mapping[str, np.ndarray],

@@ -31,6 +31,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.activation import Activation
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import FLOAT32_UNIT
+from keras_curv.process import usual_floats
 from keras_curv.reading import graph, live_model, meta_graph, server
 from keras_curv.reading.execution import calls_of
 from keras_curv.reading.files import GRAPH, ModelFiles
@@ -174,6 +175,7 @@ _FLOAT32_NOISE = 100.0
 _COARSE = 3  # evaluations of ours that say so, as in one what is lost may cancel
 
 
+@usual_floats
 def read(
     source: Any,
     signature: str = DEFAULT_SIGNATURE,

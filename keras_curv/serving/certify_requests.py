@@ -16,6 +16,7 @@ import numpy as np
 from keras_curv.errors import InputError, visible
 from keras_curv.files import replacing, writing
 from keras_curv.network.clip import layers
+from keras_curv.process import certifying
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
@@ -38,6 +39,7 @@ _LOST_COLUMNS = (
 )
 
 
+@certifying
 def certify_requests(
     model: str, patterns: Sequence[str], options: RequestOptions | None = None, **changes: Any
 ) -> dict:
