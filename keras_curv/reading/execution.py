@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client.session import Session
@@ -52,6 +53,8 @@ def calls_of(
             )
     except Exception as error:  # whatever TensorFlow raises on a graph that is none
         raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
+    for tensor, note in answer.noted:
+        _require_noted(flat.get_tensor_by_name(tensor if ":" in tensor else f"{tensor}:0"), note)
     session = Session(graph=flat, config=_REWRITTEN)
 
     def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -82,6 +85,18 @@ def calls_of(
         return call
 
     return [up_to(place) for place in range(len(tensors))]
+
+
+def _require_noted(tensor: tf.Tensor, note: TensorShapeProto) -> None:
+    """Refuses a shape that an export has noted of a tensor and that it cannot have: servers do."""
+    sizes = [dim.size for dim in note.dim]
+    if not note.unknown_rank and (
+        min(sizes, default=0) < -1 or not tensor.shape.is_compatible_with(tf.TensorShape(note))
+    ):
+        raise InputError(
+            f"the shape {sizes} that is noted of {tensor.name!r} is not the one that it has, "
+            f"{tensor.shape}: no server would load the model"
+        )
 
 
 def _line(error: Exception) -> str:

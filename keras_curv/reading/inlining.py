@@ -21,6 +21,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, op_def_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework import op_def_registry
 
@@ -136,6 +137,7 @@ class Inliner:
 
     Attributes:
         flat: the graph without calls and variables, as far as it has been written.
+        noted: tensors of it, each with a shape that it has by a note of an export.
 
     Example:
         >>> inner = tf.function(lambda x: tf.tanh(x))
@@ -151,6 +153,7 @@ class Inliner:
         variable: Callable[[NodeDef, int], np.ndarray] | None = None,
     ):
         self.flat = graph_pb2.GraphDef()
+        self.noted: list[tuple[str, TensorShapeProto]] = []
         self._library = {f.signature.name: f for f in definition.library.function}
         if len(self._library) < len(definition.library.function):
             raise InputError("a function is defined twice")
@@ -182,17 +185,24 @@ class Inliner:
 
     def _written(self, frame: _Frame, tensor: str, waiting: list) -> str:
         """The tensor of the flat graph; what its node takes is left to be written."""
-        frame, node, place = self._source(frame, tensor)
+        notes: list[TensorShapeProto] = []
+        frame, node, place = self._source(frame, tensor, notes)
         if node.op == "ReadVariableOp":
-            return self._value(frame, node)
-        if node.name not in frame.written:
-            flat = self._copied(node)
-            frame.written[node.name] = flat.name
-            waiting.append((frame, node, flat))
-        return frame.written[node.name] + (f":{place}" if place else "")
+            found = self._value(frame, node)
+        else:
+            if node.name not in frame.written:
+                flat = self._copied(node)
+                frame.written[node.name] = flat.name
+                waiting.append((frame, node, flat))
+            found = frame.written[node.name] + (f":{place}" if place else "")
+        self.noted += [(found, note) for note in notes]
+        return found
 
-    def _source(self, frame: _Frame, tensor: str) -> tuple[_Frame, NodeDef, int]:
-        """Which output of which node a tensor is, through calls and arguments."""
+    def _source(
+        self, frame: _Frame, tensor: str, notes: list[TensorShapeProto] | None = None
+    ) -> tuple[_Frame, NodeDef, int]:
+        """Which output of which node a tensor is, through calls and arguments, and what shapes are
+        noted of it."""
         while True:
             self._spend(1, _STEPS, "the graph, in steps through its calls,")
             name, *output = tensor.split(":")
@@ -208,6 +218,8 @@ class Inliner:
             if node.op in self._library:
                 raise InputError(f"op {node.op} (node {name!r}) is a function of the model")
             place = _place(node, output, in_main=frame.caller is None)
+            if notes is not None:
+                notes += attribute(node, "_output_shapes").list.shape[place : place + 1]
             if node.op not in CALLS:
                 return frame, node, place
             frame = self._called(frame, node)

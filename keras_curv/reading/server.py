@@ -13,13 +13,14 @@ files, or the model is refused:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_curv.errors import InputError, about
@@ -54,11 +55,13 @@ class Answer(NamedTuple):
         definition: of ops, constants and placeholders.
         given: name of each input → its placeholder; names sorted.
         returned: the tensor with the logits, or with what a head makes of them.
+        noted: tensors with shapes that they should have.
     """
 
     definition: graph_pb2.GraphDef
     given: dict[str, str]
     returned: str
+    noted: Sequence[tuple[str, TensorShapeProto]] = ()
 
 
 def answer(
@@ -118,7 +121,7 @@ class _Server:
         inliner = Inliner(self._meta.graph_def, self._restored)
         given = {name: inliner.write(place) for name, place in places.items()}
         returned = inliner.write(logits_of(self._outputs(definition), output_name))
-        return Answer(inliner.flat, given, returned)
+        return Answer(inliner.flat, given, returned, inliner.noted)
 
     def _places(self, definition: meta_graph_pb2.SignatureDef) -> dict[str, str]:
         """Name of each input → the node that it goes to; names sorted."""
