@@ -14,8 +14,6 @@ from keras_curv.errors import InputError
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
-# NumPy's own defaults. Some bounds overflow, and mean that nothing is proved.
-_USUAL = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
 
 class _Runtime:
@@ -47,7 +45,8 @@ def usual_floats(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]
     @functools.wraps(function)
     def called(*args: _Args.args, **options: _Args.kwargs) -> _Result:
         _Runtime.used = True
-        with np.errstate(**_USUAL):
+        # NumPy's own defaults. Some bounds overflow, and mean that nothing is proved.
+        with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
             return function(*args, **options)
 
     return called

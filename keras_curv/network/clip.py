@@ -92,7 +92,11 @@ def split_clip(network: Network) -> tuple[Clip, Network] | None:
         return None
     first, limits = network.affines[0], _limits(network.activations[0].name)
     scale = np.diagonal(first.kernel) if first.fan_in == first.fan_out else np.zeros(0)
-    if limits is None or not len(scale) or np.count_nonzero(first.kernel) != np.count_nonzero(scale):
+    if (
+        limits is None
+        or not len(scale)
+        or np.count_nonzero(first.kernel) != np.count_nonzero(scale)
+    ):
         return None
     if first.kernel_error > 1e-3 * np.abs(scale).min():
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -102,7 +103,11 @@ def capped_relu(cap: float) -> Activation:
     return dataclasses.replace(clip(0.0, cap), name=f"capped_relu({cap!r})")
 
 
-_PARAMETRIC = {("leaky_relu", 1): leaky_relu, ("capped_relu", 1): capped_relu, ("clip", 2): clip}
+_PARAMETRIC: dict[tuple[str, int], Callable[..., Activation]] = {
+    ("leaky_relu", 1): leaky_relu,
+    ("capped_relu", 1): capped_relu,
+    ("clip", 2): clip,
+}
 
 
 def parametric(name: str) -> Activation | None:

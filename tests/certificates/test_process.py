@@ -1,13 +1,20 @@
 """What a process has been through does not change a certificate, nor make it hang."""
 
+import warnings
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from scripts import succeeds_alone
 
-from keras_curv import InputError, certify, curvature_bounds, data, read
+from keras_curv import Certifier, InputError, certify, curvature_bounds, data, read
 
 SETTINGS = [
-    *((method, guarantee, {}) for method in ("auto", "crc_local") for guarantee in ("real", "float32")),
+    *(
+        (method, guarantee, {})
+        for method in ("auto", "crc_local")
+        for guarantee in ("real", "float32")
+    ),
     ("crown", "real", {"scale": 0.5}),
     ("crc", "float32", {"low": 0.0, "high": 16.0}),
     ("lipschitz", "real", {"basis": np.eye(64, 3)}),
@@ -84,3 +91,27 @@ def test_a_refusal_is_one_of_the_input(monkeypatch):
     monkeypatch.setattr("keras_curv.process._Runtime.lost", True)
     with pytest.raises(InputError, match="spawn"):
         certify("saved_models/digits", np.zeros((1, 8, 8, 1)))
+
+
+def in_bfloat16(matmul):
+    """Products of float32 as a setting of oneDNN has them."""
+
+    def rounded(a, b, **options):
+        if a.dtype == tf.float32:
+            a, b = (tf.cast(tf.cast(x, tf.bfloat16), tf.float32) for x in (a, b))
+        return matmul(a, b, **options)
+
+    return rounded
+
+
+def test_factors_that_are_rounded_further_are_told_of(monkeypatch):
+    """Of any setting: radii are valid then, and smaller, and nobody would know why."""
+    x, y = data.load_all("digits")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = Certifier("saved_models/digits", method="crc").certify(x[:20], y[:20])
+    monkeypatch.setattr(tf, "matmul", in_bfloat16(tf.matmul))
+    with pytest.warns(RuntimeWarning, match="rounds the factors of float32 products") as told:
+        found = Certifier("saved_models/digits", method="crc").certify(x[:20], y[:20])
+    assert len(told) == 1 and "\n" not in str(told[0].message)
+    assert np.all(found.radius <= expected.radius * 1.001)

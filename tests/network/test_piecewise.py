@@ -117,7 +117,9 @@ def test_parameters_that_make_no_activation_are_refused(name):
         activations.get(name)
 
 
-@pytest.mark.parametrize("name", ["leaky_relu()", "leaky_relu(x)", "tanh(1.0)", "clip(1.0)", "leaky_relu(1.0"])
+@pytest.mark.parametrize(
+    "name", ["leaky_relu()", "leaky_relu(x)", "tanh(1.0)", "clip(1.0)", "leaky_relu(1.0"]
+)
 def test_names_without_an_activation_are_refused(name):
     with pytest.raises(InputError, match="no bounds for activation"):
         activations.get(name)

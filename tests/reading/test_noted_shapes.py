@@ -1,4 +1,4 @@
-"""Shapes that an export has noted, and that are not those that it computes: as loaders take them."""
+"""Shapes that an export has noted and does not compute, as loaders take them."""
 
 import pathlib
 
