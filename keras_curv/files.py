@@ -4,6 +4,9 @@ Whatever is read is a regular file: a pipe is not waited for, and a device, whic
 not begun. There are two kinds of names. One that a user gave may be a link, as `open_named` takes
 it. One that was found in a folder, which somebody else may have filled, must not lead elsewhere, as
 `open_regular` sees to it.
+
+A file is opened once, a new one as one that was not there before, and all that is written goes
+through that descriptor: whatever takes the name's place in the meantime is not touched.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -64,19 +68,23 @@ def named_descriptor(path: str | pathlib.Path, flags: int = os.O_RDONLY) -> int:
     return _regular(path, flags | _AT_ONCE)
 
 
-def open_regular(path: str | pathlib.Path, *, write: bool = False) -> BinaryIO:
-    """Opens a regular file that is there, and no link, to read or to change it.
+def open_regular(path: str | pathlib.Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Opens a regular file, and no link, to read or to change it.
+
+    Args:
+        path: of a file that is there, unless `flags` have `os.O_CREAT`.
+        flags: of `os.open`.
 
     Raises:
         OSError: it is not there, is a link, a pipe or a device, or cannot be opened.
     """
-    flags = os.O_NOFOLLOW | _AT_ONCE | (os.O_RDWR if write else os.O_RDONLY)
-    return open(_regular(path, flags), "r+b" if write else "rb")
+    number = _regular(path, flags | os.O_NOFOLLOW | _AT_ONCE)
+    return open(number, "r+b" if flags & os.O_RDWR else "rb")
 
 
 def _regular(path: str | pathlib.Path, flags: int) -> int:
     try:
-        number = os.open(path, flags)
+        number = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a link", str(path)) from error
@@ -85,6 +93,16 @@ def _regular(path: str | pathlib.Path, flags: int) -> int:
         os.close(number)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return number
+
+
+def open_new(path: str | pathlib.Path, mode: int = 0o666) -> BinaryIO:
+    """Opens a file to write it, under a name that nothing has, not even a link to nowhere.
+
+    Raises:
+        OSError: something has that name, or it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _AT_ONCE
+    return open(os.open(path, flags, mode), "wb")
 
 
 def read_named(path: str | pathlib.Path, limit: int) -> bytes:
@@ -174,8 +192,8 @@ def require_plain_folder(folder: str | pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields where to write instead of `path`, and puts that in its place at the end.
+def replacing(path: str | pathlib.Path) -> Iterator[BinaryIO]:
+    """Yields a file to write instead of `path`, and puts it in its place at the end.
 
     So a kill leaves at `path` what was there before, and so does an exception, which also removes
     the part, and the space that it takes, again. A device, as `/dev/stdout` in a terminal, is
@@ -189,7 +207,7 @@ def replacing(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
         >>> import tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "summary.json"
         >>> with replacing(path) as part:
-        ...     _ = part.write_text("{}")
+        ...     _ = part.write(b"{}")
         ...     path.exists()
         False
         >>> path.read_text()
@@ -197,19 +215,29 @@ def replacing(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     if path.is_char_device():
-        yield path
+        with _open_device(path) as file:
+            yield file
         return
     require_replaceable(path)
     part = part_path(path)
     part.unlink(missing_ok=True)
-    part.touch(exist_ok=False)  # nobody's link
     try:
-        yield part
+        with open_new(part) as file:
+            yield file
         os.replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def _open_device(path: pathlib.Path) -> BinaryIO:
+    """Opens a device that is there, by a link too, and nothing that has taken its name since."""
+    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    if not stat.S_ISCHR(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no device any more", str(path))
+    return open(number, "wb")
 
 
 @contextlib.contextmanager
@@ -221,8 +249,8 @@ def writing(path: str | pathlib.Path) -> Iterator[None]:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write_file(path: str | pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Calls `write` with a path, and puts what it wrote there at `path`.
+def write_file(path: str | pathlib.Path, write: Callable[[BinaryIO], object]) -> None:
+    """Calls `write` with a file that is open, and puts what it wrote there at `path`.
 
     Raises:
         InputError: the file cannot be written; what was there is kept.
@@ -231,10 +259,34 @@ def write_file(path: str | pathlib.Path, write: Callable[[pathlib.Path], object]
         write(part)
 
 
+def copy_file(made: str | pathlib.Path, path: str | pathlib.Path) -> None:
+    """Writes what is in a file of ours; see `write_file`."""
+    with open(made, "rb") as file:
+        write_file(path, lambda part: shutil.copyfileobj(file, part))
+
+
+def copy_folder(made: str | pathlib.Path, folder: str | pathlib.Path, last: str) -> None:
+    """Writes all that is in a folder of ours into another one, a file of a given name at the end.
+
+    Raises:
+        InputError: a file or a folder cannot be written, or has a link in its place.
+    """
+    made, folder = pathlib.Path(made), pathlib.Path(folder)
+    for path in sorted(made.rglob("*"), key=lambda path: (path.name == last, path)):
+        place = folder / path.relative_to(made)
+        if path.is_file():
+            copy_file(path, place)
+            continue
+        with writing(place):
+            place.mkdir(exist_ok=True)
+        if place.is_symlink():
+            raise InputError(f"cannot write {place}: it is a link; remove it")
+
+
 def write_text(path: str | pathlib.Path, text: str) -> None:
     """Writes a text in UTF-8, with what is none made visible; see `write_file`."""
     content = text.encode("utf-8", "backslashreplace")
-    write_file(path, lambda part: part.write_bytes(content))
+    write_file(path, lambda part: part.write(content))
 
 
 def write_json(path: str | pathlib.Path, result: dict) -> None:

@@ -24,6 +24,9 @@ KINKED = {
     "leaky_relu(-2.0)": _leaky(-2.0),
     "relu6": _clipped(0.0, 6.0),
     "capped_relu(0.5)": _clipped(0.0, 0.5),
+    "clip(-1.5,2.0)": _clipped(-1.5, 2.0),
+    "clip(1.0,inf)": _clipped(1.0, mpmath.inf),
+    "clip(-2.5,inf)": _clipped(-2.5, mpmath.inf),
     "selu": lambda z: _SCALE * z if z > 0 else _LEFT * mpmath.expm1(z),
     "hard_silu": lambda z: z * _clipped(0.0, 6.0)(z + 3) / 6,
 }

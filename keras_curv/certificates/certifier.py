@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,9 @@ from keras_curv.errors import (
     require_positive,
 )
 from keras_curv.network.network import Network
+from keras_curv.network.products import float32_keeps_digits
 from keras_curv.numerics.rounding import up
+from keras_curv.process import certifying
 from keras_curv.reading import saved_model
 from keras_curv.reading.served_inputs import ServedInputs
 from keras_curv.threats.box import farthest
@@ -65,6 +68,7 @@ class Certifier:
         array([0.8, 0. , 0.7, 0.8])
     """
 
+    @certifying
     def __init__(
         self,
         model: Any,
@@ -103,11 +107,13 @@ class Certifier:
         labels = self.property.labels(network)
         self._labelled = labels > 0
         self._inputs = ServedInputs(self.served, labels)
+        _warn_if_factors_are_rounded()
 
     def __repr__(self) -> str:
         source, method = self.served.source, self.method.name
         return f"Certifier({source!r}, method={method!r}, guarantee={self._guarantee!r})"
 
+    @certifying
     def certify(
         self,
         x: np.ndarray | Mapping[str, np.ndarray],
@@ -309,6 +315,20 @@ def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:
     if isinstance(decide, str) or np.ndim(decide) != 1:
         raise InputError(f"decide takes the radii to decide, as [0.5]. Received: {decide!r}")
     return tuple(require_positive(radius, "a radius to decide") for radius in decide)
+
+
+def _warn_if_factors_are_rounded() -> None:
+    """Says so where float32 has fewer digits than it should, in which radii are searched for."""
+    keeps_digits = tf.function(float32_keeps_digits, autograph=False)
+    if not keeps_digits(tf.constant([0, 1])):
+        warnings.warn(
+            "TensorFlow rounds the factors of float32 products further here, to TF32 or bfloat16: "
+            "radii are as valid, and may be some per cent smaller. Set it so by no variable "
+            "(ONEDNN_DEFAULT_FPMATH_MODE, TF_SET_ONEDNN_FPMATH_MODE), option of its optimizer "
+            "(auto_mixed_precision_onednn_bfloat16) or tf.config.experimental to have them larger",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _float32_error(

@@ -23,6 +23,7 @@ from keras_curv.certificates.certificate import (
 from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import as_graph
 from keras_curv.numerics.bracket import COARSE, FINE
+from keras_curv.process import certifying
 from keras_curv.threats.property import ARGMAX, Property
 
 
@@ -201,6 +202,7 @@ class Method(abc.ABC):
         signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
         return as_graph(self.network.logits, signature)
 
+    @certifying
     def certify(
         self,
         x: np.ndarray,

@@ -32,6 +32,7 @@ from keras_curv.certificates.certificate import Certificates, Status, moved_away
 from keras_curv.certificates.votes import NoiseVotes, total_variation
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.numerics.clopper_pearson import require_failure_probability, smoothed_radius
+from keras_curv.process import certifying
 from keras_curv.reading import saved_model
 from keras_curv.reading.served_inputs import ServedInputs
 
@@ -125,6 +126,7 @@ class SmoothedClassifier:
         """Few: each takes all of its draws."""
         return _EXAMPLES_AT_ONCE
 
+    @certifying
     def certify(
         self,
         x: np.ndarray,

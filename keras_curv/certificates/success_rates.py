@@ -10,11 +10,13 @@ from keras_curv.certificates.certificate import choose_rivals
 from keras_curv.certificates.crc import CurvatureCertificate
 from keras_curv.errors import InputError
 from keras_curv.network.clip import split_clip
+from keras_curv.process import certifying
 
 _ATTACK_STEPS = 40
 _ATTACK_TOLERANCE = 1e-3  # of its gap, relative to 1 + |f(x)|
 
 
+@certifying
 def success_rates(
     certificate: CurvatureCertificate,
     x: np.ndarray,

@@ -12,12 +12,14 @@ from keras_curv.curvature.signed import CurvatureBounds, signed_bound
 from keras_curv.errors import InputError
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network
+from keras_curv.process import usual_floats
 
 _ENTRIES = 2**25  # of a sensitivity, for all pairs of classes at once: a quarter of a GiB
 _DENSE_ENTRIES = 2**27  # the same where no map is sparse
 _MULTIPLICATIONS = 2**46  # for all pairs: hours
 
 
+@usual_floats
 def curvature_bounds(network: Network) -> CurvatureBounds:
     """Returns proved curvature bounds for all class pairs; zeros for an affine network.
 

@@ -12,6 +12,7 @@ from keras_curv.curvature.theorem_4 import theorem4
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 from keras_curv.numerics.spectral import symmetric_norm_estimate
+from keras_curv.process import usual_floats
 
 _POWER_STEPS = 12  # to tell which Hessian is largest
 _AT_ONCE = 256  # examples whose Hessians are compared; of the largest the dense matrix is taken
@@ -34,6 +35,7 @@ class CurvatureGap(NamedTuple):
     pairs: int
 
 
+@usual_floats
 def curvature_gap(
     network: Network,
     x: np.ndarray,

@@ -85,23 +85,27 @@ class Clip:
 def split_clip(network: Network) -> tuple[Clip, Network] | None:
     """Returns the clip that a network begins with and the network behind it; None: it has none.
 
-    That is a first map which scales and shifts each entry by itself, and then `relu` or a capped
-    one. The network behind takes what comes out, from 0 up to the cap.
+    That is a first map which scales and shifts each entry by itself, and then `relu`, a capped one
+    or another clip. The network behind takes what comes out, between its limits.
     """
     if len(network.affines) < 2 or network.affines[0].is_sparse or network.restricted:
         return None
-    first, cap = network.affines[0], _cap(network.activations[0].name)
+    first, limits = network.affines[0], _limits(network.activations[0].name)
     scale = np.diagonal(first.kernel) if first.fan_in == first.fan_out else np.zeros(0)
-    if cap is None or not len(scale) or np.count_nonzero(first.kernel) != np.count_nonzero(scale):
+    if (
+        limits is None
+        or not len(scale)
+        or np.count_nonzero(first.kernel) != np.count_nonzero(scale)
+    ):
         return None
     if first.kernel_error > 1e-3 * np.abs(scale).min():
         return None
     if first.bias_error and not scale.all():
         return None  # no move of x makes good what an entry is off by that it does not move
-    limits = np.zeros(len(scale)), np.full(len(scale), cap)
+    low, high = (np.full(len(scale), limit) for limit in limits)
     errors = first.kernel_error, first.bias_error
     behind = Network(network.affines[1:], network.activations[1:])
-    return Clip(scale, first.bias, *limits, *errors), behind
+    return Clip(scale, first.bias, low, high, *errors), behind
 
 
 def layers(network: Network) -> dict[str, int | bool]:
@@ -111,9 +115,9 @@ def layers(network: Network) -> dict[str, int | bool]:
     return {"depth": network.depth - 1, "clips_input": True}
 
 
-def _cap(activation: str) -> float | None:
-    """Returns where an activation of this name stops rising, that is 0 and then z."""
+def _limits(activation: str) -> tuple[float, float] | None:
+    """Returns between which limits an activation of this name is z, and constant beyond."""
     if activation in ("relu", "relu6"):
-        return {"relu": np.inf, "relu6": 6.0}[activation]
-    found = re.fullmatch(r"capped_relu\((\S+)\)", activation)
-    return float(found[1]) if found else None
+        return 0.0, {"relu": np.inf, "relu6": 6.0}[activation]
+    found = re.fullmatch(r"(?:capped_relu\(|clip\((\S+),)(\S+)\)", activation)
+    return (float(found[1] or 0.0), float(found[2])) if found else None

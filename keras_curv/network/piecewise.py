@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -53,6 +54,42 @@ def leaky_relu(slope: float) -> Activation:
     )
 
 
+def clip(low: float, high: float) -> Activation:
+    """Returns `min(max(z, low), high)`; `high` may be infinite. It rounds nothing, however far.
+
+    Example:
+        >>> clip(-1.0, 2.0).name, clip(-1.0, 2.0).kinks
+        ('clip(-1.0,2.0)', (-1.0, 2.0))
+    """
+    low, high = float(low), float(high)
+    if not (math.isfinite(low) and low < high):
+        raise InputError(
+            "the limits of a clip must be numbers, the first one finite and below the second. "
+            f"Received: {low} and {high}"
+        )
+    kinks = tuple(limit for limit in (low, high) if math.isfinite(limit))
+    return Activation(
+        name=f"clip({low!r},{high!r})",
+        value=lambda z: tf.minimum(tf.maximum(z, low), high),
+        first=lambda z: tf.cast((z > low) & (z < high), z.dtype),
+        second=tf.zeros_like,
+        first_range=(0.0, 1.0),
+        second_range=(-math.inf if len(kinks) > 1 else 0.0, math.inf),
+        first_extrema=(_between(low, high),),
+        second_extrema=(),
+        served_floor=0.0,
+        kinks=kinks,
+        piece_range=(0.0, 0.0),
+    )
+
+
+def _between(low: float, high: float) -> float:
+    """A number between two, where there is one: the slope of a clip there is 1."""
+    if math.isinf(high):
+        return 2.0 * low if low > 1.0 else low / 2.0 if low < -1.0 else low + 1.0
+    return low / 2.0 + high / 2.0
+
+
 def capped_relu(cap: float) -> Activation:
     """Returns `min(max(z, 0), cap)`; any positive cap.
 
@@ -63,31 +100,27 @@ def capped_relu(cap: float) -> Activation:
     cap = float(cap)
     if not (0.0 < cap < math.inf):
         raise InputError(f"the cap of capped_relu must be positive and finite. Received: {cap}")
-    return Activation(
-        name=f"capped_relu({cap!r})",
-        value=lambda z: tf.minimum(tf.maximum(z, 0.0), cap),
-        first=lambda z: tf.cast((z > 0.0) & (z < cap), z.dtype),
-        second=tf.zeros_like,
-        first_range=(0.0, 1.0),
-        second_range=(-math.inf, math.inf),
-        first_extrema=(cap / 2.0,),
-        second_extrema=(),
-        served_floor=0.0,
-        kinks=(0.0, cap),
-        piece_range=(0.0, 0.0),
-    )
+    return dataclasses.replace(clip(0.0, cap), name=f"capped_relu({cap!r})")
+
+
+_PARAMETRIC: dict[tuple[str, int], Callable[..., Activation]] = {
+    ("leaky_relu", 1): leaky_relu,
+    ("capped_relu", 1): capped_relu,
+    ("clip", 2): clip,
+}
 
 
 def parametric(name: str) -> Activation | None:
-    """Returns the activation of a name with its parameter, as above; None: there is none."""
-    found = re.fullmatch(r"(leaky_relu|capped_relu)\((\S+)\)", name)
+    """Returns the activation of a name with its parameters, as above; None: there is none."""
+    found = re.fullmatch(r"(\w+)\((\S+)\)", name)
     if found is None:
         return None
     try:
-        parameter = float(found[2])
+        parameters = [float(parameter) for parameter in found[2].split(",")]
     except ValueError:
         return None
-    return {"leaky_relu": leaky_relu, "capped_relu": capped_relu}[found[1]](parameter)
+    make = _PARAMETRIC.get((found[1], len(parameters)))
+    return make(*parameters) if make else None
 
 
 LEAKY_RELU = dataclasses.replace(leaky_relu(float(np.float32(0.2))), name="leaky_relu")

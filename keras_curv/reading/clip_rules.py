@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
-from keras_curv.network.piecewise import leaky_relu
+from keras_curv.network.activation import Activation
+from keras_curv.network.piecewise import capped_relu, clip, leaky_relu
 from keras_curv.network.unitwise import unit_wise
 from keras_curv.reading import joins
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
 from keras_curv.reading.image_rules import require_flow
 
-_SLOPES = 64  # different ones of one layer, each with lines of its own; beyond, two ReLUs a unit
+_PARAMETERS = 64  # different ones of one layer, each with lines of its own
 _LEAST_SLOPE = 2.0**-60  # of a slope that is not 0; a server may flush what is much smaller
+_NEAR = 2.0**10  # of an edge: so far a shift there and back takes less than it gives
 
 
 def maximum(flow: Flow, edge: Ball) -> Flow:
     """The larger of each entry and its edge: a ReLU, shifted there and back.
 
-    A server shifts nothing, and so rounds no more than is charged.
+    A server shifts nothing, and so rounds no more than is charged. From an edge far away nothing
+    else would come back either: that is an activation of its own.
     """
     if edge.equals(0.0):
         return flow.activated("relu")
-    return flow.shifted(-edge).activated("relu").shifted(edge)
+    if np.max(np.abs(edge.value), initial=0.0) <= _NEAR:
+        return flow.shifted(-edge).activated("relu").shifted(edge)
+    _require_stored(edge, "edges beyond 1024")
+    found = _by_unit(flow, edge.value, lambda low: clip(low, np.inf))
+    if found is None:
+        raise InputError(
+            f"a layer has more than {_PARAMETERS} different edges, some of them beyond 1024, from "
+            "which float32 would bring back no digits; clip by one number, or scale the input"
+        )
+    return found
 
 
 def minimum(flow: Flow, edge: Ball) -> Flow:
@@ -35,15 +49,8 @@ def minimum(flow: Flow, edge: Ball) -> Flow:
 def clipped(node: NodeDef, value: Flow) -> Flow:
     """`Clip` of `contractions.py`: `min(max(z, low), high)`."""
     require_flow(value)
-    low, high = (Ball.exact(float(node.attr[name].s)) for name in ("low", "high"))
-    width = high - low
-    if width.error != 0.0:
-        raise InputError(f"float64 cannot hold the width of [{low.value}, {high.value}]")
-    name = f"capped_relu({float(width.value)!r})"
-    if low.equals(0.0):
-        return value.activated(name)
-    edge = low.broadcast_to(value.shift.shape)
-    return value.shifted(-edge).activated(name).shifted(edge)
+    low, high = (float(node.attr[name].s) for name in ("low", "high"))
+    return value.activated(capped_relu(high) if low == 0.0 else clip(low, high))
 
 
 def sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
@@ -74,16 +81,34 @@ def slopes_by_unit(node: NodeDef, value: Flow, factor: Ball) -> Flow:
     """
     require_flow(value)
     slopes = -factor.value
-    distinct, kind = np.unique(slopes, return_inverse=True)
-    tiny = (distinct != 0.0) & (np.abs(distinct) < _LEAST_SLOPE)
-    if factor.overflows_float32() or np.any(factor.error) or np.any(factor.served):
-        raise InputError("the slopes must be constants as they are stored")
-    if len(distinct) > _SLOPES or np.any(tiny):
+    _require_stored(factor, "the slopes")
+    if factor.overflows_float32():
+        raise InputError("the slopes must be numbers that float32 can hold")
+    tiny = (slopes != 0.0) & (np.abs(slopes) < _LEAST_SLOPE)
+    found = None if tiny.any() else _by_unit(value, slopes, leaky_relu)
+    if found is None:
         below = (-value).activated("relu")
         return joins.plus(value.activated("relu"), below.scaled(factor))
+    return found
+
+
+def _require_stored(constant: Ball, what: str) -> None:
+    if np.any(constant.error) or np.any(constant.served):
+        raise InputError(f"{what} must be constants as they are stored")
+
+
+def _by_unit(
+    value: Flow, parameters: np.ndarray, make: Callable[[float], Activation]
+) -> Flow | None:
+    """Activations with a parameter for each unit; None: they are too many different ones."""
+    distinct, kind = np.unique(parameters, return_inverse=True)
+    if len(distinct) > _PARAMETERS:
+        return None
     order = np.argsort(kind.reshape(-1), kind="stable")
     counts = np.bincount(kind.reshape(-1), minlength=len(distinct)).tolist()
-    each = [leaky_relu(float(slope)) for slope in distinct]
+    each = [make(float(parameter)) for parameter in distinct]
+    if len(each) == 1:
+        return value.activated(each[0])
     sigma = unit_wise(zip(each, counts, strict=True))
     result = value.rearranged(order).activated(sigma)
     return result.rearranged(np.argsort(order).reshape(value.shape))

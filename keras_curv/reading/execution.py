@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client.session import Session
@@ -54,7 +55,7 @@ def calls_of(
         raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
     for name, shape in answer.claims:
         tensor = flat.get_tensor_by_name(name if ":" in name else f"{name}:0")
-        _require_shape(tensor, tf.TensorShape(shape), source)
+        _require_shape(tensor, shape, source)
     session = Session(graph=flat, config=_REWRITTEN)
 
     def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -87,14 +88,16 @@ def calls_of(
     return [up_to(place) for place in range(len(tensors))]
 
 
-def _require_shape(tensor: tf.Tensor, said: tf.TensorShape, source: str) -> None:
+def _require_shape(tensor: tf.Tensor, said: TensorShapeProto, source: str) -> None:
     """Refuses a shape that is said to be another one, or to be known where it is not."""
-    true = tensor.shape
-    if said.rank is None:
+    if said.unknown_rank:
         return
-    if said.rank != true.rank or any(a not in (None, b) for a, b in zip(said, true, strict=True)):
+    sizes = [None if dim.size == -1 else dim.size for dim in said.dim]
+    true = tensor.shape
+    alike = len(sizes) == true.rank
+    if not alike or any(a not in (None, b) for a, b in zip(sizes, true, strict=True)):
         raise InputError(
-            f"{source}: {tensor.name!r} is said to be of shape {said}, but is of shape {true}"
+            f"{source}: {tensor.name!r} is said to be of shape {sizes}, but is of shape {true}"
         )
 
 

@@ -20,9 +20,9 @@ import tensorflow as tf
 from tensorflow.core.framework import (
     attr_value_pb2,
     graph_pb2,
-    tensor_shape_pb2,
 )
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from keras_curv.errors import InputError
 from keras_curv.reading import limits
@@ -97,7 +97,7 @@ class Inliner:
         variable: Callable[[NodeDef, int], np.ndarray] | None = None,
     ):
         self.flat = graph_pb2.GraphDef()
-        self.claims: list[tuple[str, tensor_shape_pb2.TensorShapeProto]] = []
+        self.claims: list[tuple[str, TensorShapeProto]] = []
         self._library = {f.signature.name: f for f in definition.library.function}
         if len(self._library) < len(definition.library.function):
             raise InputError("a function is defined twice")
@@ -129,7 +129,7 @@ class Inliner:
 
     def _written(self, frame: _Frame, tensor: str, waiting: list) -> str:
         """The tensor of the flat graph; what its node takes is left to be written."""
-        shapes: list[tensor_shape_pb2.TensorShapeProto] = []
+        shapes: list[TensorShapeProto] = []
         frame, node, place = self._source(frame, tensor, shapes)
         if node.op == "ReadVariableOp":
             found = self._value(frame, node)
@@ -143,7 +143,7 @@ class Inliner:
         return found
 
     def _source(
-        self, frame: _Frame, tensor: str, shapes: list[tensor_shape_pb2.TensorShapeProto]
+        self, frame: _Frame, tensor: str, shapes: list[TensorShapeProto]
     ) -> tuple[_Frame, NodeDef, int]:
         """Which output of which node a tensor is, through calls and arguments.
 
@@ -253,9 +253,7 @@ class Inliner:
             self._spend(repeated, limits.REPEATED_ENTRIES, "its constants, in entries,")
 
 
-def _said(
-    note: attr_value_pb2.AttrValue | None, place: int
-) -> Sequence[tensor_shape_pb2.TensorShapeProto]:
+def _said(note: attr_value_pb2.AttrValue | None, place: int) -> Sequence[TensorShapeProto]:
     """What a note says of the shape of an output; nothing where there is none."""
     if note is None:
         return ()

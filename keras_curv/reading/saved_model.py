@@ -31,6 +31,8 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network.activation import Activation
 from keras_curv.network.network import Network
+from keras_curv.numerics.rounding import FLOAT32_UNIT
+from keras_curv.process import usual_floats
 from keras_curv.reading import graph, live_model, meta_graph, server
 from keras_curv.reading.execution import calls_of
 from keras_curv.reading.files import GRAPH, ModelFiles
@@ -120,10 +122,11 @@ class ServedModel:
                 f"but its graph reads as {ours.shape}"
             )
         # What float32 does to our own evaluation says what it may do to the server's.
-        rounded = head(_coarse(self.network).logits(tf.constant(flat, tf.float32))).numpy()
+        single = tf.constant(flat, tf.float32)
+        rounded = [head(_coarse(self.network, seed).logits(single)) for seed in range(_COARSE)]
         with np.errstate(invalid="ignore"):
             scale = np.abs(ours).max(axis=1, keepdims=True)
-            noise = np.abs(rounded - ours).max(axis=1, keepdims=True)
+            noise = np.abs(np.array(rounded) - ours).max(axis=(0, 2))[:, None]
             allowed = _FLOAT32_RELATIVE * scale + _FLOAT32_NOISE * noise
             wrong = (np.abs(served - ours) > allowed) | (np.isnan(served) & np.isfinite(allowed))
         if np.any(wrong):
@@ -134,20 +137,24 @@ class ServedModel:
             )
 
 
-def _coarse(network: Network) -> Network:
-    """The network as a server computes it, where an activation that cancels has lost its digits.
+def _coarse(network: Network, seed: int) -> Network:
+    """The network as a server may compute it, where an activation that cancels has lost its digits.
 
-    TensorFlow's elu is `exp(z) − 1`: near 0 it is exact beside 1, and not beside itself.
+    TensorFlow's elu is `exp(z) − 1`: near 0 it is exact beside 1, and not beside itself. Keras'
+    squareplus, `(z + √(z² + 4)) / 2`, is so beside |z|. By how much a server is off there, up to
+    `16 u φ (1 + |z|)` (`served_floor`), is chance; one u of that is lost or gained here by every
+    unit, as a seed says.
     """
 
-    def beside(sigma: Activation, z: tf.Tensor) -> tf.Tensor:
-        floor = tf.constant(sigma.served_floor, z.dtype)
-        return (floor + sigma.value(z)) - floor
+    def off(sigma: Activation, place: int, z: tf.Tensor) -> tf.Tensor:
+        signs = np.random.default_rng((seed, place)).choice([-1.0, 1.0], z.shape[-1])
+        lost = tf.constant(FLOAT32_UNIT * signs * sigma.served_floor, z.dtype)
+        return sigma.value(z) + lost * (1.0 + tf.abs(z))
 
     coarse = copy.copy(network)
     coarse.activations = tuple(
-        dataclasses.replace(sigma, value=functools.partial(beside, sigma))
-        for sigma in network.activations
+        dataclasses.replace(sigma, value=functools.partial(off, sigma, place))
+        for place, sigma in enumerate(network.activations)
     )
     return coarse
 
@@ -166,8 +173,10 @@ def _random_like(x: np.ndarray) -> np.ndarray:
 # our own evaluation of the same inputs.
 _FLOAT32_RELATIVE = 1e-5
 _FLOAT32_NOISE = 100.0
+_COARSE = 3  # evaluations of ours that say so, as in one what is lost may cancel
 
 
+@usual_floats
 def read(
     source: Any,
     signature: str = DEFAULT_SIGNATURE,

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, tensor_shape_pb2
+from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_curv.errors import InputError, about
@@ -66,7 +67,7 @@ class Answer(NamedTuple):
     definition: graph_pb2.GraphDef
     given: dict[str, str]
     returned: str
-    claims: Sequence[tuple[str, tensor_shape_pb2.TensorShapeProto]]
+    claims: Sequence[tuple[str, TensorShapeProto]]
 
 
 def answer(

@@ -1,13 +1,14 @@
-"""Plots of certified accuracy against radius, by matplotlib, which is an extra."""
+"""Plots of certified accuracy against radius."""
 
 from __future__ import annotations
 
-import pathlib
 import textwrap
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_curv.errors import InputError, visible
+from keras_curv.errors import visible
+from keras_curv.reports.drawing import write_figure
 from keras_curv.reports.wording import (
     heading,
     of_the_prediction,
@@ -17,19 +18,8 @@ from keras_curv.reports.wording import (
 )
 from keras_curv.rows.tally import Tally
 
-
-def require_plottable(path: str) -> None:
-    """Raises InputError where a plot cannot be drawn to `path`; to call before the work."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(
-            "a plot needs matplotlib, which is not installed: pip install 'keras_curv[plots]'"
-        ) from error
-    known = Figure().canvas.get_supported_filetypes()
-    suffix = pathlib.Path(path).suffix[1:].lower()
-    if suffix not in known:
-        raise InputError(f"{path}: the ending of a plot must be one of {', '.join(sorted(known))}")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def last_radius(radii: np.ndarray) -> float:
@@ -47,15 +37,22 @@ _TITLE_WIDTH = 100  # characters
 
 
 def plot_curve(tally: Tally, summary: dict, path: str) -> None:
-    """Draws certified accuracy against radius, in the image format that `path` ends in."""
-    from matplotlib.figure import Figure
+    """Writes certified accuracy against radius as a picture, in the format that `path` ends in."""
+    write_figure(
+        path,
+        lambda figure: _draw(figure, tally, summary),
+        dpi=150,
+        figsize=(6.4, 4.0),
+        layout="constrained",
+    )
 
+
+def _draw(figure: Figure, tally: Tally, summary: dict) -> None:
     radii = np.sort(np.frombuffer(tally.radii))
     end = last_radius(radii)
     grid = np.concatenate([[0.0], radii[(radii > 0.0) & (radii < end)], [end]])
     # The number of radii above each grid point: a step down at every radius.
     certified = 100.0 * (len(radii) - np.searchsorted(radii, grid, side="right")) / len(radii)
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
     if not summary.get("decide"):  # of which only what was decided is known
         axes.step(grid, certified, where="post", color="#1f5fa8", linewidth=1.8)
@@ -95,4 +92,3 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
     axes.set_title(title, fontsize=9, parse_math=False)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)

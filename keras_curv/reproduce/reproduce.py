@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import math
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from keras_curv import data
 from keras_curv.attacks import foolbox as foolbox_attacks
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, about
-from keras_curv.files import read_at_most, write_json, write_text, writing
+from keras_curv.files import open_regular, read_at_most, write_json, write_text, writing
 from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
 from keras_curv.reproduce.tables import Row, Table
@@ -121,7 +122,7 @@ def key(*settings: Any) -> str:
 def lock(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
     """Yields whether the lock is ours; it goes with the process, however that ends."""
     with writing(path):
-        file = open(path, "w")
+        file = open_regular(path, os.O_RDWR | os.O_CREAT)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

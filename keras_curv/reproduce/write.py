@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import math
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
-from keras_curv.files import write_file, write_text
-from keras_curv.reports.plot import require_plottable
+from keras_curv.files import write_text
+from keras_curv.reports.drawing import require_drawable, write_figure
 from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +100,7 @@ def table(
     """Writes Markdown, CSV and, with matplotlib, a picture; returns where."""
     files = {kind: folder / f"{marks.stem}.{kind}" for kind in ("md", "csv", "png")}
     write_text(files["md"], markdown(paper, results, marks))
-    write_file(files["csv"], lambda part: _write_csv(part, paper, results, marks))
+    write_text(files["csv"], _csv(paper, results, marks))
     if not _plot(paper, results, files["png"], marks):
         files["png"].unlink(missing_ok=True)
         del files["png"]
@@ -158,33 +163,44 @@ def _terms(table: Table, results: Sequence[Result], marks: Marks) -> str:
     return " ".join([*parts, *(f"**{warning}**" for warning in marks.warnings)])
 
 
-def _write_csv(path: pathlib.Path, table: Table, results: Sequence[Result], marks: Marks) -> None:
+def _csv(table: Table, results: Sequence[Result], marks: Marks) -> str:
+    """Returns all figures, one a line."""
     headings = ["layers", "activation", "training", "weight", "column", "ours", "paper", "command"]
-    with open(path, "w", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow([*headings, "seed", "quick", "examples"])
-        for result in results:
-            command = recipes.command(result.recipe)
-            for column in table.columns:
-                figures = result.figures.get(column), result.row.figures.get(column)
-                terms = marks.seed, marks.quick, marks.examples.count
-                lines.writerow([*result.row[:4], column, *figures, command, *terms])
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*headings, "seed", "quick", "examples"])
+    for result in results:
+        command = recipes.command(result.recipe)
+        for column in table.columns:
+            figures = result.figures.get(column), result.row.figures.get(column)
+            terms = marks.seed, marks.quick, marks.examples.count
+            lines.writerow([*result.row[:4], column, *figures, command, *terms])
+    return text.getvalue()
 
 
 def _plot(table: Table, results: Sequence[Result], path: pathlib.Path, marks: Marks) -> bool:
-    """Draws ours as bars, the paper's as marks, by network; returns whether it could."""
+    """Writes ours as bars, the paper's as marks, by network; returns whether it could."""
     try:
-        require_plottable(str(path))
+        require_drawable(path)
     except InputError:
         return False
-    from matplotlib.figure import Figure
-
     shown = [result for result in results if any(c in result.figures for c in table.plot)]
     if not shown:
         return False
     columns = [c for c in table.plot if any(c in result.figures for result in shown)]
-    figure = Figure(figsize=(8.0, 1.2 + 0.32 * len(shown) * max(1, len(columns) / 2)))
-    figure.set_layout_engine("constrained")
+    write_figure(
+        path,
+        lambda figure: _draw(figure, table, shown, columns, marks),
+        dpi=130,
+        figsize=(8.0, 1.2 + 0.32 * len(shown) * max(1, len(columns) / 2)),
+        layout="constrained",
+    )
+    return True
+
+
+def _draw(
+    figure: Figure, table: Table, shown: Sequence[Result], columns: Sequence[str], marks: Marks
+) -> None:
     axes = figure.add_subplot()
     height, largest = 0.8 / len(columns), 0.0
     for index, (column, colour) in enumerate(zip(columns, _COLOURS, strict=False)):
@@ -208,5 +224,3 @@ def _plot(table: Table, results: Sequence[Result], path: pathlib.Path, marks: Ma
     figure.legend(loc="outside lower center", ncols=1 + len(columns), fontsize=7, frameon=False)
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    write_file(path, lambda part: figure.savefig(part, dpi=130))
-    return True

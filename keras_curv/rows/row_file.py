@@ -84,7 +84,7 @@ class RowFile:
                         "output"
                     )
                 _require_same(target, settings)
-                self._file, self.resumed = open_regular(target, write=True), True
+                self._file, self.resumed = open_regular(target, os.O_RDWR), True
                 self._require_alone(self._file)
                 size, most = os.fstat(self._file.fileno()).st_size, most_bytes(count, settings)
                 if size > most:
@@ -92,13 +92,13 @@ class RowFile:
                         f"{path} has {size} bytes, and {count} rows of this run have {most} at most"
                     )
                 self.rows, self._end = _read_rows(
-                    target, settings["batch_size"], count, self._columns
+                    self._file, target, settings["batch_size"], count, self._columns
                 )
                 if len(self.rows) == count:
                     self._file.truncate(self._end)  # what a kill left of a row too many
             else:
                 write_json(settings_path(target), settings)
-                self._file = target.open("x+b")
+                self._file = open_regular(target, os.O_RDWR | os.O_CREAT | os.O_EXCL)
                 self._require_alone(self._file)
             if self._end == 0:
                 self._append(self._file, lines([self._columns]))
@@ -181,24 +181,23 @@ def _require_same(target: pathlib.Path, settings: dict) -> None:
 
 
 def _read_rows(
-    target: pathlib.Path, batch_size: int, count: int, columns: tuple[str, ...]
+    file: BinaryIO, target: pathlib.Path, batch_size: int, count: int, columns: tuple[str, ...]
 ) -> tuple[list[Row], int]:
     """The rows to keep, which is all of a finished file or whole batches, and where they end."""
     rows: list[Row] = []
-    with open_regular(target) as file:
-        header, ends = _line(file, target), [file.tell()]
-        if header is None:
-            return [], 0
-        if header != ",".join(columns).encode():
-            raise InputError(f"{target} is not a file of rows: its header is {header[:80]!r}")
-        while (line := _line(file, target)) is not None:
-            if len(rows) == count:
-                more = 1 + sum(1 for _ in range(_COUNTED) if _line(file, target) is not None)
-                raise InputError(
-                    f"{target} has {count + more} rows, but there are only {count} examples"
-                )
-            rows.append(_row(line, len(rows), target, columns))
-            ends.append(file.tell())
+    header, ends = _line(file, target), [file.tell()]
+    if header is None:
+        return [], 0
+    if header != ",".join(columns).encode():
+        raise InputError(f"{target} is not a file of rows: its header is {header[:80]!r}")
+    while (line := _line(file, target)) is not None:
+        if len(rows) == count:
+            more = 1 + sum(1 for _ in range(_COUNTED) if _line(file, target) is not None)
+            raise InputError(
+                f"{target} has {count + more} rows, but there are only {count} examples"
+            )
+        rows.append(_row(line, len(rows), target, columns))
+        ends.append(file.tell())
     if len(rows) < count:
         rows = rows[: len(rows) // batch_size * batch_size]
     return rows, ends[len(rows)]

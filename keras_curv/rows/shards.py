@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Sequence
 
 from keras_curv.errors import InputError
-from keras_curv.files import read_at_most
+from keras_curv.files import open_new, read_at_most
 from keras_curv.rows.row import EXAMPLE_COLUMNS, Row
 from keras_curv.rows.row_file import LONGEST_ROW, lines, most_bytes
 
@@ -135,9 +135,7 @@ class Shards:
     def _new_key(self) -> bytes:
         key = secrets.token_bytes(_KEY_BYTES)
         self._key_file.unlink(missing_ok=True)
-        with open(
-            os.open(self._key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
-        ) as file:
+        with open_new(self._key_file, 0o600) as file:
             file.write(key)
         return key
 
@@ -165,8 +163,8 @@ class Shards:
     def _put(self, name: str, text: str) -> None:
         partial = self.folder / f"{uuid.uuid4().hex}.part"
         try:
-            with partial.open("w", newline="", encoding="utf-8") as file:
-                file.write(text)
+            with open_new(partial) as file:
+                file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, self.folder / name)

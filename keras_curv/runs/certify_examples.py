@@ -16,6 +16,7 @@ from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.network.network import Network
+from keras_curv.process import certifying
 from keras_curv.reading.inputs import reshaping
 from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import in_float64
@@ -31,6 +32,7 @@ from keras_curv.version import __version__
 _READ_AT_ONCE = 1024  # examples, for their labels
 
 
+@certifying
 def certify_examples(
     model: Any, examples: Examples | tuple, options: ExampleOptions | None = None, **changes: Any
 ) -> dict:

@@ -21,7 +21,7 @@ from keras_curv.errors import (
 from keras_curv.files import part_path, require_replaceable
 from keras_curv.reading import saved_model
 from keras_curv.reading.files import INDEX
-from keras_curv.reports.plot import require_plottable
+from keras_curv.reports.drawing import require_drawable
 from keras_curv.rows.row_file import settings_path
 from keras_curv.threats.property import ARGMAX, Property
 from keras_curv.threats.threat import UNRESTRICTED, Threat
@@ -202,7 +202,7 @@ class RunOptions:
                 f"{min(twice)}"
             )
         if self.plot:
-            require_plottable(self.plot)
+            require_drawable(self.plot)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

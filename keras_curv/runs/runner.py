@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from keras_curv.errors import InputError, UnwrittenError
-from keras_curv.files import write_file, write_json, write_text
+from keras_curv.files import write_json, write_text
 from keras_curv.numerics.batches import in_turn
 from keras_curv.reports.console import progress_bar, working
 from keras_curv.reports.html import page
@@ -85,7 +85,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
         if options.summary:
             write_json(options.summary, result | (seconds if job.timed else {}))
         if options.plot:
-            write_file(options.plot, lambda path: plot_curve(tally, result, str(path)))
+            plot_curve(tally, result, options.plot)
         if report and options.report:
             with working("searching adversarial points for the report", visible=options.progress):
                 cases = job.cases(report.least_robust)

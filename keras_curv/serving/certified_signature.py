@@ -23,6 +23,7 @@ from keras_curv.files import writing
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.products import Product, dense_product, sparse_product
+from keras_curv.process import certifying
 from keras_curv.reading import graph, saved_model
 from keras_curv.reading.saved_model import ServedModel
 
@@ -31,6 +32,7 @@ _ALIKE = 1e-2  # is what float32 makes of a pre-activation, relative to the larg
 _CHECKED = 8  # random examples on which the model and what was read of it must agree
 
 
+@certifying
 def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
     """Exports a model with a second signature that certifies each answer as it is given.
 

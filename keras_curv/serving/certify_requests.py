@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from keras_curv.errors import InputError, visible
 from keras_curv.files import replacing, writing
 from keras_curv.network.clip import layers
+from keras_curv.process import certifying
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
@@ -37,6 +39,7 @@ _LOST_COLUMNS = (
 )
 
 
+@certifying
 def certify_requests(
     model: str, patterns: Sequence[str], options: RequestOptions | None = None, **changes: Any
 ) -> dict:
@@ -237,7 +240,7 @@ def lost_file(path: str, comparison: Comparison) -> Iterator[LostRows]:
     with (
         writing(path),
         replacing(path) as part,
-        open(part, "w", newline="", encoding="utf-8") as file,
+        io.TextIOWrapper(part, newline="", encoding="utf-8") as file,
     ):
         yield LostRows(csv.writer(file, lineterminator="\n").writerow, comparison)
 

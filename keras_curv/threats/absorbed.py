@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from keras_curv.errors import InputError
@@ -16,25 +18,40 @@ def is_exact(factor: np.ndarray) -> np.ndarray:
 
 
 def subspace(basis: np.ndarray, first: Affine, dim: int) -> Affine:
-    """`ξ ↦ Bξ + x` before the first map: the rows of B W above its own."""
+    """`ξ ↦ Bξ + x` before the first map: the rows of Bᵀ W above its own.
+
+    An entry of Bᵀ W, B being `(d, q)` and W `(d, N)`, is a sum of d products b w. Rounding takes
+    `γ_d Σ|b||w|` at most, in the Frobenius norm `γ_d ‖B‖ ‖W‖`. Underflow takes, of each product,
+    `τ|w|` and `τ|b|` where a factor is flushed as it is read, τ for the product and 2τ for a
+    partial sum: in all `τ (Σ|w| + Σ|b| + 4d)`. Of the qN entries, with `Σ|w| ≤ √d ‖w‖₂` and as each
+    column of W counts q times, and each of B N times, the norm of that is at most
+
+        τ (√(qd) ‖W‖ + √(Nd) ‖B‖ + 4d √(qN)) ≤ 4 d √(qN) τ (1 + ‖B‖ + ‖W‖).
+    """
     if len(basis) != dim:
         raise InputError(f"basis must be ({dim}, q). Received: {basis.shape}")
     kernel = first.kernel[:dim]
     product = basis.T @ kernel
-    size = norm_bound(basis) * norm_bound(kernel)
-    lost = gamma(dim + 4) * size + 8.0 * TINY * dim * (1.0 + size)
+    sizes = norm_bound(basis), norm_bound(kernel)
+    lost = gamma(dim + 4) * sizes[0] * sizes[1]
+    lost += 8.0 * dim * math.sqrt(product.size) * (TINY + TINY * sizes[0] + TINY * sizes[1])
     error = up(first.kernel_error * (1.0 + spectral_norm_bound(basis)) + lost)
     return Affine(np.concatenate([product, first.kernel]), first.bias, error, first.bias_error)
 
 
 def scaled(affine: Affine, factor: np.ndarray) -> Affine:
-    """The map of u, with `a = factor ∘ u`: rounding charged where a factor is no power of 2."""
+    """The map of u, with `a = factor ∘ u`: rounding charged where a factor is no power of 2.
+
+    Of a product s w underflow takes `τ (|s| + |w| + 1)` at most, as either factor is flushed or the
+    product: in the Frobenius norm, of n entries, `τ (√n (1 + max|s|) + ‖W‖)`.
+    """
     most = max(1.0, float(factor.max()))
     kernel = factor[:, None] * affine.kernel
     exact = is_exact(factor)[:, None]
-    lost = (
-        UNIT * norm_bound(np.where(exact, 0.0, kernel)) + TINY * kernel.size * (factor != 1.0).any()
-    )
+    lost = UNIT * norm_bound(np.where(exact, 0.0, kernel))
+    if (factor != 1.0).any():
+        size = math.sqrt(kernel.size)
+        lost += 2.0 * (TINY * size + TINY * size * most + TINY * norm_bound(affine.kernel))
     return Affine(
         kernel,
         affine.bias,

@@ -1,17 +1,16 @@
 """Checkpoints of a training: written whole or not at all, and read without trusting them.
 
 TensorFlow's own manager of checkpoints takes paths from a file `checkpoint`, reads what is there
-and deletes it in time, wherever it lies. Here a checkpoint is what its name says.
+and deletes it in time, wherever it lies. Here a checkpoint is what its name says. TensorFlow, which
+follows links, writes it where nobody else can, and from there it is copied.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import pathlib
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 
@@ -20,12 +19,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.files import writing
+from keras_curv.files import copy_file, part_path, writing
 from keras_curv.reading.checkpoint import tensors_of
 
 _NAME = re.compile(r"ckpt-([1-9][0-9]{0,8})\.index")
 _FILES = (".data-00000-of-00001", ".index")  # the last one makes it a checkpoint
-_PARTS = ".part-"
 _KEPT = 2
 
 
@@ -54,8 +52,9 @@ class Checkpoints(keras.callbacks.Callback):
         Raises:
             InputError: it is damaged, or of another model.
         """
-        for part in self.folder.glob(f"{_PARTS}*"):
-            shutil.rmtree(part, ignore_errors=True)
+        for file in _FILES:  # of a run that was killed as it copied one
+            for part in self.folder.glob(part_path(f"ckpt-*{file}").name):
+                part.unlink(missing_ok=True)
         newest = max(self._epochs(), default=0)
         if newest:
             self._restore(newest)
@@ -101,18 +100,15 @@ class Checkpoints(keras.callbacks.Callback):
     def _save(self, epoch: int) -> None:
         self._done.assign(epoch)
         self.folder.mkdir(exist_ok=True)
-        part = pathlib.Path(tempfile.mkdtemp(prefix=_PARTS, dir=self.folder))
-        try:
+        with tempfile.TemporaryDirectory() as ours:
             tf.raw_ops.SaveV2(
-                prefix=str(part / "ckpt"),
+                prefix=f"{ours}/ckpt",
                 tensor_names=list(self._state),
                 shape_and_slices=[""] * len(self._state),
                 tensors=[tf.convert_to_tensor(variable) for variable in self._state.values()],
             )
             for file in _FILES:
-                os.replace(part / f"ckpt{file}", self.folder / f"ckpt-{epoch}{file}")
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+                copy_file(f"{ours}/ckpt{file}", self.folder / f"ckpt-{epoch}{file}")
         for old in sorted(self._epochs())[:-_KEPT]:
             for file in reversed(_FILES):
                 (self.folder / f"ckpt-{old}{file}").unlink(missing_ok=True)

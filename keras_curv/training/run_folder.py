@@ -125,4 +125,4 @@ def forget_from(history: pathlib.Path, epoch: int) -> None:
     except (OSError, ValueError) as error:
         raise InputError(f"{history} is no history of epochs: {error}") from error
     text = b"".join([header, *kept]) if kept else b""
-    write_file(history, lambda part: part.write_bytes(text))
+    write_file(history, lambda part: part.write(text))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.data.examples import Examples
 from keras_curv.data.pipeline import without_tuning
 from keras_curv.errors import InputError, require_positive
-from keras_curv.files import part_path, write_text, writing
+from keras_curv.files import copy_folder, part_path, write_text, writing
 from keras_curv.network.activations import SMOOTH
+from keras_curv.reading.files import GRAPH
 from keras_curv.reading.saved_model import read
 from keras_curv.reports import wording
 from keras_curv.runs.certify_examples import certify_examples
@@ -31,6 +33,7 @@ from keras_curv.threats.threat import Threat
 from keras_curv.training import augmentation
 from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.checkpoints import Checkpoints, writing_by_tensorflow
+from keras_curv.training.history import History
 from keras_curv.training.recipe import Recipe
 from keras_curv.training.run_folder import forget_from, prepare, require_columns
 from keras_curv.training.start import start_from
@@ -237,7 +240,7 @@ def _callbacks(
     require_columns(directory / "history.csv", certified)
     if logs:
         callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
-    return [*callbacks, keras.callbacks.CSVLogger(str(directory / "history.csv"), append=True)]
+    return [*callbacks, History(directory / "history.csv")]
 
 
 def _export(base: keras.Model, directory: pathlib.Path) -> None:
@@ -248,7 +251,9 @@ def _export(base: keras.Model, directory: pathlib.Path) -> None:
     spec = tf.TensorSpec((None, *taken.shape[1:]), taken.dtype, name=taken.name)
     serve = tf.function(lambda x: base(x, training=False), input_signature=[spec], autograph=False)
     module.serve = serve
-    tf.saved_model.save(module, str(directory), signatures={"serving_default": serve})
+    with tempfile.TemporaryDirectory() as ours:  # TensorFlow follows links
+        tf.saved_model.save(module, ours, signatures={"serving_default": serve})
+        copy_folder(ours, directory, last=GRAPH)
 
 
 def _remove(checkpoints: pathlib.Path) -> None:

@@ -109,7 +109,7 @@ def test_relu6_by_hand():
     "name",
     [
         *("leaky_relu(inf)", "leaky_relu(nan)", "leaky_relu(1e-310)", "leaky_relu(-1e-310)"),
-        *("capped_relu(0.0)", "capped_relu(-1.0)"),
+        *("capped_relu(0.0)", "capped_relu(-1.0)", "clip(1.0,1.0)", "clip(-inf,1.0)"),
     ],
 )
 def test_parameters_that_make_no_activation_are_refused(name):
@@ -117,7 +117,9 @@ def test_parameters_that_make_no_activation_are_refused(name):
         activations.get(name)
 
 
-@pytest.mark.parametrize("name", ["leaky_relu()", "leaky_relu(x)", "tanh(1.0)", "leaky_relu(1.0"])
+@pytest.mark.parametrize(
+    "name", ["leaky_relu()", "leaky_relu(x)", "tanh(1.0)", "clip(1.0)", "leaky_relu(1.0"]
+)
 def test_names_without_an_activation_are_refused(name):
     with pytest.raises(InputError, match="no bounds for activation"):
         activations.get(name)

@@ -98,6 +98,37 @@ def test_an_elu_without_digits_near_zero_is_no_disagreement():
     served.check(examples((6,)))
 
 
+def _far(activation, at, depth):
+    """A model with pre-activations of about that size, and of very few units."""
+    keras.utils.set_random_seed(0)
+    first = keras.initializers.RandomNormal(stddev=at)
+    dense = [L.Dense(2, activation, kernel_initializer=first)]
+    dense += [L.Dense(2, activation) for _ in range(depth - 1)]
+    return saved_model.read(keras.Sequential([keras.Input((4,)), *dense, L.Dense(3)]))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("at", [1e-4, 1.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("activation", ["squareplus", "elu", "mish"])
+def test_digits_that_an_activation_loses_are_no_disagreement(activation, at, depth):
+    """Keras' squareplus is served as `(z + √(z² + 4)) / 2`, and far below 0 that is noise."""
+    served = _far(activation, at, depth)
+    for seed in range(5):
+        served.check(np.random.default_rng(seed).standard_normal((20, 4)).astype(np.float32))
+
+
+@pytest.mark.parametrize("at", [1.0, 1e2, 1e4])
+@pytest.mark.parametrize("part", ["kernel", "bias"])
+def test_lost_digits_hide_no_disagreement(at, part):
+    served = _far("squareplus", at, 1)
+    affines, changed = list(served.network.affines), getattr(served.network.affines[1], part)
+    changed = {part: changed * 1.001 if part == "kernel" else changed + 1e-2 * at}
+    affines[1] = dataclasses.replace(affines[1], **changed)
+    wrong = Network(affines, served.network.activations)
+    with pytest.raises(InputError, match="disagree"):
+        dataclasses.replace(served, network=wrong).check(examples((4,)))
+
+
 def test_check_wants_the_right_head(served_net):
     with pytest.raises(InputError, match="disagree"):
         dataclasses.replace(served_net, head="softmax").check(examples((6,)))

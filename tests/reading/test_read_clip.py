@@ -70,7 +70,8 @@ def test_a_clip_is_read(spelling, exported, tmp_path):
     np.testing.assert_allclose(
         network.logits(clip.value(flat)), model(x.astype(np.float32)), rtol=1e-4, atol=1e-5
     )
-    z = np.sort([(0.0 - clip.offset) / clip.scale, (clip.high - clip.offset) / clip.scale], axis=0)
+    ends = [(limit - clip.offset) / clip.scale for limit in (clip.low, clip.high)]
+    z = np.sort(ends, axis=0)
     np.testing.assert_allclose(z, [np.full(6, low), np.full(6, high)], rtol=1e-6, atol=1e-6)
 
 
