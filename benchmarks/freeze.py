@@ -1,0 +1,113 @@
+"""Freezes what the library answers, and compares two such folders: the net under a refactoring.
+
+    python benchmarks/freeze.py write DIR [--only WORD] [--quick]
+    python benchmarks/freeze.py compare OLD NEW [--only WORD] [--tolerance 1e-9]
+
+`write` makes one file a case: rows of runs (.csv), texts of commands, reports and logs (.txt),
+arrays of certificates and trainings (.npz); a combination that is refused is its message
+(.refused), and so is a crash (.failed). It asks the code beside it, and by public names only, so
+that this script goes with a tree whose modules have moved. Seconds, paths and the version are left
+out. `--quick` takes a few examples of each model, and none of the large ones.
+
+`compare` prints what came of each case, with the largest change of a radius down and up, and a
+summary; its exit status is 1 if anything differs by more than the tolerance. Both folders are to be
+of one machine: how many processors there are decides how examples are cut into batches, and so last
+digits.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"
+os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from freeze_compare import compare, named
+
+_LARGE = ("mnist", "cifar10")  # in names of cases that `--quick` leaves out
+_FEW = 4  # examples of each model that it asks about
+
+
+def write(folder, only=None, quick=False):
+    """Makes the cases whose names have one of these words; returns the names of crashed ones."""
+    import freeze_models
+    import freeze_outputs
+    import freeze_rows
+    import freeze_training
+
+    freeze_models.examples_at_most = _FEW if quick else freeze_models.EXAMPLES
+    folder = pathlib.Path(folder).resolve()
+    if folder.exists() and any(folder.iterdir()):
+        sys.exit(f"freeze: {folder} is not empty; give a new folder")
+    os.chdir(ROOT)  # shipped models are named from here
+    crashed, started, rows = [], time.monotonic(), 0
+    cases = [*freeze_rows.cases(), *freeze_outputs.cases(), *freeze_training.cases()]
+    left_out = _LARGE if quick else ()
+    cases = [case for case in cases if named(case[0], only or [""])]
+    cases = [case for case in cases if not named(case[0], left_out)]
+    for name, make in cases:
+        begun = time.monotonic()
+        suffix, lines = freeze_case(folder / name, make)
+        rows += lines
+        crashed += [name] if suffix == ".failed" else []
+        print(f"{time.monotonic() - begun:6.2f} s  {name} {suffix}", flush=True)
+    spent = time.monotonic() - started
+    print(
+        f"{len(cases)} cases, {rows} rows, {spent:.0f} s; crashed: {', '.join(crashed) or 'none'}"
+    )
+    return crashed
+
+
+def freeze_case(path, make):
+    """Writes what a case makes; returns the suffix of its file, and its number of rows."""
+    import freeze_outputs
+    import numpy as np
+
+    from keras_curv import InputError
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        made = make()
+    except InputError as error:
+        path, made = path.with_suffix(".refused"), f"{error}\n"
+    except Exception as error:  # a crash is an answer too, and the other cases are worth having
+        path, made = (
+            path.with_suffix(".failed"),
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}\n",
+        )
+    if isinstance(made, dict):
+        np.savez(path, **made)
+    else:
+        path.write_text(freeze_outputs.plain(made))
+    return path.suffix, made.count("\n") - 1 if path.suffix == ".csv" else 0
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    writing = commands.add_parser("write", help="freeze what the code beside this script answers")
+    writing.add_argument("folder")
+    writing.add_argument("--quick", action="store_true", help="few examples, no large models")
+    comparing = commands.add_parser("compare", help="say how two folders differ")
+    comparing.add_argument("old")
+    comparing.add_argument("new")
+    comparing.add_argument("--tolerance", type=float, default=1e-9, help="relative change allowed")
+    for one in (writing, comparing):
+        one.add_argument(
+            "--only", action="append", help="cases with this word in their names; repeatable"
+        )
+    given = parser.parse_args(arguments)
+    if given.command == "write":
+        return 1 if write(given.folder, given.only, given.quick) else 0
+    return 1 if compare(given.old, given.new, given.tolerance, given.only) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
