@@ -18,6 +18,7 @@ digits.
 import argparse
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -35,38 +36,56 @@ _LARGE = ("mnist", "cifar10")  # in names of cases that `--quick` leaves out
 _FEW = 4  # examples of each model that it asks about
 
 
-def write(folder, only=None, quick=False):
-    """Makes the cases whose names have one of these words; returns the names of crashed ones."""
+def write(folder, only=None, quick=False, share="0/1"):
+    """Makes the cases whose names have one of these words: a share of them, every so many groups.
+
+    Cases of one model stand in one group, as they share the graphs that are traced for it.
+    """
     import freeze_models
     import freeze_outputs
     import freeze_rows
     import freeze_training
 
     freeze_models.examples_at_most = _FEW if quick else freeze_models.EXAMPLES
-    folder = pathlib.Path(folder).resolve()
-    if folder.exists() and any(folder.iterdir()):
-        sys.exit(f"freeze: {folder} is not empty; give a new folder")
     os.chdir(ROOT)  # shipped models are named from here
-    crashed, started, rows = [], time.monotonic(), 0
     cases = [*freeze_rows.cases(), *freeze_outputs.cases(), *freeze_training.cases()]
-    left_out = _LARGE if quick else ()
     cases = [case for case in cases if named(case[0], only or [""])]
-    cases = [case for case in cases if not named(case[0], left_out)]
+    cases = [case for case in cases if not (quick and named(case[0], _LARGE))]
+    mine, shares = map(int, share.split("/"))
+    groups = list(dict.fromkeys(group_of(name) for name, _ in cases))
     for name, make in cases:
-        begun = time.monotonic()
-        suffix, lines = freeze_case(folder / name, make)
-        rows += lines
-        crashed += [name] if suffix == ".failed" else []
-        print(f"{time.monotonic() - begun:6.2f} s  {name} {suffix}", flush=True)
-    spent = time.monotonic() - started
-    print(
-        f"{len(cases)} cases, {rows} rows, {spent:.0f} s; crashed: {', '.join(crashed) or 'none'}"
-    )
+        if groups.index(group_of(name)) % shares == mine:
+            begun = time.monotonic()
+            suffix = freeze_case(folder / name, make)
+            print(f"{time.monotonic() - begun:6.2f} s  {name} {suffix}", flush=True)
+
+
+def group_of(name):
+    """What a case belongs to: its folder, or itself where it is a training."""
+    return name if name.startswith("training") else name.rpartition("/")[0]
+
+
+def write_at_once(folder, arguments, processes):
+    """Starts as many processes, each with its share of cases; returns whether all ended well."""
+    words = [sys.executable, __file__, "write", str(folder), *arguments]
+    shares = [[*words, f"--share={i}/{processes}"] for i in range(processes)]
+    begun = [subprocess.Popen(share) for share in shares]
+    return not any([process.wait() for process in begun])
+
+
+def sum_up(folder, seconds):
+    """Prints how much was written, in what time; returns the names of cases that crashed."""
+    files = [path for path in folder.rglob("*.*") if path.is_file()]
+    rows = sum(path.read_text().count("\n") - 1 for path in files if path.suffix == ".csv")
+    refused = sum(path.suffix == ".refused" for path in files)
+    crashed = [str(path.relative_to(folder)) for path in files if path.suffix == ".failed"]
+    print(f"{len(files)} cases, {rows} rows, {refused} refused; {seconds:.0f} s", end=", ")
+    print(f"{sum(os.times()[:4]):.0f} s of processors; crashed: {', '.join(crashed) or 'none'}")
     return crashed
 
 
 def freeze_case(path, make):
-    """Writes what a case makes; returns the suffix of its file, and its number of rows."""
+    """Writes what a case makes; returns the suffix of its file."""
     import freeze_outputs
     import numpy as np
 
@@ -86,15 +105,35 @@ def freeze_case(path, make):
         np.savez(path, **made)
     else:
         path.write_text(freeze_outputs.plain(made))
-    return path.suffix, made.count("\n") - 1 if path.suffix == ".csv" else 0
+    return path.suffix
 
 
 def main(arguments=None):
+    given = parsed(arguments)
+    if given.command == "compare":
+        return 1 if compare(given.old, given.new, given.tolerance, given.only) else 0
+    folder, started = pathlib.Path(given.folder).resolve(), time.monotonic()
+    if given.share is not None:
+        write(folder, given.only, given.quick, given.share)
+        return 0
+    if folder.exists() and any(folder.iterdir()):
+        sys.exit(f"freeze: {folder} is not empty; give a new folder")
+    if given.processes > 1:
+        passed = [*(f"--only={word}" for word in given.only or ()), *["--quick"] * given.quick]
+        ended_well = write_at_once(folder, passed, given.processes)
+    else:
+        ended_well = write(folder, given.only, given.quick) is None
+    return 1 if sum_up(folder, time.monotonic() - started) or not ended_well else 0
+
+
+def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     writing = commands.add_parser("write", help="freeze what the code beside this script answers")
     writing.add_argument("folder")
     writing.add_argument("--quick", action="store_true", help="few examples, no large models")
+    writing.add_argument("--processes", type=int, default=2, help="at a time")
+    writing.add_argument("--share", help="of one of them: its number, /, how many there are")
     comparing = commands.add_parser("compare", help="say how two folders differ")
     comparing.add_argument("old")
     comparing.add_argument("new")
@@ -103,10 +142,7 @@ def main(arguments=None):
         one.add_argument(
             "--only", action="append", help="cases with this word in their names; repeatable"
         )
-    given = parser.parse_args(arguments)
-    if given.command == "write":
-        return 1 if write(given.folder, given.only, given.quick) else 0
-    return 1 if compare(given.old, given.new, given.tolerance, given.only) else 0
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROWS = "methods/relu2/crown.csv"
 WORDS = "methods/relu2/cr", "methods/relu2/lip", "certificates/relu2-crown", "reports/relu2"
-FEW = "--quick", *(f"--only={word}" for word in WORDS)
+FEW = "--quick", "--processes=1", *(f"--only={word}" for word in WORDS)
 
 
 @pytest.fixture(scope="module")
