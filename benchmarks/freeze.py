@@ -55,9 +55,14 @@ def write(folder, only=None, quick=False, share="0/1"):
     groups = list(dict.fromkeys(group_of(name) for name, _ in cases))
     for name, make in cases:
         if groups.index(group_of(name)) % shares == mine:
-            begun = time.monotonic()
+            begun = processor_seconds()
             suffix = freeze_case(folder / name, make)
-            print(f"{time.monotonic() - begun:6.2f} s  {name} {suffix}", flush=True)
+            print(f"{processor_seconds() - begun:6.2f} s  {name} {suffix}", flush=True)
+
+
+def processor_seconds():
+    """Of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def group_of(name):
@@ -80,7 +85,7 @@ def sum_up(folder, seconds):
     refused = sum(path.suffix == ".refused" for path in files)
     crashed = [str(path.relative_to(folder)) for path in files if path.suffix == ".failed"]
     print(f"{len(files)} cases, {rows} rows, {refused} refused; {seconds:.0f} s", end=", ")
-    print(f"{sum(os.times()[:4]):.0f} s of processors; crashed: {', '.join(crashed) or 'none'}")
+    print(f"{processor_seconds():.0f} s of processors; crashed: {', '.join(crashed) or 'none'}")
     return crashed
 
 
