@@ -7,11 +7,10 @@ a shape of the unknown batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client.session import Session
@@ -21,6 +20,7 @@ from keras_curv.reading import server
 from keras_curv.reading.inputs import Inputs
 from keras_curv.reading.nodes import node_name
 
+_COUNTS = (2, 3)  # examples that are tried
 _ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA
 _REWRITTEN = config_pb2.ConfigProto()
 _REWRITTEN.graph_options.rewrite_options.constant_folding = RewriterConfig.OFF
@@ -53,10 +53,9 @@ def calls_of(
             )
     except Exception as error:  # whatever TensorFlow raises on a graph that is none
         raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
-    for name, shape in answer.claims:
-        tensor = flat.get_tensor_by_name(name if ":" in name else f"{name}:0")
-        _require_shape(tensor, shape, source)
+    open_claims = _open_claims(flat, answer, source)
     session = Session(graph=flat, config=_REWRITTEN)
+    _require_shapes(session, open_claims, inputs, places)
 
     def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Without the placeholders, which XLA does not know."""
@@ -88,17 +87,67 @@ def calls_of(
     return [up_to(place) for place in range(len(tensors))]
 
 
-def _require_shape(tensor: tf.Tensor, said: TensorShapeProto, source: str) -> None:
-    """Refuses a shape that is said to be another one, or to be known where it is not."""
-    if said.unknown_rank:
-        return
-    sizes = [None if dim.size == -1 else dim.size for dim in said.dim]
-    true = tensor.shape
-    alike = len(sizes) == true.rank
-    if not alike or any(a not in (None, b) for a, b in zip(sizes, true, strict=True)):
+def _open_claims(
+    flat: tf.Graph, answer: server.Answer, source: str
+) -> list[tuple[tf.Tensor, list[int | None]]]:
+    """The shapes that the model says tensors have, and TensorFlow does not know that they have.
+
+    It believes them where it knows no better, as Keras knows the sizes behind a convolution.
+
+    Raises:
+        InputError: a tensor has another shape.
+    """
+    found: dict[tuple, tuple[tf.Tensor, list[int | None]]] = {}
+    for name, shape in answer.claims:
+        tensor = flat.get_tensor_by_name(name if ":" in name else f"{name}:0")
+        if shape.unknown_rank:
+            continue
+        said = [None if dim.size == -1 else dim.size for dim in shape.dim]
+        known = tensor.shape.as_list() if tensor.shape.rank is not None else [None] * len(said)
+        _require_alike(tensor, said, known, source)
+        if any(a is not None and b is None for a, b in zip(said, known, strict=True)):
+            found[(tensor.name, *said)] = tensor, said
+    return [*found.values()]
+
+
+def _require_alike(
+    tensor: tf.Tensor, said: list[int | None], true: Sequence[int | None], source: str
+) -> None:
+    """Refuses a shape that is said to be one that it cannot be."""
+    alike = len(said) == len(true)
+    if not alike or any(None not in (a, b) and a != b for a, b in zip(said, true, strict=True)):
         raise InputError(
-            f"{source}: {tensor.name!r} is said to be of shape {sizes}, but is of shape {true}"
+            f"{source}: {tensor.name!r} is said to be of shape {said}, but is of shape {[*true]}"
         )
+
+
+def _require_shapes(
+    session: Session,
+    claims: list[tuple[tf.Tensor, list[int | None]]],
+    inputs: Inputs,
+    places: list[str],
+) -> None:
+    """Refuses what is said of shapes and is not so for some examples: no shape depends on values.
+
+    Raises:
+        InputError: a tensor has another shape.
+    """
+    for count in _COUNTS if claims else ():
+        sizes = [
+            [count if size is None else size for size in spec.shape]
+            for spec in inputs.specs.values()
+        ]
+        types = [spec.dtype.as_numpy_dtype for spec in inputs.specs.values()]
+        parts = zip(places, sizes, types, strict=True)
+        given = {f"{place}:0": np.zeros(size, dtype) for place, size, dtype in parts}
+        try:
+            made = session.run([tensor for tensor, _ in claims], given)
+        except tf.errors.OpError as error:
+            if _ONLY_COMPILED in str(error):
+                return  # what Keras has compiled, and never says more of
+            raise InputError(f"{inputs.source}: its signature fails: {_line(error)}") from error
+        for (tensor, said), value in zip(claims, made, strict=True):
+            _require_alike(tensor, said, value.shape, inputs.source)
 
 
 def _line(error: Exception) -> str:
