@@ -28,6 +28,7 @@ from keras_curv.certificates.method import (
 )
 from keras_curv.certificates.quadratic import QuadraticCertificate
 from keras_curv.certificates.two_stage import TwoStageCertificate
+from keras_curv.curvature.bounds import curvature_work
 from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network
@@ -45,6 +46,10 @@ _FROM_CHEAP_TO_DEAR = (
     LocalCurvatureCertificate,
 )
 _SEARCH_FIRST = (CurvatureCertificate, LipschitzCertificate, *_FROM_CHEAP_TO_DEAR[2:])
+# What "auto" leaves out, as it would not answer for minutes.
+_BEFORE_IT_BEGINS = 2**41  # multiplications of curvature bounds
+_SQUARE_OF_DEPTH = (LinearBoundCertificate, LocalCurvatureCertificate)
+_DEEP = 64  # layers
 _ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
 _BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
@@ -305,7 +310,8 @@ def choose_method(
     """The method of that name, for a network.
 
     Args:
-        name: one of `METHODS`; "auto" is the best of those that have a theory for the network.
+        name: one of `METHODS`; "auto" is the best of those that have a theory for the network, and
+            an answer for a few examples within minutes.
         network: what to certify.
         served_error: what serving may take off a margin.
         tolerance: of "auto", see `BestOf`; and what a search for a ball may leave of the radius,
@@ -342,12 +348,27 @@ def choose_method(
         if _in_vain(kind, methods, tolerance):
             continue
         try:
+            _require_soon(kind, network)
             methods.append(made(kind.name))
         except InputError as error:
             reasons.append(f"{kind.name}: {error}")
     if not methods:
         raise InputError("no method can certify this network; " + "; ".join(reasons))
     return BestOf(methods, tolerance=tolerance, decide=decide)
+
+
+def _require_soon(kind: type[Method], network: Network) -> None:
+    """InputError where "auto" leaves a method out, as it would not answer for minutes."""
+    if kind is CurvatureCertificate and curvature_work(network) > _BEFORE_IT_BEGINS:
+        raise InputError(
+            f"bounds of {network.depth} layers and {network.classes} classes take more than "
+            f"{_BEFORE_IT_BEGINS} multiplications before it begins; ask for it by name"
+        )
+    if kind in _SQUARE_OF_DEPTH and network.depth > _DEEP:
+        raise InputError(
+            f"the work for an example grows with the square of {network.depth} layers, of which "
+            f"{_DEEP} are soon done; ask for it by name"
+        )
 
 
 def _in_vain(kind: type[Method], before: Sequence[Method], tolerance: float) -> bool:

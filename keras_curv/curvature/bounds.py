@@ -17,6 +17,7 @@ from keras_curv.process import usual_floats
 _ENTRIES = 2**25  # of a sensitivity, for all pairs of classes at once: a quarter of a GiB
 _DENSE_ENTRIES = 2**27  # the same where no map is sparse
 _MULTIPLICATIONS = 2**46  # for all pairs: hours
+_PROOF = 2**25  # multiplications take as long as what there is to do for any proof
 
 
 @usual_floats
@@ -56,10 +57,30 @@ def _require_room(network: Network) -> None:
             f"the network is too large for curvature bounds: {network.classes} classes squared "
             f"times {max(network.sizes[1:])} units are more than {limit}; use lipschitz"
         )
-    dense = [affine for affine in network.affines[:-1] if not affine.is_sparse]
-    one = sum(a.fan_in * a.fan_out * min(a.fan_in, a.fan_out) for a in dense)
-    if network.classes**2 * one > _MULTIPLICATIONS:
+    if curvature_work(network) > _MULTIPLICATIONS:
         raise InputError(
             f"the network is too large for curvature bounds: those of {network.classes} classes "
-            f"squared take more than {_MULTIPLICATIONS} multiplications; use lipschitz"
+            f"squared and {network.depth} layers take more than {_MULTIPLICATIONS} "
+            "multiplications; use lipschitz, or fewer layers"
         )
+
+
+def curvature_work(network: Network) -> int:
+    """Returns about how many multiplications the bounds of all class pairs take.
+
+    Each pair and hidden layer needs a proof for each layer up to it: of the product of all maps
+    from there on, unless one of them is sparse.
+
+    Example:
+        >>> deep = Network.from_weights([np.eye(2)] * 9, [np.zeros(2)] * 9, "softplus")
+        >>> curvature_work(deep) // curvature_work(Network(deep.affines[-2:], deep.activations[:1]))
+        36
+    """
+    total = 0
+    for last, affine in enumerate(network.affines[:-1]):
+        for first in reversed(network.affines[: last + 1]):
+            if first.is_sparse:
+                break
+            sides = first.fan_in, affine.fan_out
+            total += first.fan_in * affine.fan_out * min(sides) + _PROOF
+    return network.classes**2 * total

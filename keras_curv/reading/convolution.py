@@ -10,6 +10,7 @@ Images are `(height, width, channels)`, flattened in that order.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -22,10 +23,16 @@ from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.numerics.rounding import up
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.flow import Flow
-from keras_curv.reading.limits import CONVOLUTION_ENTRIES, STORED_ENTRIES, require_shape
+from keras_curv.reading.limits import (
+    CONVOLUTION_ENTRIES,
+    STORED_ENTRIES,
+    charge_entries,
+    require_shape,
+)
 from keras_curv.reading.stencil import Bounded, Stencil
 
 _PADDINGS = ("SAME", "VALID")
+_PLACING = 4  # passes over the entries of a matrix that is made
 
 
 def matrix(
@@ -62,33 +69,92 @@ def matrix(
         axis(*sizes, padding)
         for sizes in zip(image[:2], kernel.shape[:2], strides, dilations, strict=True)
     ]
-    (down, down_inside), (across, across_inside) = axes
-    height, width, filters = down.shape[1], across.shape[1], kernel.shape[3]
-    # One line for each weight of the kernel, a plane of one entry for each position of the output.
-    ky, kx, channel, filter_ = np.nonzero(
-        (kernel.value != 0.0) | (kernel.error != 0.0) | (kernel.served != 0.0)
-    )
-    seen = down_inside.sum(axis=1)[ky] * across_inside.sum(axis=1)[kx]
-    ky, kx, channel, filter_ = (index[seen > 0] for index in (ky, kx, channel, filter_))
-    _refuse_large(len(ky), height * width, int(seen.sum()))
-    down, across = down.astype(np.int32), across.astype(np.int32)
-    source = (down[ky][:, :, None] * image[1] + across[kx][:, None]) * image[2]
-    source += channel.astype(np.int32)[:, None, None]
-    position = np.arange(height * width, dtype=np.int32).reshape(height, width)
-    target = position * np.int32(filters) + filter_.astype(np.int32)[:, None, None]
-    inside = down_inside[ky][:, :, None] & across_inside[kx][:, None]
-    places = source[inside], target[inside]
+    shape = axes[0][0].shape[1], axes[1][0].shape[1], kernel.shape[3]
+    require_shape(shape)
+    parts = kernel.value, kernel.error, kernel.served
+    stored = functools.reduce(np.logical_or, (part != 0.0 for part in parts))
+    _refuse_large(stored, *axes, sum(bool(part.any()) for part in parts))
+    which, columns, ends = _places(stored, image, *axes)
 
     def placed(weights: np.ndarray) -> scipy.sparse.csr_array:
+        size = math.prod(image), math.prod(shape)
         if not np.any(weights):
-            return scipy.sparse.csr_array((np.prod(image), height * width * filters))
-        weights = np.broadcast_to(weights[ky, kx, channel, filter_][:, None, None], inside.shape)
-        entries = weights[inside], places
-        array = scipy.sparse.csr_array(entries, shape=(np.prod(image), height * width * filters))
-        array.eliminate_zeros()
+            return scipy.sparse.csr_array(size)
+        weights = weights[stored]
+        alike = bool(weights.all())  # then all that are so share their places
+        array = scipy.sparse.csr_array((weights[which], columns, ends), shape=size, copy=not alike)
+        if not alike:
+            array.eliminate_zeros()
         return array
 
-    return kernel.each(placed), (height, width, filters)
+    return kernel.each(placed), shape
+
+
+def _places(
+    stored: np.ndarray,
+    image: tuple[int, ...],
+    down: tuple[np.ndarray, np.ndarray],
+    across: tuple[np.ndarray, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The entries of a convolution's matrix, row by row and in order: which of the stored weights
+    each one is, and its column; and the ends of the rows.
+
+    Row (y, x, c) has, for each position whose window sees the pixel, the weights of one tap and c.
+
+    Args:
+        stored: which weights there are, `(height, width, channels, filters)`.
+        image: the shape of what is convolved.
+        down, across: see `axis`.
+    """
+    filters = stored.shape[3]
+    (ky, top, above), (kx, left, beside) = (
+        _seen_by(*each, size) for each, size in zip((down, across), image[:2], strict=True)
+    )
+    # A pixel is seen by as many positions as its row is, times as many as its column is.
+    wide = np.tile(np.diff(beside), image[0])
+    many = np.repeat(np.diff(above), image[1]) * wide
+    number, wide = _ranges(np.zeros_like(many), many), np.repeat(wide, many)
+    i = np.repeat(np.repeat(above[:-1], image[1]), many) + number // wide
+    j = np.repeat(np.tile(beside[:-1], image[0]), many) + number % wide
+    tap, position = ky[i] * stored.shape[1] + kx[j], top[i] * across[0].shape[1] + left[j]
+    del number, wide, i, j
+    # The same once more for each channel of the pixel.
+    lengths = np.repeat(many, image[2])
+    seen = _ranges(np.repeat(_before(many), image[2]), lengths)
+    channel = np.tile(np.arange(image[2], dtype=np.int32), len(many))
+    cell = tap[seen] * np.int32(image[2]) + np.repeat(channel, lengths)
+    counts = np.count_nonzero(stored, axis=3).reshape(-1).astype(np.int32)
+    held, position = counts[cell], position[seen] * np.int32(filters)
+    which = _ranges(_before(counts)[cell], held)
+    columns = np.repeat(position, held)
+    columns += np.nonzero(stored)[3].astype(np.int32)[which]
+    rows = np.append(_before(lengths), np.int32(len(seen)))
+    return which, columns, np.append(_before(held), np.int32(len(which)))[rows]
+
+
+def _seen_by(
+    place: np.ndarray, inside: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By which cell of the window, at which output, each place of an axis is seen, in order of the
+    places; and where those of each place begin, with the end. See `axis`."""
+    cell, output = np.nonzero(inside)
+    seen = place[cell, output]
+    order = np.lexsort((output, seen))
+    begin = np.append(0, np.cumsum(np.bincount(seen, minlength=size)))
+    cell, output = cell[order].astype(np.int32), output[order].astype(np.int32)
+    return cell, output, begin.astype(np.int32)
+
+
+def _before(counts: np.ndarray) -> np.ndarray:
+    """The sum of the counts before each."""
+    return np.cumsum(counts, dtype=np.int32) - counts
+
+
+def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """So many consecutive numbers from each start on, one range after the other."""
+    numbers = np.repeat(starts - _before(counts), counts)
+    numbers += np.arange(len(numbers), dtype=np.int32)
+    return numbers
 
 
 def axis(
@@ -113,8 +179,25 @@ def axis(
     return place, (place >= 0) & (place < size)
 
 
-def _refuse_large(weights: int, positions: int, inside: int) -> None:
-    if inside > CONVOLUTION_ENTRIES or weights * positions > 2 * CONVOLUTION_ENTRIES:
+def _refuse_large(
+    stored: np.ndarray,
+    down: tuple[np.ndarray, np.ndarray],
+    across: tuple[np.ndarray, np.ndarray],
+    parts: int,
+) -> None:
+    """Counts the matrix of a convolution before it is made; `parts` are its value and errors."""
+    seen = np.multiply.outer(*(inside.sum(axis=1) for _, inside in (down, across)))
+    weights = np.count_nonzero(stored, axis=(2, 3))
+    positions = down[0].shape[1] * across[0].shape[1]
+    # Where a tap has no weights, it is placed all the same.
+    entries = int((np.maximum(weights, stored.shape[2]) * seen).sum())
+    _refuse_many(int(weights[seen > 0].sum()), positions, entries)
+    charge_entries(_PLACING * (1 + parts), entries, "the matrix of a convolution")
+
+
+def _refuse_many(weights: int, positions: int, entries: int) -> None:
+    """InputError where the matrix of so many weights at so many positions has too many entries."""
+    if entries > CONVOLUTION_ENTRIES:
         raise InputError(
             f"{weights} weights at {positions} positions each are too many (at most "
             f"{CONVOLUTION_ENTRIES} products in all); use larger strides, fewer filters, or a "
@@ -173,7 +256,7 @@ def average_pooled(node: NodeDef, flow: Flow) -> Flow:
     require_shape((*size, image[2]), STORED_ENTRIES)
     window, channels, how = Ball.exact(np.ones((*size, 1, 1))), image[2], placement(node)
     one, (height, width, _) = matrix(window, (*image[:2], 1), **how)
-    _refuse_large(channels * math.prod(size), height * width, channels * int(one.value.sum()))
+    _refuse_many(channels * math.prod(size), height * width, channels * int(one.value.sum()))
     sums = one.each(
         lambda part: scipy.sparse.csr_array(
             scipy.sparse.kron(part, scipy.sparse.eye_array(channels))
