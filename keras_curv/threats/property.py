@@ -14,13 +14,14 @@ the reference, which ones are its rivals, and how many rivals may pass: no certi
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from keras_curv.errors import InputError, require_at_least
 from keras_curv.network.network import Network
+from keras_curv.threats.spelling import spelled
 
 _LONGEST = 50_000  # characters of classes, all labels' together
 
@@ -64,6 +65,13 @@ class Property(abc.ABC):
     text: str
     spared: int = 0
     passed: int = 0
+    _kinds: ClassVar[dict[str, Callable[[Any], Property]]] = {}
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        """Enters a kind of property by the name that `spelling.py` has for it."""
+        super().__init_subclass__()
+        if kind:
+            Property._kinds[kind] = cls
 
     @staticmethod
     def of(given: Property | str) -> Property:
@@ -75,9 +83,8 @@ class Property(abc.ABC):
     @staticmethod
     def parse(spelling: str) -> Property:
         """The property of a spelling, as `--property` takes it; see `spelling.py`."""
-        from keras_curv.threats.spelling import parse_property
-
-        return parse_property(spelling)
+        kind, argument = spelled(spelling)
+        return ARGMAX if argument is None else Property._kinds[kind](argument)
 
     @staticmethod
     def top_k(k: int) -> Property:
@@ -92,16 +99,12 @@ class Property(abc.ABC):
     @staticmethod
     def threshold(value: float | Mapping[int, float]) -> Property:
         """The output, or each one that is named, stays on its side of a value."""
-        from keras_curv.threats.scores import Threshold
-
-        return Threshold(value)
+        return Property._kinds["threshold"](value)
 
     @staticmethod
     def interval(tau: float | Mapping[int, float]) -> Property:
         """Each output, or each one that is named, stays within τ of what it is at the example."""
-        from keras_curv.threats.scores import Interval
-
-        return Interval(tau)
+        return Property._kinds["interval"](tau)
 
     def network(self, network: Network, head: str = "logits") -> Network:
         """The network whose margins the property is about.
@@ -199,7 +202,7 @@ class Argmax(Property):
         return True
 
 
-class TopK(Property):
+class TopK(Property, kind="top_k"):
     """The label, or without labels the predicted class, stays among the k largest logits.
 
     Fewer than k rivals can pass within the k-th smallest of their radii.
@@ -236,7 +239,7 @@ class TopK(Property):
     rivals = Argmax.rivals
 
 
-class Harmful(Property):
+class Harmful(Property, kind="harmful"):
     """No harmful class gets above the label, or without labels above the predicted class.
 
     While that holds, no harmful class is predicted.

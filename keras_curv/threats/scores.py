@@ -116,7 +116,7 @@ class ScoreProperty(Property):
         return np.where(rival > 0, (rival - 1) ^ 1, -1)
 
 
-class Threshold(ScoreProperty):
+class Threshold(ScoreProperty, kind="threshold"):
     """Each output stays on its side of a value.
 
     A label is a sum of powers of 2, of output j where it is above: of one output 1 or 0. So is a
@@ -176,7 +176,7 @@ class Threshold(ScoreProperty):
         yield np.arange(len(logits)), np.where(above, first + 1, first)
 
 
-class Interval(ScoreProperty):
+class Interval(ScoreProperty, kind="interval"):
     """Each output stays within τ of what it is at the example, in real arithmetic.
 
     Args:

@@ -9,8 +9,6 @@ from typing import Any
 
 from keras_curv.errors import InputError, about
 from keras_curv.files import parse_json, read_named
-from keras_curv.threats.property import ARGMAX, Harmful, Property, TopK
-from keras_curv.threats.scores import Interval, Threshold
 
 _FORMS = "argmax, top_K, harmful:3,5, harmful:TABLE.json, threshold:0.7, interval:0.1"
 _INDEX = re.compile(r" *-?[0-9]{1,18} *", re.ASCII)
@@ -18,8 +16,8 @@ _TABLE_BYTES = 2**20
 _TOP = re.compile(r"top_([0-9]{1,9})", re.ASCII)
 
 
-def parse_property(spelling: str) -> Property:
-    """The property of a spelling.
+def spelled(spelling: str) -> tuple[str, Any]:
+    """Returns the kind of property that a spelling is of, and what makes it that one.
 
     - `top_3`;
     - `harmful:3,5`, classes; `harmful:4>3,5;7>1`, by label; or `harmful:TABLE.json`, a file with
@@ -31,28 +29,24 @@ def parse_property(spelling: str) -> Property:
         InputError: it is none of these.
 
     Example:
-        >>> parse_property("threshold:0=0.5,2=1").text
-        'the output stays on its side of 0.5 (output 0), 1 (output 2)'
+        >>> spelled("top_3"), spelled("harmful:4>3,5;7>1")
+        (('top_k', 3), ('harmful', {4: [3, 5], 7: [1]}))
     """
     name, _, rest = spelling.partition(":")
     top = _TOP.fullmatch(spelling)
-    if spelling == ARGMAX.spelling:
-        return ARGMAX
+    if spelling == "argmax":
+        return "argmax", None
     if top:
-        return TopK(int(top[1]))
-    try:
+        return "top_k", int(top[1])
+    with about(f"the property {spelling!r} cannot be read", (ValueError,)):
         if name == "harmful" and rest.endswith(".json"):
-            return Harmful(_table(pathlib.Path(rest)))
+            return name, _table(pathlib.Path(rest))
         if name == "harmful" and ">" in rest:
-            return Harmful(_unique(part.split(">") for part in rest.split(";")))
+            return name, _unique(part.split(">") for part in rest.split(";"))
         if name == "harmful":
-            return Harmful(_classes(rest))
+            return name, _classes(rest)
         if name in ("threshold", "interval"):
-            return {"threshold": Threshold, "interval": Interval}[name](_values(rest))
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"the property {spelling!r} cannot be read: {error}") from error
+            return name, _values(rest)
     raise InputError(f"a property must be one of {_FORMS}. Received: {spelling!r}")
 
 

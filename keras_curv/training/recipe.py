@@ -217,11 +217,6 @@ class Recipe(RecipeFields):
             raise InputError(f"{name} must be {what}. Received: {getattr(self, name)!r}")
 
     @property
-    def maps(self) -> int:
-        """How many convolutions and dense layers there are, the last one included."""
-        return self.layers + len(self.filters or ())
-
-    @property
     def architecture(self) -> str:
         """The layers in words."""
         clip = "input clipped to [0, 1], " if self.clip else ""

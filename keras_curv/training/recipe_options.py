@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from keras_curv.training.recipe import Recipe
+from typing import Any, NamedTuple
 
 # What is trained, in words for the card; the options of some losses alone are below.
 OBJECTIVES = {
@@ -77,6 +74,11 @@ class RecipeFields:
     held_out: float = 0.0
     jit: bool = True
 
+    @property
+    def maps(self) -> int:
+        """Returns how many convolutions and dense layers there are, the last one included."""
+        return self.layers + len(self.filters or ())
+
 
 class Option(NamedTuple):
     """An option that some recipes have.
@@ -91,11 +93,11 @@ class Option(NamedTuple):
 
     default: Any
     what_for: str
-    has: Callable[[Recipe], bool]
+    has: Callable[[RecipeFields], bool]
     decided_by: tuple[str, ...]
     of_loss: Mapping[str, Any] = {}
 
-    def default_of(self, recipe: Recipe) -> Any:
+    def default_of(self, recipe: RecipeFields) -> Any:
         """Returns what a recipe has where it does not say."""
         return self.of_loss.get(recipe.loss, self.default)
 
@@ -108,7 +110,7 @@ def _of_losses(*losses: str, default: Any = None, **of_loss: Any) -> Option:
 def _of_attacks(*losses: str, default: Any = None) -> Option:
     """Returns an option of as many losses, and of "noise" where it is adversarial."""
 
-    def has(recipe: Recipe) -> bool:
+    def has(recipe: RecipeFields) -> bool:
         return recipe.loss in losses or (recipe.loss == "noise" and recipe.radius is not None)
 
     words = f"the loss {', '.join(losses)}, and noise with a radius"
