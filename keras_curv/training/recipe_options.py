@@ -74,10 +74,10 @@ class RecipeFields:
     held_out: float = 0.0
     jit: bool = True
 
-    @property
-    def maps(self) -> int:
-        """Returns how many convolutions and dense layers there are, the last one included."""
-        return self.layers + len(self.filters or ())
+
+def maps_of(recipe: RecipeFields) -> int:
+    """Returns how many convolutions and dense layers there are, the last one included."""
+    return recipe.layers + len(recipe.filters or ())
 
 
 class Option(NamedTuple):
@@ -134,7 +134,7 @@ OPTIONS = {
     "projections": Option(
         50,
         "the loss coap from two hidden layers",
-        lambda recipe: recipe.loss == "coap" and recipe.maps > 2,
+        lambda recipe: recipe.loss == "coap" and maps_of(recipe) > 2,
         ("loss", "layers", "filters"),
     ),
     "deviation": _of_losses("noise", default=0.25),
