@@ -35,6 +35,7 @@ from keras_curv.training.callbacks import CertifiedAccuracy, has_tensorboard
 from keras_curv.training.checkpoints import Checkpoints, writing_by_tensorflow
 from keras_curv.training.history import History
 from keras_curv.training.recipe import Recipe
+from keras_curv.training.recipe_options import maps_of
 from keras_curv.training.run_folder import forget_from, prepare, require_columns
 from keras_curv.training.start import start_from
 
@@ -169,7 +170,7 @@ def _proof(recipe: Recipe) -> tuple[str, int | None]:
         return TwoStageCertificate.name, None
     if recipe.activation in SMOOTH and recipe.loss not in ("crown_ibp", "coap"):
         return CurvatureCertificate.name, None
-    return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(recipe.maps, _LINEAR_BOUNDS[3])
+    return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(maps_of(recipe), _LINEAR_BOUNDS[3])
 
 
 def _split(
