@@ -20,7 +20,7 @@ from keras_curv.errors import InputError
 from keras_curv.network import activations as activation_table
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
-from keras_curv.network.products import Product, dense_product, sparse_product
+from keras_curv.network.products import Product, SparseProducts, dense_product
 from keras_curv.network.sparse_affine import DENSE_UP_TO
 from keras_curv.numerics.rounding import LayerNorms
 
@@ -294,6 +294,7 @@ class Network(FeedForward):
         self.activations = tuple(activations)
         self.sizes = (affines[0].fan_in, *(affine.fan_out for affine in affines))
         self._tensors: dict[str, tuple[list[tf.Tensor | None], list[tf.Tensor]]] = {}
+        self._common: dict[int, SparseProducts] = {}
         self._sparse: dict[tuple[int, str], Product] = {}
 
     @classmethod
@@ -344,7 +345,9 @@ class Network(FeedForward):
         """See `FeedForward`; of sparse maps, one for each dtype."""
         for index, affine in enumerate(self.affines):
             if affine.is_sparse and (index, dtype.name) not in self._sparse:
-                self._sparse[index, dtype.name] = sparse_product(affine.kernel, dtype)
+                if index not in self._common:
+                    self._common[index] = SparseProducts(affine.kernel)
+                self._sparse[index, dtype.name] = self._common[index].of(dtype)
         return [
             self._sparse[index, dtype.name] if kernel is None else dense_product(kernel)
             for index, kernel in enumerate(self.weights(dtype)[0][:-1])

@@ -76,19 +76,39 @@ def sparse_product(kernel: scipy.sparse.csr_array, dtype: tf.DType) -> Product:
         >>> product.forward(tf.constant([[3.0]])).numpy()
         array([[3., 6.]], dtype=float32)
     """
-    kinds = kinds_of(scipy.sparse.csc_array(kernel), _TOGETHER)
-    shape = kernel.shape
-    with tf.init_scope():  # outside of any graph: captured, not copied into it
-        if kinds is None or len(kinds) > _KINDS:
+    return SparseProducts(kernel).of(dtype)
+
+
+class SparseProducts:
+    """The products with a sparse matrix in any dtype: what these have in common is found once.
+
+    Args:
+        kernel: W, `(in, out)`.
+    """
+
+    def __init__(self, kernel: scipy.sparse.csr_array):
+        self._shape = kernel.shape
+        kinds = kinds_of(scipy.sparse.csc_array(kernel), _TOGETHER)
+        self._kinds = None if kinds is None or len(kinds) > _KINDS else kinds
+        if self._kinds is None:
             stored = kernel.tocoo()
-            places = np.stack(stored.coords, axis=1).astype(np.int64)
-            matrix = tf.SparseTensor(places, tf.constant(stored.data, dtype), shape)
-            forward = functools.partial(_unstructured, matrix=matrix, transposed=False)
-            backward = functools.partial(_unstructured, matrix=matrix, transposed=True)
-            return Product(forward, backward)
-        reading = _Windows(kinds, shape, dtype)
-        writing = _Windows([Kind(v.T, c, r) for v, r, c in kinds], shape[::-1], dtype)
-    return Product(reading, writing)
+            self._stored = stored.data
+            with tf.init_scope():  # outside of any graph: captured, not copied into it
+                self._places = tf.constant(np.stack(stored.coords, axis=1, dtype=np.int64))
+
+    def of(self, dtype: tf.DType) -> Product:
+        """The products, with constants of a dtype; see `sparse_product`."""
+        kinds, shape = self._kinds, self._shape
+        with tf.init_scope():
+            if kinds is None:
+                matrix = tf.SparseTensor(self._places, tf.constant(self._stored, dtype), shape)
+                forward = functools.partial(_unstructured, matrix=matrix, transposed=False)
+                return Product(
+                    forward, functools.partial(_unstructured, matrix=matrix, transposed=True)
+                )
+            reading = _Windows(kinds, shape, dtype)
+            writing = _Windows([Kind(v.T, c, r) for v, r, c in kinds], shape[::-1], dtype)
+        return Product(reading, writing)
 
 
 class _Windows:

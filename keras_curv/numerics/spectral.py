@@ -234,7 +234,7 @@ def largest_norm_bound(stack: np.ndarray, guess: float) -> float:
 
     Args:
         stack: `(n, rows, columns)`, finite, not empty.
-        guess: of the square of that norm.
+        guess: of the square of that norm; where it is one from above, nothing else is computed.
 
     Returns:
         The bound; `inf` if it overflows.
@@ -249,8 +249,11 @@ def largest_norm_bound(stack: np.ndarray, guess: float) -> float:
     scaled = np.ldexp(stack, -power)
     grams = scaled @ scaled.transpose(0, 2, 1)
     guess = math.ldexp(guess, -2 * power)
-    proved = (_factorised_bound(grams, guess, slack) for slack in _SLACKS)
-    bound = next((found for found in proved if found is not None), None)
+    bound = _factorised_bound(grams, guess, _SLACKS[0])
+    if bound is None:
+        guess = float(np.linalg.eigvalsh(grams).max())
+        proved = (_factorised_bound(grams, guess, slack) for slack in _SLACKS)
+        bound = next((found for found in proved if found is not None), None)
     if bound is None:
         bound = max(symmetric_eigenvalue_bound(gram) for gram in grams)
     terms, size = stack.shape[2], float(np.square(scaled).sum(axis=(1, 2)).max())

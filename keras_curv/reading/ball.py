@@ -38,11 +38,12 @@ from keras_curv.numerics.rounding import (
     gamma,
     norm_bound,
 )
-from keras_curv.reading.limits import charge, charge_entries
+from keras_curv.reading.limits import HALF_SPARSE, charge, charge_entries
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
 _AT_ONCE = 2**21  # entries of a sparse matrix
+_OF_SPARSE, _OF_DENSE = 8, 8  # passes over the entries of the second factor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,8 +154,14 @@ class Ball:
     def __matmul__(self, other: Ball) -> Ball:
         terms = self.shape[-1]
         rows = math.prod(self.shape[:-1])
-        charge(rows * terms * other.shape[-1] // _density(other), "a product of two matrices")
-        charge_entries(14, self.value.size + rows * other.shape[-1], "a product of two matrices")
+        what, stored = "a product of two matrices", _stored(other)
+        if scipy.sparse.issparse(other.value):
+            charge(HALF_SPARSE * rows * stored, what)
+            charge_entries(_OF_SPARSE, stored, what)
+        else:
+            charge(rows * stored, what)
+            charge_entries(_OF_DENSE, stored, what)
+        charge_entries(14, self.value.size + rows * other.shape[-1], what)
         product = self.value @ other.value
         error = np.full(product.shape, 8.0 * terms * TINY)
         served = np.full(product.shape, 8.0 * terms * FLOAT32_TINY)
@@ -168,21 +175,19 @@ class Ball:
 
     def _off_in_product(self, other: Ball, terms: int) -> tuple[np.ndarray, np.ndarray]:
         """What a product with some rows of a matrix of so many adds to both errors."""
-        size, other_size = np.abs(self.value), abs(other.value)
+        size, other_size = np.abs(self.value), _magnitude(other.value)
         error = gamma(terms + 2) * (size @ other_size)
         if other.error.max() != 0.0:
             error = error + size @ other.error
-        most = size
+        weights, most = _plus(other_size, other.error), size
         if np.any(self.error):
-            error = error + self.error @ (other_size + other.error)
+            error = error + self.error @ weights
             most = size + self.error
         # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_{n+1}: an
         # offset that is added to the sum may have been its first term.
-        weights, away = other_size + other.error, other.read()
-        step = weights + away
-        step *= gamma(terms + 1, FLOAT32_UNIT)
-        away += step
-        weights += away
+        away = other.read()
+        away = _plus(away, _plus(weights, away) * gamma(terms + 1, FLOAT32_UNIT))
+        weights = _plus(weights, away)
         return error, (most @ away + self.served @ weights) * ROUNDING_SLACK
 
     def row_blocks(self) -> Iterator[tuple[slice, Ball]]:
@@ -257,9 +262,9 @@ class Ball:
     def read(self) -> np.ndarray:
         """Bounds how far a number is off as an op reads it: below τ it may be taken for 0."""
         if scipy.sparse.issparse(self.value):
-            flushed = self._size() + self.served
-            flushed.data = np.minimum(flushed.data, FLOAT32_TINY)
-            return self.served + flushed
+            flushed = _plus(self._size(), self.served)
+            flushed = _with_data(flushed, np.minimum(flushed.data, FLOAT32_TINY))
+            return _plus(self.served, flushed)
         least = np.abs(self.value)
         least -= self.error
         least -= self.served
@@ -280,11 +285,11 @@ class Ball:
 
     def served_size(self) -> np.ndarray:
         """A bound of the absolute values of the numbers that are served."""
-        return (self._size() + self.served) * ROUNDING_SLACK
+        return _plus(self._size(), self.served) * ROUNDING_SLACK
 
     def _size(self) -> np.ndarray:
         """A bound of the real numbers' absolute values."""
-        return np.abs(self.value) + self.error
+        return _plus(_magnitude(self.value), self.error)
 
     def with_rows(self, places: np.ndarray, count: int) -> Ball:
         """Row j becomes row `places[j]` of so many; the others are 0, and exactly that."""
@@ -342,11 +347,31 @@ def _largest_in_columns(
     return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)
 
 
-def _density(ball: Ball) -> int:
-    """How many times more entries a matrix has than are stored."""
+def _with_data(array: scipy.sparse.csr_array, data: np.ndarray) -> scipy.sparse.csr_array:
+    """The array with other entries at the same places, which are shared."""
+    return scipy.sparse.csr_array((data, array.indices, array.indptr), shape=array.shape)
+
+
+def _magnitude(array: Any) -> Any:
+    """The absolute values of an array, be it sparse or not."""
+    return _with_data(array, np.abs(array.data)) if scipy.sparse.issparse(array) else np.abs(array)
+
+
+def _plus(one: Any, two: Any) -> Any:
+    """The sum; quicker where sparse arrays are empty or have the same places."""
+    if not (scipy.sparse.issparse(one) and scipy.sparse.issparse(two)):
+        return one + two
+    if not (one.nnz and two.nnz):
+        return one if one.nnz else two
+    alike = one.nnz == two.nnz and np.array_equal(one.indptr, two.indptr)
+    alike = alike and np.array_equal(one.indices, two.indices)
+    return _with_data(one, one.data + two.data) if alike else one + two
+
+
+def _stored(ball: Ball) -> int:
+    """How many entries of a matrix are stored."""
     value: Any = ball.value
-    stored = value.nnz if scipy.sparse.issparse(value) else value.size
-    return max(math.prod(ball.shape) // max(stored, 1), 1)
+    return value.nnz if scipy.sparse.issparse(value) else value.size
 
 
 def _infinite_beyond(served: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ from keras_curv.reading.limits import (
 from keras_curv.reading.stencil import Bounded, Stencil
 
 _PADDINGS = ("SAME", "VALID")
-_PLACING = 4  # passes over the entries of a matrix that is made
+_PLACING = 2  # passes over the entries of a matrix that is made
 
 
 def matrix(

@@ -30,7 +30,7 @@ STORED_ENTRIES = 2**24  # of kernels and rearrangements, written out
 PRODUCTS = 2**26  # multiplications, to make one sparse map of two that have no activation between
 EXAMPLE_ENTRIES = 2**19  # of one example, at the input or at any layer
 REPEATED_ENTRIES = 2**24  # of all constants that are written down shorter than they are
-TOTAL_ENTRIES = 2**25  # of all variables, of what is folded at a time, and of all layers, together
+TOTAL_ENTRIES = 29 * 2**20  # of all variables, of what is folded at a time, and of all layers, together
 LAYERS = 256
 CLASSES = 1024  # each is held against every other
 INDEX_BLOCKS = 2**12  # of variables.index; TensorFlow makes one for each 256 KiB
@@ -38,22 +38,24 @@ KEY_BYTES = 2**12  # of the name of one variable in it; INDEX_BYTES of all, writ
 FUNCTIONS = 2**12  # calls of functions that are written out
 INPUTS = 2**8  # of a signature
 AXES = 16  # of any shape that is written down
-WORK = 2**34  # multiplications, to read a model; some seconds
+WORK = 15 * 2**30  # multiplications, to read a model; four seconds
 PASS = 16  # multiplications take as long as what an op does to each weight
 NODE = 3 * 2**17  # multiplications take as long as finding out what a node of the graph is
 OP = 3 * 2**20  # multiplications take as long as what there is to do for any op
 LAYER = 2**25  # the same for any layer
 VECTOR_PASS = 320  # the same for each entry of an example, of which more is known
-SPARSE = 768  # multiplications of dense matrices take as long as one of sparse ones
+SPARSE = 384  # multiplications of dense matrices take as long as one of sparse ones
+HALF_SPARSE = 6  # the same for a product of a dense and a sparse one
+OPTIONAL = WORK // 3  # multiplications for what need not be, as sharper norms
 
-# Multiplications and entries so far; None: nobody counts.
+# Multiplications, entries and optional multiplications so far; None: nobody counts.
 _spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent", default=None)
 
 
 @contextlib.contextmanager
 def one_budget() -> Iterator[None]:
     """Counts together whatever is charged and kept within."""
-    token = _spent.set([0, 0])
+    token = _spent.set([0, 0, 0])
     try:
         yield
     finally:
@@ -66,11 +68,22 @@ def charge(multiplications: int, what: str) -> None:
     Raises:
         InputError: it is more than reading a model may take.
     """
-    if not affords(multiplications):
+    if not _counted(multiplications):
         raise InputError(
             f"{what} takes {multiplications:,} multiplications: with what was read before, more "
             f"than {WORK:,}; use smaller layers, or fewer of them without an activation between"
         )
+
+
+def _counted(multiplications: int) -> bool:
+    """Counts work, unless there is not enough left; returns whether there is."""
+    spent = _spent.get()
+    total = multiplications + (spent[0] if spent else 0)
+    if total > WORK:
+        return False
+    if spent:
+        spent[0] = total
+    return True
 
 
 def charge_entries(passes: int, entries: int, what: str) -> None:
@@ -88,13 +101,16 @@ def charge_entries(passes: int, entries: int, what: str) -> None:
 
 
 def affords(multiplications: int) -> bool:
-    """Counts work before it is done, if there is enough left; returns whether there is."""
+    """Counts optional work before it is done, if there is enough left; returns whether there is.
+
+    A share is left for what must be done, so that no model is refused because of it.
+    """
     spent = _spent.get()
-    total = multiplications + (spent[0] if spent else 0)
-    if total > WORK:
+    total = multiplications + (spent[2] if spent else 0)
+    if total > OPTIONAL or not _counted(multiplications):
         return False
     if spent:
-        spent[0] = total
+        spent[2] = total
     return True
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import scipy.sparse
 
+from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, ROUNDING_SLACK, TINY, gamma
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import PRODUCTS, SPARSE, charge, charge_entries, require_at_most
@@ -47,7 +48,7 @@ class SparseBall:
         cls, places: scipy.sparse.csr_array, arrays: Iterable[scipy.sparse.csr_array]
     ) -> SparseBall:
         """The arrays, whose entries are among the places."""
-        charge_entries(8, places.nnz, "a sparse matrix")
+        charge_entries(4, places.nnz, "a sparse matrix")
         places.sort_indices()
         return cls(places, Ball(*(_entries_at(places, array) for array in arrays)))
 
@@ -77,7 +78,10 @@ class SparseBall:
 
     def rounded(self, times: int = 1) -> SparseBall:
         """The same, after the server has rounded it."""
-        return dataclasses.replace(self, entries=self.entries.rounded(times))
+        served = np.empty(self.places.nnz)
+        for part in batches(self.places.nnz, 1, NEAR):
+            served[part] = self.entries.each(lambda a: a[part]).rounded(times).served  # noqa: B023
+        return dataclasses.replace(self, entries=dataclasses.replace(self.entries, served=served))
 
     def __mul__(self, factor: Ball) -> SparseBall:
         """Each column times its factor, `(columns,)`."""

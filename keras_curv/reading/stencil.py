@@ -60,8 +60,7 @@ from keras_curv.reading.ball import Ball
 from keras_curv.reading.limits import STORED_ENTRIES, affords
 
 _OVERSAMPLING = (16, 8, 4)  # N / D: the first that the operations below allow
-_OPERATIONS = 2**37  # some ten seconds
-_AT_ONCE = 16  # of them take as long as one multiplication
+_AT_ONCE = 3  # operations take as long as one multiplication
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -244,7 +243,7 @@ def _grid_norm(phases: np.ndarray, alone: bool) -> float:
         points = [max(1, oversampling * (count - 1)) for count in counts]
         matrices = (points[0] // 2 + 1) * points[1] * (rows if alone else 1)
         operations = int(matrices * smaller**2 * (4.0 * columns + smaller))
-        if operations <= _OPERATIONS and affords(operations // _AT_ONCE):
+        if affords(operations // _AT_ONCE):
             break
     else:
         return math.inf
@@ -255,10 +254,10 @@ def _grid_norm(phases: np.ndarray, alone: bool) -> float:
         if alone:
             largest = max(largest, _norm_of(np.abs(symbols).reshape(-1, columns), alone))
             continue
-        grams = symbols @ symbols.conj().transpose(0, 2, 1)
-        estimate = max(estimate, (1.0 + 1e-9) * float(np.linalg.eigvalsh(grams).max()))
         real = np.block([[symbols.real, -symbols.imag], [symbols.imag, symbols.real]])
-        largest = max(largest, largest_norm_bound(real, estimate))
+        found = largest_norm_bound(real, estimate)  # most rows have no norm above those before
+        estimate = found**2 if found**2 > (1.0 + 1e-9) * estimate else estimate
+        largest = max(largest, found)
     charge = (128.0 + 8.0 * sum(counts)) * UNIT * norm_bound(np.abs(phases).sum(axis=(0, 1)))
     between = math.prod(
         math.cos(math.pi * (count - 1) / (2 * n)) for n, count in zip(points, counts, strict=True)

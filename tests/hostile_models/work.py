@@ -12,19 +12,25 @@ HARMLESS, harmless_case = cases()
 
 
 class Weights(tf.Module):
-    """Variables of these shapes, all of one number."""
+    """Variables of these shapes, all of one number; or of `signs`, which bound no norm at once."""
 
-    def __init__(self, *shapes):
+    def __init__(self, *shapes, signs=False):
         super().__init__()
-        self.parts = [tf.Variable(tf.fill(shape, 1e-3)) for shape in shapes]
+        rng = np.random.default_rng(0)
+        make = (lambda s: rng.normal(0.0, 0.05, s).astype(np.float32)) if signs else _filled
+        self.parts = [tf.Variable(make(shape)) for shape in shapes]
 
 
-def _model(name, shape, body, *shapes):
+def _filled(shape):
+    return tf.fill(shape, 1e-3)
+
+
+def _model(name, shape, body, *shapes, signs=False):
     """A case whose `body(x, *variables)` makes two columns or more of examples of this shape."""
     spec = [tf.TensorSpec((None, *shape), tf.float32)]
     case(f"work: {name}")(
         lambda path, canary: export(
-            path, lambda x, net: body(x, *net.parts), spec, net=Weights(*shapes)
+            path, lambda x, net: body(x, *net.parts), spec, net=Weights(*shapes, signs=signs)
         )
     )
 
@@ -77,6 +83,34 @@ for side, filters, layers in ((32, 64, 2), (64, 32, 3), (28, 128, 2), (128, 8, 6
 
     sizes = [(3, 3, 1, filters)] + [(3, 3, filters, filters)] * (layers - 1)
     _model(f"{layers} convolutions of {side} × {side} × {filters}", (side, side, 1), _chain, *sizes)
+
+# Side, window, filters, and how many: each alone is small, and most of them have many weights.
+_DEEP = [
+    *((side, 5, 64, count) for side, count in ((4, 60), (8, 60), (8, 8), (10, 60))),
+    *((side, 9, 16, 12) for side in (12, 16, 24, 32)),
+    *((side, 3, filters, 80) for side, filters in ((8, 64), (16, 64), (16, 32))),
+    *((side, 3, 128, 20) for side in (4, 8)),
+    (2, 2, 512, 3),
+]
+
+for side, window, filters, count in _DEEP:
+    for name, sigma in (("", tf.identity), (", activated", tf.nn.softplus)):
+        for first in (1, filters):
+
+            def _deep(x, *kernels, sigma=sigma):
+                for kernel in kernels:
+                    x = sigma(tf.nn.conv2d(x, kernel, 1, "SAME"))
+                return _flat(x)[:, :3]
+
+            _model(
+                f"{count} convolutions {window} × {window} of {side} × {side} × {filters}, the "
+                f"first of {first}{name}",
+                (side, side, first),
+                _deep,
+                (window, window, first, filters),
+                *[(window, window, filters, filters)] * (count - 1),
+                signs=True,
+            )
 
 for size, filters, window in ((8, 631, 8), (8, 2000, 6), (1, 3000, 15)):
 
@@ -146,6 +180,18 @@ for times in (500, 5000):
         return x[:, :3]
 
     _model(f"{times} scalings of half a million entries", (2**19,), _scaled, (2**19,))
+
+
+for depth in (100, 150, 200, 255):
+    for width in (4, 64):
+
+        def _layers(x, *kernels):
+            for kernel in kernels:
+                x = tf.nn.softplus(x @ kernel)
+            return x[:, :3]
+
+        kernels = [(width, width)] * depth
+        _model(f"{depth} layers of {width}", (width,), _layers, *kernels, signs=True)
 
 
 def _negated(x):

@@ -10,7 +10,7 @@ from refused import spec
 
 from keras_curv.errors import InputError
 from keras_curv.network import sparse_affine
-from keras_curv.reading import chain, flow, graph, limits, op_rules, saved_model
+from keras_curv.reading import chain, convolution, flow, graph, limits, op_rules, saved_model
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.stencil import Stencil
 
@@ -37,7 +37,7 @@ def test_products_are_charged_together(monkeypatch):
     monkeypatch.setattr(graph, "NODE", 0)
     monkeypatch.setattr(graph, "OP", 0)
     monkeypatch.setattr(flow, "LAYER", 0)
-    monkeypatch.setattr(limits, "WORK", 60_000)
+    monkeypatch.setattr(limits, "WORK", 100_000)
     assert read(lambda x: x @ W @ W, 8)[0].sizes == (8, 8)
     with pytest.raises(InputError, match="op .*takes [0-9,]+ multiplications: with"):
         read(lambda x: x @ W @ W @ W @ W @ W @ W, 8)
@@ -79,7 +79,7 @@ def test_what_an_op_does_to_each_weight_is_charged(op, sparse, monkeypatch):
     for name in ("NODE", "OP", "PASS", "VECTOR_PASS"):
         monkeypatch.setattr(graph, name, 0)
     monkeypatch.setattr(flow, "LAYER", 0)
-    monkeypatch.setattr(limits, "WORK", 300_000)
+    monkeypatch.setattr(limits, "WORK", 400_000)
     if sparse:
         monkeypatch.setattr(flow, "_SPARSE_FROM", 0)
         monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 0)
@@ -144,6 +144,38 @@ def test_a_norm_that_is_too_dear_is_a_looser_one(monkeypatch):
     tight = Stencil(Ball.exact(taps)).norm
     monkeypatch.setattr(limits, "WORK", 0)
     assert tight < Stencil(Ball.exact(taps)).norm < np.inf
+
+
+def test_sharper_norms_leave_most_of_the_work_to_what_must_be_done(monkeypatch):
+    taps = np.random.default_rng(0).normal(size=(3, 3, 2, 2))
+    monkeypatch.setattr(limits, "OPTIONAL", 200_000)
+    with limits.one_budget():
+        norms = [Stencil(Ball.exact(taps)).norm for _ in range(8)]
+        limits.charge(limits.WORK - limits.OPTIONAL, "the rest")
+    assert norms == sorted(norms) and norms[0] < norms[-1]
+
+
+@pytest.mark.parametrize("sigma", [tf.identity, tf.tanh])
+def test_the_matrices_of_convolutions_are_charged_before_they_are_made(sigma, monkeypatch):
+    """Each is small enough alone; with nothing charged for nodes, ops and layers themselves."""
+    for name in ("NODE", "OP", "PASS", "VECTOR_PASS"):
+        monkeypatch.setattr(graph, name, 0)
+    monkeypatch.setattr(flow, "LAYER", 0)
+    monkeypatch.setattr(limits, "WORK", 30 * 2**20)
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 8, 8)).astype(np.float32)
+
+    def body(x, many):
+        for _ in range(many):
+            x = sigma(tf.nn.conv2d(x, kernel, 1, "SAME"))
+        return tf.reshape(x, (-1, 4 * 4 * 8))[:, :3]
+
+    read(lambda x: body(x, 2), 4, 4, 8)
+    made = []
+    places = convolution._places
+    monkeypatch.setattr(convolution, "_places", lambda *args: made.append(1) or places(*args))
+    with pytest.raises(InputError, match="takes [0-9,]+ multiplications: with what was read"):
+        read(lambda x: body(x, 100), 4, 4, 8)
+    assert len(made) < 20
 
 
 def test_a_kernel_is_not_spread_over_more_than_an_image():

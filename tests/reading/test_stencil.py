@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_curv.network.sparse_affine import schur_bound
+from keras_curv.reading import limits
 from keras_curv.reading import stencil as module
 from keras_curv.reading.ball import Ball
 from keras_curv.reading.convolution import matrix, stencil
@@ -227,8 +228,8 @@ def test_fewer_points_where_there_are_many_filters(monkeypatch, rng):
     kernel = rng.standard_normal((3, 3, 2, 3))
     fine = Stencil(Ball.exact(kernel))
     norms, magnitude = [fine.norm], fine.magnitude
-    for operations in (100_000, 20_000, 0):
-        monkeypatch.setattr(module, "_OPERATIONS", operations)
+    for multiplications in (33_000, 6_600, 0):
+        monkeypatch.setattr(limits, "OPTIONAL", multiplications)
         norms.append(Stencil(Ball.exact(kernel)).norm)
     assert norms[0] < norms[1] < norms[2] < norms[3] == pytest.approx(magnitude, rel=1e-12)
     assert norms[2] < 1.2 * norms[0]
