@@ -62,7 +62,8 @@ def closest_points(
     options = {"steps": _STEPS, "restarts": _RESTARTS}
     crossing = traced(_crossing, network, tf.float64, signature=(ROWS, CLASS, ROWS))
     without = np.array(at_least, np.float64)
-    radius = 1.01 * np.maximum(without, _first_order_distance(network, centre, labels))
+    with np.errstate(over="ignore"):  # an infinite radius is not searched
+        radius = 1.01 * np.maximum(without, _first_order_distance(network, centre, labels))
     point, distance = centre.numpy(), np.full(len(radius), np.inf)
     for _ in range(_BALLS):
         unsettled = distance * (1.0 - _CLOSE) > without
@@ -76,7 +77,8 @@ def closest_points(
         point = np.where(closer[:, None], found[0], point)
         distance = np.where(closer, found[1], distance)
         without = np.where(searchable & ~closer, radius, without)
-        radius = np.where(np.isfinite(distance), (without + distance) / 2.0, 2.0 * radius)
+        with np.errstate(over="ignore"):
+            radius = np.where(np.isfinite(distance), (without + distance) / 2.0, 2.0 * radius)
     prediction = network.logits(tf.constant(point)).numpy().argmax(axis=1)
     return ClosestPoints(point, distance, prediction)
 

@@ -242,8 +242,8 @@ def _parse(record: bytes | None) -> LoggedRequest | Refusal:
         return Refusal(Reason.TOO_LONG)
     try:
         return parse_log(record)
-    except Refusal as refusal:
-        return refusal
+    except Refusal as refusal:  # whose traceback would keep the record
+        return Refusal(refusal.reason, refusal.detail)
 
 
 def _count(asked: Sequence[Batch | Refusal], request: LoggedRequest) -> int:

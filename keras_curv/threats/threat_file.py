@@ -12,7 +12,7 @@ from keras_curv.files import parse_json, read_named
 from keras_curv.npz_file import NpzFile
 from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
 
-_JSON_BYTES = 2**24
+_JSON_BYTES = 2**23  # larger arrays are for .npz
 _NUMBERS = 2**24  # of all arrays; in float64 they are 128 MiB
 _NPZ_KINDS = {"norm": "U", "frozen": "fiub"}  # of dtypes, beside numbers
 

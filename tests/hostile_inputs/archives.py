@@ -86,6 +86,40 @@ def _many(folder):
             file.writestr(f"{i}.npy", b"")
 
 
+def _overlapping(folder, count, size):
+    """An archive whose list names the same bytes again and again."""
+    names = [f"{i:04d}.npy" for i in range(count)]
+    archive(folder, names[0], header((1, size), "|u1"), zeros=size)
+    raw = (folder / "x.npz").read_bytes()
+    entry = raw.index(b"PK\1\2")
+    end = raw.index(b"PK\5\6")
+    entries = b"".join(raw[entry:end].replace(names[0].encode(), n.encode()) for n in names)
+    whole = count.to_bytes(2, "little") * 2 + len(entries).to_bytes(4, "little")
+    (folder / "x.npz").write_bytes(
+        raw[:entry] + entries + raw[end : end + 8] + whole + raw[end + 16 :]
+    )
+
+
+@_case("the same bytes as 200 arrays")
+def _shared(folder):
+    _overlapping(folder, 200, 2**20)
+
+
+@_case("the same GiB as 200 arrays")
+def _shared_gib(folder):
+    _overlapping(folder, 200, 2**30)
+
+
+@_case("an array twice")
+def _twice(folder):
+    content = header((1, 1)) + b"\0" * 4
+    with zipfile.ZipFile(folder / "x.npz", "w") as file:
+        for name in ("x.npy", "y_npy"):
+            file.writestr(name, content)
+    path = folder / "x.npz"
+    path.write_bytes(path.read_bytes().replace(b"y_npy", b"x.npy"))
+
+
 @_case("a pipe")
 def _pipe(folder):
     os.mkfifo(folder / "x.npz")

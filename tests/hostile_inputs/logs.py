@@ -90,6 +90,28 @@ _case("a name without an end", b"\x1f\x8b\x08\x08" + b"\0" * 6 + b"a" * 2**24)
 _case("a comment without an end", b"\x1f\x8b\x08\x10" + b"\0" * 6 + b"a" * 2**24)
 
 
+def shaped(sizes, dtype=1, content=b"", values=b""):
+    """A tensor that says so of itself."""
+    dims = b"".join(logged.field(2, logged.field(1, size)) for size in sizes)
+    message = logged.field(1, dtype) + logged.field(2, dims)
+    return message + (logged.field(4, content) if content else b"") + values
+
+
+# A few bytes that stand for very many examples.
+FEW = framed(logged.predict(shaped((2**18, 3)), served=1))
+_case("a shape of 2^18 examples of another model's", FEW)
+_case("the same, packed", gzip.compress(FEW))
+_case("the same a hundred thousand times, packed", lambda: gzip.compress(FEW * 10**5))
+_case("a shape of 40000 examples", framed(logged.predict(shaped((40_000, 2, 3)), served=1)))
+_case("examples of no size", framed(logged.predict(shaped((2**18, 0)), served=1)))
+_case("a million empty records, packed", lambda: gzip.compress(framed(b"") * 10**6))
+_case("ten thousand good records, packed", lambda: gzip.compress(GOOD * 10**4))
+_case(
+    "2^24 inputs of nothing",
+    lambda: framed(logged.field(6, logged.field(1, b"\x12\0" * (2**24 - 50)))),
+)
+
+
 def _request(title, /, **options):
     x = options.pop("x", X)
     _case(title, lambda: GOOD + framed(logged.predict(x, **options)))
@@ -108,11 +130,7 @@ for stamp in (-(2**62), 2**62, 10**15):
 
 
 def _tensor(name, dtype, sizes, content=b"", values=b""):
-    """A tensor that says so of itself."""
-    dims = b"".join(logged.field(2, logged.field(1, size)) for size in sizes)
-    message = logged.field(1, dtype) + logged.field(2, dims)
-    message += logged.field(4, content) if content else b""
-    _request(name, x=message + values, served=1)
+    _request(name, x=shaped(sizes, dtype, content, values), served=1)
 
 
 for sizes in ((2**40, 2, 3), (0, 2, 3), (-1, 2, 3), (2, 2, 2**60), (2,) * 300, (2**20, 2, 3)):
@@ -123,13 +141,12 @@ _tensor("a tensor of NaN", 1, (1, 2, 3), b"\xff" * 24)
 _tensor("a tensor of infinity", 1, (1, 2, 3), b"\0\0\x80\x7f" * 6)
 _tensor("a tensor of 3e38", 1, (1, 2, 3), b"\xff\xff\x7f\x7f" * 6)
 _tensor("a tensor of too few bytes", 1, (2, 2, 3), bytes(47))
-_case("ten thousand inputs", lambda: GOOD + framed(logged.predict(X, more=_inputs(10_000))))
+_case("ten thousand inputs", lambda: GOOD + framed(logged.predict(X, more=_many_inputs(10_000))))
 _case("a message in a message, deep", lambda: GOOD + framed(_nested(10_000)))
 
 
-def _inputs(count):
-    one = logged.field(2, logged.field(1, b"k%d"))
-    return b"".join(one for _ in range(count))
+def _many_inputs(count):
+    return logged.field(2, logged.field(1, b"k%d")) * count
 
 
 def _nested(depth):
@@ -155,6 +172,18 @@ def _pipe(folder):
 @_made("a link to /dev/zero")
 def _device(folder):
     (folder / "log").symlink_to("/dev/zero")
+
+
+@_made("a record of a TiB of holes")
+def _skipped(folder):
+    (folder / "log").write_bytes(GOOD + framed(b"", 2**40)[:12])
+    os.truncate(folder / "log", 2**40 + 1000)
+
+
+@_made("a TiB of holes")
+def _holes(folder):
+    (folder / "log").touch()
+    os.truncate(folder / "log", 2**40)
 
 
 @_made("a name that steers the terminal")

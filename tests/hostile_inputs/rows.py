@@ -67,16 +67,16 @@ def _line(number, place, cell):
 
 
 _CELLS = {
-    0: ("7", "-1", "", "x", "9" * 5000),
-    1: ("2", "-5", "x", "99"),
-    2: ("3", "-2", str(2**70), "1.5"),
-    3: ("3", "-2", "x"),
-    4: ("nan", "-1.0", "inf", "1e999", "x"),
-    5: ("SURE", "", "CERTIFIED", "certified"),
-    6: ("-1", "x"),
+    0: ("7", "-1", "", "x", "9" * 400, "9" * 5000, "+0", " 0", "0_0", "00", "٠"),
+    1: ("2", "-5", "x", "99", "9" * 400),
+    2: ("3", "-2", "-1", str(2**63), str(2**70), "1.5"),
+    3: ("3", "-2", "x", str(2**63)),
+    4: ("nan", "-1.0", "inf", "1e999", "1e+308", "1e308", "5e-324", "1e-310", "0x1", "x"),
+    5: ("SURE", "", "CERTIFIED", "certified", "CLASSIFY"),
+    6: ("-1", "x", str(2**63 - 1), str(2**63), "9" * 400),
     7: ("2", "yes"),
     8: ("runner_up", "none", ""),
-    9: ("\x1b[2J", '"'),
+    9: ("\x1b[2J", '"', "mine", "a" * 60_000),
 }
 for place, values in _CELLS.items():
     for value in values:
@@ -87,6 +87,21 @@ def _content(name, file, change):
     _case(name)(lambda folder: (folder / file).write_bytes(change((folder / file).read_bytes())))
 
 
+def _claimed(content):
+    """The largest and the smallest radii, of every row."""
+    header, *lines = content.decode().splitlines()
+    cells = [line.split(",") for line in lines]
+    for number, row in enumerate(cells):
+        row[2:6] = str(number % 3), "-1", ("1e+308", "5e-324")[number % 2], "CERTIFIED"
+    return "\n".join([header, *map(",".join, cells), ""]).encode()
+
+
+_content("radii of both ends", FILES[0], _claimed)
+_content("a million rows of 60 bytes", FILES[0], lambda b: b + b.splitlines(True)[1] * 10**6)
+_content("4 rows of a GiB", FILES[0], lambda b: b + (b"0" * 2**16 + b"\n") * 2**14)
+_case("a TiB of holes")(lambda folder: os.truncate(folder / FILES[0], 2**40))
+_content("settings with a name twice", FILES[1], lambda b: b.replace(b"{", b'{"seed": 1,', 1))
+_content("settings with 400 digits", FILES[1], lambda b: b.replace(b"2", b"9" * 400, 1))
 _content("a line of 2^24 bytes", FILES[0], lambda b: b + b"5," * 2**23)
 _content("a hundred thousand rows", FILES[0], lambda b: b + b.splitlines(True)[1] * 100_000)
 _content("bytes that are no text", FILES[0], lambda b: b + b"\xff\xfe\n")
