@@ -65,16 +65,16 @@ def matrix(
     """
     if len(image) != 3 or kernel.shape[2] != image[2]:
         raise InputError(f"a kernel {kernel.shape} does not fit images {image}, channels last")
-    axes = [
+    down, across = (
         axis(*sizes, padding)
         for sizes in zip(image[:2], kernel.shape[:2], strides, dilations, strict=True)
-    ]
-    shape = axes[0][0].shape[1], axes[1][0].shape[1], kernel.shape[3]
+    )
+    shape = down[0].shape[1], across[0].shape[1], kernel.shape[3]
     require_shape(shape)
     parts = kernel.value, kernel.error, kernel.served
     stored = functools.reduce(np.logical_or, (part != 0.0 for part in parts))
-    _refuse_large(stored, *axes, sum(bool(part.any()) for part in parts))
-    which, columns, ends = _places(stored, image, *axes)
+    _refuse_large(stored, down, across, sum(bool(part.any()) for part in parts))
+    which, columns, ends = _places(stored, image, down, across)
 
     def placed(weights: np.ndarray) -> scipy.sparse.csr_array:
         size = math.prod(image), math.prod(shape)
