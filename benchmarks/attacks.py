@@ -29,7 +29,7 @@ import plain
 
 from keras_curv import Certifier, InputError, pgd_attack
 from keras_curv.attacks.foolbox import ddn_distances
-from keras_curv.certificates.best_of import METHODS
+from keras_curv.certificates.auto import METHODS
 
 _METHODS = flags.DEFINE_multi_enum("method", list(METHODS), METHODS, "Repeatable; default: all.")
 _INSIDE = flags.DEFINE_float("inside", 0.9999, "Of the radius.")

@@ -88,7 +88,7 @@ def main(argv):
     """Prints the table."""
     del argv
     from keras_curv.network import sparse_affine
-    from keras_curv.reading import limits
+    from keras_curv.saved_model import limits
 
     table = Table("image", "matrices", "read, s", "certify, s", "MiB", "radius", "norms / dense")
     for size in map(int, _SIZES.value):

@@ -30,20 +30,15 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.serving"]):
-    from keras_curv.reading import (
-        checkpoint,
-        graph,
-        meta_graph,
-        op_rules,
-        patterns,
-        server,
-    )
+    from keras_curv.lowering import graph, patterns
+    from keras_curv.lowering.rules import rules
+    from keras_curv.saved_model import checkpoint, meta_graph, server
     from keras_curv.serving import requests, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from keras_curv.errors import InputError
-from keras_curv.reading.crc32c import masked_crc32c
-from keras_curv.reading.files import ModelFiles
+from keras_curv.saved_model.crc32c import masked_crc32c
+from keras_curv.saved_model.files import ModelFiles
 
 SHAPE = (4,)
 
@@ -207,7 +202,7 @@ def fresh(value, rng, numbers):
     return bytes(rng.choice(value or b"\0") for _ in range(len(value) + rng.randrange(-1, 2)))
 
 
-OPS = sorted({*op_rules._RULES, *patterns.NAMES, "Const", "Placeholder", "x", ""})
+OPS = sorted({*rules._RULES, *patterns.NAMES, "Const", "Placeholder", "x", ""})
 
 
 def mutate(target):

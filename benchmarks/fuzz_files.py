@@ -25,7 +25,7 @@ from hostile_models.index import block_of, table_of
 from sample_rows import row
 
 from keras_curv.errors import InputError
-from keras_curv.reading import checkpoint
+from keras_curv.saved_model import checkpoint
 
 NUMBERS = (b"0", b"-1", b"1", b"2", b"65536", b"2147483648", b"-9223372036854775808", b"1e999")
 WORDS = (*NUMBERS, *b'nan inf null [] {} , "'.split(), b"\n", b"\0", b"\xff", b"\x1b[")

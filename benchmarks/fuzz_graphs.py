@@ -25,10 +25,11 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
-from keras_curv.reading import op_rules, saved_model
+from keras_curv.lowering.rules import rules
+from keras_curv.reading import served_model
 
 SHAPES = ((4,), (6,), (2, 3), (4, 4, 2), (5, 4, 1), (1,), (6, 6, 3))
-KNOWN = sorted(op for op in op_rules._RULES if op_def_registry.get(op) is not None)
+KNOWN = sorted(op for op in rules._RULES if op_def_registry.get(op) is not None)
 UNKNOWN = (
     "Exp",
     "Cumsum",
@@ -394,7 +395,7 @@ def taken(number):
         path = saved(graph, pathlib.Path(folder) / "model")
         x = np.random.default_rng(number).normal(size=(3, *graph.shape)).astype(np.float32)
         try:
-            served = saved_model.read(path)
+            served = served_model.read(path)
             served.check(x)
         except InputError as error:
             assert str(error).isprintable()

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 import plain
 
 from keras_curv import Certifier, InputError
-from keras_curv.certificates.best_of import METHODS
+from keras_curv.certificates.auto import METHODS
 from keras_curv.certificates.certificate import GUARANTEES, RIVALS
 
 _RIVALS = flags.DEFINE_enum("rivals", "all", RIVALS, "As for bin/certify.")

@@ -27,7 +27,7 @@ from keras_curv import CRTModel, CurvatureRegularizer
 from keras_curv.attacks.ball import project
 from keras_curv.attacks.crt import AttackResult, Hidden
 from keras_curv.reproduce.algorithms_1_and_2 import algorithm2
-from keras_curv.training import worst_case
+from keras_curv.training.models import worst_case
 
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Examples in a step.")
 _WIDTH = flags.DEFINE_integer("width", 1024, "Of the hidden layers.")

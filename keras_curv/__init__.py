@@ -21,4 +21,4 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 if "keras" in sys.modules:  # which loads a saved model by the names of classes that it has met
-    from keras_curv.training import recipe as _recipe  # noqa: F401
+    from keras_curv.training.run import recipe as _recipe  # noqa: F401

@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.centres import Centres
-from keras_curv.certificates.first_layer import FirstLayer
-from keras_curv.certificates.linear_bounds import Balls
-from keras_curv.certificates.plan import Plan
+from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.linear.first_layer import FirstLayer
+from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.plan import Plan
 
 
 def pre_activation_bounds(network, x, radius, norm="l2", planned=None):

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.proved_radius import charged, proved_radius
+from keras_curv.certificates.crc.proved_radius import charged, proved_radius
 
 
 def radius_at(certificate, x0, point, label, rival):

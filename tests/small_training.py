@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.models.regularizer import CurvatureRegularizer
 
 L = keras.layers
 KINDS = ("penalty", "certified", "crt")

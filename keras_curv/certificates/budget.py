@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.best_of import BestOf
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.auto import BestOf
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.crc.proved_radius import Charged, charged, charged_minorant
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
-from keras_curv.certificates.proved_radius import Charged, charged, charged_minorant
 from keras_curv.curvature.vertex import vertex_curvature
 from keras_curv.numerics import rounding
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_curv.errors import require_one_of, require_positive
 from keras_curv.numerics import rounding
-from keras_curv.threats.property import others
+from keras_curv.threats.properties.property import others
 
 RIVALS = ("all", "runner_up", "random", "least")
 GUARANTEES = ("real", "float32")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.certificates.auto import METHODS, choose_method
 from keras_curv.certificates.budget import BudgetCertificate
 from keras_curv.certificates.category_changes import after_changes
 from keras_curv.certificates.certificate import (
@@ -31,10 +31,10 @@ from keras_curv.network.network import Network
 from keras_curv.network.products import float32_keeps_digits
 from keras_curv.numerics.rounding import up
 from keras_curv.process import certifying
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 from keras_curv.reading.served_inputs import ServedInputs
 from keras_curv.threats.box import farthest
-from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.threats.threat import PLAIN, UNRESTRICTED, Threat
 
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
@@ -73,7 +73,7 @@ class Certifier:
         self,
         model: Any,
         *,
-        signature: str = saved_model.DEFAULT_SIGNATURE,
+        signature: str = served_model.DEFAULT_SIGNATURE,
         output_name: str | None = None,
         method: str = "auto",
         guarantee: str = "real",
@@ -90,7 +90,7 @@ class Certifier:
         require_one_of(method, (*METHODS, "smoothing"), "method")
         require_one_of(guarantee, GUARANTEES, "guarantee")
         self.property = Property.of(property)
-        self.served = saved_model.read(model, signature, output_name=output_name, scores=True)
+        self.served = served_model.read(model, signature, output_name=output_name, scores=True)
         self._guarantee = guarantee
         self.threat = Threat.of(threat)
         dim = self.served.network.dim
@@ -244,7 +244,7 @@ def certify(
     threat: Threat | Mapping[str, Any] = UNRESTRICTED,
     decide: Sequence[float] | None = None,
     rivals: str = "all",
-    signature: str = saved_model.DEFAULT_SIGNATURE,
+    signature: str = served_model.DEFAULT_SIGNATURE,
     output_name: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
@@ -332,7 +332,7 @@ def _warn_if_factors_are_rounded() -> None:
 
 
 def _float32_error(
-    served: saved_model.ServedModel, network: Network, held: Property, threat: Threat
+    served: served_model.ServedModel, network: Network, held: Property, threat: Threat
 ) -> Float32Error:
     """What serving this model in float32 may take off the margins of a property's network."""
     if not threat.holds_in_float32:

@@ -15,11 +15,11 @@ and tanh). The input is taken as the float32 vector that the server receives.
 
 An affine map is served as it is stored, or with scalings, shifts and products between that reading
 folds; either way what is served is an affine map whose weights are off by ΔW and Δb, bounded entry
-by entry (`ball.py`). What is flushed to zero between two folded maps is an absolute error, which
-the second one multiplies: it is part of Δb (`flow.py`). The last product of a map, with its bias,
-loses at most `τ (4n + 4 + Σ|w| + Σ|a|)`: each of n terms and n partial sums τ, and what is flushed
-as it is read. How large a number may get on the way is bounded by products of absolute values, as
-cancellation in the folded map hides it.
+by entry (`error_ball.py`). What is flushed to zero between two folded maps is an absolute error,
+which the second one multiplies: it is part of Δb (`flow.py`). The last product of a map, with its
+bias, loses at most `τ (4n + 4 + Σ|w| + Σ|a|)`: each of n terms and n partial sums τ, and what is
+flushed as it is read. How large a number may get on the way is bounded by products of absolute
+values, as cancellation in the folded map hides it.
 
 With `‖δ‖ ≤ R` the distance from x0, `a_I` the activations in real arithmetic, ℓ_I a Lipschitz
 constant of x ↦ a_I, c(·) norms of columns and `P_W(ε) = min(|W|ᵀε, c(W) ‖ε‖)`,

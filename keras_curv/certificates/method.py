@@ -24,7 +24,7 @@ from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import as_graph
 from keras_curv.numerics.bracket import COARSE, FINE
 from keras_curv.process import certifying
-from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.properties.property import ARGMAX, Property
 
 
 class ServedError:

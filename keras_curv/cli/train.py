@@ -16,7 +16,7 @@ import shlex
 
 from keras_curv.cli.command import DATA_DIR, Command, at_terminal, loading
 from keras_curv.errors import InputError
-from keras_curv.training.recipe_options import RecipeFields
+from keras_curv.training.run.recipe_options import RecipeFields
 
 COMMAND = Command("train", __doc__, "go on with --resume")
 FLAGS = COMMAND.flags
@@ -126,7 +126,7 @@ def main() -> int:
     with loading():
         from keras_curv.reports.console import print_summary
         from keras_curv.runs.options import DEFAULT_RADII
-        from keras_curv.training import recipe, trainer
+        from keras_curv.training.run import recipe, trainer
 
     names = [field.name for field in dataclasses.fields(recipe.Recipe)]
     chosen = COMMAND.values(*names)

@@ -1,8 +1,8 @@
 """A feed-forward network as mathematics: affine, activation, affine, …, affine.
 
-`Network` is the only thing certificates know of a model: float64 weights that do not move.
-What it shares with a network in training (`training/live.py`) is `FeedForward`. Margins have
-closed-form gradients, so nothing here needs a gradient tape.
+`Network` is the only thing certificates know of a model: float64 weights that do not move. What it
+shares with a network in training (`training/trainable/trainable_network.py`) is `FeedForward`.
+Margins have closed-form gradients, so nothing here needs a gradient tape.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.data.joined import joined
 from keras_curv.errors import InputError, about
-from keras_curv.reading.nodes import attribute
+from keras_curv.saved_model.nodes import attribute
 
 
 @dataclasses.dataclass(frozen=True)

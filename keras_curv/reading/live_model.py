@@ -12,9 +12,9 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
-from keras_curv.reading import limits, server
-from keras_curv.reading.inlining import Inliner
-from keras_curv.reading.outputs import Output, logits_of
+from keras_curv.saved_model import limits, server
+from keras_curv.saved_model.inlining import Inliner
+from keras_curv.saved_model.outputs import Output, logits_of
 
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
 

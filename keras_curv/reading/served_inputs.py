@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_curv.errors import InputError, wrong_labels
 from keras_curv.numerics.rounding import norm_bound
-from keras_curv.reading.saved_model import ServedModel
+from keras_curv.reading.served_model import ServedModel
 
 _CHECKED = 32  # examples on which the read network is held against the signature
 _USUAL = 2.0**40

@@ -6,7 +6,7 @@ import decimal
 import math
 
 from keras_curv.certificates.certificate import Status
-from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.properties.property import ARGMAX
 from keras_curv.threats.threat import PLAIN
 
 _RIVALS_TEXT = {

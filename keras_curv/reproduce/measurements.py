@@ -20,8 +20,8 @@ from keras_curv.attacks import foolbox as foolbox_attacks
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.certificate import Certificates, choose_rivals
 from keras_curv.certificates.certifier import Certifier
-from keras_curv.certificates.smoothing import SmoothedClassifier
-from keras_curv.certificates.success_rates import success_rates
+from keras_curv.certificates.crc.success_rates import success_rates
+from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.curvature.gap import CurvatureGap, curvature_gap
 from keras_curv.data.examples import Examples
 from keras_curv.network.network import Network

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_curv.reproduce.tables import Row, Table
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run.recipe import Recipe
 
 # Networks and figures of an older one are not taken for today's: raise it when `keras_curv train`
 # makes something else of the same recipe.

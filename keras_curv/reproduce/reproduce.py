@@ -30,9 +30,9 @@ from keras_curv.reproduce import recipes, tables, write
 from keras_curv.reproduce.measurements import COLUMNS, Subject
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.reproduce.write import Result
-from keras_curv.training import run_folder
-from keras_curv.training import trainer as training
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run import run_folder
+from keras_curv.training.run import trainer as training
+from keras_curv.training.run.recipe import Recipe
 
 _QUICK_EXAMPLES = 40
 _FIGURES = 2**26  # bytes of all that was measured, at most

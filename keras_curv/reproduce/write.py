@@ -17,7 +17,7 @@ from keras_curv.reports.drawing import require_drawable, write_figure
 from keras_curv.reproduce import recipes
 from keras_curv.reproduce.measurements import COLUMNS
 from keras_curv.reproduce.tables import Row, Table
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

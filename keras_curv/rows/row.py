@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.best_of import METHODS
+from keras_curv.certificates.auto import METHODS
 from keras_curv.certificates.certificate import RIVALS, Certificates, Status
-from keras_curv.certificates.smoothing import VOTE_RIVALS
+from keras_curv.certificates.smoothing.smoothing import VOTE_RIVALS
 from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
 

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 
 from keras_curv.certificates.certifier import Certifier
-from keras_curv.certificates.smoothing import SmoothedClassifier
+from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.network.network import Network
 from keras_curv.process import certifying
 from keras_curv.reading.inputs import reshaping
-from keras_curv.reading.saved_model import ServedModel
 from keras_curv.reading.served_inputs import in_float64
+from keras_curv.reading.served_model import ServedModel
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
 from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
-from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.version import __version__
 
 _READ_AT_ONCE = 1024  # examples, for their labels

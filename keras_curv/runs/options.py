@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Sequence
 
 from keras_curv.certificates.certificate import RIVALS, radii_of
-from keras_curv.certificates.smoothing import VOTE_RIVALS, Smoothing
+from keras_curv.certificates.smoothing.smoothing import VOTE_RIVALS, Smoothing
 from keras_curv.errors import (
     InputError,
     optional_at_least,
@@ -19,11 +19,11 @@ from keras_curv.errors import (
     require_positive,
 )
 from keras_curv.files import part_path, require_replaceable
-from keras_curv.reading import saved_model
-from keras_curv.reading.files import INDEX
+from keras_curv.reading import served_model
 from keras_curv.reports.drawing import require_drawable
 from keras_curv.rows.row_file import settings_path
-from keras_curv.threats.property import ARGMAX, Property
+from keras_curv.saved_model.files import INDEX
+from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.threats.threat import UNRESTRICTED, Threat
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
@@ -62,7 +62,7 @@ class RunOptions:
         InputError: an option out of range, or one that another needs is missing.
     """
 
-    signature: str = saved_model.DEFAULT_SIGNATURE
+    signature: str = served_model.DEFAULT_SIGNATURE
     output_name: str | None = None
     method: str = "auto"
     guarantee: str = "real"

@@ -17,15 +17,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.one_gradient import OneGradient
 from keras_curv.errors import InputError
 from keras_curv.files import writing
+from keras_curv.lowering import graph
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.products import Product, dense_product, sparse_product
 from keras_curv.process import certifying
-from keras_curv.reading import graph, saved_model
-from keras_curv.reading.saved_model import ServedModel
+from keras_curv.reading import served_model
+from keras_curv.reading.served_model import ServedModel
+from keras_curv.serving.one_gradient import OneGradient
 
 CERTIFIED_SIGNATURE = "certified"
 _ALIKE = 1e-2  # is what float32 makes of a pre-activation, relative to the largest
@@ -75,7 +76,7 @@ def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
         raise InputError(
             f"a SavedModel cannot be exported again; give the built Keras model. Received: {base}"
         )
-    served = saved_model.read(base)
+    served = served_model.read(base)
     if len(served.inputs.specs) > 1:
         raise InputError(
             f"{served.source} takes {served.inputs}; certified serving is of models of one input"

@@ -29,7 +29,7 @@ from keras_curv.serving.outcomes import certify_block
 from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.requests import CHANGED, Batch, Request, RequestLog
 from keras_curv.serving.versions import Versions
-from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.properties.property import ARGMAX
 from keras_curv.version import __version__
 
 BATCH_SIZE = 512

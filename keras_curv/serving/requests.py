@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import LoggedRequest, batch_size, parse_log, read_tensor
 from keras_curv.serving.refusal import Refusal
@@ -268,7 +268,7 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
 def _file_version(file: str) -> int | None:
     """The version in whose directory a warm-up file lies."""
     path = pathlib.Path(file).absolute()
-    number = saved_model.version_number(path.parent.parent.name)
+    number = served_model.version_number(path.parent.parent.name)
     return number if path.parts[-2:] == _WARM_UP else None
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from keras_curv.errors import InputError
 from keras_curv.files import open_named
-from keras_curv.reading.crc32c import masked_crc32c
+from keras_curv.saved_model.crc32c import masked_crc32c
 
 UNPACKED = 2**28  # bytes that a packed file may always unpack to
 _DENSEST = 100  # and so many times its own size

@@ -8,9 +8,10 @@ from typing import Any
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError, visible
-from keras_curv.reading import meta_graph, saved_model
-from keras_curv.reading.files import ModelFiles
+from keras_curv.reading import served_model
 from keras_curv.rows.reason import Reason
+from keras_curv.saved_model import meta_graph
+from keras_curv.saved_model.files import ModelFiles
 from keras_curv.serving.prediction_log import LoggedRequest
 from keras_curv.serving.refusal import Refusal
 
@@ -53,20 +54,20 @@ class Versions:
         self,
         path: str,
         *,
-        signature: str = saved_model.DEFAULT_SIGNATURE,
+        signature: str = served_model.DEFAULT_SIGNATURE,
         **options: Any,
     ):
         self.path = str(path)
         base = pathlib.Path(path)
         try:
-            newest = saved_model.resolve_directory(base)
+            newest = served_model.resolve_directory(base)
             self._only: str | None = None
             if newest == base:
                 self._only = self._newest = _label(base.resolve())
                 self._directories = {self._only: base}
             else:
                 self._newest = _label(newest)
-                numbered = saved_model.numbered_versions(base)
+                numbered = served_model.numbered_versions(base)
                 self._directories = {str(number): entry for number, entry in numbered.items()}
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -148,7 +149,7 @@ class Versions:
 
 
 def _label(directory: pathlib.Path) -> str:
-    number = saved_model.version_number(directory.name)
+    number = served_model.version_number(directory.name)
     return visible(directory.name) if number is None else str(number)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_curv.attacks.closest import closest_points
-from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.auto import choose_method
 from keras_curv.network.network import Network
 
 

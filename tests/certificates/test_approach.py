@@ -6,9 +6,9 @@ import tensorflow as tf
 from scripts import succeeds_alone
 
 from keras_curv import CurvatureCertificate, Network
-from keras_curv.certificates import at_start, crc, rival_search
-from keras_curv.certificates.at_start import StartGradients
-from keras_curv.certificates.rival_search import RivalSearch
+from keras_curv.certificates.crc import crc, first_gradients, rival_search
+from keras_curv.certificates.crc.first_gradients import StartGradients
+from keras_curv.certificates.crc.rival_search import RivalSearch
 from keras_curv.network import activations, shared_graph
 from keras_curv.network.affine import Affine
 from keras_curv.network.pinned import PinnedNetwork
@@ -96,7 +96,7 @@ def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
     x = rng.standard_normal((30, 5))
     best, _, _ = searched(rounded_away, x, tolerance=1e-9, max_steps=400, as_graph=True)
     assert np.all(best > 0.0)
-    monkeypatch.setattr(at_start, "_MOST", -1.0)  # in any case
+    monkeypatch.setattr(first_gradients, "_MOST", -1.0)  # in any case
     monkeypatch.setattr(rival_search.RivalSearch, "_decided", lambda self, radius, *_: radius >= 0)
     radius, gradients, _ = searched(rounded_away, x)
     assert np.all(gradients == 2)
@@ -106,7 +106,7 @@ def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
 def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_away, monkeypatch):
     x = rng.standard_normal((30, 5))
     radius, gradients, _ = searched(rounded_away, x, as_graph=True)
-    monkeypatch.setattr(at_start, "float32_keeps_digits", lambda seed: tf.constant(False))
+    monkeypatch.setattr(first_gradients, "float32_keeps_digits", lambda seed: tf.constant(False))
     double, alone, _ = searched(rounded_away, x, as_graph=True)
     np.testing.assert_array_equal(radius, double)
     np.testing.assert_array_equal(gradients, alone)

@@ -7,8 +7,8 @@ import tensorflow as tf
 from ball_oracle import build, labelled
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.interval import IntervalCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.interval import IntervalCertificate
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 

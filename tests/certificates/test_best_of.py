@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_curv.certificates.best_of import METHODS, BestOf, choose_method
+from keras_curv.certificates.auto import METHODS, BestOf, choose_method
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL, Status
 from keras_curv.certificates.method import Method, PairCertificates
 from keras_curv.errors import InputError

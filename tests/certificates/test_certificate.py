@@ -6,7 +6,7 @@ import tensorflow as tf
 from single_gradient import radius_at
 
 from keras_curv.certificates.certificate import Status, choose_rivals
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.curvature.bounds import CurvatureBounds
 from keras_curv.network.network import Network
 

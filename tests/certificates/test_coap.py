@@ -7,8 +7,8 @@ import tensorflow as tf
 from polytope_dual import SIZES, dual_margins, dual_of, every_depth, in_ball, relu_case, weights_of
 
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.certificates.coap import PolytopeCertificate
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.coap import PolytopeCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.network import Network
 from keras_curv.training.rivals.polytope import hidden_layers, margin_bounds

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.certificates.best_of import choose_method
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.crc.success_rates import success_rates
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.certificates.success_rates import success_rates
 from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine

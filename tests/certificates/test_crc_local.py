@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from local_networks import NETWORKS, in_balls
 
-from keras_curv.certificates import crc_local
 from keras_curv.certificates.certificate import choose_rivals
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_local import LocalCurvatureCertificate
+from keras_curv.certificates.crc import crc_local
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
@@ -125,7 +125,7 @@ def test_examples_do_not_depend_on_their_batch(rng, random_network, monkeypatch)
     x, label, rivals = _predicted(network, rng, 5)
     known = np.zeros(rivals.shape)
     together, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
-    monkeypatch.setattr("keras_curv.certificates.crc_local._NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("keras_curv.certificates.crc.crc_local._NUMBERS_AT_ONCE", 1)
     alone, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
     np.testing.assert_allclose(alone, together, rtol=1e-3)  # Lanczos starts differ
 

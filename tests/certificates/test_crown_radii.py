@@ -8,8 +8,8 @@ import tensorflow as tf
 from ball_oracle import SIZES, draw_network, labelled, rivals_of
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates import ball_bounds
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.linear import ball_search
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network
@@ -79,7 +79,7 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     certificate = LinearBoundCertificate(network)
     whole = certificate.radii(x, label, rivals, np.zeros((7, 2)))
     for entries, processors in ((600, 1), (60, 1), (600, 3)):
-        monkeypatch.setattr(ball_bounds, "in_batches", partial(in_batches, at_once=entries))
+        monkeypatch.setattr(ball_search, "in_batches", partial(in_batches, at_once=entries))
         monkeypatch.setattr("keras_curv.numerics.batches._processors", lambda: processors)  # noqa: B023
         parts = certificate.radii(x, label, rivals, np.zeros((7, 2)))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding

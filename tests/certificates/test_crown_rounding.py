@@ -7,7 +7,7 @@ import tensorflow as tf
 from ball_oracle import SIZES, build, draw_network, labelled, lowest_margins
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 

@@ -14,13 +14,13 @@ import tensorflow as tf
 from single_gradient import radius_at
 
 from keras_curv import dual
-from keras_curv.certificates import plan
-from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.budget import VertexCertificate
 from keras_curv.certificates.certificate import Status
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_clipped import ClippedCurvatureCertificate
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.linear import plan
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, PairCertificates
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network

@@ -7,19 +7,19 @@ import tensorflow as tf
 from ball_oracle import ball_points, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
-from keras_curv.certificates import crown, fields, linear_bounds, plan
-from keras_curv.certificates.centres import Centres
-from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.linear_bounds import Balls
-from keras_curv.certificates.plan import Plan
+from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.linear import crown, linear_bounds, plan, receptive_fields
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.plan import Plan
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.rules.convolution import matrix
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.network.sparse_affine import SparseAffine
 from keras_curv.network.unitwise import IDENTITY, unit_wise
-from keras_curv.reading.ball import Ball
-from keras_curv.reading.convolution import matrix
 
 IMAGE = (7, 6, 2)
 
@@ -122,7 +122,7 @@ def test_bounds_are_those_of_passes_back_through_the_whole(blind, name, norm, rn
     x = rng.uniform(size=(4, network.dim))
     radius = np.array([1e-3, 0.05, 0.4, 3.0])
     for at_once in (1, 2**18):
-        monkeypatch.setattr(fields, "_AT_ONCE", at_once)
+        monkeypatch.setattr(receptive_fields, "_AT_ONCE", at_once)
         found = bounds_that_count(network, x, radius, norm)
         for (low, high), (lower, higher) in zip(
             found, bounds_that_count(dense, x, radius, norm), strict=True
@@ -246,7 +246,7 @@ def test_what_a_larger_ball_has_proved_holds_in_smaller_ones(name, norm, rng):
 def test_units_are_asked_again_only_where_they_may_bend_or_are_known_loosely(rng, monkeypatch):
     network, _ = convolutional(rng, "relu")
     x = rng.standard_normal((3, network.dim))
-    known, asked, bounds = Plan.of(network), [], fields.Field.bounds
+    known, asked, bounds = Plan.of(network), [], receptive_fields.Field.bounds
 
     def counted(self, *args):
         asked.append(args[-1][:, self.units].sum())
@@ -262,7 +262,7 @@ def test_units_are_asked_again_only_where_they_may_bend_or_are_known_loosely(rng
             asked.clear()
         return count
 
-    monkeypatch.setattr(fields.Field, "bounds", counted)
+    monkeypatch.setattr(receptive_fields.Field, "bounds", counted)
     count = counts()
     monkeypatch.setattr(linear_bounds, "_APART", 1e9)  # however loosely
     bending = counts()

@@ -8,11 +8,11 @@ import tensorflow as tf
 from ball_oracle import ball_points, draw_network, labelled, project
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates import crown, first_layer, linear_bounds
-from keras_curv.certificates.centres import Centres
-from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.first_layer import FirstLayer, Functions
-from keras_curv.certificates.linear_bounds import Balls
+from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.linear import crown, first_layer, linear_bounds
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.first_layer import FirstLayer, Functions
+from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network

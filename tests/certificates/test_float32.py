@@ -10,19 +10,19 @@ from served_margins import ARCHITECTURES, float32_network, margins, rivals_of, s
 
 import keras_curv
 from keras_curv.certificates import float32
-from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.certificate import Status
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import Prospect, ServedError
 from keras_curv.errors import InputError
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.flow import Flow
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import gamma
-from keras_curv.reading.ball import Ball
-from keras_curv.reading.flow import Flow
-from keras_curv.training.keras_functions import in_keras
+from keras_curv.training.trainable.keras_functions import in_keras
 
 
 @pytest.mark.parametrize(("sizes", "activations"), ARCHITECTURES)

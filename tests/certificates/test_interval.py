@@ -9,9 +9,9 @@ from ball_oracle import ball_points, labelled
 from scipy.optimize import brentq
 
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.certificates import ball_bounds
-from keras_curv.certificates.box import value_range
-from keras_curv.certificates.interval import IntervalCertificate
+from keras_curv.certificates.interval_bounds import value_range
+from keras_curv.certificates.linear import ball_search
+from keras_curv.certificates.linear.interval import IntervalCertificate
 from keras_curv.certificates.method import ServedError
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
@@ -242,7 +242,7 @@ def test_chunks_and_an_empty_batch(rng, random_network, monkeypatch):
     x = rng.standard_normal((7, 4))
     certificate = IntervalCertificate(network)
     whole = certificate.certify(x)
-    monkeypatch.setattr(ball_bounds, "in_batches", partial(in_batches, at_once=40))
+    monkeypatch.setattr(ball_search, "in_batches", partial(in_batches, at_once=40))
     parts = certificate.certify(x)
     np.testing.assert_allclose(parts.radius, whole.radius, rtol=2e-3)  # probes may differ
     assert whole.gradient_evaluations.min() > 2

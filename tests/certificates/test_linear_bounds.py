@@ -6,14 +6,14 @@ import tensorflow as tf
 from ball_oracle import CASES, SIZES, ball_points, draw_network, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
-from keras_curv.certificates import crown, linear_bounds, plan
-from keras_curv.certificates.centres import Centres
-from keras_curv.certificates.crown import LinearBoundCertificate
-from keras_curv.certificates.first_layer import FirstLayer
-from keras_curv.certificates.linear_bounds import Balls
+from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.linear import crown, linear_bounds, plan
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.first_layer import FirstLayer
+from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.plan import Plan
+from keras_curv.certificates.linear.relaxation import relaxation
 from keras_curv.certificates.lipschitz import LipschitzCertificate
-from keras_curv.certificates.plan import Plan
-from keras_curv.certificates.relaxation import relaxation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine

@@ -4,7 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from keras_curv.certificates.votes import NoiseVotes
+from keras_curv.certificates.smoothing.votes import NoiseVotes
 from keras_curv.network.network import Network
 
 

@@ -48,7 +48,7 @@ import numpy as np
 import keras_curv
 import tensorflow as tf
 from keras_curv.network.network import Network
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 
 x, _ = keras_curv.data.load_all("digits")
 model = "saved_models/digits"

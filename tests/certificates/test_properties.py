@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.method import no_error
 from keras_curv.network.network import Network

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_curv.certificates import quadratic
-from keras_curv.certificates.quadratic import QuadraticCertificate, parabolas
+from keras_curv.certificates.linear import quadratic
+from keras_curv.certificates.linear.quadratic import QuadraticCertificate, parabolas
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_curv.certificates.quadratic import QuadraticCertificate
+from keras_curv.certificates.linear.quadratic import QuadraticCertificate
 from keras_curv.network.network import Network
 
 

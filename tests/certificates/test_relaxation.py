@@ -8,8 +8,8 @@ from exact_activations import KINKED, USUAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_curv.certificates.box import Box
-from keras_curv.certificates.relaxation import POINTS, relaxation
+from keras_curv.certificates.interval_bounds import Box
+from keras_curv.certificates.linear.relaxation import POINTS, relaxation
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation, get
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from ball_oracle import labelled
 
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork

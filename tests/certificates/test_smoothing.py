@@ -9,9 +9,9 @@ import pytest
 import scipy.stats
 
 from keras_curv import InputError, Status
-from keras_curv.certificates import votes
-from keras_curv.certificates.smoothing import SmoothedClassifier
-from keras_curv.certificates.votes import NoiseVotes
+from keras_curv.certificates.smoothing import votes
+from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
+from keras_curv.certificates.smoothing.votes import NoiseVotes
 from keras_curv.network.network import Network
 from keras_curv.numerics.clopper_pearson import clopper_pearson, smoothed_radius
 

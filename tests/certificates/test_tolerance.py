@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.certificates.best_of import BestOf, choose_method
+from keras_curv.certificates.auto import BestOf, choose_method
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL, choose_rivals
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_local import LocalCurvatureCertificate
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import Method, PairCertificates, Prospect, Sighting
 from keras_curv.curvature.ball_floor import CurvatureFloor
@@ -351,7 +351,7 @@ def test_an_adversarial_point_decides(rng, random_network, monkeypatch):
     for rows in asked:
         assert not (rows[:, None] == x[reached]).all(axis=2).any()
     # A few steps of an attack reach more than one.
-    monkeypatch.setattr("keras_curv.certificates.best_of._ATTACK_STEPS", (1,))
+    monkeypatch.setattr("keras_curv.certificates.auto._ATTACK_STEPS", (1,))
     auto = choose_method("auto", network, decide=(radius,))
     nearer = auto.radii(x, label, rivals, np.zeros(rivals.shape)).adversarial_distance
     assert np.count_nonzero(nearer.min(axis=1) <= radius) < np.count_nonzero(reached)

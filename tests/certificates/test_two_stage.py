@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 from ball_oracle import ball_points, lowest_margins, rivals_of
 
-from keras_curv.certificates.best_of import choose_method
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.two_stage import TwoStageCertificate
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.certificates.two_stage import TwoStageCertificate
 from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.network.network import Network

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.curvature.bounds import CurvatureBounds
 
 # Theirs is ‖x_cert − x0‖ of a float32 solve by 600 gradients: right to about 1e-3.

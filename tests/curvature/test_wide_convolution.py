@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.network import sparse_affine
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def pair():
         weight.assign(0.5 * rng.standard_normal(weight.shape))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_affine, "DENSE_UP_TO", 1000)
-        sparse = saved_model.read(model).network
+        sparse = served_model.read(model).network
     assert sparse.affines[0].is_sparse
-    return saved_model.read(model).network, sparse
+    return served_model.read(model).network, sparse
 
 
 def test_it_is_the_bound_of_the_dense_network(pair):

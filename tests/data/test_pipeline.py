@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.data.pipeline import without_tuning
-from keras_curv.training import trainer
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run import trainer
+from keras_curv.training.run.recipe import Recipe
 
 
 def test_the_same_elements_without_a_thread_that_tunes():

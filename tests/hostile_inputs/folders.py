@@ -6,14 +6,14 @@ import os
 
 from hostile_models import models
 
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 CASES = {}
 
 
 def attempt(folder):
     """Reads what a server would serve."""
-    saved_model.read(folder / "base")
+    served_model.read(folder / "base")
 
 
 def _case(name):

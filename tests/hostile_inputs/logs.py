@@ -14,7 +14,7 @@ import logged
 import numpy as np
 from hostile_models import models
 
-from keras_curv.reading.crc32c import masked_crc32c
+from keras_curv.saved_model.crc32c import masked_crc32c
 from keras_curv.serving.certify_requests import certify_requests
 
 CASES = {}

@@ -12,10 +12,10 @@ import keras
 from hostile_models import models
 from hostile_models.index import block_of, table_of
 
-from keras_curv.reading import checkpoint
-from keras_curv.training import run_folder
-from keras_curv.training.checkpoints import Checkpoints
-from keras_curv.training.recipe import Recipe
+from keras_curv.saved_model import checkpoint
+from keras_curv.training.run import run_folder
+from keras_curv.training.run.checkpoints import Checkpoints
+from keras_curv.training.run.recipe import Recipe
 
 CASES = {}
 RECIPE = Recipe(width=4, epochs=3, batch_size=512, jit=False, loss="plain")

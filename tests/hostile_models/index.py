@@ -8,7 +8,7 @@ import struct
 import tensorflow as tf
 
 from hostile_models.models import DATA, INDEX, cases, export
-from keras_curv.reading.crc32c import masked_crc32c
+from keras_curv.saved_model.crc32c import masked_crc32c
 
 CASES, case = cases()
 HARMLESS, harmless_case = cases()
@@ -44,7 +44,7 @@ def _rewritten(change, **claims):
     def build(path, canary):
         from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
-        from keras_curv.reading import checkpoint
+        from keras_curv.saved_model import checkpoint
 
         export(path)
         entries = []
@@ -108,7 +108,7 @@ case("index: a shape of 100,000 dimensions")(_rewritten(_high_rank))
 
 
 def _entries(path):
-    from keras_curv.reading import checkpoint
+    from keras_curv.saved_model import checkpoint
 
     return dict(checkpoint._entries((path / INDEX).read_bytes()))
 

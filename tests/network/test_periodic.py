@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.certificates.box import value_range
+from keras_curv.certificates.interval_bounds import value_range
 from keras_curv.network import activations
 from keras_curv.numerics.rounding import UNIT
 

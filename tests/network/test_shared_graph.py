@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.certificates.best_of import choose_method
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_local import LocalCurvatureCertificate
+from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
 from keras_curv.network import shared_graph

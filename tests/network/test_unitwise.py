@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates import best_of
-from keras_curv.certificates.coap import PolytopeCertificate
+from keras_curv.certificates import auto
+from keras_curv.certificates.linear.coap import PolytopeCertificate
+from keras_curv.certificates.linear.relaxation import relaxation
 from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
-from keras_curv.certificates.relaxation import relaxation
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.errors import InputError
@@ -130,7 +130,7 @@ def test_lines_of_units_that_carry_are_exact():
 def test_what_auto_proves_stands(names, rng):
     network = _mixed(rng, 3, names, 1.0)
     x = rng.normal(size=(4, 5))
-    found = best_of.choose_method("auto", network).certify(x)
+    found = auto.choose_method("auto", network).certify(x)
     assert np.all(found.radius > 0.0)
     for _ in range(300):
         moved = x + 0.999 * found.radius[:, None] * _directions(rng, x.shape)
@@ -140,8 +140,8 @@ def test_what_auto_proves_stands(names, rng):
 def test_methods_for_one_activation_say_so(rng):
     network = _network(rng, (4, 5, 3), [_of(("relu", 3), ("identity", 2))])
     with pytest.raises(InputError, match="two layers with relu .* relu × 3, identity × 2"):
-        best_of.choose_method("quadratic", network)
+        auto.choose_method("quadratic", network)
     with pytest.raises(InputError, match="'relu' is not differentiable"):
-        best_of.choose_method("crc", network)
+        auto.choose_method("crc", network)
     with pytest.raises(InputError, match="relu × 3, identity × 2"):
         PolytopeCertificate(network)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from single_gradient import radius_at
 
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network

@@ -6,7 +6,7 @@ import tensorflow as tf
 from convolutions import architecture
 from hostile_models import models
 
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def nothing_is_loaded(monkeypatch):
 
 @pytest.fixture
 def nothing_is_run(monkeypatch):
-    monkeypatch.setattr(saved_model, "calls_of", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(served_model, "calls_of", lambda *_: pytest.fail("it was run"))
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def plain_files(tmp_path_factory):
     """A good SavedModel as `{relative path: bytes}`, to be written out damaged."""
     files = models.plain_files()
     path = models.write(tmp_path_factory.mktemp("plain"), files)
-    saved_model.read(path).check(np.ones((2, 4), np.float32))
+    served_model.read(path).check(np.ones((2, 4), np.float32))
     return files
 
 
@@ -32,9 +32,9 @@ def plain_files(tmp_path_factory):
 def read_keras(request, tmp_path):
     def read(model):
         if request.param == "live":
-            return saved_model.read(model)
+            return served_model.read(model)
         model.export(str(tmp_path / "model"), verbose=False)
-        return saved_model.read(tmp_path / "model")
+        return served_model.read(tmp_path / "model")
 
     return read
 
@@ -47,7 +47,7 @@ def read():
     def of(seed):
         if seed not in known:
             model, x = architecture(seed)
-            known[seed] = model, x, saved_model.read(model)
+            known[seed] = model, x, served_model.read(model)
         return known[seed]
 
     return of

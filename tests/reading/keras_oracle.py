@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.network.network import Network
 
 # Float32 execution of nets this small: about 20 roundings of numbers up to 10.

@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 
 def assert_refused(source, *words, **options):
     """One line, with the directory and every word in it; returns the line."""
     with pytest.raises(InputError) as caught:
-        saved_model.read(source, **options)
+        served_model.read(source, **options)
     message = str(caught.value)
     assert "\n" not in message
     name = getattr(source, "name", "") if isinstance(source, keras.Model) else str(source)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 
 def answered(path, x, signature="serving_default"):
@@ -36,7 +36,7 @@ def loaded(path, x, signature="serving_default"):
 
 def assert_read_as_answered(path, x=None, output=None, rtol=1e-5):
     """The network that is read is the one a server answers by, and Python; returns it."""
-    served = saved_model.read(path)
+    served = served_model.read(path)
     if x is None:
         x = np.random.default_rng(5).normal(size=(6, *served.input_shape)).astype(np.float32)
     served.check(x)  # so that the network is what the flat graph computes

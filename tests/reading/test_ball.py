@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from keras_curv.reading import ball as ball_module
-from keras_curv.reading.ball import Ball
+from keras_curv.lowering import error_ball as ball_module
+from keras_curv.lowering.error_ball import Ball
 
 mpmath.mp.dps = 60
 

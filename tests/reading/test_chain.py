@@ -10,9 +10,10 @@ from keras_oracle import randomize
 
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.errors import InputError
+from keras_curv.lowering import chain
 from keras_curv.network import sparse_affine
 from keras_curv.network.unitwise import IDENTITY
-from keras_curv.reading import chain, saved_model
+from keras_curv.reading import served_model
 from keras_curv.serving.certified_signature import certified_serving
 
 L = keras.layers
@@ -23,7 +24,7 @@ def test_only_what_is_read_later_is_carried_and_only_so_far():
     h = L.Dense(5, "tanh")(given)
     h = L.Concatenate()([L.Dense(4, "tanh")(h), given[:, 2:5]])
     model = randomize(keras.Model(given, L.Dense(3)(L.Dense(6, "tanh")(h))))
-    network = saved_model.read(model).network
+    network = served_model.read(model).network
     assert network.sizes == (8, 5 + 3, 4 + 3, 6, 3)
     assert [sigma.name for sigma in network.activations] == [
         "tanh × 5, identity × 3",
@@ -40,10 +41,10 @@ def test_only_what_is_read_later_is_carried_and_only_so_far():
 @pytest.mark.parametrize("name", ["resnet, relu", "densenet", "max pooling, same", "inception"])
 def test_large_layers_stay_sparse(name, monkeypatch):
     model = BRANCHING[name]()
-    dense = saved_model.read(model).network
+    dense = served_model.read(model).network
     for module in (sparse_affine, chain):
         monkeypatch.setattr(module, "DENSE_UP_TO", 600)
-    sparse = saved_model.read(model).network
+    sparse = served_model.read(model).network
     assert sum(affine.is_sparse for affine in sparse.affines) > 1
     x = np.random.default_rng(1).normal(size=(4, dense.dim))
     np.testing.assert_allclose(sparse.logits(x), dense.logits(x), rtol=1e-9)
@@ -59,7 +60,7 @@ def test_large_layers_stay_sparse(name, monkeypatch):
 def test_too_much_to_carry_is_refused(monkeypatch):
     monkeypatch.setattr(chain, "STORED_ENTRIES", 4)
     with pytest.raises(InputError, match="what is carried past layers.* too large: 20, at most 4"):
-        saved_model.read(BRANCHING["residual, tanh"]())
+        served_model.read(BRANCHING["residual, tanh"]())
 
 
 def test_there_is_no_certified_signature_where_branches_meet(tmp_path):
@@ -74,7 +75,7 @@ def test_what_is_not_read_any_more_is_not_carried():
         new = keras.layers.Dense(1, "tanh")(hidden[:, -2:])
         hidden = keras.layers.Concatenate()([hidden, new])
     model = keras.Model(x, keras.layers.Dense(3)(hidden[:, -2:]))
-    network = saved_model.read(model).network
+    network = served_model.read(model).network
     assert max(network.sizes[1:]) < 6
     points = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     np.testing.assert_allclose(network.logits(points), model(points), rtol=1e-5, atol=1e-6)

@@ -15,14 +15,14 @@ from written_net import Net
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
 
 @pytest.fixture(scope="module")
 def served_net(tmp_path_factory):
-    return saved_model.read(Net().export(tmp_path_factory.mktemp("net")))
+    return served_model.read(Net().export(tmp_path_factory.mktemp("net")))
 
 
 def _tampered(network, layer, part):
@@ -70,7 +70,7 @@ def test_saturation_hides_no_disagreement(head):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), L.Dense(3), L.Activation(head)])
     model.layers[0].set_weights([np.eye(4, 3, dtype=np.float32) * 1e3, np.zeros(3, np.float32)])
-    served = saved_model.read(model)
+    served = served_model.read(model)
     x = np.array([[0.9, 0.1, 0.2, 0.3]] * 4, np.float32)
     served.check(x)
     served.check(x[:0])
@@ -94,7 +94,7 @@ def test_an_elu_without_digits_near_zero_is_no_disagreement():
     keras.utils.set_random_seed(0)
     small = keras.initializers.RandomNormal(stddev=1e-7)
     layers = [L.Dense(16, "elu", kernel_initializer=small), L.Dense(3)]
-    served = saved_model.read(keras.Sequential([keras.Input((6,)), *layers]))
+    served = served_model.read(keras.Sequential([keras.Input((6,)), *layers]))
     served.check(examples((6,)))
 
 
@@ -104,7 +104,7 @@ def _far(activation, at, depth):
     first = keras.initializers.RandomNormal(stddev=at)
     dense = [L.Dense(2, activation, kernel_initializer=first)]
     dense += [L.Dense(2, activation) for _ in range(depth - 1)]
-    return saved_model.read(keras.Sequential([keras.Input((4,)), *dense, L.Dense(3)]))
+    return served_model.read(keras.Sequential([keras.Input((4,)), *dense, L.Dense(3)]))
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -135,7 +135,7 @@ def test_check_wants_the_right_head(served_net):
 
 
 def test_check_refuses_in_one_line(tmp_path):
-    served = saved_model.read(export(tmp_path / "model"))
+    served = served_model.read(export(tmp_path / "model"))
     wrong = dataclasses.replace(served, call=lambda x: served.call(x) + 1.0)
     with pytest.raises(InputError) as caught:
         wrong.check(np.ones((2, 4), np.float32))

@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 from convolutions import SEEDS, SIGMA, L, convolve, flat, oracle, randomise
 
-from keras_curv.reading import saved_model
-from keras_curv.training.live import LiveNetwork
+from keras_curv.reading import served_model
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -25,7 +25,7 @@ def test_what_is_read_is_what_the_layers_define(seed, read):
 def test_an_export_is_the_model(seed, read, tmp_path):
     model, x, served = read(seed)
     model.export(str(tmp_path / "model"), verbose=False)
-    exported = saved_model.read(tmp_path / "model")
+    exported = served_model.read(tmp_path / "model")
     exported.check(x)
     for one, other in zip(exported.network.affines, served.network.affines, strict=True):
         np.testing.assert_array_equal(one.kernel, other.kernel)
@@ -51,7 +51,7 @@ def test_channels_that_change_between_maps_are_read(name, channels, rng):
     model = keras.Sequential([keras.Input((8, 8, channels)), *layers])
     randomise(model, rng)
     x = rng.standard_normal((3, 8, 8, channels)).astype(np.float32)
-    served = saved_model.read(model)
+    served = served_model.read(model)
     served.check(x)
     np.testing.assert_allclose(served.network.logits(flat(x)), model(x), rtol=1e-4, atol=1e-4)
 
@@ -66,7 +66,7 @@ def test_a_shift_before_padding_is_a_bias_that_differs_between_positions(rng):
             L.Dense(2),
         ]
     )
-    first = saved_model.read(model).network.affines[0]
+    first = served_model.read(model).network.affines[0]
     np.testing.assert_array_equal(
         first.bias.reshape(3, 3), 2.0 * np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]])
     )
@@ -80,7 +80,7 @@ def test_padding_does_not_count_in_an_average():
         [keras.Input((3, 3, 1)), L.AveragePooling2D(2, padding="same"), L.Flatten(), L.Dense(2)]
     )
     model.layers[-1].kernel.assign([[1, 0], [0, 1], [0, 0], [0, 0]])
-    kernel = saved_model.read(model).network.affines[0].kernel
+    kernel = served_model.read(model).network.affines[0].kernel
     np.testing.assert_array_equal(kernel[:, 0], np.array([1, 1, 0, 1, 1, 0, 0, 0, 0]) / 4)
     np.testing.assert_array_equal(kernel[:, 1], np.array([0, 0, 1, 0, 0, 1, 0, 0, 0]) / 2)
 
@@ -114,7 +114,7 @@ def test_more_that_is_read(name, rng):
     )
     randomise(model, rng)
     x = rng.standard_normal((3, *shape)).astype(np.float32)
-    served = saved_model.read(model)
+    served = served_model.read(model)
     expected = oracle(model, x)
     np.testing.assert_allclose(served.network.logits(flat(x)), expected, rtol=1e-11, atol=1e-11)
     live = LiveNetwork(model).now().logits(x.reshape(3, -1))
@@ -136,7 +136,7 @@ def test_a_fused_batch_normalisation_of_keras_2(rng):
     for weight in model.weights:
         weight.assign(0.5 + rng.random(weight.shape))
     x = rng.standard_normal((3, 5, 4, 2)).astype(np.float32)
-    served = saved_model.read(model)
+    served = served_model.read(model)
     served.check(x)
     kernel, bias, gamma, beta, mean, variance, head, last = map(np.float64, model.get_weights())
     for image, logits in zip(np.float64(x), served.network.logits(flat(x)).numpy(), strict=True):

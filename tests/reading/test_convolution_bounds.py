@@ -11,7 +11,7 @@ from convolutions import SEEDS, flat
 from keras_oracle import eagerly
 
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.curvature.bounds import curvature_bounds
 
 

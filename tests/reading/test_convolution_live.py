@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from convolutions import SEEDS, architecture, oracle
 
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.live import LiveNetwork
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 
 @pytest.mark.parametrize("seed", SEEDS)

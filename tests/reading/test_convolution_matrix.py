@@ -11,9 +11,10 @@ import pytest
 from convolutions import L, average, convolve, randomise, stack
 
 from keras_curv.errors import InputError
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.rules import convolution
 from keras_curv.network import sparse_affine
-from keras_curv.reading import convolution, saved_model
-from keras_curv.reading.ball import Ball
+from keras_curv.reading import served_model
 
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
@@ -69,7 +70,7 @@ def test_the_norm_of_a_large_product_is_above_its_singular_values(seed, monkeypa
     for model in models:
         behind = [L.Activation("softplus"), L.Flatten(), L.Dense(2)]
         model = keras.Sequential([*model.inputs, *model.layers, *behind])
-        affine = saved_model.read(model).network.affines[0]
+        affine = served_model.read(model).network.affines[0]
         kernel = affine.kernel.toarray() if affine.is_sparse else affine.kernel
         assert affine.is_sparse
         assert affine.norm >= np.linalg.norm(kernel, 2) * (1.0 - 1e-12)
@@ -107,7 +108,7 @@ def test_folding_errors_cover_what_folding_rounds_away(rng):
         L.Dense(2),
     ]
     model = randomise(keras.Sequential([keras.Input((4, 5, 1)), *layers]), rng)
-    affine = saved_model.read(model).network.affines[0]
+    affine = served_model.read(model).network.affines[0]
 
     def exact(array):
         array = np.asarray(array)
@@ -133,7 +134,7 @@ def test_a_matrix_that_is_too_large_is_refused_before_it_is_made(monkeypatch):
     with pytest.raises(
         InputError, match="op Conv2D .*2 weights at 16 positions each are too many.*strides"
     ):
-        saved_model.read(model)
+        served_model.read(model)
 
 
 def test_a_window_that_does_not_fit_is_refused():

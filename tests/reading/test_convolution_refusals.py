@@ -8,8 +8,8 @@ import tensorflow as tf
 from convolutions import L, stack
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
-from keras_curv.training.live import LiveNetwork
+from keras_curv.reading import served_model
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 REFUSED = {
     "max pooling": (
@@ -60,10 +60,10 @@ def test_refused_by_name(name):
     build, read, live = REFUSED[name]
     model = build()
     if read is None:  # it can be read, and not be trained
-        assert saved_model.read(model).network.classes == 3
+        assert served_model.read(model).network.classes == 3
     else:
         with pytest.raises(InputError, match=read) as caught:
-            saved_model.read(model)
+            served_model.read(model)
         assert "\n" not in str(caught.value)
     if live:
         with pytest.raises(InputError, match=live):
@@ -76,7 +76,7 @@ def test_channels_first_is_refused_or_read_right(rng):
     with pytest.raises(InputError, match="Conv2D"):
         LiveNetwork(model)
     try:
-        served = saved_model.read(model)
+        served = served_model.read(model)
     except InputError as error:
         assert "Conv2D" in str(error)
     else:
@@ -121,4 +121,4 @@ def test_ops_used_otherwise_are_refused(name):
             return tf.reshape(body(x), (-1, 2))
 
     with pytest.raises(InputError, match=message):
-        saved_model.read(Model())
+        served_model.read(Model())

@@ -11,7 +11,7 @@ from hostile_models.models import DATA, INDEX, Net, edited, export, write
 from refused import assert_refused
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -24,13 +24,13 @@ def test_a_missing_directory_is_named(tmp_path):
 def test_what_a_server_takes_for_no_version_is_none(name, tmp_path):
     for version in ("007", name):
         export(tmp_path / version)
-    assert saved_model.resolve_directory(tmp_path).name == "007"
+    assert served_model.resolve_directory(tmp_path).name == "007"
 
 
 def test_a_newer_version_in_another_format_is_not_passed_over(tmp_path):
     export(tmp_path / "1")
     (tmp_path / "2").mkdir()
-    assert saved_model.resolve_directory(tmp_path).name == "1"  # nothing in it yet
+    assert served_model.resolve_directory(tmp_path).name == "1"  # nothing in it yet
     (tmp_path / "2" / "saved_model.pbtxt").write_text("")
     assert_refused(tmp_path, "newer than 1", "another format")
 
@@ -92,7 +92,7 @@ def test_a_damaged_graph_is_read_or_refused_but_never_crashes(seed, plain_files,
         damaged[place] ^= 1 << rng.integers(8)
     path = write(tmp_path, {**plain_files, "saved_model.pb": bytes(damaged)})
     try:
-        served = saved_model.read(path)
+        served = served_model.read(path)
         served.check(np.ones((2, 4), np.float32))
     except InputError as error:
         assert "\n" not in str(error)
@@ -154,7 +154,7 @@ def test_a_model_beside_numbered_versions_is_refused(tmp_path):
     export(tmp_path)
     export(tmp_path / "2")
     assert_refused(tmp_path, "beside numbered versions")
-    assert saved_model.read(tmp_path / "2").network.classes == 3
+    assert served_model.read(tmp_path / "2").network.classes == 3
 
 
 def test_data_under_other_names_are_refused(plain_files, tmp_path):
@@ -166,4 +166,4 @@ def test_data_under_other_names_are_refused(plain_files, tmp_path):
 
 def test_an_unreadable_name_is_an_input_error():
     with pytest.raises(InputError, match="cannot be read"):
-        saved_model.read("x" * 5000)
+        served_model.read("x" * 5000)

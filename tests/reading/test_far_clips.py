@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_curv import certify
 from keras_curv.errors import InputError
 from keras_curv.network import activations
-from keras_curv.reading.saved_model import read
+from keras_curv.reading.served_model import read
 
 LIMITS = [
     *((-(10.0**power), 10.0**power) for power in (4, 8, 16, 30, 38)),

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_oracle import randomize
 
 from keras_curv.network.affine import Affine
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -53,7 +53,7 @@ def test_folded_normalisations_are_within_their_error(seed):
     model = keras.Sequential([keras.Input((6,)), *layers])
     for layer in (layers[1], layers[2], layers[4]):
         randomize(layer, seed)
-    first, last = saved_model.read(model).network.affines
+    first, last = served_model.read(model).network.affines
     with mpmath.workdps(60):
         exact_first, exact_last = _normalization_in_60_digits(model)
         assert first.kernel_error > 0.0 < first.bias_error
@@ -75,7 +75,7 @@ def _read_chain(tmp_path, body, dtype=tf.float64, features=4):
     spec = tf.TensorSpec((None, features), dtype)
     function = tf.function(body).get_concrete_function(spec)
     tf.saved_model.save(module, str(tmp_path / "chain"), signatures=function)
-    return saved_model.read(tmp_path / "chain").network.affines[0]
+    return served_model.read(tmp_path / "chain").network.affines[0]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -115,7 +115,7 @@ def _read_variables(tmp_path, body, **arrays):
     spec = tf.TensorSpec((None, 4), tf.float64)
     function = tf.function(lambda x: body(x, module)).get_concrete_function(spec)
     tf.saved_model.save(module, str(tmp_path / "chain"), signatures=function)
-    return saved_model.read(tmp_path / "chain").network.affines[0]
+    return served_model.read(tmp_path / "chain").network.affines[0]
 
 
 def test_a_product_of_constants_is_within_its_error(tmp_path):

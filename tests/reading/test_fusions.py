@@ -9,7 +9,7 @@ import tensorflow as tf
 from hostile_models.models import edited, export
 from refused import assert_refused
 
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 SPECS = [tf.TensorSpec((None, 4), tf.float32)]
 KERNEL = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
@@ -76,7 +76,7 @@ def test_a_maximum_of_multiples_is_refused(case, tmp_path):
 def test_any_other_maximum_is_what_is_served(case, tmp_path):
     """By a function with TensorFlow's own settings."""
     path = export(tmp_path / "model", _twice(OTHERWISE[case]), SPECS)
-    served = saved_model.read(path)
+    served = served_model.read(path)
     x = 3.0 * np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     (logits,) = (
         tf.saved_model.load(str(path)).signatures["serving_default"](tf.constant(x)).values()
@@ -120,7 +120,7 @@ def test_slices_in_place_of_a_split_are_read(tmp_path):
         return tf.reduce_max(tf.tanh(z[:, 3:]), axis=1, keepdims=True) + z[:, :3]
 
     path = export(tmp_path / "model", body, SPECS)
-    served = saved_model.read(path)
+    served = served_model.read(path)
     x = 3.0 * np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     logits = _answered(path, x)
     np.testing.assert_allclose(served.network.logits(tf.constant(x, tf.float64)), logits, atol=1e-4)
@@ -143,7 +143,7 @@ def test_convolutions_in_groups_that_keras_has_xla_compile_are_read(case, tmp_pa
     layers = [keras.Input(shape), layer(), keras.layers.Flatten(), keras.layers.Dense(3)]
     model = keras.Sequential(layers)
     model.export(str(tmp_path / "model"), verbose=False)
-    served = saved_model.read(tmp_path / "model")
+    served = served_model.read(tmp_path / "model")
     served.check(np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32))
 
 
@@ -201,4 +201,4 @@ def test_channels_that_are_padded_before_groups_are_refused(tmp_path):
     words = "op Conv2D", "padding of channels", "leave one of them out"
     assert_refused(export(tmp_path / "wide", wide, SPECS), *words)
     of_space = export(tmp_path / "space", _grouped([[0, 1], [1, 0], [0, 0]]), SPECS)
-    saved_model.read(of_space).check(np.ones((2, 4), np.float32))
+    served_model.read(of_space).check(np.ones((2, 4), np.float32))

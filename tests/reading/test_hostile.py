@@ -16,8 +16,10 @@ from hostile_models.restoring import two_heads
 from tensorflow.core.framework import graph_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.reading import checkpoint, graph, saved_model, server
-from keras_curv.reading.crc32c import masked_crc32c
+from keras_curv.lowering import graph
+from keras_curv.reading import served_model
+from keras_curv.saved_model import checkpoint, server
+from keras_curv.saved_model.crc32c import masked_crc32c
 
 # Ops are in test_unsafe_ops.py, objects in test_objects_with_code.py; what takes seconds to build
 # is in benchmarks/hostile.py, and so is what only asks for much work: that is refused, or harmless.
@@ -127,7 +129,7 @@ def test_every_reason_is_asked_for():
 def test_malicious_models_are_refused(name, tmp_path, nothing_is_loaded, nothing_is_run):
     path, canary = CASES[name](tmp_path / "model", tmp_path / "canary"), tmp_path / "canary"
     with pytest.raises(InputError, match=REASONS.get(name)) as caught:
-        saved_model.read(path)
+        served_model.read(path)
     assert str(caught.value).isprintable()
     assert str(path) in str(caught.value)
     assert not canary.exists()
@@ -138,18 +140,18 @@ def test_shapes_that_are_not_as_is_said_are_refused(name, tmp_path, nothing_is_l
     """TensorFlow believes what it is told, or does not load the graph."""
     path = CASES[name](tmp_path / "model", None)
     with pytest.raises(InputError, match="is said to be of shape .*, but is of shape"):
-        saved_model.read(path)
+        served_model.read(path)
 
 
 def test_a_second_head_of_the_same_shape_is_fine(tmp_path):
     """What the cases above change is what is refused, not what they are made of."""
-    assert saved_model.read(two_heads(tmp_path / "model")).network.classes == 3
+    assert served_model.read(two_heads(tmp_path / "model")).network.classes == 3
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_only_what_a_server_answers_is_read(name, tmp_path, nothing_is_loaded):
     path = HARMLESS[name](tmp_path / "model", tmp_path / "canary")
-    served = saved_model.read(path)
+    served = served_model.read(path)
     served.check(np.ones((2, 4), np.float32))
     first, last = served.network.affines
     np.testing.assert_array_equal(first.kernel, Net().w)
@@ -165,7 +167,7 @@ def test_links_within_the_directory_are_followed(tmp_path):
         (path / name).rename(path / "..data" / name)
         (path / name).symlink_to(path / "..data" / name)
     (tmp_path / "link").symlink_to(path)
-    assert saved_model.read(tmp_path / "link").network.classes == 3
+    assert served_model.read(tmp_path / "link").network.classes == 3
 
 
 def test_what_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
@@ -178,7 +180,7 @@ def test_what_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(server, "answer", exchanged)
     with pytest.raises(InputError):
-        saved_model.read(path)
+        served_model.read(path)
 
 
 def test_outputs_that_are_exchanged_are_refused(tmp_path):
@@ -188,7 +190,7 @@ def test_outputs_that_are_exchanged_are_refused(tmp_path):
         outputs = meta.signature_def["serving_default"].outputs
         outputs["a"].name, outputs["logits"].name = outputs["logits"].name, outputs["a"].name
     with pytest.raises(InputError, match=OTHERWISE):
-        saved_model.read(path)
+        served_model.read(path)
 
 
 def read_nodes(*nodes):
@@ -260,4 +262,4 @@ def test_a_long_chain_is_matched_in_linear_time():
 
 def test_the_limits_let_calls_of_a_usual_depth_pass(tmp_path):
     path = chain(tmp_path / "model", 20, 1)
-    assert saved_model.read(path).network.classes == 3
+    assert served_model.read(path).network.classes == 3

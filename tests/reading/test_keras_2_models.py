@@ -10,7 +10,7 @@ import tf_keras
 from keras_oracle import assert_reads_as, examples
 
 from keras_curv.network.network import Network
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -47,7 +47,7 @@ def keras_2_oracle(model):
 
 
 SAVE_KERAS_2 = {
-    "saved_model.save": lambda model, path: tf.saved_model.save(model, path),
+    "served_model.save": lambda model, path: tf.saved_model.save(model, path),
     "export": lambda model, path: model.export(path),
     "save, trained": lambda model, path: model.save(path, save_format="tf"),
 }
@@ -58,5 +58,5 @@ SAVE_KERAS_2 = {
 def test_keras_2_models_are_read(how, tmp_path):
     model = keras_2(trained="trained" in how)
     SAVE_KERAS_2[how](model, str(tmp_path / "model"))
-    served = saved_model.read(tmp_path / "model")
+    served = served_model.read(tmp_path / "model")
     assert_reads_as(served, keras_2_oracle(model), examples((2, 3)), "softmax", rtol=1e-6)

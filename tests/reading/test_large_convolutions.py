@@ -10,17 +10,19 @@ import scipy.sparse.linalg
 import tensorflow as tf
 
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.certificates.auto import METHODS, choose_method
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
-from keras_curv.certificates.smoothing import SmoothedClassifier
+from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.errors import InputError
+from keras_curv.lowering import flow
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.rules import convolution
+from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.network import sparse_affine
-from keras_curv.reading import convolution, flow, saved_model
-from keras_curv.reading.ball import Ball
-from keras_curv.reading.sparse_ball import SparseBall
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -62,10 +64,10 @@ def pair():
     rng = np.random.default_rng(7)
     model = randomised(architecture(12), rng)
     x = rng.uniform(0.0, 1.0, (4, 12, 12, 2)).astype(np.float32)
-    dense = saved_model.read(model)
+    dense = served_model.read(model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_affine, "DENSE_UP_TO", 1000)
-        sparse = saved_model.read(model)
+        sparse = served_model.read(model)
     assert [affine.is_sparse for affine in sparse.network.affines][:2] == [True] * 2
     return model, x, dense, sparse
 
@@ -207,12 +209,12 @@ def test_smoothing_refuses(pair, monkeypatch):
 def test_a_fingerprint_knows_every_weight(monkeypatch, rng):
     monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 1000)
     model = randomised(architecture(8), rng)
-    before = saved_model.read(model).fingerprint
-    assert saved_model.read(model).fingerprint == before
+    before = served_model.read(model).fingerprint
+    assert served_model.read(model).fingerprint == before
     value = model.layers[1].kernel.numpy()
     value[0, 0, 0, 0] += 1e-3
     model.layers[1].kernel.assign(value)
-    assert saved_model.read(model).fingerprint != before
+    assert served_model.read(model).fingerprint != before
 
 
 # What is read sparse
@@ -222,9 +224,9 @@ def read_dense_and_sparse(monkeypatch, layers, shape, limit=50):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input(shape), *layers, L.Flatten(), L.Dense(3)])
     model = randomised(model, np.random.default_rng(3))
-    dense = saved_model.read(model).network
+    dense = served_model.read(model).network
     monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", limit)
-    return dense, saved_model.read(model).network
+    return dense, served_model.read(model).network
 
 
 STACKS = {
@@ -328,7 +330,7 @@ def test_many_convolutions_that_would_be_dense_one_by_one(tmp_path, rng):
     ]
     model = randomised(keras.Sequential([keras.Input((32, 32, 3)), *layers]), rng)
     model.export(tmp_path / "model", verbose=False)
-    network = saved_model.read(tmp_path / "model").network
+    network = served_model.read(tmp_path / "model").network
     assert [affine.is_sparse for affine in network.affines] == [False, *[True] * 4, False]
     x = rng.uniform(0.0, 1.0, (3, 32, 32, 3)).astype(np.float32)
     np.testing.assert_allclose(network.logits(rows(x)), model(x), rtol=1e-4, atol=1e-4)
@@ -344,24 +346,24 @@ def test_too_many_products_are_refused_before_they_are_made(monkeypatch):
     # Of three taps along an axis of eight, the outer ones are outside once: 22 of 24 are inside.
     monkeypatch.setattr(convolution, "CONVOLUTION_ENTRIES", 22 * 22 * 2 * 4 - 1)
     with pytest.raises(InputError, match="op Conv2D .*72 weights at 64 positions .*smaller image"):
-        saved_model.read(architecture(8))
+        served_model.read(architecture(8))
 
 
 def test_too_large_a_product_of_dense_matrices_is_refused(monkeypatch):
     monkeypatch.setattr(flow, "TENSOR_ENTRIES", 100)
     model = keras.Sequential([keras.Input((20,)), L.Dense(2), L.Dense(6)])
     with pytest.raises(InputError, match="20 × 6 entries is too large .*activation between"):
-        saved_model.read(model)
+        served_model.read(model)
 
 
 def test_logits_without_a_dense_layer_are_refused(monkeypatch):
     monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 10)
     model = keras.Sequential([keras.Input((4, 4, 1)), L.Conv2D(2, 2), L.GlobalAveragePooling2D()])
     with pytest.raises(InputError, match="the last matrix, 16 × 2, is too large"):
-        saved_model.read(model)
+        served_model.read(model)
     one = [keras.Input((4, 4, 1)), L.Conv2D(1, 4, activation="sigmoid"), L.Flatten()]
     with pytest.raises(InputError, match="16 entries is too large"):
-        saved_model.read(keras.Sequential(one))
+        served_model.read(keras.Sequential(one))
 
 
 def test_too_many_classes_for_curvature_are_refused(pair, monkeypatch):
@@ -390,7 +392,7 @@ def test_pooling_of_a_size_between_two_limits_is_read():
     convolution = L.Conv2D(128, 6, 2, "same", activation="sparse_plus")
     layers = [convolution, L.AveragePooling2D(8), L.Flatten()]
     model = keras.Sequential([keras.Input((32, 32, 3)), *layers, L.Dense(10)])
-    served = saved_model.read(model)
+    served = served_model.read(model)
     assert [affine.kernel.shape for affine in served.network.affines] == [
         (3072, 32768),
         (32768, 10),

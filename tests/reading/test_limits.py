@@ -9,10 +9,13 @@ from hostile_models.work import CASES
 from refused import spec
 
 from keras_curv.errors import InputError
+from keras_curv.lowering import chain, flow, graph
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.rules import convolution, rules
+from keras_curv.lowering.stencil import Stencil
 from keras_curv.network import sparse_affine
-from keras_curv.reading import chain, convolution, flow, graph, limits, op_rules, saved_model
-from keras_curv.reading.ball import Ball
-from keras_curv.reading.stencil import Stencil
+from keras_curv.reading import served_model
+from keras_curv.saved_model import limits
 
 
 def read(body, *shape):
@@ -113,7 +116,7 @@ def test_an_op_without_a_rule_is_found_before_any_work(monkeypatch):
     monkeypatch.setattr(graph, "apply", lambda *_: pytest.fail("something was computed"))
     with pytest.raises(InputError, match="op Cumsum .*no rule"):
         read(lambda x: tf.cumsum(x @ W @ W, axis=1), 8)
-    assert "Cumsum" not in op_rules._RULES
+    assert "Cumsum" not in rules._RULES
 
 
 def test_constants_that_nobody_asks_for_again_are_let_go(monkeypatch):
@@ -195,4 +198,4 @@ def test_variables_are_counted_together(tmp_path, monkeypatch):
     path = CASES["work: 16 products with one matrix of 1024"](tmp_path / "model", None)
     monkeypatch.setattr(limits, "TOTAL_ENTRIES", 2**20 - 1)
     with pytest.raises(InputError, match="its variables, in entries, is too large: 1048576"):
-        saved_model.read(path)
+        served_model.read(path)

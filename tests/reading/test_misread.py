@@ -12,7 +12,7 @@ from refused import assert_refused
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.reading.resizing import _nearest
+from keras_curv.lowering.rules.resizing import _nearest
 
 SPECS = [tf.TensorSpec((None, 5), tf.float32)]
 

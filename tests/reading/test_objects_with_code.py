@@ -8,7 +8,7 @@ import tensorflow as tf
 from hostile_models.models import Net, edited, export
 from refused import assert_refused
 
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -90,7 +90,7 @@ def test_a_part_named_as_a_method_is_refused(tmp_path, nothing_is_loaded):
 
 
 def test_a_child_object_with_functions_alone_is_fine(tmp_path):
-    assert saved_model.read(_with_table(tmp_path / "model")).network.classes == 3
+    assert served_model.read(_with_table(tmp_path / "model")).network.classes == 3
 
 
 def test_data_sets_are_refused(tmp_path, nothing_is_loaded):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.reading import server
+from keras_curv.saved_model import server
 
 
 def _fill(node, index, what):

@@ -10,14 +10,14 @@ from keras_oracle import assert_reads_as, examples
 from written_net import Net, plain_body
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
 
 def test_log_softmax_is_a_head(tmp_path):
     net = Net(lambda x, n: tf.nn.log_softmax(plain_body(x, n)))
-    served = saved_model.read(net.export(tmp_path / "model"))
+    served = served_model.read(net.export(tmp_path / "model"))
     assert_reads_as(served, net.oracle(), examples((6,)), "log_softmax")
 
 
@@ -32,7 +32,7 @@ DICTIONARIES = {
 @pytest.mark.parametrize("case", DICTIONARIES)
 def test_the_logits_of_a_dictionary_are_found(case, tmp_path):
     net = Net(lambda x, n: DICTIONARIES[case](plain_body(x, n)))
-    served = saved_model.read(net.export(tmp_path / "model"))
+    served = served_model.read(net.export(tmp_path / "model"))
     assert_reads_as(served, net.oracle(), examples((6,)))
 
 
@@ -43,10 +43,10 @@ def test_an_output_is_read_by_name(tmp_path):
     net = Net(lambda x, n: {name: part(plain_body(x, n)) for name, part in SEVERAL.items()})
     path = net.export(tmp_path / "model")
     with pytest.raises(InputError, match=r"aaa float32.*say which by output_name"):
-        saved_model.read(path)
+        served_model.read(path)
     with pytest.raises(InputError, match=r"a float matrix \(batch, classes\) named 'score'"):
-        saved_model.read(path, output_name="score")
-    served = saved_model.read(path, output_name="scores")
+        served_model.read(path, output_name="score")
+    served = served_model.read(path, output_name="scores")
     assert_reads_as(served, net.oracle(), examples((6,)))
 
 
@@ -55,7 +55,7 @@ def test_outputs_in_a_list_are_numbered_as_exports_number_them(live, tmp_path):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, [L.Dense(3)(inputs) for _ in range(11)])
     model.export(str(tmp_path), verbose=False)
-    served = saved_model.read(model if live else tmp_path, output_name="output_10")
+    served = served_model.read(model if live else tmp_path, output_name="output_10")
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
     found = served.network.logits(x.astype(np.float64))
     np.testing.assert_allclose(found, model(x)[10], rtol=1e-5, atol=1e-6)
@@ -66,11 +66,11 @@ def test_a_signature_is_read_by_name(tmp_path):
     plain = tf.function(lambda x: plain_body(x, net)).get_concrete_function(spec)
     minus = tf.function(lambda x: -plain_body(x, net)).get_concrete_function(spec)
     tf.saved_model.save(net, str(tmp_path), signatures={"serving_default": plain, "minus": minus})
-    served = saved_model.read(tmp_path, signature="minus")
+    served = served_model.read(tmp_path, signature="minus")
     arrays = {name: np.float64(array) for name, array in net.arrays.items()}
     assert served.signature == "minus"
     assert_reads_as(served, net.oracle(v=-arrays["v"], c=-arrays["c"]), examples((6,)), rtol=1e-12)
-    assert_reads_as(saved_model.read(tmp_path), net.oracle(), examples((6,)))
+    assert_reads_as(served_model.read(tmp_path), net.oracle(), examples((6,)))
 
 
 def test_nested_outputs_of_a_live_model():
@@ -79,10 +79,10 @@ def test_nested_outputs_of_a_live_model():
     parts = [L.Dense(3)(inputs) for _ in range(3)]
     model = keras.Model(inputs, {"aux": parts[:2], "logits": parts[2]})
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
-    found = saved_model.read(model).network.logits(x.astype(np.float64))
+    found = served_model.read(model).network.logits(x.astype(np.float64))
     np.testing.assert_allclose(found, model(x)["logits"], rtol=1e-5, atol=1e-6)
     with pytest.raises(InputError, match="Flatten makes a matrix of an image or a sequence"):
-        saved_model.read(keras.Sequential([keras.Input((3, 4)), L.Dense(2)]))
+        served_model.read(keras.Sequential([keras.Input((3, 4)), L.Dense(2)]))
     nested = keras.Model(inputs, {"aux": parts[0], "logits": parts[1:]})
     with pytest.raises(InputError, match="or one named 'logits'"):
-        saved_model.read(nested)
+        served_model.read(nested)

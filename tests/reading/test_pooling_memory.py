@@ -4,8 +4,9 @@ import tracemalloc
 
 import keras
 
+from keras_curv.lowering import flow
 from keras_curv.network import sparse_affine
-from keras_curv.reading import flow, saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -20,7 +21,7 @@ def test_pooling_does_not_pair_channels_with_one_another(monkeypatch):
     model.add(L.Flatten())
     model.add(L.Dense(2))
     tracemalloc.start()
-    network = saved_model.read(model).network
+    network = served_model.read(model).network
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert network.sizes == (256, 256 * 512, 2)

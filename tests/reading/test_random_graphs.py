@@ -9,7 +9,7 @@ from hostile_models.models import export
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 IMAGE = [tf.TensorSpec((None, 4, 4, 2), tf.float32)]
 LAST = np.linspace(-1.0, 1.0, 48, dtype=np.float32).reshape(16, 3)
@@ -23,7 +23,7 @@ def test_a_product_that_ends_the_process_when_tensorflow_moves_it(tmp_path):
         return tf.reshape(image * LAST[:, 0].reshape(1, 4, 4, 1), (-1, 16)) @ LAST
 
     folder = export(tmp_path / "model", body, IMAGE)
-    served = saved_model.read(folder)
+    served = served_model.read(folder)
     served.check(np.ones((2, 4, 4, 2), np.float32))
 
 
@@ -37,7 +37,7 @@ def test_nothing_makes_a_quotient_by_zero_good(tmp_path):
 
     folder = export(tmp_path / "model", body, IMAGE)
     with pytest.raises(InputError, match="divided by what may be 0"):
-        saved_model.read(folder)
+        served_model.read(folder)
 
 
 BEHIND = {

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_oracle import eagerly, radii, randomize, sequential
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -34,7 +34,7 @@ def test_activations_of_several_ops_are_read(name, live, tmp_path):
     model = randomize(sequential((6,), *layers))
     if not live:
         model.export(str(tmp_path / "model"), verbose=False)
-    served = saved_model.read(model if live else tmp_path / "model")
+    served = served_model.read(model if live else tmp_path / "model")
     assert [activation.name for activation in served.network.activations] == [name, name]
     x = np.concatenate([np.random.default_rng(0).normal(size=(8, 6)) * s for s in (0.01, 1, 30)])
     served.check(x.astype(np.float32))  # the signature and what was read agree
@@ -79,7 +79,7 @@ def test_what_is_nearly_an_activation_is_refused(case, tmp_path):
 @pytest.mark.parametrize("branches", [lambda z: tf.tanh(z) - z, lambda z: tf.maximum(z, 0.1 * z)])
 def test_what_is_no_activation_but_a_sum_or_a_maximum_is_read_as_that(branches, tmp_path):
     save(tmp_path, lambda x, w, v: branches(x @ w) @ v)
-    served = saved_model.read(tmp_path)
+    served = served_model.read(tmp_path)
     served.check(np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32))
 
 
@@ -99,9 +99,9 @@ def assert_pattern(path, body, name):
     save(path, body)
     if name is None:
         with pytest.raises(InputError, match=r"op \w+ \(node '"):
-            saved_model.read(path)
+            served_model.read(path)
     else:
-        served = saved_model.read(path)
+        served = served_model.read(path)
         assert [activation.name for activation in served.network.activations] == [name]
         x = 3.0 * np.random.default_rng(3).normal(size=(16, 4))
         served.check(x.astype(np.float32))
@@ -111,4 +111,4 @@ def test_a_gelu_in_another_format_than_float32_is_refused(tmp_path):
     """Its constant is another number, so it is another function than that of the table."""
     model = sequential((4,), L.Dense(5, "gelu", dtype="float64"), L.Dense(3, dtype="float64"))
     with pytest.raises(InputError, match="op Erfc"):
-        saved_model.read(model)
+        served_model.read(model)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_curv import ClipInput
 from keras_curv.network.clip import split_clip
-from keras_curv.reading.saved_model import read
+from keras_curv.reading.served_model import read
 
 layers = keras.layers
 

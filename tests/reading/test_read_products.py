@@ -9,11 +9,11 @@ import tensorflow as tf
 from keras_oracle import SERVED_TOLERANCE
 from refused import assert_refused, spec
 
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.products import contracted
 from keras_curv.network import sparse_affine
-from keras_curv.reading import saved_model
-from keras_curv.reading.ball import Ball
-from keras_curv.reading.flow import Flow
-from keras_curv.reading.products import contracted
+from keras_curv.reading import served_model
 
 L = keras.layers
 SHAPE = (2, 3, 4)
@@ -107,7 +107,7 @@ READ = {
 def test_products_along_any_axis_are_read(case, tmp_path):
     product, shape = READ[case]
     module = Product(product, *shape)
-    served = saved_model.read(module.export(tmp_path / "model"))
+    served = served_model.read(module.export(tmp_path / "model"))
     x = np.random.default_rng(5).normal(size=(4, *SHAPE)).astype(np.float32)
     ours = served.network.logits(np.float64(x.reshape(4, -1))).numpy()
     np.testing.assert_allclose(
@@ -164,9 +164,9 @@ def test_a_contraction_makes_no_image_of_its_filters(between, rng, monkeypatch):
     for weight in model.weights:
         weight.assign(np.ones(weight.shape))
     model.layers[3].set_weights([np.array([1.0, -0.9]).reshape(1, 1, 2, 1)])
-    first = saved_model.read(model).network.affines[0]
+    first = served_model.read(model).network.affines[0]
     assert first.is_sparse
     assert np.linalg.norm(first.kernel.toarray(), 2) <= first.norm * (1.0 + 1e-12)
     x = rng.standard_normal((4, 6, 6, 2, 2)).astype(np.float32)
-    found = saved_model.read(model).network.logits(tf.constant(x.reshape(4, -1).astype(float)))
+    found = served_model.read(model).network.logits(tf.constant(x.reshape(4, -1).astype(float)))
     np.testing.assert_allclose(found, model(x), atol=1e-5)

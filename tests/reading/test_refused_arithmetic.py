@@ -9,10 +9,10 @@ import tensorflow as tf
 from hostile_models.models import Net, export
 from refused import assert_refused
 
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -45,7 +45,7 @@ def test_inputs_in_half_precision_are_read(tmp_path):
         return net(tf.cast(tf.reshape(tf.reshape(x, (-1, 2, 2)), (-1, 4)), tf.float32))
 
     specs = [tf.TensorSpec((None, 4), tf.float16)]
-    served = saved_model.read(export(tmp_path / "model", body, specs))
+    served = served_model.read(export(tmp_path / "model", body, specs))
     served.check(np.arange(8, dtype=np.float16).reshape(2, 4))
 
 
@@ -81,7 +81,7 @@ def test_a_constant_that_overflows_its_cast_is_refused(tmp_path):
 
 def test_relu_is_read_but_has_no_curvature(tmp_path):
     path = export(tmp_path / "model", lambda x, n: tf.nn.relu(x @ n.w) @ n.v)
-    network = saved_model.read(path).network
+    network = served_model.read(path).network
     assert [activation.name for activation in network.activations] == ["relu"]
     for refuses in (CurvatureCertificate, curvature_bounds):
         with pytest.raises(

@@ -10,9 +10,9 @@ from hostile_models.models import Net
 from refused import assert_refused
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.reading import served_model
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.models.regularizer import CurvatureRegularizer
 
 L = keras.layers
 
@@ -156,4 +156,4 @@ def test_a_model_without_a_shape_is_refused():
 @pytest.mark.parametrize("source", [None, 3, Net()])
 def test_things_that_are_no_model_are_refused(source):
     with pytest.raises(InputError, match="not a built Keras model"):
-        saved_model.read(source)
+        served_model.read(source)

@@ -12,7 +12,7 @@ from hostile_models.models import Net, export
 from refused import assert_refused, spec
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -23,7 +23,7 @@ def test_an_unknown_signature_lists_the_known_ones(tmp_path):
     tf.saved_model.save(net, str(tmp_path), signatures={"classify": function, "predict": function})
     assert_refused(tmp_path, "'serving_default'", "classify, predict")
     assert_refused(tmp_path, "'nope'", "classify, predict", signature="nope")
-    assert saved_model.read(tmp_path, signature="predict").network.classes == 3
+    assert served_model.read(tmp_path, signature="predict").network.classes == 3
 
 
 def test_no_signature_at_all_is_said(tmp_path):
@@ -97,7 +97,7 @@ def test_inputs_that_are_not_of_one_known_size_and_type_are_refused(case, tmp_pa
 def test_a_fixed_batch_is_checked_or_refused_but_never_crashes(tmp_path):
     path = export(tmp_path / "model", specs=[spec(2, 4)])
     with contextlib.suppress(InputError):
-        saved_model.read(path).check(np.ones((3, 4), np.float32))
+        served_model.read(path).check(np.ones((3, 4), np.float32))
 
 
 def test_a_signature_that_counts_is_refused(tmp_path):

@@ -9,8 +9,9 @@ import tensorflow as tf
 from function_layer import FunctionLayer
 
 from keras_curv.errors import InputError
+from keras_curv.lowering.rules import resizing
 from keras_curv.numerics.rounding import FLOAT32_UNIT
-from keras_curv.reading import resizing, saved_model
+from keras_curv.reading import served_model
 
 SIZES = [(1, 1), (1, 5), (5, 1), (2, 3), (3, 2), (6, 5), (7, 7), (7, 14), (28, 224), (31, 97)]
 
@@ -77,7 +78,7 @@ def test_what_is_refused(layer, message):
     layers = [keras.Input((4, 4, 2)), layer, keras.layers.GlobalAveragePooling2D()]
     model = keras.Sequential([*layers, keras.layers.Dense(3)])
     with pytest.raises(InputError, match=message):
-        saved_model.read(model)
+        served_model.read(model)
 
 
 def test_a_model_in_training_mode_is_refused_with_a_way_out(tmp_path):
@@ -86,7 +87,7 @@ def test_a_model_in_training_mode_is_refused_with_a_way_out(tmp_path):
     logits = keras.layers.Dense(3)(keras.layers.Flatten()(normalized))
     keras.Model(image, logits).export(tmp_path / "model", verbose=False)
     with pytest.raises(InputError, match="changes or saves variables.*training=False"):
-        saved_model.read(tmp_path / "model")
+        served_model.read(tmp_path / "model")
 
 
 def test_what_follows_a_resizing_layer_is_read_if_called_without_training(tmp_path):
@@ -100,5 +101,5 @@ def test_what_follows_a_resizing_layer_is_read_if_called_without_training(tmp_pa
     )
     archive.write_out(tmp_path / "model", verbose=False)
     x = np.random.default_rng(0).normal(size=(5, 4, 4, 2)).astype(np.float32)
-    logits = saved_model.read(tmp_path / "model").network.logits(x.reshape(5, -1))
+    logits = served_model.read(tmp_path / "model").network.logits(x.reshape(5, -1))
     np.testing.assert_allclose(logits, model(x, training=False), rtol=1e-4, atol=1e-5)

@@ -12,12 +12,12 @@ import pytest
 
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
+from keras_curv.lowering import chain as layers
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.stencil import Bounded
 from keras_curv.network import sparse_affine
 from keras_curv.network.network import Network
-from keras_curv.reading import chain as layers
-from keras_curv.reading.ball import Ball
-from keras_curv.reading.flow import Flow
-from keras_curv.reading.stencil import Bounded
 
 TINY = np.float32(2.0**-126)
 LARGEST = float(np.finfo(np.float32).max)

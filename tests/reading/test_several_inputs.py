@@ -13,7 +13,7 @@ from refused import assert_refused, spec
 from server_oracle import answered
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 CASES = several_inputs.MODELS
 
@@ -38,7 +38,7 @@ def test_what_is_read_is_what_is_served(case, read_keras, tmp_path):
 
 def test_the_agreement_check_gives_each_input_its_own_part(monkeypatch):
     """Swapped, inputs of one shape give other logits."""
-    served = saved_model.read(CASES["of one shape"]())
+    served = served_model.read(CASES["of one shape"]())
     swap = lambda x: tf.concat([x[:, 4:], x[:, :4]], axis=1)  # noqa: E731
     x = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
     served.check(x)
@@ -56,7 +56,7 @@ def test_one_that_nothing_is_computed_from_moves_nothing(tmp_path):
         return tf.reshape(tf.tanh(seen), (-1, 24)) @ tf.ones((24, 3)) * [1.0, 2.0, 3.0]
 
     specs = [spec(None, 5, 4, 4, name="image"), spec(None, 2, name="other")]
-    served = saved_model.read(export(tmp_path / "model", body, specs))
+    served = served_model.read(export(tmp_path / "model", body, specs))
     x = np.random.default_rng(2).normal(size=(3, 82)).astype(np.float32)
     served.check(x)
     assert not served.network.affines[0].kernel[80:].any()
@@ -66,7 +66,7 @@ def test_live_models_that_differ_in_names_alone_have_other_fingerprints():
     def fingerprint(*names):
         given = [keras.Input((2,), name=name) for name in names]
         dense = keras.layers.Dense(2, kernel_initializer="ones")
-        return saved_model.read(keras.Model(given, dense(keras.layers.Add()(given)))).fingerprint
+        return served_model.read(keras.Model(given, dense(keras.layers.Add()(given)))).fingerprint
 
     assert fingerprint("a", "b") == fingerprint("b", "a") != fingerprint("a", "c")
 
@@ -111,7 +111,7 @@ CHANGED = {
 def test_inputs_that_are_not_places_of_their_own_are_refused(case, tmp_path):
     change, word = CHANGED[case]
     path = export(tmp_path / "model", _sum, TWO)
-    saved_model.read(path)
+    served_model.read(path)
     with edited(path) as meta:
         change(meta)
     assert_refused(path, word)
@@ -132,12 +132,12 @@ def test_names_that_steer_a_terminal_are_shown_as_what_they_are(tmp_path):
             if node.bare_concrete_function.argument_keywords:
                 node.bare_concrete_function.argument_keywords[:] = ["a", name]
     with pytest.raises(InputError, match="no array") as caught:
-        saved_model.read(path).inputs.joined({"a": np.ones((1, 4))})
+        served_model.read(path).inputs.joined({"a": np.ones((1, 4))})
     assert str(caught.value).isprintable()
 
 
 def test_inputs_of_fixed_batches_are_checked_or_refused(tmp_path):
     path = export(tmp_path / "model", _sum, [spec(1, 4, name="a"), spec(None, 4, name="b")])
-    served = saved_model.read(path)
+    served = served_model.read(path)
     with pytest.raises(InputError, match="its signature fails"):
         served.check(np.ones((3, 8), np.float32))

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_oracle import assert_reads_as, examples
 from written_net import Net, plain_body
 
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -104,7 +104,7 @@ CHANGED = {
 @pytest.mark.parametrize("case", SAME)
 def test_every_way_of_writing_an_affine_map_reads_the_same(case, wrap, tmp_path):
     net = Net(SAME[case], wrap=wrap)
-    served = saved_model.read(net.export(tmp_path / "model"))
+    served = served_model.read(net.export(tmp_path / "model"))
     if case in ("bias on the left", "operator"):
         assert_reads_as(served, net.oracle(), examples((6,)))
     else:
@@ -115,20 +115,20 @@ def test_every_way_of_writing_an_affine_map_reads_the_same(case, wrap, tmp_path)
 def test_arithmetic_around_the_product_is_folded(case, tmp_path):
     body, first = CHANGED[case]
     net = Net(body)
-    served = saved_model.read(net.export(tmp_path / "model"))
+    served = served_model.read(net.export(tmp_path / "model"))
     w, b = first(*(np.float64(net.arrays[name]) for name in ("w", "b", "mean", "s")))
     assert_reads_as(served, net.oracle(w=w, b=b), examples((6,)), rtol=1e-6)
 
 
 def test_float64_graphs_are_read_exactly(tmp_path):
     net = Net(dtype=np.float64)
-    served = saved_model.read(net.export(tmp_path / "model", dtype=tf.float64))
+    served = served_model.read(net.export(tmp_path / "model", dtype=tf.float64))
     assert_reads_as(served, net.oracle(), examples((6,), np.float64))
 
 
 def test_bytes_are_cast_then_scaled(tmp_path):
     net = Net(lambda x, n: plain_body(tf.cast(x, tf.float32) / 255.0, n))
-    served = saved_model.read(net.export(tmp_path / "model", dtype=tf.uint8))
+    served = served_model.read(net.export(tmp_path / "model", dtype=tf.uint8))
     expected = net.oracle(w=np.float64(net.arrays["w"]) / 255.0)
     assert served.input_dtype == tf.uint8
     assert_reads_as(served, expected, examples((6,), np.uint8), rtol=1e-6)

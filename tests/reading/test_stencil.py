@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_curv.lowering import stencil as module
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.rules.convolution import matrix, stencil
+from keras_curv.lowering.stencil import Stencil, norm_of_product
 from keras_curv.network.sparse_affine import schur_bound
-from keras_curv.reading import limits
-from keras_curv.reading import stencil as module
-from keras_curv.reading.ball import Ball
-from keras_curv.reading.convolution import matrix, stencil
-from keras_curv.reading.stencil import Stencil, norm_of_product
+from keras_curv.saved_model import limits
 
 SVD = 1.0 - 1e-12  # what LAPACK may be off by, relative
 

@@ -10,7 +10,7 @@ from hostile_models.models import Net, edited, export
 from refused import assert_refused, spec
 
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 
@@ -138,7 +138,7 @@ def test_an_unsafe_function_that_no_signature_calls_is_never_run(tmp_path, nothi
     net.initialise = tf.function(
         lambda x: _write(x, net, str(marker)), input_signature=[spec(None, 4)]
     )
-    served = saved_model.read(export(tmp_path / "model", net=net))
+    served = served_model.read(export(tmp_path / "model", net=net))
     served.check(np.ones((2, 4), np.float32))
     np.testing.assert_array_equal(served.network.affines[0].kernel, net.w)
     assert_nothing_ran(marker)
@@ -154,7 +154,7 @@ def name_as_saver(meta, function):
 def assert_unread_and_unrun(path, marker):
     """Refused; and if not, at least say what got as far as to run."""
     try:
-        saved_model.read(path).check(np.ones((2, 4), np.float32))
+        served_model.read(path).check(np.ones((2, 4), np.float32))
     except InputError:
         assert_nothing_ran(marker)
         return

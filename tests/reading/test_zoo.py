@@ -14,15 +14,15 @@ from branching_models import BRANCHING
 from function_layer import FunctionLayer
 from keras_oracle import HEADS, SERVED_TOLERANCE, eagerly, randomize
 
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_local import LocalCurvatureCertificate
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.certificates.interval import IntervalCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.interval import IntervalCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.network.network import Network
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 
 L = keras.layers
 A = keras.activations
@@ -236,7 +236,7 @@ OTHERS = ("tf_keras", "tf_keras, residual", "tf.Module", "tf.Module, branches")
 @pytest.mark.parametrize("name", [*KERAS, *BRANCHING, *OTHERS])
 def test_models_are_read_certified_and_attacked(name, tmp_path):
     _exported(name, str(tmp_path / "model"))
-    served = saved_model.read(tmp_path / "model")
+    served = served_model.read(tmp_path / "model")
     network = served.network
     rng = np.random.default_rng(8)
     x = rng.normal(size=(3, *served.input_shape)).astype(np.float32)

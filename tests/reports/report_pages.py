@@ -11,7 +11,7 @@ from keras_curv.reports.html.report_data import ReportData
 from keras_curv.rows.row import Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.certify_examples import certify_examples
-from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.properties.property import ARGMAX
 from keras_curv.threats.threat import PLAIN, UNRESTRICTED
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

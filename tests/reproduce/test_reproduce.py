@@ -15,13 +15,13 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_curv import InputError, data
-from keras_curv.certificates.smoothing import SmoothedClassifier
-from keras_curv.certificates.success_rates import success_rates
+from keras_curv.certificates.crc.success_rates import success_rates
+from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.reproduce import measurements, recipes, tables, write
 from keras_curv.reproduce import reproduce as run
 from keras_curv.reproduce.measurements import COLUMNS, Subject
 from keras_curv.reproduce.write import Result
-from keras_curv.training import trainer as training_run
+from keras_curv.training.run import trainer as training_run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "fashion_mnist_0.5"

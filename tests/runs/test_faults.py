@@ -13,15 +13,15 @@ from sample_rows import COUNT, SETTINGS, row
 
 from keras_curv import data, files
 from keras_curv.errors import InputError
-from keras_curv.reading import saved_model
+from keras_curv.reading import served_model
 from keras_curv.reproduce import reproduce as reproduce_run
 from keras_curv.reproduce import tables
 from keras_curv.rows.row_file import RowFile
 from keras_curv.serving.certify_requests import lost_file
 from keras_curv.serving.compare import Comparison
-from keras_curv.training import run_folder
-from keras_curv.training import trainer as training_run
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run import run_folder
+from keras_curv.training.run import trainer as training_run
+from keras_curv.training.run.recipe import Recipe
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROWS = [row(i) for i in range(COUNT)]
@@ -192,7 +192,7 @@ def test_a_training_that_is_stopped_everywhere(tmp_path, monkeypatch):
     training_run.train(recipe, str(parts), resume=True, **options)
     for name in ("CARD.md", "history.csv", "recipe.json"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
-    networks = [saved_model.read(folder).network for folder in (whole, parts)]
+    networks = [served_model.read(folder).network for folder in (whole, parts)]
     for one, other in zip(*(network.affines for network in networks), strict=True):
         assert (one.kernel == other.kernel).all() and (one.bias == other.bias).all()
     assert {file.name for file in parts.iterdir()} == {file.name for file in whole.iterdir()}

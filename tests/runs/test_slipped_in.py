@@ -15,9 +15,9 @@ from keras_curv.rows.row_file import RowFile
 from keras_curv.rows.shards import Shards
 from keras_curv.serving.certify_requests import lost_file
 from keras_curv.serving.compare import Comparison
-from keras_curv.training import trainer
-from keras_curv.training.checkpoints import Checkpoints
 from keras_curv.training.history import History
+from keras_curv.training.run import trainer
+from keras_curv.training.run.checkpoints import Checkpoints
 
 
 def small_model():

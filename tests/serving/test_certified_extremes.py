@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_curv
-from keras_curv.certificates.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
 
 DENSE = keras.layers.Dense

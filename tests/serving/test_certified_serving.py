@@ -8,13 +8,13 @@ import tensorflow as tf
 
 import keras_curv
 from keras_curv import data
-from keras_curv.certificates.one_gradient import OneGradient
 from keras_curv.errors import InputError
 from keras_curv.network import sparse_affine
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
 from keras_curv.network.network import Network
 from keras_curv.network.products import dense_product
 from keras_curv.numerics import rounding
+from keras_curv.serving.one_gradient import OneGradient
 
 LAYERS = keras.layers
 DENSE = LAYERS.Dense

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_curv.errors import InputError
-from keras_curv.reading.crc32c import masked_crc32c
 from keras_curv.rows.reason import Reason
+from keras_curv.saved_model.crc32c import masked_crc32c
 from keras_curv.serving import tf_record
 from keras_curv.serving.prediction_log import REPEATED_NUMBERS, parse_log, read_tensor
 from keras_curv.serving.refusal import Refusal, plain

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
-from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.certificates.auto import METHODS, choose_method
 from keras_curv.network.network import Network, Scores
-from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.properties.property import ARGMAX
 
 SIGMAS = {"quadratic": "relu", "coap": "relu", "two_stage": ("relu", "tanh")}
 METHODS_AND_SIGMAS = [(method, SIGMAS.get(method, "tanh")) for method in METHODS]

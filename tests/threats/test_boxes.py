@@ -9,10 +9,10 @@ from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_thr
 from keras_curv import Property, Threat, certify
 from keras_curv.attacks.closest import closest_points
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.certificates.best_of import choose_method
-from keras_curv.certificates.clipped_search import BoxSearch, ClippedSearch, Place
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crc_confined import ConfinedCurvatureCertificate, PlainCeiling
+from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.crc.clipped_search import BoxSearch, ClippedSearch, Place
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.crc_confined import ConfinedCurvatureCertificate, PlainCeiling
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.network.shared_graph import compiled
 from keras_curv.threats.box import least_linear

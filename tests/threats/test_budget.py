@@ -8,10 +8,10 @@ from attacked import METHODS_AND_SIGMAS, float32_network, model_of, scores, size
 from scripts import call
 
 from keras_curv import InputError, Threat, certify
-from keras_curv.certificates.best_of import BestOf
+from keras_curv.certificates.auto import BestOf
 from keras_curv.certificates.budget import BudgetCertificate
-from keras_curv.certificates.crc import CurvatureCertificate
-from keras_curv.certificates.crown import LinearBoundCertificate
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import ServedError
 from keras_curv.curvature.bounds import curvature_bounds

@@ -10,7 +10,7 @@ from attacked import METHODS_AND_SIGMAS, ball, drawn, model_of, of, scores
 
 from keras_curv import Property, Status, certify, data, read
 from keras_curv.errors import InputError
-from keras_curv.threats.property import ARGMAX
+from keras_curv.threats.properties.property import ARGMAX
 
 
 def rank(logits, label):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.attacks.pgd import pgd_attack
-from keras_curv.certificates.best_of import METHODS, choose_method
+from keras_curv.certificates.auto import METHODS, choose_method
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network

@@ -5,7 +5,7 @@ import pytest
 from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_threat, scores, sizes
 
 from keras_curv import InputError, Property, Status, Threat, certify
-from keras_curv.certificates.best_of import choose_method
+from keras_curv.certificates.auto import choose_method
 from keras_curv.network.network import Network
 
 FIELDS = "prediction", "nearest_rival", "status", "radius"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.training.augmentation import distorted, mirrored, shifted
+from keras_curv.training.trainable.augmentation import distorted, mirrored, shifted
 
 SEED = tf.constant([3, 4], tf.int64)
 

@@ -97,7 +97,7 @@ def test_tensorboard(tmp_path):
 
 
 def test_no_log_without_tensorboard(tmp_path, monkeypatch):
-    monkeypatch.setattr("keras_curv.training.callbacks.has_tensorboard", lambda: False)
+    monkeypatch.setattr("keras_curv.training.run.callbacks.has_tensorboard", lambda: False)
     with pytest.raises(InputError, match="not installed: pip install"):
         CertifiedAccuracy(X, Y, radius=1.0, log_dir=tmp_path)
 

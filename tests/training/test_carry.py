@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import Carry, Certifier, ClipInput, CRTModel, InputError, Recipe, curvature_bounds
-from keras_curv.reading.saved_model import read
-from keras_curv.training.live import LiveNetwork
-from keras_curv.training.muon import Muon
+from keras_curv.reading.served_model import read
 from keras_curv.training.rivals.coap import COAPModel
-from keras_curv.training.start import start_from
+from keras_curv.training.run.muon import Muon
+from keras_curv.training.run.warm_start import start_from
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 L = keras.layers
 MODELS = {

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from keras_curv import certify
 from keras_curv.errors import InputError
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.recipe import Recipe
-from keras_curv.training.trainer import train
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.run.recipe import Recipe
+from keras_curv.training.run.trainer import train
 
 L = keras.layers
 

@@ -12,7 +12,7 @@ from loss_oracle import (
     weights_of,
 )
 
-from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.models.crt_model import CRTModel
 
 
 def _sampled_cross_entropies(weights, x, y, radius, rng, count=100):

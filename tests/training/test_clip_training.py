@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from keras_curv import ClipInput, CRTModel, InputError, Network, curvature_bounds
 from keras_curv.attacks.proximal import proximal_attack
-from keras_curv.reading.saved_model import read
+from keras_curv.reading.served_model import read
 from keras_curv.threats.clipped import clipped
 from keras_curv.threats.confined import confined_minorant
-from keras_curv.training.live import LiveNetwork
-from keras_curv.training.recipe import Recipe
 from keras_curv.training.rivals.pgd import PGDModel
-from keras_curv.training.start import start_from
+from keras_curv.training.run.recipe import Recipe
+from keras_curv.training.run.warm_start import start_from
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 DIM = 6
 

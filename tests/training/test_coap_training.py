@@ -8,7 +8,7 @@ from polytope_dual import SIZES, dual_margins
 from small_training import L, assert_same, data, fit
 
 import keras_curv
-from keras_curv.certificates.coap import PolytopeCertificate
+from keras_curv.certificates.linear.coap import PolytopeCertificate
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 from keras_curv.training.rivals.coap import COAPModel

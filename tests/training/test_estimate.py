@@ -13,7 +13,7 @@ from keras_curv.curvature.signed import signed_bound
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.unitwise import IDENTITY, unit_wise
-from keras_curv.training.estimate import CurvatureEstimate
+from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate
 
 SIZES = {2: (4, 9, 3), 3: (4, 9, 5, 3), 4: (3, 4, 8, 5, 3), 5: (3, 6, 4, 7, 5, 4)}
 CARRYING = "carrying"  # half of the units of a layer

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from keras_curv.errors import InputError
-from keras_curv.training import trainer
-from keras_curv.training.checkpoints import Checkpoints
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run import trainer
+from keras_curv.training.run.checkpoints import Checkpoints
+from keras_curv.training.run.recipe import Recipe
 
 RECIPE = Recipe(width=4, epochs=3, batch_size=512, jit=False, loss="plain")
 

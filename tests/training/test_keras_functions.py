@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.network.activations import ACTIVATIONS, get
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.keras_functions import in_keras, name_of
-from keras_curv.training.live import LiveNetwork
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.trainable.keras_functions import in_keras, name_of
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 NAMES = list(ACTIVATIONS)
 L = keras.layers

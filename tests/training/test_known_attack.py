@@ -12,7 +12,7 @@ from tensorflow.python.eager import context
 
 from keras_curv.attacks.crt import curvature_attack
 from keras_curv.numerics.known import known, materialized
-from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.models.crt_model import CRTModel
 
 L = keras.layers
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.reading import saved_model
-from keras_curv.training.keras_functions import in_keras
-from keras_curv.training.live import LiveNetwork
+from keras_curv.reading import served_model
+from keras_curv.training.trainable.keras_functions import in_keras
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 L = keras.layers
 
@@ -221,7 +221,7 @@ MODELS = {
         lambda rng: [L.BatchNormalization(axis=1), L.Flatten(), L.Dense(5, "tanh"), L.Dense(3)],
     ),
 }
-# Its frozen graph has ops that `saved_model.read` does not read.
+# Its frozen graph has ops that `served_model.read` does not read.
 UNREAD = {"dense on a matrix"}
 BUILD = {"sequential": _sequential, "functional": _functional, "nested": _nested}
 CASES = [(name, "sequential") for name in MODELS if name not in UNREAD] + [
@@ -236,7 +236,7 @@ CASES = [(name, "sequential") for name in MODELS if name not in UNREAD] + [
 def test_it_is_the_network_of_the_frozen_graph(name, build, rng):
     shape, layers = MODELS[name]
     model = _randomise(BUILD[build](shape, *layers(rng)), rng)
-    live, frozen = LiveNetwork(model), saved_model.read(model).network
+    live, frozen = LiveNetwork(model), served_model.read(model).network
     network = live.now()
     assert live.sizes == network.sizes == frozen.sizes
     assert network.activations == frozen.activations
@@ -272,7 +272,7 @@ def test_margins_and_their_gradients_are_those_of_the_frozen_graph(name, rng):
     shape, layers = MODELS[name]
     model = _randomise(_sequential(shape, *layers(rng)), rng)
     x = tf.constant(rng.standard_normal((6, np.prod(shape))), tf.float32)
-    frozen = saved_model.read(model).network
+    frozen = served_model.read(model).network
     label = rng.integers(0, frozen.classes, 6)
     rivals = (label[:, None] + [[1, 2]]) % frozen.classes
     ours = LiveNetwork(model).now().evaluate(x, tf.constant(label), tf.constant(rivals))

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from keras_curv.errors import InputError
-from keras_curv.training.live import LiveNetwork
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 L = keras.layers
 

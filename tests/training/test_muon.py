@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.training.muon import Muon
+from keras_curv.training.run.muon import Muon
 
 L = keras.layers
 

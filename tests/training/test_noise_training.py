@@ -8,7 +8,7 @@ import tensorflow as tf
 from small_training import L, assert_same, data, fit
 
 import keras_curv
-from keras_curv.certificates.smoothing import SmoothedClassifier
+from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.errors import InputError
 from keras_curv.training.rivals import noise
 from keras_curv.training.rivals.noise import NoiseModel, noise_attack, standard_normal

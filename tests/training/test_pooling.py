@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv.training.pooling import TrainedAveragePooling2D, averages
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run.recipe import Recipe
+from keras_curv.training.trainable.pooling import TrainedAveragePooling2D, averages
 
 CASES = {
     "windows that tile": ((6, 8, 3), {"pool_size": (3, 2)}),

@@ -16,12 +16,13 @@ import scripts
 import tensorflow as tf
 
 from keras_curv import InputError, data
-from keras_curv.reading import limits, saved_model
-from keras_curv.training import run_folder
-from keras_curv.training import trainer as training_run
-from keras_curv.training.checkpoints import Checkpoints
-from keras_curv.training.recipe import Recipe
-from keras_curv.training.recipe_options import OBJECTIVES
+from keras_curv.reading import served_model
+from keras_curv.saved_model import limits
+from keras_curv.training.run import run_folder
+from keras_curv.training.run import trainer as training_run
+from keras_curv.training.run.checkpoints import Checkpoints
+from keras_curv.training.run.recipe import Recipe
+from keras_curv.training.run.recipe_options import OBJECTIVES
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = Recipe(
@@ -65,7 +66,7 @@ def finished(tmp_path_factory):
 
 def test_what_is_written(finished):
     output, summary = finished
-    assert saved_model.read(output).network.sizes == (64, 16, 10)
+    assert served_model.read(output).network.sizes == (64, 16, 10)
     assert summary["dataset"] == "digits train, held-out part"
     assert summary["examples"] == round(0.2 * 1437)
     assert json.loads((output / "certified.json").read_text()) == summary
@@ -98,7 +99,7 @@ def test_a_killed_run_resumes_to_the_same_weights(loss, finished, tmp_path, monk
         training_run.train(chosen, str(parts), **options)
     assert not (parts / "saved_model.pb").exists()
     training_run.train(chosen, str(parts), resume=True, **options)
-    affines = (saved_model.read(directory).network.affines for directory in (whole, parts))
+    affines = (served_model.read(directory).network.affines for directory in (whole, parts))
     for one, other in zip(*affines, strict=True):
         np.testing.assert_array_equal(one.kernel, other.kernel)
         np.testing.assert_array_equal(one.bias, other.bias)
@@ -138,7 +139,7 @@ def test_convolutions(tmp_path):
     chosen = Recipe(filters=(3, 5), kernel_size=3, **options)
     assert (chosen.kernel_size, chosen.strides) == (3, 2)
     training_run.train(chosen, str(tmp_path / "model"), limit=20)
-    assert saved_model.read(tmp_path / "model").network.sizes == (64, 48, 20, 16, 10)
+    assert served_model.read(tmp_path / "model").network.sizes == (64, 48, 20, 16, 10)
     assert "3 and 5 filters 3 × 3 / 2, 2 × 16, softplus" in (
         tmp_path / "model" / "CARD.md"
     ).read_text().replace("\n", " ")

@@ -14,8 +14,8 @@ from keras_curv import (
     Property,
     Threat,
 )
-from keras_curv.training.callbacks import has_tensorboard
-from keras_curv.training.crt_regressor import _ends
+from keras_curv.training.models.crt_regressor import _ends
+from keras_curv.training.run.callbacks import has_tensorboard
 
 L = keras.layers
 SCALE = np.array([0.5, 2.0], np.float32)

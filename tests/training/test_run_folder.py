@@ -7,8 +7,8 @@ import pytest
 
 from keras_curv import InputError
 from keras_curv.cli import train as command
-from keras_curv.training import trainer
-from keras_curv.training.recipe import Recipe
+from keras_curv.training.run import trainer
+from keras_curv.training.run.recipe import Recipe
 
 # Any loss would do, and a plain one is traced the fastest.
 TINY = Recipe(width=8, epochs=3, batch_size=512, held_out=0.2, loss="plain", jit=False)

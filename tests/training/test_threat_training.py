@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from keras_curv import Certifier, ClipInput, CRTModel, InputError, Network, Property, Threat
 from keras_curv.reports.wording import percent
-from keras_curv.training.recipe import Recipe
-from keras_curv.training.threatened import Threatened
-from keras_curv.training.trainer import train
+from keras_curv.training.models.threatened import Threatened
+from keras_curv.training.run.recipe import Recipe
+from keras_curv.training.run.trainer import train
 
 DIM, CLASSES = 6, 4
 SCALE = np.array([0.25, 0.5, 1.0, 2.0, 1.0, 3.0], np.float32)

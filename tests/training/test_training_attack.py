@@ -8,7 +8,7 @@ from loss_oracle import converge, dense_base, logits_of, network_of, random_data
 
 from keras_curv.curvature.signed import signed_bound
 from keras_curv.reproduce.algorithms_1_and_2 import algorithm2
-from keras_curv.training.crt_model import CRTModel
+from keras_curv.training.models.crt_model import CRTModel
 
 
 class _Recorded:

@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.models.regularizer import CurvatureRegularizer
 from keras_curv.training.rivals.noise import NoiseModel
 from keras_curv.training.rivals.pgd import PGDModel
 

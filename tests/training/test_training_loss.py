@@ -20,8 +20,8 @@ from loss_oracle import (
     worst_point,
 )
 
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.models.regularizer import CurvatureRegularizer
 
 
 @pytest.mark.parametrize("activation", ["tanh", "softplus"])

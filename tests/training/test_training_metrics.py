@@ -15,8 +15,8 @@ from loss_oracle import (
 )
 
 from keras_curv.attacks.crt import curvature_attack
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.models.regularizer import CurvatureRegularizer
 
 
 @pytest.mark.parametrize(("loss", "rivals"), [("crt", None), ("certified", 2)])

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.errors import InputError
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.models.regularizer import CurvatureRegularizer
 
 L = keras.layers
 BUILD = {

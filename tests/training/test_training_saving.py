@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from small_training import KINDS, L, assert_same, build, data, fit, wrap
 
-from keras_curv.reading import saved_model
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.live import LiveNetwork
+from keras_curv.reading import served_model
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -103,7 +103,7 @@ def test_checkpoints_of_tensorflow(kind, tmp_path):
 def test_the_exported_base_is_the_network_that_was_trained(trained, tmp_path):
     x, (_, model) = data(20)[0], trained
     model.base.export(tmp_path / "exported", verbose=False)
-    served = saved_model.read(tmp_path / "exported")
+    served = served_model.read(tmp_path / "exported")
     served.check(x)
     flat = x.reshape(20, 4)
     logits = served.network.logits(tf.constant(flat, tf.float64))

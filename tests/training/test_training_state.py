@@ -6,8 +6,8 @@ import tensorflow as tf
 from loss_oracle import dense_base, random_data
 
 from keras_curv.attacks.crt import curvature_attack
-from keras_curv.training.crt_model import CRTModel
-from keras_curv.training.regularizer import CurvatureRegularizer
+from keras_curv.training.models.crt_model import CRTModel
+from keras_curv.training.models.regularizer import CurvatureRegularizer
 
 
 def _state(model):

@@ -6,15 +6,15 @@ import pytest
 import tensorflow as tf
 
 from keras_curv import Certifier, ClipInput, CRTModel, CRTRegressor, InputError, Threat, data
-from keras_curv.certificates.two_stage import TwoStageCertificate
+from keras_curv.certificates.crc.two_stage import TwoStageCertificate
 from keras_curv.numerics.spectral import spectral_norm_bound
-from keras_curv.reading.saved_model import read
-from keras_curv.training.affine_layers import AffineLayers
-from keras_curv.training.keras_functions import absolute
-from keras_curv.training.recipe import Recipe
+from keras_curv.reading.served_model import read
 from keras_curv.training.rivals.pgd import PGDModel
-from keras_curv.training.start import start_from
-from keras_curv.training.trunk import Orthogonal, taps, trunk_layers
+from keras_curv.training.run.recipe import Recipe
+from keras_curv.training.run.warm_start import start_from
+from keras_curv.training.trainable.affine_layers import AffineLayers
+from keras_curv.training.trainable.keras_functions import absolute
+from keras_curv.training.trainable.trunk import Orthogonal, taps, trunk_layers
 
 L = keras.layers
 IMAGE = (6, 6, 2)

@@ -15,9 +15,9 @@ import tensorflow as tf
 from keras_curv.errors import InputError, optional_at_least, require_at_least
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.unitwise import UnitWise
-from keras_curv.training.ball_model import BallModel, flattened
+from keras_curv.training.models.ball_model import BallModel, flattened
+from keras_curv.training.models.targets import class_numbers
 from keras_curv.training.rivals.polytope import margin_bounds
-from keras_curv.training.targets import class_numbers
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")

@@ -32,14 +32,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_curv.certificates.box import require_value_range
-from keras_curv.certificates.relaxation import Relaxation
+from keras_curv.certificates.interval_bounds import require_value_range
+from keras_curv.certificates.linear.relaxation import Relaxation
 from keras_curv.errors import InputError, require_non_negative
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward
-from keras_curv.training.ball_model import BallModel, flattened
+from keras_curv.training.models.ball_model import BallModel, flattened
+from keras_curv.training.models.targets import class_numbers
 from keras_curv.training.rivals.interval import interval_bounds, l2_norm, row_products
-from keras_curv.training.targets import class_numbers
 
 _NARROW = 1e-3  # below, in float32, the tangent is closer to the chord than its own quotient
 _BISECTIONS = 16

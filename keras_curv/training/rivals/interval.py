@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_curv.certificates.box import Box, value_range
+from keras_curv.certificates.interval_bounds import Box, value_range
 from keras_curv.network.network import FeedForward
 
 

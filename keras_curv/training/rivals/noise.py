@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.network.network import FeedForward, likeliest_rivals
-from keras_curv.training.ball_model import NEVER, BallModel, constants, flattened
+from keras_curv.training.models.ball_model import NEVER, BallModel, constants, flattened
 from keras_curv.training.rivals.pgd import l2_ascent
 
 _RIVALS = ("all", "runner_up")

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from keras_curv.attacks.ball import normalized, project, uniform_in_ball
 from keras_curv.errors import require_at_least, require_positive
-from keras_curv.training.ball_model import BallModel, flattened
-from keras_curv.training.targets import class_numbers
+from keras_curv.training.models.ball_model import BallModel, flattened
+from keras_curv.training.models.targets import class_numbers
 
 Objective = Callable[[tf.Tensor], tf.Tensor]
 Start = Callable[[tf.Tensor, Any, tf.Tensor], tf.Tensor]

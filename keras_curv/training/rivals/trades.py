@@ -12,9 +12,9 @@ import keras
 import tensorflow as tf
 
 from keras_curv.errors import require_non_negative
-from keras_curv.training.ball_model import flattened
+from keras_curv.training.models.ball_model import flattened
+from keras_curv.training.models.targets import class_numbers
 from keras_curv.training.rivals.pgd import AttackedModel
-from keras_curv.training.targets import class_numbers
 
 _START = 1e-3  # spread of the first points; at x itself the divergence has no gradient
 

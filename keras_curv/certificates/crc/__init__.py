@@ -1,0 +1,1 @@
+"""CRC: the curvature certificate, its searches and its variants."""

@@ -1,0 +1,131 @@
+"""What linear bounds ask of the centres of balls, whatever their radius: found once, then kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.linear.first_layer import FirstLayer
+from keras_curv.certificates.linear.second_layer import SecondLayer
+from keras_curv.network.network import Network
+from keras_curv.numerics.intervals import Interval
+from keras_curv.numerics.rounding import ROUNDING_SLACK, pre_activation_errors
+from keras_curv.threats.box import box_reach
+from keras_curv.threats.confined import Reach
+
+
+class Centres:
+    """The centres of balls around n examples.
+
+    Args:
+        network: that they are inputs of.
+        x: the examples, `(n, dim)`.
+        first: what bounds its second layer's units by curvature; None: nothing does.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.ones(2)] * 2, "relu")
+        >>> centres = Centres(network, np.array([[1.0, 2.0], [3.0, 4.0]]))
+        >>> centres.z[0][1], centres[1:].z[0][0]
+        (array([4., 5.]), array([4., 5.]))
+    """
+
+    def __init__(self, network: Network, x: np.ndarray, first: FirstLayer | None = None):
+        self.network, self.x, self.first = network, x, first
+        self._all: tuple[Centres, np.ndarray] | None = None
+        self._ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._within = np.zeros(len(x))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> Centres:
+        """Returns some of them, which know what all do."""
+        some = Centres(self.network, self.x[rows], self.first)
+        some._all = self, np.arange(len(self))[rows]
+        return some
+
+    @functools.cached_property
+    def room(self) -> Reach | None:
+        """How far entries of x can go; None: anywhere."""
+        if self.network.limits is None:
+            return None
+        return box_reach(self.network, self.x)
+
+    @property
+    def z(self) -> list[np.ndarray]:
+        """`z_1, …, z_{L−1}` at x."""
+        return self._passed[0]
+
+    @property
+    def errors(self) -> list[np.ndarray]:
+        """Bounds of how far these are off, in norm, `(n, 1)` each."""
+        return self._passed[1]
+
+    @functools.cached_property
+    def _passed(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        if self._all is not None:
+            every, rows = self._all
+            return [z[rows] for z in every.z], [error[rows] for error in every.errors]
+        network, z = self.network, []
+        hidden = [self.x]
+        for affine, activation in zip(network.affines, network.activations, strict=False):
+            z.append(hidden[-1] @ affine.kernel + affine.bias)
+            hidden.append(activation.value(tf.constant(z[-1])).numpy())
+        errors = pre_activation_errors(network.layer_norms, [tf.constant(a) for a in hidden])
+        return z, [ROUNDING_SLACK * error.numpy()[:, None] for error in errors[:-1]]
+
+    def keep(
+        self,
+        some: np.ndarray,
+        radius: np.ndarray,
+        ends: Mapping[int, tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        """Takes down what `ends` returns, for some of these balls, `(n,)`.
+
+        Args:
+            some: of which balls.
+            radius: of all, `(n,)`.
+            ends: by layer, level and steepness.
+        """
+        every, rows = self._all or (self, np.arange(len(self)))
+        rows = rows[some]
+        every._within[rows] = radius[some]
+        for index, parts in ends.items():
+            known = every._ends.setdefault(index, _nothing(len(every), parts[0].shape[1]))
+            for array, part in zip(known, parts, strict=True):
+                array[rows] = part[some]
+
+    def ends(self, index: int, radius: np.ndarray, units: int) -> tuple[np.ndarray, np.ndarray]:
+        """Level and steepness of lower bounds of units and of their negatives, `(n, N, 2)` each.
+
+        They hold on these balls, being those of larger ones; see `Inputs.falls`. The level is −∞
+        where nothing is known.
+
+        Args:
+            index: of the layer.
+            radius: of the balls, `(n,)`.
+            units: how many there are.
+        """
+        every, rows = self._all or (self, np.arange(len(self)))
+        level, steep = _nothing(len(self), units)
+        if index in every._ends:
+            holds = radius <= every._within[rows]
+            level[holds], steep[holds] = (part[rows][holds] for part in every._ends[index])
+        return level, steep
+
+    def units(self, radius: np.ndarray) -> Interval:
+        """See `SecondLayer.bounds`; radii `(n,)`."""
+        every, rows = self._all or (self, np.arange(len(self)))
+        return every._second_layer.bounds(rows, radius)
+
+    @functools.cached_property
+    def _second_layer(self) -> SecondLayer:
+        assert self.first is not None
+        return SecondLayer(self.first, self.z[0], self.errors[0])
+
+
+def _nothing(count: int, units: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.full((count, units, 2), -np.inf), np.zeros((count, units, 2))

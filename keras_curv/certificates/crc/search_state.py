@@ -1,0 +1,116 @@
+"""What a search of rivals is given, goes through and comes to: `rival_search.py`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.certificates.crc.proved_radius import Charged
+from keras_curv.network.shared_graph import CLASS, CLASSES, EACH, ROWS
+from keras_curv.numerics.rounding import Charge
+from keras_curv.threats.confined import Reach
+
+
+class Batch(NamedTuple):
+    """What a batch is searched with; n examples, each against as many rivals."""
+
+    x0: tf.Tensor  # (n, dim)
+    label: tf.Tensor  # (n,)
+    rivals: tf.Tensor  # (n, rivals)
+    curvature: tf.Tensor  # κ, (n, rivals)
+    taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
+    reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
+    start: Charged  # the gradients at x0
+    limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
+
+    @property
+    def room(self) -> Reach:
+        """The limits, of a batch that has them."""
+        assert self.limits is not None
+        return self.limits
+
+    def charged(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns κ and what serving takes off, `(m,)`, of these examples and rivals, `(m, 2)`."""
+        return tf.gather_nd(self.curvature, cells), tf.gather_nd(self.taken_off, cells)
+
+    def begun(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns κ, margin and gradient of these at x0; the gradient is `(m, dim)`, and 0, which
+        leads back to x0, where it left the numbers."""
+        kappa, taken_off = self.charged(cells)
+        margin = tf.gather_nd(self.start.margin, cells)
+        gradient = tf.gather_nd(self.start.gradient, cells)
+        gradient = tf.where(finite(gradient)[:, None], gradient, tf.zeros_like(gradient))
+        return kappa, margin - taken_off, gradient
+
+    def in_float32(self) -> Batch:
+        """Returns a batch to search without proving anything."""
+        x0, curvature, taken_off = (
+            tf.cast(part, tf.float32) for part in (self.x0, self.curvature, self.taken_off)
+        )
+        limits = self.limits and Reach(*(tf.cast(part, tf.float32) for part in self.limits))
+        return self._replace(x0=x0, curvature=curvature, taken_off=taken_off, limits=limits)
+
+
+class SearchStep(NamedTuple):
+    """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.
+
+    Attributes:
+        margin, gradient: at the iterate; the gradient is `(m, dim)`.
+        radius: that the gradient proves.
+        bracket: from above.
+    """
+
+    margin: tf.Tensor
+    gradient: tf.Tensor
+    radius: tf.Tensor
+    bracket: tf.Tensor
+
+    def rows(self, index: tf.Tensor) -> SearchStep:
+        """Returns these rows."""
+        return SearchStep(*(tf.gather(part, index) for part in self))
+
+
+class SearchState(NamedTuple):
+    """How far the search has come."""
+
+    radius: tf.Tensor  # proved, (n, rivals)
+    upper: tf.Tensor  # bracket from above, (n, rivals)
+    closed: tf.Tensor  # whether a rival needs no more, (n, rivals)
+    distance: tf.Tensor  # of an adversarial point found, else inf, (n, rivals)
+    evaluations: tf.Tensor  # gradients, (n,)
+    rows: tf.Tensor  # the examples that are still searched, (m,)
+    current: tf.Tensor  # their rivals that are, (m,)
+    iterate: dual.Iterate  # of these searches, rows m
+    nearest: tf.Tensor  # smallest bracket of the rivals that are closed, else inf, (n,)
+    column: tf.Tensor  # its rival, (n,)
+    point: tf.Tensor  # its last point, (n, dim)
+    left: tf.Tensor  # the margin there, (n,)
+
+
+class Found(NamedTuple):
+    """What a search comes to.
+
+    Attributes:
+        radius: proved, `(n, rivals)`.
+        distance: of adversarial points that were found, else inf, `(n, rivals)`.
+        evaluations: gradients used, `(n,)`.
+        sighting: tensors of a `Sighting`, in its order.
+    """
+
+    radius: tf.Tensor
+    distance: tf.Tensor
+    evaluations: tf.Tensor
+    sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+_GRADIENTS = tf.TensorSpec((None, None, None), tf.float64)
+# What a search is called with: x0, label, rivals, curvature, taken_off, reach, start; and limits.
+SEARCHED = (ROWS, CLASS, CLASSES, ROWS, ROWS, EACH, Charged(ROWS, _GRADIENTS, Charge(ROWS, ROWS)))
+LIMITED = (*SEARCHED, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
+
+
+def finite(rows: tf.Tensor) -> tf.Tensor:
+    """Returns which rows have finite entries alone."""
+    return tf.reduce_all(tf.math.is_finite(rows), axis=1)

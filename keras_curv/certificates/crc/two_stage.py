@@ -1,0 +1,165 @@
+"""Two stages: curvature behind a Lipschitz constant.
+
+The network is cut in two, `f = g ∘ φ`: a trunk φ, which may have kinks, and a head g without any.
+With `‖φ(x) − φ(x′)‖ ≤ L ‖x − x′‖` every input at a distance below ρ has features within `Lρ` of
+`u = φ(x0)`, so a radius R that curvature proves for g around u is one of `R/L` for f around x0:
+theorem 1 in the space of the features. Of all that is known of φ only L counts, so this is for
+trunks that are trained to keep lengths; of others the products of norms are too large.
+
+**Rounding.** Features are computed as û, `‖û − u‖ ≤ E`, and the head is certified around û, where
+its own rounding is charged. So `ρ = (R − E)/L`, L rounded up.
+
+Reference: Singla, Singla & Feizi, "Improved deterministic l2 robustness on CIFAR-10 and CIFAR-100"
+(2022), who certify a curved last layer so; docs/mathematics.md, section 29.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.method import (
+    Method,
+    PairCertificates,
+    Prospect,
+    ServedError,
+    Sighting,
+    no_error,
+)
+from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.errors import InputError
+from keras_curv.network.network import Network
+from keras_curv.network.shared_graph import as_graph
+from keras_curv.numerics.rounding import activation_errors, gamma, up
+
+
+class TwoStageCertificate(Method):
+    """Radius `(R − E)/L`: R of the head by curvature, L of the trunk.
+
+    Args:
+        network: with kinks, and a smooth activation behind the last of them.
+        served_error: none; there is the guarantee real alone.
+        decide: radii at which alone the answer matters.
+
+    Attributes:
+        trunk_depth: the maps of the trunk, up to the last kink.
+        lipschitz: L, a proved bound.
+
+    Raises:
+        InputError: it has no such activations, or there is no bound of either part.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)] * 3, [np.zeros(2)] * 3, ["relu", "softplus"])
+        >>> certificate = TwoStageCertificate(network)
+        >>> round(certificate.lipschitz, 6), certificate.head.depth
+        (1.0, 2)
+        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
+        >>> certificate.radii(x, label, rivals, np.zeros((1, 1))).radius.round(3)
+        array([[1.414]])
+    """
+
+    name = "two_stage"
+
+    def __init__(
+        self,
+        network: Network,
+        served_error: ServedError = no_error,
+        *,
+        decide: Sequence[float] = (),
+    ):
+        if served_error is not no_error:
+            raise InputError("two_stage has no guarantee float32; use lipschitz, or real")
+        if network.direct is not None:
+            raise InputError(
+                "two_stage is for properties of classes; numbers of an example take part in these "
+                "margins: use lipschitz or crown"
+            )
+        kinks = [i + 1 for i, sigma in enumerate(network.activations) if not sigma.smooth]
+        self.trunk_depth = depth = kinks[-1] if kinks else 0
+        if not 0 < depth < len(network.activations):
+            names = ", ".join(sigma.name for sigma in network.activations) or "none"
+            raise InputError(
+                "two_stage is for activations with kinks, and smooth ones behind the last of them. "
+                f"Received: {names}; use {'lipschitz or crown' if depth else 'crc'}"
+            )
+        self.network = network
+        self.lipschitz = lipschitz_bounds(network, depth)[-1]
+        if not np.isfinite(self.lipschitz):
+            raise InputError("two_stage: the trunk's Lipschitz constant is infinite, or overflows")
+        head = Network(network.affines[depth:], network.activations[depth:])
+        decided = [up(self.lipschitz * radius * (1.0 + 1e-6)) for radius in decide]  # E, too
+        self._curved = CurvatureCertificate(head, decide=decided)
+        self._most_error = 1e-6 * self.lipschitz * min(decide, default=np.inf)
+        self._norms = network.layer_norms[:depth]
+
+    @property
+    def head(self) -> Network:
+        """g, a network of the features."""
+        return self._curved.network
+
+    def radii(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        known: np.ndarray,
+        prospect: Prospect | None = None,
+    ) -> PairCertificates:
+        """See `Method`."""
+        x = np.asarray(x, np.float64)
+        features, error = (part.numpy() for part in self._features(tf.constant(x)))
+        curved = self._searching_on if np.any(error > self._most_error) else self._curved
+        found = curved.certify_pairs(features, label, rivals)
+        with np.errstate(all="ignore"):  # NaN proves nothing, nor does more than all numbers
+            radius = (found.radius - error[:, None]) / self.lipschitz * (1.0 - gamma(8))
+        most = np.where(np.isinf(found.radius), np.inf, np.finfo(np.float64).max)
+        radius = np.where(radius > 0.0, np.minimum(radius, most), 0.0)
+        gradients = found.gradient_evaluations + 1
+        sighting = self._sighting(x, np.asarray(label), np.asarray(rivals), radius)
+        return PairCertificates(np.maximum(known, radius), gradients, sighting=sighting)
+
+    @functools.cached_property
+    def _searching_on(self) -> CurvatureCertificate:
+        """The head's where E takes more off than was left for it beyond the radii to decide."""
+        return CurvatureCertificate(self.head, curvature=self._curved.curvature)
+
+    def _sighting(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
+    ) -> Sighting:
+        """Where the weakest rival's margin falls the fastest, as far as it holds."""
+        column = radius.argmin(axis=1)
+        rival, step = (a[np.arange(len(x)), column] for a in (rivals, radius))
+        args = tf.constant(label, tf.int32), tf.constant(rival, tf.int32), tf.constant(step)
+        return Sighting(column, *(part.numpy() for part in self._downhill(tf.constant(x), *args)))
+
+    @functools.cached_property
+    def _downhill(self) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+        """A point that far down the margin's gradient, `(n, dim)`, the margin there and at x."""
+
+        def downhill(
+            x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor, step: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            start, gradient = self.network.margin_and_gradient(x, label, rival)
+            steepness = tf.norm(gradient, axis=1, keepdims=True)
+            point = x - step[:, None] * tf.math.divide_no_nan(gradient, steepness)
+            return point, self.network.margin(point, label, rival), start
+
+        rows = tf.TensorSpec((None, self.network.dim), tf.float64)
+        each = tf.TensorSpec((None,), tf.int32)
+        signature = [rows, each, each, tf.TensorSpec((None,), tf.float64)]
+        return as_graph(downhill, signature)
+
+    @functools.cached_property
+    def _features(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        """û, `(n, features)`, and E, `(n,)`."""
+
+        def features(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            found = self.network.hidden(x)[: self.trunk_depth + 1]  # a graph leaves out the rest
+            return found[-1], activation_errors(self._norms, found)[-1]
+
+        signature = [tf.TensorSpec((None, self.network.dim), tf.float64)]
+        return as_graph(features, signature)

@@ -1,0 +1,1 @@
+"""Certificates from linear bounds of the layers."""

@@ -1,0 +1,71 @@
+"""COAP's bounds as a certificate: the convex outer adversarial polytope of a ReLU network.
+
+Reference: Wong & Kolter, "Provable defenses against adversarial examples via the convex outer
+adversarial polytope" (2018).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.relaxation import Relaxation, relaxation
+from keras_curv.certificates.method import ServedError, no_error
+from keras_curv.errors import InputError
+from keras_curv.network.activations import Activation
+from keras_curv.network.network import Network, require_dense
+
+
+class PolytopeCertificate(LinearBoundCertificate):
+    """The largest ball on which the polytope's lower bounds of the margins are positive.
+
+    Exact bounds, in float64, with all rounding charged: those of `LinearBoundCertificate` with
+    parallel lines around relu. For all δ with `‖δ‖₂ < radius` the prediction is the same. A radius
+    counts if the bounds of that one ball prove it; the search may miss a larger one.
+
+    Args:
+        network: with relu alone.
+        served_error: what serving may take off a margin.
+
+    Raises:
+        InputError: another activation; it is named.
+
+    Example:
+        >>> import numpy as np
+        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu")
+        >>> radius = PolytopeCertificate(network).certify(np.array([[3.0, 1.0]])).radius[0]
+        >>> bool(1.37 < radius < 2.0**0.5)  # √2 is the distance
+        True
+
+    Reference: Wong & Kolter (2018), theorem 1 and algorithm 1, with the l2 norm.
+    """
+
+    name = "coap"
+    refined = False
+
+    def __init__(self, network: Network, served_error: ServedError = no_error):
+        for activation in network.activations:
+            _require_relu(activation)
+        require_dense(network, self.name)
+        super().__init__(network, served_error)
+
+    @staticmethod
+    def relaxation(
+        activation: Activation, low: ArrayLike, high: ArrayLike, at: np.ndarray | None = None
+    ) -> Relaxation:
+        """The chord above relu and its parallel through 0, whatever `at`.
+
+        `k z ≤ relu(z)` for every k from 0 to 1, so a rounded slope is as sound.
+        """
+        _require_relu(activation)
+        lines = relaxation(activation, low, high)
+        return lines._replace(lower_slope=lines.upper_slope)
+
+
+def _require_relu(activation: Activation) -> None:
+    if not activation.hinge:
+        raise InputError(
+            "the convex outer adversarial polytope is that of relu networks. "
+            f"Received: activation {activation.name!r}"
+        )

@@ -1,0 +1,258 @@
+"""CROWN: linear bounds of a network on an l2 ball, and the certificate that they give.
+
+**Bounds.** On the ball `‖δ‖ ≤ R` around x, let every pre-activation z_k lie in a proved interval,
+with lines below and above σ_k there (`relaxation.py`). A linear function of one layer is then
+bounded below by one of the layer before: with s and t slope and intercept of the lower line where
+Λ > 0 and of the upper line where Λ < 0, and `Ω = Λ ∘ s`,
+
+    Λ a_k + c  ≥  Ω z_k + (Λ t + c)  =  (Ω W_kᵀ) a_{k−1} + (Λ t + Ω b_k + c),
+
+and at the input the minimum over the ball is `Λ x + c − R ‖Λ‖₂`. The intervals are found the same
+way, layer after layer, all the way back to the input; those of the first layer are exact. Later
+layers' and the margins are also bounded by the box of the layer before (`interval_bounds.py`), and
+the better bound kept: lines let go of a bounded σ as the ball grows, and the box does not.
+
+**Large layers.** A pass back for each unit is work that grows with the square of the width; of
+convolutions it goes through the few units that each one sees (`receptive_fields.py`). From the
+layer on where that is too much, too (`plan.py`), intervals come from the box of the layer before
+and from how far that one can move: `z_k(x) ± R Lip(a_{k−1}) ‖w_j‖`, by LipLT. A margin's pass may
+then stop at any z_k on its way, with the least value in the box of z_k, or in the ball of radius `R
+Lip(z_k)` around z_k(x).
+
+**Curvature.** Behind all but the first hidden layer a smooth network has two layers, of which its
+curvature often proves more than lines (`first_layer.py`). Units of the second layer, and whatever a
+pass back has come to at the first one, are bounded by both.
+
+**Second pass.** With the intervals given, the best lines are not those close to σ at the midpoints
+but those close to it where the bound takes its minimum: a saddle point. So a margin is bounded
+twice, and the better bound kept: with lines close at the midpoints, then with lines close at the
+pre-activations of `x − R Λ/‖Λ‖`, the worst point of the first pass. On random networks further
+passes added less than a sixth of what the second one won.
+
+**Rounding.** Computed Λ̃ and c̃ stand for themselves; what a step computes may differ from what it
+should have, and that is charged. Let `A_k ≥ |a_k|` and `Q_k = |W_k|ᵀ A_{k−1} + |b_k| ≥ |z_k|`,
+entrywise on the whole ball. `fl(Λ̃ ∘ s)` is off by u |Ω̃|, which meets z_k; `fl(Ω̃ W_kᵀ)` is off by
+γ_N |Ω̃||W_k|ᵀ, which meets a_{k−1}; the sums in c̃ by γ_{N+8} of their magnitudes. With N entries in
+z_k and by Cauchy–Schwarz, a step costs at most
+
+    γ_{N+16} (3 ‖Ω̃‖ ‖Q_k‖ + ‖Λ̃‖ ‖t‖ + |c̃|) + ‖Ω̃‖ (‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖) + underflow,
+
+ΔW and Δb what folding rounded away. At the input, with D entries, `γ_{D+16} (‖Λ̃‖ (‖x‖ + R) + |c̃|)`.
+Where no Λ is asked for, a pass may end at a smaller first layer: the minimum of `Ω z_1 + c` over
+the ball is `Ω z_1(x) + c − R ‖W_1 Ωᵀ‖₂`, a product with W_1ᵀW_1; z_1(x) off by ζ costs `‖Ω‖ ζ`.
+
+Reference: Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification
+with general activation functions" (2018), theorem 3.2 and corollary 3.3 with p = 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.interval_bounds import require_value_range
+from keras_curv.certificates.linear.ball_search import BallBoundCertificate
+from keras_curv.certificates.linear.first_layer import FirstLayer
+from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.plan import Plan
+from keras_curv.certificates.linear.relaxation import POINTS, relaxation, require_relaxation
+from keras_curv.certificates.method import ServedError, Sighting, no_error
+from keras_curv.curvature.sketch import sketch
+from keras_curv.network.network import Network
+from keras_curv.numerics.intervals import Interval, outward
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT
+from keras_curv.numerics.rows import row_norms
+
+_SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
+_ROUNDED = 1e-6  # of each term, by float32
+
+
+class LinearBoundCertificate(BallBoundCertificate):
+    """The largest ball on which CROWN's lower bounds of the margins are positive.
+
+    Attributes:
+        relaxation: the lines around an activation; a subclass may take others that are sound.
+        refined: whether boxes and a second pass make the bounds tighter, and large layers are
+            bounded forward; not those of a published method, of which these are no part.
+
+    Args:
+        network: relu, or activations with a bounded second derivative but for known kinks.
+        served_error: what serving may take off a margin.
+        norm: of the balls, "l2" or "l1".
+
+    Raises:
+        InputError: the network has an activation without a rule; it is named.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
+        >>> certificate = LinearBoundCertificate(network)
+        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
+        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> float(radius[0, 0]) <= 2.0**0.5 <= 1.002 * float(radius[0, 0])
+        True
+    """
+
+    name = "crown"
+    relaxation = staticmethod(relaxation)
+    refined = True
+
+    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
+        _require_rules(network)
+        self._norm = norm
+        self._plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
+        self._first = FirstLayer.of(network) if self.refined else None
+        products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
+        hidden = zip(network.sizes[2 : self._plan.back + 1], products, strict=False)
+        # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
+        cost = sum(2.0 * width * cost for width, cost in hidden)
+        cost += sum(field.work for layer in self._plan.fields for field in layer)
+        if self._first is not None:  # those of the second one in its units, two points a ball
+            cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
+        cost /= network.multiplications
+        slopes = [activation.steepest for activation in network.activations]
+        with np.errstate(over="ignore"):
+            steepest = float(np.prod([*(affine.frobenius for affine in network.affines), *slopes]))
+        height = _height(network, self._plan)
+        super().__init__(network, served_error, steepest=steepest, cost=cost, height=height)
+
+    def ceiling(
+        self,
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+        sighting: Sighting,
+    ) -> np.ndarray:
+        """See `Method`: for two layers, by the best lines that there can be, at one point.
+
+        A line below σ on an interval lies below its chord too, one above σ above it. So on
+        `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
+        any point, such as that of the sphere toward the sighting, nor does a box.
+
+        Deeper, units are taken to move about as far as they are steep at x: first for these chords
+        of the last hidden layer, then for the bound itself.
+        """
+        sparse = any(affine.is_sparse for affine in self.network.affines)
+        if self.network.depth < 2 or self.network.limits is not None or sparse:
+            return np.full(len(x), np.inf)
+        with np.errstate(all="ignore"):
+            margin_map = self.network.margin_map(tf.constant(x), label, rival[:, None])
+            w, constant = (part.numpy()[:, 0] for part in margin_map)
+            if self.network.depth == 2:
+                start = x.astype(np.float32)
+                constant = constant + self._lost(x, radius, w)
+                reach = [radius[:, None] * self.network.differentials[0].column_norms]
+                pre = [part.numpy() for part in self.network.forward(tf.constant(start))[0]]
+            else:
+                start, known = x, sketch(self.network, x)
+                reach = [_SHARE * radius[:, None] * steep for steep in known.steepness]
+                pre = known.pre
+            toward = sighting.point - x
+            length = np.linalg.norm(toward, axis=1, keepdims=True)
+            farther = (x + toward * (radius[:, None] / length)).astype(start.dtype)
+            moved = self.network.forward(tf.constant(farther))[0][-1].numpy() - pre[-1]
+            far = reach[-1].astype(start.dtype)
+            hopeless = self._lowered(w, pre[-1], far, moved) + constant < 0.0
+            rest = np.flatnonzero(~hopeless)
+            if self.network.depth > 2 and len(rest):
+                layers = zip(pre, reach, strict=True)
+                ends = [outward(z[rest], far[rest]) for z, far in layers]
+                args = x[rest], label[rest], rival[rest], radius[rest]
+                hopeless[rest] = self._supposing(ends, *args) <= 0.0
+        return np.where(hopeless, radius, np.inf)
+
+    def _lost(self, x: np.ndarray, radius: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """What `_lowered` may lose by pre-activations in float32, of two layers, `(n,)`: where
+        large terms cancel, all of it."""
+        first, activation, size = self.network.affines[0], self.network.activations[0], np.abs(w)
+        far = np.linalg.norm(x, axis=1) + radius
+        z = far * (size @ first.column_norms) + size @ np.abs(first.bias)
+        flushed = FLOAT32_TINY * (1.0 + far) * size.sum(axis=1)
+        at_zero = size @ np.abs(activation.value(tf.zeros((1, first.fan_out), tf.float64))[0])
+        steps = 8.0 * (first.fan_in + 16)
+        lost = activation.steepest * steps * (FLOAT32_UNIT * z + flushed)
+        return lost + 64.0 * FLOAT32_UNIT * at_zero
+
+    def _lowered(
+        self, w: np.ndarray, z: np.ndarray, reach: np.ndarray, to: np.ndarray
+    ) -> np.ndarray:
+        """The most that lines of the last hidden layer can be at `z + to`, times w, `(n,)`."""
+        value = self.network.activations[-1].value
+        low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, to))
+        share = np.clip((to + reach) / np.maximum(2.0 * reach, FLOAT32_TINY), 0.0, 1.0)
+        chord = low + (high - low) * share
+        terms = w * np.where(w < 0.0, np.maximum(there, chord), np.minimum(there, chord))
+        return terms.sum(axis=1) + _ROUNDED * np.abs(terms).sum(axis=1)
+
+    def _supposing(
+        self,
+        intervals: list[Interval],
+        x: np.ndarray,
+        label: np.ndarray,
+        rival: np.ndarray,
+        radius: np.ndarray,
+    ) -> np.ndarray:
+        """The bounds of margins that there would be with these intervals of hidden layers."""
+        balls = self._balls(self._centres(x), radius)
+        balls.suppose(intervals)
+        return self._margins(balls, label, rival[:, None], np.ones((len(x), 1), bool))[:, 0]
+
+    def _centres(self, x: np.ndarray) -> Centres:
+        return Centres(self.network, x, self._first)
+
+    def _balls(self, centres: Centres, radius: np.ndarray) -> Balls:
+        return Balls(self.network, self._plan, centres, radius, self.relaxation, self._norm)
+
+    def _margin_bounds(
+        self,
+        centres: Centres,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        radius: np.ndarray,
+        asked: np.ndarray,
+    ) -> np.ndarray:
+        balls = self._balls(centres, radius)
+        balls.bound_layers(boxes=self.refined)
+        bounds = self._margins(balls, label, rivals, asked)
+        balls.remember(bounds.min(axis=1) <= 0.0)  # those that are asked for next are smaller
+        return bounds
+
+    def _margins(
+        self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
+    ) -> np.ndarray:
+        """See `_margin_bounds`; of balls whose layers are bounded."""
+        last = self.network.affines[-1]
+        margin_map = self.network.margin_map(tf.constant(balls.x), label, rivals)
+        rows, constants = (part.numpy() for part in margin_map)
+        rounding = 2.0 * UNIT * (row_norms(rows) * balls.size[:, None] + np.abs(constants))
+        flushed = 4.0 * TINY * last.fan_in * balls.size[:, None]
+        error = rounding + 2.0 * balls.folding(last) + flushed
+        value, direction = balls.minimum(rows, constants, error)
+        if balls.box is not None:
+            value = np.maximum(value, balls.box.margins(last, rows, constants))
+        value = np.where(asked, value, np.inf)
+        if not self.refined:
+            return value
+        # A rival's second pass waits until it may be the one that counts.
+        waiting = np.ones(value.shape, bool)
+        pairs: tuple[np.ndarray, ...] = (np.arange(len(value)), value.argmin(axis=1))
+        while len(pairs[0]):
+            again = balls.close_to(pairs[0], direction[pairs])
+            args = (array[pairs][:, None] for array in (rows, constants, error))
+            value[pairs] = np.maximum(value[pairs], again.minimum(*args, each=True)[0][:, 0])
+            waiting[pairs] = False
+            counts = np.where(waiting, np.inf, value).min(axis=1, keepdims=True)
+            pairs = np.nonzero(waiting & (value < counts))
+        return value
+
+
+def _height(network: Network, plan: Plan) -> int:
+    """Vectors that an example takes at a time: a row for each unit of a layer, or a grid."""
+    return max([POINTS, *network.sizes[2 : plan.back + 1]])
+
+
+def _require_rules(network: Network) -> None:
+    for activation in network.activations:
+        require_relaxation(activation)
+        require_value_range(activation)

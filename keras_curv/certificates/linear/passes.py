@@ -1,0 +1,169 @@
+"""A pass back, step by step: through a hidden layer, and at the input.
+
+The mathematics, and what each step is charged for its rounding, is in `crown.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.certificates.linear.relaxation import Relaxation
+from keras_curv.network.affine import Affine
+from keras_curv.numerics.rounding import ROUNDING_SLACK, TINY, gamma, norm_bound, up
+from keras_curv.numerics.rows import dot, row_norms
+from keras_curv.threats.box import least_linear
+from keras_curv.threats.confined import Reach
+
+
+class BoundedLayer(NamedTuple):
+    """What is known of one hidden layer on the balls around n examples.
+
+    Attributes:
+        low, high: the interval of z_k, `(n, N_k)`.
+        lines: the relaxation of σ_k on it.
+        pre: ‖Q_k‖, `(n,)`.
+        folding: ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`.
+        underflow: of one step, `(n,)`.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    lines: Relaxation
+    pre: np.ndarray
+    folding: np.ndarray
+    underflow: np.ndarray
+
+    def take(self, some: np.ndarray | slice) -> BoundedLayer:
+        """Returns what is known around these examples."""
+        lines = Relaxation(*(line[some] for line in self.lines))
+        parts = {name: part[some] for name, part in self._asdict().items() if name != "lines"}
+        return BoundedLayer(lines=lines, **parts)
+
+    def seen(self, of: np.ndarray, units: np.ndarray) -> BoundedLayer:
+        """Returns what is known of some units of examples, `(k,)` and `(k, s)`."""
+        at = of[:, None], units
+        low, high, *lines = (part[at] for part in (self.low, self.high, *self.lines))
+        of_all = (part[of] for part in (self.pre, self.folding, self.underflow))
+        return BoundedLayer(low, high, Relaxation(*lines), *of_all)
+
+    def step(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, affine: Affine
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """From Λ and c of a_k to Ω and c of z_k, which lie below; and their error.
+
+        Args:
+            rows, constants, error: see `Inputs.minimum`.
+            affine: the map from a_{k−1} to z_k; the error is that of the step back through it too.
+        """
+        lines, positive, negative = self.lines, np.maximum(rows, 0.0), np.minimum(rows, 0.0)
+        offset = constants + dot(negative, lines.upper_intercept)
+        if np.any(lines.lower_intercept):  # those of relu are 0
+            offset = offset + dot(positive, lines.lower_intercept)
+        in_place = len(rows) == len(self.low)
+        through = np.multiply(
+            positive, lines.lower_slope[:, None], out=positive if in_place else None
+        )
+        through += np.multiply(
+            negative, lines.upper_slope[:, None], out=negative if in_place else None
+        )
+        return through, offset, error + self._step_error(rows, constants, through, affine)
+
+    def _step_error(
+        self, rows: np.ndarray, constants: np.ndarray, through: np.ndarray, affine: Affine
+    ) -> np.ndarray:
+        size, lines = row_norms(through), self.lines
+        largest = np.maximum(np.abs(lines.lower_intercept), np.abs(lines.upper_intercept))
+        return (
+            gamma(affine.fan_out + 16)
+            * (
+                3.0 * size * self.pre[:, None]
+                + row_norms(rows) * norm_bound(largest, axis=1)[:, None]
+                + np.abs(constants)
+            )
+            + size * self.folding
+            + self.underflow[:, None]
+        )
+
+
+class Inputs(NamedTuple):
+    """The balls at the input, around n examples.
+
+    Attributes:
+        x: the centres, or entries of them, `(n, d)`.
+        radius: `(n,)`.
+        norm: of the balls, "l2" or "l1".
+        far: ‖x‖ + R of the whole, `(n, 1)`.
+        terms: entries of the whole.
+        room: how far entries can go; None: anywhere.
+        pinned: those that cannot move, `(dim,)`; None: all can.
+    """
+
+    x: np.ndarray
+    radius: np.ndarray
+    norm: str
+    far: np.ndarray
+    terms: int
+    room: Reach | None
+    pinned: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls,
+        x: np.ndarray,
+        radius: np.ndarray,
+        norm: str,
+        room: Reach | None,
+        pinned: np.ndarray | None,
+    ) -> Inputs:
+        """Whole examples; `pinned` is `(dim,)`."""
+        far = up(norm_bound(x, axis=1) + radius)[:, None]
+        return cls(x, radius, norm, far, x.shape[1], room, pinned)
+
+    def seen(self, of: np.ndarray, entries: np.ndarray) -> Inputs:
+        """Returns some entries of examples, `(k,)` and `(k, d)`."""
+        assert self.pinned is None  # such networks are dense
+        room, at = self.room, (of[:, None], entries)
+        if room is not None:
+            room = room._replace(up=room.up[at], down=room.down[at])
+        return self._replace(x=self.x[at], radius=self.radius[of], far=self.far[of], room=room)
+
+    def minimum(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Proved lower bounds of `Λ x + c` over the balls, `(n, m)`; see `falls`.
+
+        Returns:
+            The bounds, −∞ where anything overflows, and Λ, 0 at inputs that are pinned.
+        """
+        level, steep, rows = self.falls(rows, constants, error)
+        return level - self.radius[:, None] * steep, rows
+
+    def falls(
+        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Proved lower bounds `level − r steep` of `Λ x + c` over balls of any radius r ≤ R.
+
+        Args:
+            rows, constants: Λ and c, `(n or 1, m, d)` and `(n or 1, m)`.
+            error: what that may be above the function that is meant, `(n, 1 or m)`.
+
+        Returns:
+            Level and steepness, `(n, m)`, and Λ, 0 at inputs that are pinned.
+        """
+        size = row_norms(rows)
+        level = dot(rows, self.x) + constants
+        error = error + gamma(self.terms + 16) * (size * self.far + np.abs(constants))
+        error = error + 16.0 * TINY * self.terms * (1.0 + self.far)
+        if self.pinned is not None:
+            rows = np.where(self.pinned, 0.0, rows)
+            size = row_norms(rows)
+        steep = np.abs(rows).max(axis=-1) if self.norm == "l1" else size
+        level = level - error * ROUNDING_SLACK
+        if self.room is None:
+            return level, np.broadcast_to(steep, level.shape), rows
+        # What they have room for is no line in r; that of R holds for less.
+        least = -self.radius[:, None] * steep
+        least = np.fmax(least, least_linear(rows, self.room, self.radius))
+        return level + least, np.zeros(level.shape), rows

@@ -1,0 +1,59 @@
+"""Which hidden layers linear bounds pass back to the input, and which they bound forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.certificates.linear.receptive_fields import Field, fields_of
+from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
+from keras_curv.network.network import Network
+
+_WORK = 2.0**34  # multiplications for an example that go into the passes back of hidden layers
+
+
+class Plan(NamedTuple):
+    """How each hidden layer is bounded: by passes back to the input, or forward.
+
+    A pass for each end of each unit is sharp, and its cost grows with the square of the width. With
+    sparse maps, as of convolutions, it goes through what the unit sees alone. From the layer on
+    where that is too dear, intervals come from those of the layer before and from how far that
+    layer can move. Passes of margins may then stop at any layer on their way.
+
+    Attributes:
+        back: how many layers, from the first, are bounded by passes back through all before.
+        before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
+        pre: of x ↦ z_1, …, z_{L−1}; likewise.
+        fields: of each hidden layer from the first, what its units see; empty without sparse maps.
+
+    Example:
+        >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
+        Plan(back=1, before=[], pre=[], fields=())
+    """
+
+    back: int
+    before: list[float]
+    pre: list[float]
+    fields: Sequence[list[Field]] = ()
+
+    @property
+    def bounded_forward(self) -> int:
+        """How many hidden layers are."""
+        return max(0, len(self.pre) - max(self.back, len(self.fields)))
+
+    @classmethod
+    def of(cls, network: Network) -> Plan:
+        """The plan for a network; a Lipschitz constant that overflows is infinite."""
+        pass_back = work = 0.0
+        for back, affine in enumerate(network.affines[:-1]):
+            work += 2.0 * affine.fan_out * pass_back
+            pass_back += float(affine.fan_in) * affine.fan_out
+            if affine.is_sparse or work > _WORK:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    before = [1.0, *lipschitz_bounds(network)]
+                    pre = pre_activation_lipschitz(network)
+                sparse = any(affine.is_sparse for affine in network.affines)
+                return cls(back, before, pre, fields_of(network, _WORK) if sparse else ())
+        return cls(network.depth - 1, [], [])

@@ -1,0 +1,208 @@
+"""Units that see little: passes back through the part of a network that they see.
+
+A unit of a convolution depends on a few units of the layer before, these on a few more, and so on
+to a field of the input. What lies between is a small dense network, whose passes back
+(`crown.py`) cost little where those of the whole would not end. Units that see the same inputs
+share a field, and fields that differ by a translation are alike: they have the same matrices, and
+are passed back together, each as an example of its own.
+
+Nothing else changes. An entry of a matrix that is left out is 0, and adds no rounding; norms of the
+whole layers, which each step is charged by, bound those of their parts.
+
+A unit with a single weight behind a hidden layer is left to the box, which has its interval; and
+one that sees nothing of the input, as in a border of zeros, for it cannot move.
+
+Where σ is linear on what is known of a unit, its lines are σ itself, and a closer interval changes
+nothing but the boxes of later layers. So of units that σ makes constant, as relu most, no more is
+asked; nor, where all hidden layers are passed back, of any whose ends a larger ball has found,
+`level − R ‖Λ‖` each, if their levels nearly meet: a smaller R has them nearly as close as new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.certificates.linear.passes import BoundedLayer, Inputs
+from keras_curv.network.network import Network
+from keras_curv.network.sparse_affine import as_array
+from keras_curv.numerics.rows import dot, times
+
+_FEW = 4  # a matrix is sparse where one of so many entries is stored
+_AT_ONCE = 2**18  # numbers of one array
+
+
+class Field(NamedTuple):
+    """Places that see the network through the same matrices.
+
+    Attributes:
+        units: of the layer that is bounded, `(places, m)`.
+        seen: what they see of the input and of each hidden layer before, `(places, s)` each.
+        kernels: of the maps from each of these to the next, the last one to the units.
+    """
+
+    units: np.ndarray
+    seen: list[np.ndarray]
+    kernels: list[Any]
+
+    @property
+    def work(self) -> float:
+        """Multiplications of the passes back of both ends of all units."""
+        entries = sum(_entries(kernel) for kernel in self.kernels[:-1])
+        return 2.0 * self.units.size * entries
+
+    def bounds(
+        self,
+        network: Network,
+        layers: list[BoundedLayer],
+        inputs: Inputs,
+        error: np.ndarray,
+        wanted: np.ndarray,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yields examples, `(k, 1)`, units of the layer, `(k, some)`, level and steepness of lower
+        bounds of these and of their negatives, `(k, some, 2)`; see `Inputs.falls`.
+
+        Args:
+            network: that the layers are of.
+            layers: all those before.
+            inputs: the balls, n of them.
+            error: what folding may take off or add to each unit, `(n, 1)`.
+            wanted: of which units, `(n, N)`; of some others they are found, too.
+        """
+        matrix, widest = as_array(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
+        of, at, columns, count = _shares(wanted[:, self.units], _AT_ONCE // (2 * widest))
+        while len(of):
+            # All as many as the first one, which has most; those after it have hardly fewer.
+            some = slice(max(1, _AT_ONCE // (2 * int(count[0]) * widest)))
+            units = columns[some, : count[0]]
+            rows = np.concatenate([matrix[units], -matrix[units]], axis=1)
+            units = self.units[at[some, None], units]
+            known = network, layers, inputs, error[of[some]]
+            yield of[some, None], units, *self._ends(*known, of[some], at[some], rows, units)
+            of, at, columns, count = (part[some.stop :] for part in (of, at, columns, count))
+
+    def _ends(
+        self,
+        network: Network,
+        layers: list[BoundedLayer],
+        inputs: Inputs,
+        error: np.ndarray,
+        of: np.ndarray,
+        at: np.ndarray,
+        rows: np.ndarray,
+        units: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Level and steepness of these units of examples at places, by Λ of both ends,
+        `(k, 2 some, s)`."""
+        shift = network.affines[len(layers)].bias[units]
+        constants = np.concatenate([shift, -shift], axis=1)
+        parts = list(zip(layers, self.seen[1:], self.kernels, network.affines, strict=False))
+        for layer, places, kernel, affine in reversed(parts):
+            seen = places[at]
+            rows, constants, error = layer.seen(of, seen).step(rows, constants, error, affine)
+            rows, constants = times(rows, kernel.T), constants + dot(rows, affine.bias[seen])
+        *found, _ = inputs.seen(of, self.seen[0][at]).falls(rows, constants, error)
+        level, steep = (part.reshape(len(of), 2, -1).swapaxes(1, 2) for part in found)
+        return level, steep
+
+
+def _shares(wanted: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
+    """Examples, places, columns of wanted units, and how many of these there are, most first.
+
+    Args:
+        wanted: `(n, places, m)`.
+        most: columns at a time; those that are too many for it are several shares.
+    """
+    most = max(1, min(most, wanted.shape[2]))
+    first = np.argsort(~wanted, axis=2, kind="stable")
+    columns = np.pad(first, ((0, 0), (0, 0), (0, -first.shape[2] % most)), mode="edge")
+    columns = columns.reshape(*first.shape[:2], -1, most)
+    counts = wanted.sum(axis=2)[..., None] - most * np.arange(columns.shape[2])
+    of, at, part = np.nonzero(counts > 0)
+    count = np.minimum(counts[of, at, part], most)
+    order = np.argsort(-count, kind="stable")
+    return tuple(share[order] for share in (of, at, columns[of, at, part], count))
+
+
+def fields_of(network: Network, work: float) -> list[list[Field]]:
+    """Returns those of each hidden layer, from the first; none from where they are more work."""
+    found: list[list[Field]] = []
+    columns: list[scipy.sparse.csc_array] = []
+    reads = None
+    for affine in network.affines[:-1]:
+        columns.append(scipy.sparse.csc_array(affine.kernel))
+        through = _places(columns[-1])
+        reads = through if reads is None else _places(reads @ through)
+        found.append(_fields(columns, reads))
+        work -= sum(field.work for field in found[-1])
+        if work < 0.0:
+            return found[:-1]
+    return found
+
+
+def _fields(columns: list[scipy.sparse.csc_array], reads: scipy.sparse.csc_array) -> list[Field]:
+    """Fields of the units of the last of these maps, but of those that are left to a box.
+
+    Args:
+        columns: the maps from the input on.
+        reads: the inputs that each of these units sees, `(dim, units)`.
+    """
+    together: dict[bytes, list[int]] = {}
+    least = 1 if len(columns) == 1 else 2
+    weights, sees = np.diff(columns[-1].indptr), np.diff(reads.indptr) > 0
+    for unit in np.flatnonzero((weights >= least) & sees).tolist():
+        inputs = reads.indices[reads.indptr[unit] : reads.indptr[unit + 1]]
+        together.setdefault(inputs.tobytes(), []).append(unit)
+    alike: dict[bytes, tuple[list[Any], list[list[np.ndarray]]]] = {}
+    for units in together.values():
+        places: list[np.ndarray] = [np.array(units)]
+        kernels: list[Any] = []
+        for matrix in reversed(columns):
+            before, kernel = _part(matrix, places[0])
+            places.insert(0, before)
+            kernels.insert(0, kernel)
+        content = b"".join(_bytes(kernel) for kernel in kernels)
+        alike.setdefault(content, (kernels, []))[1].append(places)
+    found = []
+    for kernels, of_each in alike.values():
+        *seen, last = (np.stack(part) for part in zip(*of_each, strict=True))
+        found.append(Field(last, seen, kernels))
+    return found
+
+
+def _part(matrix: scipy.sparse.csc_array, units: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Returns what these columns see, and the part of the matrix from there to them."""
+    part, number = matrix[:, units], np.zeros(matrix.shape[0], np.int32)
+    number[part.indices] = 1
+    before = np.flatnonzero(number)
+    number[before] = np.arange(len(before))
+    entries, shape = (part.data, number[part.indices], part.indptr), (len(before), len(units))
+    kernel = scipy.sparse.csc_array(entries, shape=shape)
+    if kernel.nnz * _FEW > shape[0] * shape[1]:
+        return before, kernel.toarray()
+    return before, kernel.tocsr()
+
+
+def _places(matrix: scipy.sparse.csc_array) -> scipy.sparse.csc_array:
+    """Ones wherever something is stored, in order."""
+    ones = np.ones(matrix.nnz, np.float32)
+    found = scipy.sparse.csc_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
+    found.sort_indices()
+    return found
+
+
+def _entries(kernel: Any) -> int:
+    return kernel.nnz if scipy.sparse.issparse(kernel) else kernel.size
+
+
+def _bytes(kernel: Any) -> bytes:
+    """What tells matrices apart."""
+    parts = [np.array(kernel.shape)]
+    if scipy.sparse.issparse(kernel):
+        parts += [kernel.indptr, kernel.indices, kernel.data]
+    else:
+        parts.append(kernel)
+    return b"".join(b"%d " % part.nbytes + part.tobytes() for part in parts)

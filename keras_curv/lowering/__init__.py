@@ -1,0 +1,1 @@
+"""A flat graph → a network: each op by a rule."""

@@ -1,0 +1,162 @@
+"""Where branches of a graph meet: sums, concatenations and the larger of two flows.
+
+Both are first brought to a common base, the sources of both.
+
+**Rounding.** A server adds two served tensors, or does so in another order: a runtime may begin one
+sum of products with the other tensor, and put together additions that follow one another. Whatever
+the order, no product and no offset passes through more roundings than there are terms in both, and
+each of so many partial sums may be flushed to zero. That is charged to all of them. Products with
+constants may come after the sum instead of before; then numbers on the way are at most the sum of
+what they were.
+
+**Larger of two.** `max(a, b) = a + relu(b − a)`, in exact arithmetic, of the served a and b too:
+the server rounds nothing, so what is charged for the sums is more than it needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.errors import InputError
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.sparse_error_ball import SparseBall
+from keras_curv.lowering.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
+from keras_curv.network import activations
+from keras_curv.network.unitwise import IDENTITY, unit_wise
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma, up
+from keras_curv.saved_model.limits import (
+    EXAMPLE_ENTRIES,
+    STORED_ENTRIES,
+    TENSOR_ENTRIES,
+    charge_entries,
+    require_shape,
+)
+
+
+def plus(one: Flow, other: Flow) -> Flow:
+    """The sum of two flows of one shape."""
+    one, other = (flow.multiplied() for flow in _over_both([one, other]))
+    terms, shifts = one.terms + other.terms, one.shifts + other.shifts + 1
+    roundings = gamma(terms + shifts + 2, FLOAT32_UNIT)
+    kernel = _sum(one.product, other.product, roundings)
+    gross, flushed = one.gross + other.gross, 8.0 * (terms + shifts + 2) * FLOAT32_TINY
+    known = None
+    if one.stencils is not None and other.stencils is not None:
+        norms = _norms([one.stencils, other.stencils])
+        known = (Bounded(*(sum(pair) * (1.0 + 1e-12) for pair in norms)),)
+    return one._become(
+        kernel=kernel,
+        stencils=known,
+        shift=(one.shift + other.shift).away(roundings * gross + flushed),
+        mass=one.mass + other.mass,
+        runs=np.stack(
+            [np.minimum(one.runs[0], other.runs[0]), np.maximum(one.runs[1], other.runs[1])]
+        ),
+        largest=one.served_gain + other.served_gain,
+        terms=terms,
+        shifts=shifts,
+        gross=gross,
+    )
+
+
+def joined(flows: list[Flow], axis: int = 0) -> Flow:
+    """Flows one after the other along an axis of each example; nothing rounds."""
+    shapes = {flow.shape[:axis] + flow.shape[axis + 1 :] for flow in flows}
+    if len(shapes) != 1 or not all(axis < len(flow.shape) for flow in flows):
+        raise InputError(
+            f"examples {', '.join(str(flow.shape) for flow in flows)} cannot be put one after the "
+            f"other along axis {axis + 1}"
+        )
+    require_shape([sum(flow.shift.shape[0] for flow in flows)], EXAMPLE_ENTRIES)
+    flows = _over_both(flows)
+    order = np.concatenate([flow.order for flow in flows])
+    kernel: Ball | SparseBall | None = None
+    known: tuple | None = ()
+    if any(flow.kernel is not None for flow in flows) or len(np.unique(order)) < len(order):
+        flows = [flow.multiplied() for flow in flows]
+        kernel, known = _side_by_side(flows), None
+        stencils = [flow.stencils for flow in flows if flow.stencils is not None]
+        if len(stencils) == len(flows):
+            known = (Bounded(*(up(math.hypot(*norms)) for norms in _norms(stencils))),)
+    ends = np.cumsum([0, *(flow.shift.shape[0] for flow in flows)])
+    places = [
+        np.arange(start, start + math.prod(flow.shape)).reshape(flow.shape)
+        for start, flow in zip(ends[:-1], flows, strict=True)
+    ]
+    together = dataclasses.replace(
+        flows[0],
+        shape=(int(ends[-1]),),
+        kernel=kernel,
+        order=order,
+        stencils=known,
+        scale=_concatenated([flow.scale for flow in flows]),
+        shift=_concatenated([flow.shift for flow in flows]),
+        mass=np.concatenate([flow.mass for flow in flows]),
+        runs=np.concatenate([flow.runs for flow in flows], axis=1),
+        served_gain=max(flow.served_gain for flow in flows),
+        terms=max(flow.terms for flow in flows),
+        shifts=max(flow.shifts for flow in flows),
+        gross=np.concatenate([np.broadcast_to(f.gross, f.shift.shape) for f in flows]),
+    )
+    return together.rearranged(np.concatenate(places, axis=axis))
+
+
+def larger(one: Flow, other: Flow) -> Flow:
+    """The larger of two flows of one shape, entry by entry."""
+    size = one.shift.shape[0]
+    flat = [flow.rearranged(np.arange(size)) for flow in (plus(other, -one), one)]
+    units = unit_wise([(activations.get("relu"), size), (IDENTITY, size)])
+    hidden = joined(flat).activated(units)
+    entries = np.ones(2 * size), (np.arange(2 * size), np.tile(np.arange(size), 2))
+    sums = scipy.sparse.csr_array(entries, shape=(2 * size, size))
+    result = hidden.times(Ball.exact(sums), Bounded(up(math.sqrt(2.0))))
+    return dataclasses.replace(result, shape=one.shape)
+
+
+def _over_both(flows: list[Flow]) -> list[Flow]:
+    sources = tuple(dict.fromkeys(source for flow in flows for source in flow.sources))
+    return [flow.over(sources) for flow in flows]
+
+
+def _norms(known: list[tuple[Stencil | Bounded, ...]]) -> list[list[float]]:
+    """‖|W|‖ and ‖W‖ of each."""
+    return [[bound(each) for each in known] for bound in (magnitude_of_product, norm_of_product)]
+
+
+def _sum(one: Ball | SparseBall, other: Ball | SparseBall, roundings: float) -> Ball | SparseBall:
+    if isinstance(one, Ball) and isinstance(other, Ball):
+        return _sum_of_entries(one, other, roundings)
+    one, other = _sparse(one).aligned(_sparse(other))
+    entries = _sum_of_entries(one.entries, other.entries, roundings)
+    return dataclasses.replace(one, entries=entries)
+
+
+def _sum_of_entries(one: Ball, other: Ball, roundings: float) -> Ball:
+    return (one + other).away(roundings * (one.served_size() + other.served_size()))
+
+
+def _side_by_side(flows: list[Flow]) -> Ball | SparseBall:
+    kernels = [flow.product for flow in flows]
+    size = sum(kernel.shape[1] for kernel in kernels)
+    dense = [kernel for kernel in kernels if isinstance(kernel, Ball)]
+    if len(dense) == len(kernels) and flows[0].base * size <= TENSOR_ENTRIES:
+        return _concatenated(dense)
+    return SparseBall.side_by_side([_sparse(kernel) for kernel in kernels])
+
+
+def _sparse(kernel: Ball | SparseBall) -> SparseBall:
+    if isinstance(kernel, SparseBall):
+        return kernel
+    require_shape(kernel.shape, STORED_ENTRIES)
+    return SparseBall.of(kernel)
+
+
+def _concatenated(balls: list[Ball]) -> Ball:
+    charge_entries(4, sum(ball.value.size for ball in balls), "what is put together")
+    parts = ([getattr(ball, name) for ball in balls] for name in ("value", "error", "served"))
+    return Ball(*(np.concatenate(part, axis=-1) for part in parts))

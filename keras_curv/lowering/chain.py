@@ -1,0 +1,181 @@
+"""The sources of a graph that was read, brought into layers one after the other.
+
+A source stands in the layer of its depth, beside the others of that depth. What a later layer
+reads of it is carried there through units with the identity: only those entries, and only so far.
+A served number is the same wherever it is read, so carrying rounds nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.lowering.sources import Source, ancestors
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
+from keras_curv.network.unitwise import IDENTITY, unit_wise
+from keras_curv.numerics.rounding import norm_bound, up
+from keras_curv.saved_model.limits import STORED_ENTRIES, TOTAL_ENTRIES, charge, require_at_most
+
+
+@dataclasses.dataclass
+class _Layer:
+    """What the entries of one layer are.
+
+    Attributes:
+        own: the sources of this depth.
+        carried: sources of lesser depth, and which of their entries are here.
+    """
+
+    own: list[Source]
+    carried: dict[Source, np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """The number of units."""
+        return sum(source.size for source in self.own) + sum(map(len, self.carried.values()))
+
+    def places(self) -> dict[Source, np.ndarray]:
+        """The place of each entry of a source among the units; −1: not here."""
+        found, start = {}, 0
+        for source in self.own:
+            found[source] = start + np.arange(source.size)
+            start += source.size
+        for source, entries in self.carried.items():
+            found[source] = np.full(source.size, -1)
+            found[source][entries] = start + np.arange(len(entries))
+            start += len(entries)
+        return found
+
+    def activation(self) -> Activation:
+        """The activation of its units."""
+        parts = []
+        for source in self.own:
+            assert source.sigma is not None  # as only the last one has none
+            parts.append((source.sigma, source.size))
+        count = self.size - sum(size for _, size in parts)
+        return unit_wise([*parts, (IDENTITY, count)])
+
+
+def chain(last: Source) -> tuple[list[Affine], list[Activation]]:
+    """The affine maps up to that of the last source, and the activations between them.
+
+    Raises:
+        InputError: too much would have to be carried.
+    """
+    sources = ancestors([last])
+    layers = [_Layer([], {}) for _ in range(last.depth + 1)]
+    for source in sources:
+        layers[source.depth].own.append(source)
+    last_read = _last_read(sources)
+    passed = sum(
+        int(np.maximum(depths - source.depth - 1, 0).sum()) for source, depths in last_read.items()
+    )
+    require_at_most(passed, STORED_ENTRIES, "what is carried past layers, in units of all layers,")
+    for source, depths in last_read.items():
+        for depth in range(source.depth + 1, int(depths.max())):
+            layers[depth].carried[source] = np.flatnonzero(depths > depth)
+    affines, entries = [], 0
+    for before, layer in zip(layers[:-1], layers[1:], strict=True):
+        affines.append(_map(before, layer))
+        entries += affines[-1].kernel.size
+        require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
+    return affines, [layer.activation() for layer in layers[1:-1]]
+
+
+def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
+    """The depth of the last source that reads each entry of a source; 0: none does."""
+    found = {source: np.zeros(source.size, np.int64) for source in sources}
+    for reader in sources:
+        if reader.reads is None:
+            continue
+        start = 0
+        for source in reader.sources:
+            reads = reader.reads[start : start + source.size]
+            start += source.size
+            depths = np.where(reads, reader.depth, 0)
+            found[source] = np.maximum(found[source], depths)
+    return found
+
+
+def _map(before: _Layer, layer: _Layer) -> Affine:
+    """The affine map from one layer to the next."""
+    if len(layer.own) == 1 and not layer.carried and not before.carried:
+        affine = layer.own[0].affine
+        if affine is not None and list(layer.own[0].sources) == before.own:
+            return affine
+    places = before.places()
+    units = [places[source][entries] for source, entries in layer.carried.items()]
+    blocks = []
+    for source in layer.own:
+        assert source.affine is not None  # as only the input has none
+        # A source of which nothing is read need not be here.
+        at = [places.get(each, np.full(each.size, -1)) for each in source.sources]
+        blocks.append((np.concatenate(at), source.affine))
+    maps = [affine for _, affine in blocks]
+    carried = np.concatenate([np.zeros(0, int), *units])
+    one, none = np.ones(len(carried)), np.zeros(len(carried))
+    shape = before.size, layer.size
+    dense = before.size * layer.size <= DENSE_UP_TO
+    kernel = _placed([(at, each.kernel) for at, each in blocks], carried, one, shape, dense)
+    served = [(at, each.served_kernel_error) for at, each in blocks]
+    known = (
+        kernel,
+        np.concatenate([*(each.bias for each in maps), none]),
+        norm_bound(np.array([each.kernel_error for each in maps])),
+        norm_bound(np.array([each.bias_error for each in maps])),
+        _placed(served, carried, none, shape, dense),
+        np.concatenate([*(each.served_bias_error for each in maps), none]),
+        max([1.0, *(each.served_gain for each in maps)]),
+    )
+    if dense:
+        return Affine(*known)
+    for each in maps:
+        if not each.is_sparse:  # whose norms are eigenvalues
+            charge(each.kernel.size * min(each.kernel.shape) // 2, "the norm of a layer")
+    ones = [1.0] if len(carried) else []
+    norms = ([each.norm for each in maps] + ones, [each.magnitude_norm for each in maps] + ones)
+    return SparseAffine(*known, *(up(norm_bound(np.array(part))) for part in norms))
+
+
+def _placed(
+    blocks: list[tuple[np.ndarray, Any]],
+    carried: np.ndarray,
+    entries: np.ndarray,
+    shape: tuple[int, int],
+    dense: bool,
+) -> Any:
+    """Blocks side by side, their rows where they should be, and then an entry for each carried.
+
+    Args:
+        blocks: where each row goes, −1: nowhere; and the matrix.
+        carried: rows of the entries.
+        entries: one in each of the last columns.
+        shape: of the whole.
+        dense: whether it is to be dense.
+    """
+    start = 0
+    if dense:
+        whole = np.zeros(shape)
+        for at, matrix in blocks:
+            here = at >= 0
+            rows = matrix[here] if isinstance(matrix, np.ndarray) else matrix.toarray()[here]
+            whole[at[here], start : start + matrix.shape[1]] = rows
+            start += matrix.shape[1]
+        whole[carried, start + np.arange(len(carried))] = entries
+        return whole
+    parts = []
+    for at, matrix in blocks:
+        stored = scipy.sparse.coo_array(matrix)
+        here = at[stored.row] >= 0
+        parts.append((stored.data[here], at[stored.row[here]], start + stored.col[here]))
+        start += matrix.shape[1]
+    parts.append((entries, carried, start + np.arange(len(carried))))
+    data, rows, columns = (np.concatenate(part) for part in zip(*parts, strict=True))
+    array = scipy.sparse.csr_array((data, (rows, columns)), shape=shape)
+    array.eliminate_zeros()
+    return array

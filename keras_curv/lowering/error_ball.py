@@ -1,0 +1,380 @@
+"""Numbers with bounds of their errors: what folding a served graph into affine maps needs.
+
+A `Ball` is a float64 array and, entry by entry, a bound of its distance to the real numbers
+it stands for. Reading a SavedModel multiplies normalisations into kernels and adds constants;
+done with balls, the folded weights come out together with a proof of how far they can be
+from real arithmetic on the stored ones.
+
+The server does the same operations in float32, and not folded. What it rounds is carried along in
+`served`, as a backward error: a sum or product that comes out as v (1 + δ), |δ| ≤ 2⁻²⁴, is what
+exact arithmetic makes of weights that are off by that much, and a dot product of n terms in any
+order is exact for weights that are each off by a factor of at most 1 + γ_n. So for every input,
+what is served is an affine map with the weights of the folded one, up to `served`.
+
+Below τ = 2⁻¹²⁶ a server may flush to zero, what it computes and what it reads. A constant that it
+reads is then off by at most its own size, and so by at most τ: a backward error as the others
+(`read`). What it loses of a number that depends on the input is no factor of it, hence no error of
+a weight; `Flow` carries that along with the shift.
+
+Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.numerics.rounding import (
+    FLOAT32_TINY,
+    FLOAT32_UNIT,
+    ROUNDING_SLACK,
+    TINY,
+    UNIT,
+    gamma,
+    norm_bound,
+)
+from keras_curv.saved_model.limits import HALF_SPARSE, charge, charge_entries
+
+_GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
+_FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
+_AT_ONCE = 2**21  # entries of a sparse matrix
+_OF_SPARSE, _OF_DENSE = 8, 8  # passes over the entries of the second factor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ball:
+    """Real numbers `r` with `|r − value| ≤ error`, entrywise.
+
+    Attributes:
+        value: array, float64; a sparse one can be multiplied by from the left, and no more.
+        error: array of the same shape, float64, non-negative; sparse if the value is.
+        served: the same for what a server in float32 has in the place of r; None: exactly r.
+
+    Example:
+        >>> (Ball.exact([0.1]) + Ball.exact([0.2])).error <= 2.0**-54
+        array([ True])
+    """
+
+    value: np.ndarray
+    error: np.ndarray
+    served: Any = None
+
+    def __post_init__(self) -> None:
+        if self.served is None:
+            sparse = scipy.sparse.issparse(self.value)
+            zeros = scipy.sparse.csr_array(self.shape) if sparse else np.zeros(self.shape)
+            object.__setattr__(self, "served", zeros)
+
+    @classmethod
+    def exact(cls, value: Any) -> Ball:
+        """Numbers that are what they are."""
+        if scipy.sparse.issparse(value):
+            return cls(value, scipy.sparse.csr_array(value.shape))
+        value = np.asarray(value, np.float64)
+        return cls(value, np.zeros_like(value))
+
+    def dense(self) -> Ball:
+        """The same, if it was sparse."""
+        if not scipy.sparse.issparse(self.value):
+            return self
+        return self.each(lambda array: array.toarray())
+
+    def each(self, change: Callable[[Any], Any]) -> Ball:
+        """With a change of place, of shape or of storage made to all three arrays."""
+        return Ball(change(self.value), change(self.error), change(self.served))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value and of the error."""
+        return self.value.shape
+
+    def equals(self, number: float) -> bool:
+        """Whether every entry is exactly that number."""
+        exact = not np.any(self.error) and not np.any(self.served)
+        return bool(exact and np.all(self.value == number))
+
+    def reshape(self, shape: tuple[int, ...]) -> Ball:
+        """The same entries in another shape."""
+        return self.each(lambda array: array.reshape(shape))
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Ball:
+        """As NumPy does; ValueError where the shapes do not fit."""
+        return self.each(lambda array: np.broadcast_to(array, shape))
+
+    def transpose(self, axes: Sequence[int] | None = None) -> Ball:
+        """Axes permuted; reversed without `axes`."""
+        return self.each(lambda array: array.transpose(axes))
+
+    def __getitem__(self, key: Any) -> Ball:
+        value = self.value[key]
+        charge_entries(2, value.size, "picking entries")
+        return Ball(value, self.error[key], self.served[key])
+
+    def __neg__(self) -> Ball:
+        return Ball(-self.value, self.error, self.served)
+
+    def __add__(self, other: Ball) -> Ball:
+        charge_entries(6, max(self.value.size, other.value.size), "a sum")
+        total = self.value + other.value
+        virtual = total - self.value  # Knuth's TwoSum: what the sum rounded away, exactly
+        lost = np.abs((self.value - (total - virtual)) + (other.value - virtual))
+        error = (self.error + other.error + lost) * _GROW
+        return Ball(total, error, self.served + other.served).rounded()
+
+    def __sub__(self, other: Ball) -> Ball:
+        return self + (-other)
+
+    def __mul__(self, other: Ball) -> Ball:
+        if other.equals(1.0):
+            return self.broadcast_to(np.broadcast_shapes(self.shape, other.shape))
+        charge_entries(8, max(self.value.size, other.value.size), "scaling")
+        product = self.value * other.value
+        spread = (
+            np.abs(self.value) * other.error
+            + np.abs(other.value) * self.error
+            + self.error * other.error
+        )
+        error = (spread + UNIT * np.abs(product)) * _GROW + 8.0 * TINY
+        error = np.where((other.value == 1.0) & (other.error == 0.0), self.error, error)
+        nothing = (self._is_zero() | other._is_zero()) & np.isfinite(error)
+        error = np.where(nothing, 0.0, error)
+        size, other_size = self._size(), other._size()
+        off, other_off = self.read(), other.read()
+        served = size * other_off + other_size * off + off * other_off
+        return Ball(product, error, served).rounded()
+
+    def __truediv__(self, other: Ball) -> Ball:
+        return self * other.reciprocal()
+
+    def __matmul__(self, other: Ball) -> Ball:
+        terms = self.shape[-1]
+        rows = math.prod(self.shape[:-1])
+        what, stored = "a product of two matrices", _stored(other)
+        if scipy.sparse.issparse(other.value):
+            charge(HALF_SPARSE * rows * stored, what)
+            charge_entries(_OF_SPARSE, stored, what)
+        else:
+            charge(rows * stored, what)
+            charge_entries(_OF_DENSE, stored, what)
+        charge_entries(14, self.value.size + rows * other.shape[-1], what)
+        product = self.value @ other.value
+        error = np.full(product.shape, 8.0 * terms * TINY)
+        served = np.full(product.shape, 8.0 * terms * FLOAT32_TINY)
+        for place, part in other.row_blocks():
+            mine = Ball(*(array[..., place] for array in (self.value, self.error, self.served)))
+            off, away = mine._off_in_product(part, terms)
+            error += off
+            served += away
+        error *= 1.0 + 2.0 * gamma(terms + 4)
+        return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
+
+    def _off_in_product(self, other: Ball, terms: int) -> tuple[np.ndarray, np.ndarray]:
+        """What a product with some rows of a matrix of so many adds to both errors."""
+        size, other_size = np.abs(self.value), _magnitude(other.value)
+        error = gamma(terms + 2) * (size @ other_size)
+        if other.error.max() != 0.0:
+            error = error + size @ other.error
+        weights, most = _plus(other_size, other.error), size
+        if np.any(self.error):
+            error = error + self.error @ weights
+            most = size + self.error
+        # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_{n+1}: an
+        # offset that is added to the sum may have been its first term.
+        away = other.read()
+        away = _plus(away, _plus(weights, away) * gamma(terms + 1, FLOAT32_UNIT))
+        weights = _plus(weights, away)
+        return error, (most @ away + self.served @ weights) * ROUNDING_SLACK
+
+    def row_blocks(self) -> Iterator[tuple[slice, Ball]]:
+        """The rows of a matrix: of a sparse one so many at a time that little is made of them."""
+        value: Any = self.value
+        entries = value.nnz if scipy.sparse.issparse(value) else 0
+        if entries <= _AT_ONCE:
+            yield slice(None), self
+            return
+        step = -(-self.shape[0] // -(-entries // _AT_ONCE))
+        for start in range(0, self.shape[0], step):
+            rows = slice(start, start + step)
+            yield rows, Ball(self.value[rows], self.error[rows], self.served[rows])
+
+    def reciprocal(self) -> Ball:
+        """1/r; infinite error where 0 is in the ball."""
+        with np.errstate(all="ignore"):
+            value = 1.0 / self.value
+            nearest = np.abs(self.value) - 2.0 * self.error
+            spread = 1.01 * self.error / nearest / nearest  # |1/r|′ = 1/r²; in this order in range
+            error = np.where(nearest > 0.0, spread, np.inf) + 4.0 * UNIT * np.abs(value)
+            off = self.read()
+            nearest = np.abs(self.value) - self.error - off
+            served = 1.01 * off / nearest / (np.abs(self.value) - self.error)
+            served = np.where(nearest > 0.0, served, np.inf)
+        return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
+
+    def sqrt(self) -> Ball:
+        """√r; infinite error, or NaN, where r may be negative."""
+        with np.errstate(all="ignore"):
+            value = np.sqrt(self.value)
+            spread = 0.51 * self.error / np.sqrt(self.value - 2.0 * self.error)
+            spread = np.where(self.value > 2.0 * self.error, spread, np.inf)
+            error = np.where(self.error > 0.0, spread, 0.0) + 4.0 * UNIT * value
+            off = self.read()
+            nearest = self.value - self.error - off
+            served = np.where(nearest > 0.0, 0.51 * off / np.sqrt(nearest), np.inf)
+            served = np.where(off > 0.0, served, 0.0)
+        return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
+
+    def rsqrt(self) -> Ball:
+        """1/√r."""
+        return self.sqrt().reciprocal()
+
+    def square(self) -> Ball:
+        """r²."""
+        return self * self
+
+    def maximum(self, other: Ball) -> Ball:
+        """The larger of two, entrywise."""
+        return Ball(
+            np.maximum(self.value, other.value),
+            np.maximum(self.error, other.error),
+            np.maximum(self.read(), other.read()),
+        )
+
+    def rounded(self, times: int = 1) -> Ball:
+        """The same, after the server has rounded it."""
+        charge_entries(3, self.value.size, "rounding")
+        size = self._size()
+        # In place from here on, as weights may be many; of one number numpy makes no array.
+        served = np.asarray(size + self.served)
+        nothing = served == 0.0
+        served *= gamma(times, FLOAT32_UNIT)
+        served += self.served
+        served *= ROUNDING_SLACK
+        served += 4.0 * times * FLOAT32_TINY
+        served[nothing] = 0.0  # what is 0 stays 0
+        size += served
+        return dataclasses.replace(self, served=_infinite_beyond(served, size))
+
+    def read(self) -> np.ndarray:
+        """Bounds how far a number is off as an op reads it: below τ it may be taken for 0."""
+        if scipy.sparse.issparse(self.value):
+            flushed = _plus(self._size(), self.served)
+            flushed = _with_data(flushed, np.minimum(flushed.data, FLOAT32_TINY))
+            return _plus(self.served, flushed)
+        least = np.abs(self.value)
+        least -= self.error
+        least -= self.served
+        off = np.array(self.served)
+        subnormal = least < FLOAT32_TINY
+        if subnormal.any():
+            size = (self._size() + self.served)[subnormal]
+            off[subnormal] += np.minimum(size, FLOAT32_TINY)
+        return off
+
+    def overflows_float32(self) -> bool:
+        """Whether a server could not hold it."""
+        return bool(np.any(self.served_size() > _FLOAT32_MOST))
+
+    def away(self, distance: np.ndarray | float) -> Ball:
+        """The same, served off by so much more."""
+        return dataclasses.replace(self, served=(self.served + distance) * ROUNDING_SLACK)
+
+    def served_size(self) -> np.ndarray:
+        """A bound of the absolute values of the numbers that are served."""
+        return _plus(self._size(), self.served) * ROUNDING_SLACK
+
+    def _size(self) -> np.ndarray:
+        """A bound of the real numbers' absolute values."""
+        return _plus(_magnitude(self.value), self.error)
+
+    def with_rows(self, places: np.ndarray, count: int) -> Ball:
+        """Row j becomes row `places[j]` of so many; the others are 0, and exactly that."""
+        charge_entries(4, count * math.prod(self.shape[1:]), "a larger base")
+
+        def moved(rows: np.ndarray) -> np.ndarray:
+            array = np.zeros((count, *rows.shape[1:]))
+            array[places] = rows
+            return array
+
+        return self.each(moved)
+
+    def with_rows_scaled(self, factor: Ball) -> Ball:
+        """Each row of a matrix times its factor, `(rows,)`."""
+        return self * factor.reshape((-1, 1))
+
+    def nonzero_rows(self) -> np.ndarray:
+        """Whether anything in each row of a matrix may differ from 0, `(rows,)`."""
+        parts = (part.any(axis=1) for part in (self.value, self.error, self.served))
+        return np.logical_or.reduce(list(parts))
+
+    def _is_zero(self) -> np.ndarray:
+        """Whether a number is 0, as served and whatever else."""
+        return (self.value == 0.0) & (self.error == 0.0) & (self.served == 0.0)
+
+    def norm_of_error(self) -> float:
+        """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
+        return norm_bound(self.error)
+
+
+def served_columns(
+    matrix: Ball, factors: np.ndarray, masses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of what is served of each column, the largest entry times its row's factor, and the sum.
+
+    Args:
+        matrix: `(in, out)`.
+        factors: of the rows, for the largest.
+        masses: of the rows, for the sum.
+    """
+    largest = total = np.zeros(matrix.shape[1])
+    for rows, part in matrix.row_blocks():
+        size = part.served_size()
+        largest = np.maximum(largest, _largest_in_columns(size, factors[rows]))
+        total = total + masses[rows] @ size
+    return largest, total
+
+
+def _largest_in_columns(
+    size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray
+) -> np.ndarray:
+    """The largest of `factors[i] * size[i, j]` over i, for non-negative arrays, `(out,)`."""
+    if not scipy.sparse.issparse(size):
+        return (factors[:, None] * size).max(axis=0, initial=0.0)
+    return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)
+
+
+def _with_data(array: scipy.sparse.csr_array, data: np.ndarray) -> scipy.sparse.csr_array:
+    """The array with other entries at the same places, which are shared."""
+    return scipy.sparse.csr_array((data, array.indices, array.indptr), shape=array.shape)
+
+
+def _magnitude(array: Any) -> Any:
+    """The absolute values of an array, be it sparse or not."""
+    return _with_data(array, np.abs(array.data)) if scipy.sparse.issparse(array) else np.abs(array)
+
+
+def _plus(one: Any, two: Any) -> Any:
+    """The sum; quicker where sparse arrays are empty or have the same places."""
+    if not (scipy.sparse.issparse(one) and scipy.sparse.issparse(two)):
+        return one + two
+    if not (one.nnz and two.nnz):
+        return one if one.nnz else two
+    alike = one.nnz == two.nnz and np.array_equal(one.indptr, two.indptr)
+    alike = alike and np.array_equal(one.indices, two.indices)
+    return _with_data(one, one.data + two.data) if alike else one + two
+
+
+def _stored(ball: Ball) -> int:
+    """How many entries of a matrix are stored."""
+    value: Any = ball.value
+    return value.nnz if scipy.sparse.issparse(value) else value.size
+
+
+def _infinite_beyond(served: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The same array: infinite where a server's numbers may overflow, NaN among them."""
+    served[~(size <= _FLOAT32_MOST)] = np.inf
+    return served

@@ -1,0 +1,400 @@
+"""A tensor on its way through a graph that is being read: affine in outputs of activations.
+
+Scalings, shifts, permutations and products pile up here until the next activation, and are then
+folded into one affine map, with a bound of what folding rounds away (`error_ball.py`). Where
+branches meet (`branches.py`), the base is the outputs of several activations, one after the other;
+`chain.py` brings them into layers in the end.
+
+**Underflow.** A server in float32 may flush what is below τ = 2⁻¹²⁶ to zero, as it reads or as it
+writes. Of an entry that depends on the input this is an *absolute* error, which no error of a
+weight stands for, and which the next map multiplies. It is held in `shift.served`, also where the
+shift is 0. If y is off by e in the sense that `y = a (W + ΔW) + s + e`, then a product with K reads
+entries that are off by e + τ, flushes each of its n terms and of its n partial sums, and comes out
+off by at most `|K|ᵀ(e + τ) + 2nτ`, times 1 + γ_{n+1}: the rule of `Ball.__matmul__` for the error
+of a shift, which adds 8nτ. Scaling by c makes of it `|c| (e + τ) + τ`; a sum adds at most 3τ.
+
+**Overflow.** What cancels in the folded map has been large on the way. `mass` bounds entries by
+products of absolute values: with `|a| ≤ α`, `|y_j| ≤ mass_j (1 + α)` for each entry y_j of the
+tensor and for every partial sum of it, in any order.
+
+**Folding by the runtime.** TensorFlow multiplies constants that scale one after the other before
+it sees an input. `runs` bounds the products of factors in a row, from below and from above: one
+below τ may be flushed, one beyond float32 is infinite, whatever stands before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy.sparse
+
+from keras_curv.errors import InputError
+from keras_curv.lowering.error_ball import Ball, served_columns
+from keras_curv.lowering.sources import Source
+from keras_curv.lowering.sparse_error_ball import SparseBall
+from keras_curv.lowering.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
+from keras_curv.network import activations, sparse_affine
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma
+from keras_curv.saved_model.limits import (
+    EXAMPLE_ENTRIES,
+    LAYER,
+    LAYERS,
+    PASS,
+    TENSOR_ENTRIES,
+    VECTOR_PASS,
+    charge,
+    keep,
+    require_at_most,
+    require_shape,
+    roomy,
+)
+
+_SPARSE_FROM = 2**22  # entries of a matrix of which few are stored, or beside large ones
+_FEW = 8  # of so many entries one
+_Matrix = TypeVar("_Matrix", Ball, SparseBall)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """A tensor that depends on the input: affine in its base, the outputs of its sources.
+
+    Entry j of an example, flattened, is `(base @ kernel)[j] * scale[j] + shift[j]` where
+    there is a kernel, else `base[order[j]] * scale[j] + shift[j]`.
+
+    Attributes:
+        shape: of one example.
+        sources: whose outputs, one after the other, are the base.
+        base: the size of that.
+        kernel: `(base, size)`, or None for a picking of entries. It is sparse where it is large.
+        stencils: of convolutions and rearrangements that it is the product of, in order, for its
+            norm; None where it is of other maps, too.
+        order: `(size,)`, where there is no kernel.
+        scale, shift: `(size,)`; scale is 1 where there is a kernel.
+        head: what has been applied to the logits, "logits" while nothing has.
+        mass: bounds of its entries as products of absolute values, `(size,)`; see above.
+        runs: the least and the largest product of factors in a row up to the last one, `(2, size)`.
+        served_gain: the largest mass on the way, constant, or product of constants.
+        terms: how many terms the last product sums, 0 before there is one.
+        shifts: how many offsets have been added since the last product.
+        gross: sum of the absolute values of these offsets and of the shift before, `(size,)`.
+    """
+
+    shape: tuple[int, ...]
+    sources: tuple[Source, ...]
+    base: int
+    kernel: Ball | SparseBall | None
+    order: np.ndarray
+    scale: Ball
+    shift: Ball
+    mass: np.ndarray
+    runs: np.ndarray
+    stencils: tuple[Stencil | Bounded, ...] | None = ()
+    head: str = "logits"
+    served_gain: float = 1.0
+    terms: int = 0
+    shifts: int = 0
+    gross: np.ndarray | float = 0.0
+
+    @classmethod
+    def input(cls, shape: tuple[int, ...], source: Source | None = None) -> Flow:
+        """The input itself; or the output of an activation."""
+        require_shape(shape, EXAMPLE_ENTRIES)
+        size = math.prod(shape)
+        return cls(
+            shape=shape,
+            sources=(source or Source(size),),
+            base=size,
+            kernel=None,
+            order=np.arange(size),
+            scale=Ball.exact(np.ones(size)),
+            shift=Ball.exact(np.zeros(size)),
+            mass=np.ones(size),
+            runs=np.ones((2, size)),
+        )
+
+    @property
+    def is_base(self) -> bool:
+        """Whether nothing has been done to the base."""
+        in_order = self.kernel is None and np.array_equal(self.order, np.arange(self.base))
+        untouched = self.scale.equals(1.0) and self.shift.equals(0.0)
+        return len(self.sources) == 1 and in_order and untouched
+
+    @property
+    def product(self) -> Ball | SparseBall:
+        """The kernel, of a flow that has one."""
+        assert self.kernel is not None
+        return self.kernel
+
+    @property
+    def stored(self) -> int:
+        """How many numbers its kernel holds."""
+        return 0 if self.kernel is None else getattr(self.kernel, "entries", self.kernel).value.size
+
+    def over(self, sources: tuple[Source, ...]) -> Flow:
+        """The same over a larger base, of these sources."""
+        if sources == self.sources:
+            return self
+        ends = dict(zip(sources, np.cumsum([source.size for source in sources]), strict=True))
+        own = [np.arange(ends[each] - each.size, ends[each]) for each in self.sources]
+        places, base = np.concatenate(own), sum(source.size for source in sources)
+        if self.kernel is None:
+            return dataclasses.replace(self, sources=sources, base=base, order=places[self.order])
+        kernel, shape = self.kernel, (base, self.shift.shape[0])
+        if isinstance(kernel, Ball) and self.stencils is None:
+            require_shape(shape)
+        elif isinstance(kernel, Ball) and _better_sparse(math.prod(shape), kernel):
+            kernel = SparseBall.of(kernel)
+        kernel = kernel.with_rows(places, base)
+        return dataclasses.replace(self, sources=sources, base=base, kernel=kernel)
+
+    def multiplied(self) -> Flow:
+        """The same with a kernel; where there has been no product, one that nobody executes."""
+        if self.kernel is not None:
+            return self
+        size, scale = self.shift.shape[0], self.scale
+        at, shape = (self.order, np.arange(size)), (self.base, size)
+        kernel = scale.each(lambda part: scipy.sparse.csr_array((part, at), shape=shape))
+        large = self.base * size > min(_SPARSE_FROM, _dense_up_to())
+        return dataclasses.replace(
+            self,
+            kernel=SparseBall.of(kernel) if large else kernel.dense(),
+            scale=Ball.exact(np.ones(size)),
+            stencils=(Bounded(1.0).with_inputs_scaled(scale),),
+        )
+
+    def scaled(self, factor: Ball) -> Flow:
+        """Each entry times its factor, `(size,)`."""
+        _require_finite(factor)
+        size = factor.served_size()
+        runs = size * np.array([np.minimum(self.runs[0], 1.0), np.maximum(self.runs[1], 1.0)])
+        # A product that may be flushed is off by τ, or by all of it.
+        flushed = np.where(size > 0.0, np.minimum(8.0 * FLOAT32_TINY / runs[0], 1.0), 0.0)
+        factor = factor.away(size * flushed)
+        flow = self._become(
+            shift=self._read_shift() * factor,
+            gross=self.gross * size * (1.0 + 4.0 * FLOAT32_UNIT),
+            mass=self.mass * size,
+            runs=runs,
+            largest=runs[1].max(initial=0.0),
+        )
+        if self.kernel is None:
+            return dataclasses.replace(flow, scale=factor * self.scale)
+        stencils = self.stencils
+        if stencils:
+            stencils = *stencils[:-1], stencils[-1].with_outputs_scaled(factor)
+        return dataclasses.replace(flow, kernel=self.kernel * factor, stencils=stencils)
+
+    def __neg__(self) -> Flow:
+        return self.scaled(Ball.exact(-np.ones(self.shift.shape)))
+
+    def shifted(self, offset: Ball) -> Flow:
+        """Each entry plus its offset, `(size,)`.
+
+        A runtime may add constant offsets to one another first (TensorFlow's does), and may begin a
+        sum of products with them (XLA's does): then each passes through as many roundings as there
+        are offsets and products, none larger than their `gross`.
+        """
+        _require_finite(offset)
+        shift, shifts, size = self.shift + offset, self.shifts + 1, offset.served_size()
+        gross = self.gross + size
+        if self.terms + shifts > 1:
+            shift = shift.away(gamma(self.terms + shifts, FLOAT32_UNIT) * gross)
+        parts = {"shift": shift, "shifts": shifts, "gross": gross, "mass": self.mass + size}
+        return self._rounded()._become(**parts, largest=size.max(initial=0.0))
+
+    def rounded(self) -> Flow:
+        """The same, after the server has rounded it."""
+        return dataclasses.replace(self._rounded(), shift=self.shift.rounded())
+
+    def _become(self, *, mass: np.ndarray, largest: float, **parts: Any) -> Flow:
+        """Returns the flow after an op; how large a server's numbers may get is written down.
+
+        Args:
+            mass: of the result.
+            largest: the largest constant of the op, which a runtime may have folded into others.
+            parts: any other fields.
+        """
+        mass = mass * (1.0 + 1e-6)  # its roundings, and those of a server's sums
+        most = float(np.max([self.served_gain, largest, mass.max(initial=0.0)]))
+        return dataclasses.replace(self, mass=mass, served_gain=most, **parts)
+
+    def _read_shift(self) -> Ball:
+        """The shift, off by so much more as an op that reads the tensor may flush of each entry."""
+        return self.shift.away(np.full(self.shift.shape, FLOAT32_TINY))
+
+    def _rounded(self) -> Flow:
+        if self.kernel is None:
+            return dataclasses.replace(self, scale=self.scale.rounded())
+        return dataclasses.replace(self, kernel=self.kernel.rounded())
+
+    def rearranged(self, positions: np.ndarray) -> Flow:
+        """Entry j becomes the former entry `positions[j]`; the shape is that of `positions`."""
+        flat = positions.reshape(-1)
+        kernel, stencils = self.kernel, self.stencils
+        moves = not np.array_equal(flat, np.arange(len(flat)))
+        if kernel is not None and moves:
+            kernel = kernel[:, flat] if isinstance(kernel, Ball) else kernel.with_columns(flat)
+        if stencils and (moves or positions.shape != self.shape):
+            # What follows has another image before it than the last convolution made.
+            stencils = *stencils, Bounded(1.0)
+        return dataclasses.replace(
+            self,
+            shape=positions.shape,
+            kernel=kernel,
+            stencils=stencils,
+            order=self.order if self.kernel is not None else self.order[flat],
+            scale=self.scale[flat],
+            shift=self.shift[flat],
+            mass=self.mass[flat],
+            runs=self.runs[:, flat],
+            gross=np.broadcast_to(self.gross, self.shift.shape)[flat],
+        )
+
+    def times(self, kernel: Ball, stencil: Stencil | Bounded | None = None) -> Flow:
+        """The product with a matrix `(size, out)`, dense or sparse.
+
+        Args:
+            kernel: the matrix.
+            stencil: that it is of, where it is sparse: then a large product may be so, too.
+
+        Raises:
+            InputError: the product would be too large.
+        """
+        _require_finite(kernel)
+        entries, stencils = self.base * kernel.shape[1], self._stencils_with(stencil)
+        product: Ball | SparseBall
+        if stencils is not None and entries > _dense_up_to():
+            product = self._sparse_product(kernel)
+        elif self.kernel is not None and entries > TENSOR_ENTRIES:
+            raise InputError(
+                f"an array of {self.base} × {kernel.shape[1]} entries is too large (at most "
+                f"{TENSOR_ENTRIES}); put an activation between two large layers"
+            )
+        elif isinstance(self.kernel, SparseBall):
+            product, stencils = (self.kernel @ SparseBall.of(kernel)).dense(), None
+        else:
+            require_shape((self.base, kernel.shape[1]))
+            product = self._dense_product(kernel)
+        shift = self._read_shift() @ kernel
+        if not (np.any(self.shift.value) or np.any(self.shift.error)):
+            shift = dataclasses.replace(shift, error=np.zeros(kernel.shape[1]))
+        weights, mass = served_columns(kernel, np.maximum(self.runs[1], 1.0), self.mass)
+        return self._become(
+            shape=(kernel.shape[1],),
+            kernel=product,
+            stencils=stencils,
+            scale=Ball.exact(np.ones(kernel.shape[1])),
+            shift=shift,
+            mass=mass,
+            runs=np.stack([np.ones(kernel.shape[1]), weights]),
+            largest=weights.max(initial=0.0),
+            terms=kernel.shape[0],
+            shifts=0,
+            gross=shift.served_size(),
+        )
+
+    def _stencils_with(
+        self, stencil: Stencil | Bounded | None
+    ) -> tuple[Stencil | Bounded, ...] | None:
+        if stencil is None or self.stencils is None:
+            return None
+        if not self.stencils:
+            return (stencil if self.scale.equals(1.0) else stencil.with_inputs_scaled(self.scale),)
+        return *self.stencils[:-1], *self.stencils[-1].then(stencil)
+
+    def _dense_product(self, kernel: Ball) -> Ball:
+        if isinstance(self.kernel, Ball):
+            return self.kernel @ kernel
+        terms = kernel.shape[0] + 1  # of a sum
+        if scipy.sparse.issparse(kernel.value):
+            return self._of_base(SparseBall.of(kernel).rounded(terms)).dense()
+        return self._of_base(kernel.rounded(terms))
+
+    def _sparse_product(self, kernel: Ball) -> SparseBall:
+        rows = SparseBall.of(kernel)
+        if (before := self.kernel) is None:
+            return self._of_base(rows.rounded(rows.terms + 1))
+        return (SparseBall.of(before) if isinstance(before, Ball) else before) @ rows
+
+    def _of_base(self, rows: _Matrix) -> _Matrix:
+        """A matrix for the base in place of one for its entries as they are picked and scaled."""
+        rows = rows.with_rows_scaled(self.scale)
+        in_order = np.array_equal(self.order, np.arange(self.base))
+        return rows if in_order else rows.with_rows(self.order, self.base)
+
+    def _as_product(self) -> Flow:
+        """The same, after a product with an identity where there has been none."""
+        if self.kernel is not None:
+            return self
+        identity = scipy.sparse.eye_array(self.shift.shape[0], format="csr")
+        return self.times(Ball.exact(identity), Bounded(1.0))
+
+    def affine(self) -> Affine:
+        """The map, with an identity for a kernel where there has been no product."""
+        flow = self._as_product()
+        kernel, shift = flow.product, flow.shift
+        entries = math.prod(kernel.shape)
+        dense = isinstance(kernel, Ball) or entries <= _dense_up_to()
+        stored = entries if dense else flow.stored
+        charge(LAYER + 8 * stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
+        keep(stored)
+        if dense and isinstance(kernel, SparseBall):
+            kernel = kernel.dense()
+        errors = kernel.norm_of_error(), shift.norm_of_error()
+        served = kernel.served, shift.served, flow.served_gain
+        known = kernel.value, shift.value, *errors, *served
+        if isinstance(kernel, Ball):
+            return Affine(*known)
+        if flow.stencils is None:
+            return sparse_affine.SparseAffine(*known)
+        norms = norm_of_product(flow.stencils), magnitude_of_product(flow.stencils)
+        return sparse_affine.SparseAffine(*known, *norms)
+
+    def made(self, sigma: Activation | None = None) -> Source:
+        """The flow behind its activation; without one, itself."""
+        flow = self._as_product()
+        return Source(
+            size=flow.shift.shape[0],
+            depth=1 + max(source.depth for source in flow.sources),
+            sources=flow.sources,
+            affine=flow.affine(),
+            reads=flow.product.nonzero_rows(),
+            sigma=sigma,
+        )
+
+    def activated(self, sigma: str | Activation) -> Flow:
+        """The output of that activation, as a new base."""
+        layers = 1 + max(source.depth for source in self.sources)
+        require_at_most(layers, LAYERS, "the number of layers")
+        sigma = activations.get(sigma) if isinstance(sigma, str) else sigma
+        return Flow.input(self.shape, self.made(sigma))
+
+
+# What an op takes or makes: of the input, of floats, or of integers.
+Value = Flow | Ball | np.ndarray
+
+
+def _better_sparse(entries: int, kernel: Ball) -> bool:
+    """Whether a matrix with so many entries, those of `kernel` and zeros, should be sparse."""
+    few = entries > _SPARSE_FROM and _FEW * np.count_nonzero(kernel.value) < entries
+    return bool(few) or entries > sparse_affine.DENSE_UP_TO
+
+
+def _dense_up_to() -> int:
+    """Returns up to how many entries a convolution's matrix is dense: fewer once many are."""
+    most = TENSOR_ENTRIES if roomy() else _SPARSE_FROM
+    return min(most, sparse_affine.DENSE_UP_TO)
+
+
+def _require_finite(constant: Ball) -> None:
+    """Refuses what real arithmetic does not define, such as x / 0, whatever comes of it later."""
+    for part in (constant.value, constant.error):
+        if not np.isfinite(part.data if scipy.sparse.issparse(part) else part).all():
+            raise InputError(
+                "a constant is NaN or infinite, or something is divided by what may be 0"
+            )

@@ -1,0 +1,114 @@
+"""Rules of activations with a parameter: clipping by constants, and a slope below 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from keras_curv.errors import InputError
+from keras_curv.lowering import branches
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.rules.image import require_flow
+from keras_curv.network.activation import Activation
+from keras_curv.network.piecewise import capped_relu, clip, leaky_relu
+from keras_curv.network.unitwise import unit_wise
+
+_PARAMETERS = 64  # different ones of one layer, each with lines of its own
+_LEAST_SLOPE = 2.0**-60  # of a slope that is not 0; a server may flush what is much smaller
+_NEAR = 2.0**10  # of an edge: so far a shift there and back takes less than it gives
+
+
+def maximum(flow: Flow, edge: Ball) -> Flow:
+    """The larger of each entry and its edge: a ReLU, shifted there and back.
+
+    A server shifts nothing, and so rounds no more than is charged. From an edge far away nothing
+    else would come back either: that is an activation of its own.
+    """
+    if edge.equals(0.0):
+        return flow.activated("relu")
+    if np.max(np.abs(edge.value), initial=0.0) <= _NEAR:
+        return flow.shifted(-edge).activated("relu").shifted(edge)
+    _require_stored(edge, "edges beyond 1024")
+    found = _by_unit(flow, edge.value, lambda low: clip(low, np.inf))
+    if found is None:
+        raise InputError(
+            f"a layer has more than {_PARAMETERS} different edges, some of them beyond 1024, from "
+            "which float32 would bring back no digits; clip by one number, or scale the input"
+        )
+    return found
+
+
+def minimum(flow: Flow, edge: Ball) -> Flow:
+    """The smaller of each entry and its edge."""
+    return -maximum(-flow, -edge)
+
+
+def clipped(node: NodeDef, value: Flow) -> Flow:
+    """`Clip` of `contractions.py`: `min(max(z, low), high)`."""
+    require_flow(value)
+    low, high = (float(node.attr[name].s) for name in ("low", "high"))
+    return value.activated(capped_relu(high) if low == 0.0 else clip(low, high))
+
+
+def sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
+    """`½ (min(max(z, −1), 1) + 1)`, which a server computes of a sum z + 1 that it rounds."""
+    require_flow(value)
+    ones = np.ones(value.shift.shape)
+    ramp = value.shifted(Ball.exact(ones)).activated("capped_relu(2.0)")
+    return ramp.scaled(Ball.exact(0.5 * ones))
+
+
+def piecewise(node: NodeDef, value: Flow) -> Flow:
+    """`Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
+    require_flow(value)
+    if node.op == "LeakyRelu":
+        slope = float(node.attr["alpha"].f)
+        if 0.0 < abs(slope) < _LEAST_SLOPE:
+            raise InputError(
+                f"a slope of {slope:g}, which a server may take for 0, is not supported"
+            )
+        return value.activated(f"leaky_relu({slope!r})")
+    return value.activated(node.op.lower())
+
+
+def slopes_by_unit(node: NodeDef, value: Flow, factor: Ball) -> Flow:
+    """`PRelu` of `contractions.py`: `max(z, 0) + c max(−z, 0)`, a leaky ReLU with the slope −c.
+
+    Units of one slope are put next to one another, and back.
+    """
+    require_flow(value)
+    slopes = -factor.value
+    _require_stored(factor, "the slopes")
+    if factor.overflows_float32():
+        raise InputError("the slopes must be numbers that float32 can hold")
+    tiny = (slopes != 0.0) & (np.abs(slopes) < _LEAST_SLOPE)
+    found = None if tiny.any() else _by_unit(value, slopes, leaky_relu)
+    if found is None:
+        below = (-value).activated("relu")
+        return branches.plus(value.activated("relu"), below.scaled(factor))
+    return found
+
+
+def _require_stored(constant: Ball, what: str) -> None:
+    if np.any(constant.error) or np.any(constant.served):
+        raise InputError(f"{what} must be constants as they are stored")
+
+
+def _by_unit(
+    value: Flow, parameters: np.ndarray, make: Callable[[float], Activation]
+) -> Flow | None:
+    """Activations with a parameter for each unit; None: they are too many different ones."""
+    distinct, kind = np.unique(parameters, return_inverse=True)
+    if len(distinct) > _PARAMETERS:
+        return None
+    order = np.argsort(kind.reshape(-1), kind="stable")
+    counts = np.bincount(kind.reshape(-1), minlength=len(distinct)).tolist()
+    each = [make(float(parameter)) for parameter in distinct]
+    if len(each) == 1:
+        return value.activated(each[0])
+    sigma = unit_wise(zip(each, counts, strict=True))
+    result = value.rearranged(order).activated(sigma)
+    return result.rearranged(np.argsort(order).reshape(value.shape))

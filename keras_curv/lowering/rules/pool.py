@@ -1,0 +1,131 @@
+"""Rules of maxima over entries of an example: tournaments of `max(a, b) = a + relu(b − a)`.
+
+Of n entries the largest is found in ⌈log₂ n⌉ rounds, each a layer of relu beside units that carry
+a. A pair that several windows share is played once. What a server rounds of a maximum is nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from keras_curv.errors import InputError
+from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.rules import convolution
+from keras_curv.lowering.rules.image import axes_of, picked, positions_of
+from keras_curv.lowering.stencil import Bounded
+from keras_curv.network import activations
+from keras_curv.network.sparse_affine import schur_bound
+from keras_curv.network.unitwise import IDENTITY, unit_wise
+from keras_curv.saved_model.limits import STORED_ENTRIES, require_shape
+
+
+def max_pooled(node: NodeDef, flow: Flow) -> Flow:
+    """`MaxPool`: the largest entry of each window, padding left out."""
+    height, width, channels = convolution.image_shape(node, flow)
+    windows, strides = (convolution.two_axes(node, name) for name in ("ksize", "strides"))
+    padding = node.attr["padding"].s.decode()
+    axes = [
+        convolution.axis(*each, 1, padding)
+        for each in zip((height, width), windows, strides, strict=True)
+    ]
+    (down, down_inside), (across, across_inside) = axes
+    require_shape((down.size, across.size, channels), STORED_ENTRIES)
+    place = (down.T[:, None, :, None] * width + across.T[None, :, None, :])[:, :, None]
+    place = place * channels + np.arange(channels)[:, None, None]
+    inside = down_inside.T[:, None, None, :, None] & across_inside.T[None, :, None, None, :]
+    entries = np.where(inside, place, -1)
+    return largest_of(flow, entries.reshape(*entries.shape[:3], -1))
+
+
+def largest_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
+    """`Max` over axes of each example."""
+    over = _axes_over(flow, axes, "a maximum")
+    kept = [axis for axis in range(len(flow.shape)) if axis not in over]
+    positions = positions_of(flow).transpose([*kept, *over])
+    shape = [flow.shape[axis] for axis in kept]
+    if node.attr["keep_dims"].b:
+        shape = [1 if axis in over else size for axis, size in enumerate(flow.shape)]
+    return largest_of(flow, positions.reshape(*shape, -1))
+
+
+def _axes_over(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
+    """Axes of an example over which something is taken, one at least, in order, each once."""
+    if not np.size(axes):
+        raise InputError(f"{what} over no axis")
+    return sorted(set(axes_of(flow, axes, what)))
+
+
+def mean(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
+    """`Mean` over axes of each example."""
+    over = _axes_over(flow, axes, "a mean")
+    kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))
+    target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
+    entries = np.ones(len(target)), (np.arange(len(target)), target)
+    sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
+    if not node.attr["keep_dims"].b:
+        kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in over)
+    return convolution.averaged(flow, sums, Bounded(schur_bound(sums.value)), kept)
+
+
+def largest_of(flow: Flow, windows: np.ndarray) -> Flow:
+    """The largest entry of each window.
+
+    Args:
+        flow: what depends on the input.
+        windows: which entries, in the new shape of an example with an axis for those of a window
+            behind; −1: none, but not all of a window.
+    """
+    shape, items = windows.shape[:-1], windows.reshape(-1, windows.shape[-1])
+    # The largest of an entry and itself is that entry.
+    items = np.where(items < 0, items.max(axis=1, keepdims=True), items)
+    while items.shape[1] > 1:
+        flow, items = _round(flow, items)
+    return picked(flow, items[:, 0].reshape(shape))
+
+
+def _round(flow: Flow, items: np.ndarray) -> tuple[Flow, np.ndarray]:
+    """The larger of each pair of neighbours; those that are left alone go on."""
+    if items.shape[1] % 2:
+        items = np.concatenate([items, items[:, -1:]], axis=1)
+    size = flow.shift.shape[0]
+    first, second = (
+        np.minimum(items[:, ::2], items[:, 1::2]),
+        np.maximum(items[:, ::2], items[:, 1::2]),
+    )
+    pairs, following = np.unique(first * size + second, return_inverse=True)
+    following = following.reshape(first.shape)
+    low, high = pairs // size, pairs % size
+    played = np.flatnonzero(low != high)
+    if not len(played):
+        return picked(flow, low), following
+    carried, place = np.unique(low, return_inverse=True)
+    count, units = len(played), len(played) + len(carried)
+    differences = _matrix(
+        (size, units),
+        (high[played], np.arange(count), 1.0),
+        (low[played], np.arange(count), -1.0),
+        (carried, count + np.arange(len(carried)), 1.0),
+    )
+    sums = _matrix(
+        (units, len(pairs)),
+        (np.arange(count), played, 1.0),
+        (count + place.reshape(-1), np.arange(len(pairs)), 1.0),
+    )
+    kinds = unit_wise([(activations.get("relu"), count), (IDENTITY, len(carried))])
+    return _times(_times(flow, differences).activated(kinds), sums), following
+
+
+def _matrix(
+    shape: tuple[int, int], *entries: tuple[np.ndarray, np.ndarray, float]
+) -> scipy.sparse.csr_array:
+    rows = np.concatenate([rows for rows, _, _ in entries])
+    columns = np.concatenate([columns for _, columns, _ in entries])
+    values = np.concatenate([np.full(len(rows), value) for rows, _, value in entries])
+    return scipy.sparse.csr_array((values, (rows, columns)), shape=shape)
+
+
+def _times(flow: Flow, matrix: scipy.sparse.csr_array) -> Flow:
+    return flow.times(Ball.exact(matrix), Bounded(schur_bound(matrix)))

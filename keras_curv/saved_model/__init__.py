@@ -1,0 +1,1 @@
+"""The files of a SavedModel → one flat graph, without trusting them."""

@@ -1,0 +1,334 @@
+"""What a server answers a signature with, from the files alone.
+
+TF Serving imports the main graph, runs the saver's restore op, then the init op, and answers a
+signature by the tensors that its definition names. Here each of these steps is followed in the
+files, or the model is refused:
+
+- the restore op is one call of a function that assigns tensors of the checkpoint to variables, each
+  once and as it is, and does no more; the init op does nothing;
+- every variable is its own; what it is restored to has the type and shape that it says;
+- no signature has an op that could change a variable, or reach outside (`pure_ops.py`);
+- what a client sends goes to places of its own, and what it gets is written out by `inlining.py`;
+- every loader takes the graph (`loadable.py`), and TensorFlow takes no node of it for another one
+  (`node_names.py`);
+- a model that Python loads answers by the same call of the same function (`object_graph.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from keras_curv.errors import InputError, about
+from keras_curv.saved_model import limits, loadable, object_graph
+from keras_curv.saved_model.advice import advice
+from keras_curv.saved_model.calls import CALLS, Body, require_plain_call
+from keras_curv.saved_model.inlining import Inliner
+from keras_curv.saved_model.node_names import require_names_of_their_own
+from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
+from keras_curv.saved_model.outputs import Output, logits_of
+from keras_curv.saved_model.pure_ops import PURE_OPS
+from keras_curv.saved_model.reach import Reach
+
+_INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
+_INIT_SIGNATURE = "__saved_model_init_op"
+_GIVEN = ("Placeholder", "VarHandleOp")  # to the function that restores
+_RESTORING = ("Const", "Identity", "RestoreV2", "AssignVariableOp", "NoOp")
+_CHANGING = ("Assign", "Save", "Restore", "MergeV2Checkpoints")  # how names of ops begin
+# What is probably the matter with an exported model that assigns.
+_TRAINS = (
+    "; random layers do, as for augmentation, and batch normalizations in training mode, into "
+    "which a Resizing layer of Keras puts those behind it (keras-team/keras, pull request 23166): "
+    "export a function that calls the model with training=False, as docs/methods.md shows"
+)
+# What is raised where a graph is not one that TensorFlow takes.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+Tensor = Callable[[str], np.ndarray]
+
+
+class Answer(NamedTuple):
+    """The flat graph by which a signature is answered.
+
+    Attributes:
+        definition: of ops, constants and placeholders.
+        given: name of each input → its placeholder; names sorted.
+        returned: the tensor with the logits, or with what a head makes of them.
+        claims: tensors, each with a shape that the model says it has.
+    """
+
+    definition: graph_pb2.GraphDef
+    given: dict[str, str]
+    returned: str
+    claims: Sequence[tuple[str, TensorShapeProto]]
+
+
+def answer(
+    meta: meta_graph_pb2.MetaGraphDef,
+    signature: str,
+    stored: Tensor,
+    objects: bytes | None,
+    source: str,
+    output_name: str | None = None,
+) -> Answer:
+    """Returns what a server computes for a signature.
+
+    Args:
+        meta: of the SavedModel.
+        signature: its name.
+        stored: gives the tensor that the checkpoint has under a key.
+        objects: the graph of objects in the checkpoint; None where there is no checkpoint.
+        source: for messages.
+        output_name: of the logits; None where there is no doubt.
+
+    Raises:
+        InputError: a step is not made as TensorFlow makes it.
+    """
+    known = sorted(set(meta.signature_def) - {_INIT_SIGNATURE})
+    if not meta.object_graph_def.nodes:
+        raise InputError(
+            f"{source} is a TensorFlow 1 SavedModel; export the model with TensorFlow 2"
+        )
+    if list(meta.meta_info_def.tags) != ["serve"]:
+        raise InputError(f"{source}: its graph must be tagged 'serve', and nothing else")
+    if signature not in known:
+        advice = "" if known else "; write a Keras model with model.export(directory)"
+        names = ", ".join(known) or "none"
+        raise InputError(f"{source} has no signature {signature!r}; it has: {names}{advice}")
+    with about(f"{source}: the signature {signature!r} cannot be read", (InputError, *MALFORMED)):
+        server = _Server(meta, stored)
+        found = server.answer(signature, output_name)
+        server.require_loaded_alike(signature, objects)
+    return found
+
+
+class _Server:
+    """What a server does with the main graph."""
+
+    def __init__(self, meta: meta_graph_pb2.MetaGraphDef, stored: Tensor):
+        self._meta = meta
+        self._stored = stored
+        self._nodes = {node.name: node for node in meta.graph_def.node}
+        self._functions = {f.signature.name: f for f in meta.graph_def.library.function}
+        if len(self._functions) < len(meta.graph_def.library.function):
+            raise InputError("a function is defined twice")
+        self._keys: dict[str, tuple[str, int]] | None = None
+
+    def answer(self, signature: str, output_name: str | None) -> Answer:
+        """Returns the graph behind the signature's logits."""
+        if self._meta.asset_file_def or "saved_model_assets" in self._meta.collection_def:
+            raise InputError("it refers to asset files; they are not allowed")
+        self._require_nothing_changed()
+        definition = self._meta.signature_def[signature]
+        places = self._places(definition)
+        inliner = Inliner(self._meta.graph_def, self._restored)
+        given = {name: inliner.write(place) for name, place in places.items()}
+        outputs = [*self._outputs(definition)]
+        logits = logits_of(outputs, output_name)
+        returned = inliner.write(logits.tensor)
+        reach = Reach.of(self._nodes, self._functions, (output.tensor for output in outputs))
+        loadable.require_version(self._meta.graph_def.versions)
+        loadable.require_graphs(self._nodes.values(), reach)
+        require_names_of_their_own(reach)
+        claims = [(given[name], info.tensor_shape) for name, info in definition.inputs.items()]
+        claims += [*inliner.claims, (returned, logits.shape.as_proto())]
+        return Answer(inliner.flat, given, returned, claims)
+
+    def require_loaded_alike(self, signature: str, objects: bytes | None) -> None:
+        """Refuses a model that answers otherwise where `tf.saved_model.load` has loaded it.
+
+        Raises:
+            InputError: it does, or it cannot be loaded so.
+        """
+        served = self._call(self._meta.signature_def[signature])
+        loaded = object_graph.loaded_call(self._meta, objects, signature)
+        pairs = zip(served.arguments, loaded.arguments, strict=False)
+        alike = all(one == other or self._of_one_value(one, other) for one, other in pairs)
+        alike &= len(served.arguments) == len(loaded.arguments)
+        if not alike or served[0] != loaded[0] or served.outputs != loaded.outputs:
+            raise InputError(
+                "a server and tf.saved_model.load would answer it otherwise: the one by "
+                f"{served}, the other by {loaded}; export the model again"
+            )
+
+    def _of_one_value(self, one: str, other: str) -> bool:
+        """Whether both are variables that are stored alike, as Keras 3 stores each twice."""
+        keys = [text.partition(" ")[2] for text in (one, other) if text.startswith("variable ")]
+        if len(keys) < 2:
+            return False
+        first, second = (self._stored(key) for key in keys)
+        alike = first.dtype == second.dtype and first.shape == second.shape
+        return alike and first.tobytes() == second.tobytes()
+
+    def _call(self, definition: meta_graph_pb2.SignatureDef) -> object_graph.Call:
+        """The call of a function by which a server answers a signature."""
+        names = {info.name: name for name, info in definition.outputs.items()}
+        (node, *others) = {node_name(tensor) for tensor in names}
+        call = self._nodes[node]
+        tensors = [f"{node}:{place}" for place in range(len(definition.outputs))]
+        if others or call.op not in CALLS or sorted(names) != sorted(tensors):
+            raise InputError(
+                "the signature is not answered by one call of a function, as "
+                "tf.saved_model.save writes it, so that tf.saved_model.load would answer otherwise"
+            )
+        sent = {place: name for name, place in self._places(definition).items()}
+        arguments = tuple(self._argument(given, sent) for given in data_inputs(call))
+        outputs = tuple(names[tensor] for tensor in tensors)
+        return object_graph.Call(attribute(call, "f").func.name, arguments, outputs)
+
+    def _argument(self, given: str, sent: Mapping[str, str]) -> str:
+        """What a function of the signature is given; see `object_graph.Call`."""
+        name = given.removesuffix(":0")
+        if name in sent:
+            return f"input {sent[name]}"
+        op = self._nodes[name].op if name in self._nodes else None
+        if op == "VarHandleOp":
+            return f"variable {self._key(name)[0]}"
+        if op == "Const":
+            return f"constant {name}"
+        raise InputError(f"the signature's function is given {given!r}, which is computed first")
+
+    def _places(self, definition: meta_graph_pb2.SignatureDef) -> dict[str, str]:
+        """Name of each input → the node that it goes to; names sorted."""
+        inputs = dict(sorted(definition.inputs.items()))
+        limits.require_at_most(len(inputs), limits.INPUTS, "the number of inputs")
+        if not inputs:
+            raise InputError("the signature has no input; certificates need one, or several")
+        for info in inputs.values():
+            place = self._nodes[node_name(info.name)]
+            if info.name != f"{place.name}:0" or place.op != "Placeholder" or place.input:
+                raise InputError(f"{info.name!r} is not a place for what a client sends")
+            if info.dtype != place.attr["dtype"].type or definition.defaults:
+                raise InputError("what a client sends would be replaced, or be of another type")
+        places = {name: node_name(info.name) for name, info in inputs.items()}
+        if len(set(places.values())) < len(places):
+            raise InputError(f"inputs {', '.join(places)} are not each of one place of their own")
+        return places
+
+    def _outputs(self, definition: meta_graph_pb2.SignatureDef) -> Iterator[Output]:
+        for name, info in sorted(definition.outputs.items()):
+            node, _, place = info.name.partition(":")
+            dtype, call = info.dtype, self._nodes[node]
+            if call.op in CALLS and call.attr["Tout"].list.type[int(place)] != dtype:
+                raise InputError(f"the output {name!r} is of another type than is said")
+            shape = tf.TensorShape(info.tensor_shape)
+            yield Output(name, tf.as_dtype(dtype), shape, info.name)
+
+    def _require_nothing_changed(self) -> None:
+        """Refuses an init op, or a signature, that changes what was restored."""
+        signatures, collections = self._meta.signature_def, self._meta.collection_def
+        init = [_INIT_SIGNATURE] if _INIT_SIGNATURE in signatures else []
+        first = [tensor.name for name in init for tensor in signatures[name].outputs.values()]
+        for name in _INIT_COLLECTIONS:
+            first += collections[name].node_list.value if name in collections else []
+        for name in map(node_name, first):
+            if self._nodes[name].op != "NoOp" or self._nodes[name].input:
+                raise InputError(
+                    f"the init op {name!r} would run first, as of a table of words; only a graph "
+                    "that needs none is read"
+                )
+        outputs = [t.name for each in signatures.values() for t in each.outputs.values()]
+        for where, body in Reach.of(self._nodes, self._functions, outputs).bodies():
+            for node in body:
+                if node.op in PURE_OPS:
+                    continue
+                changes = node.op.startswith(_CHANGING)
+                raise InputError(
+                    f"op {node.op} (node {node.name!r} in {where}) "
+                    f"{'changes or saves variables, and ' if changes else ''}is not on the list of "
+                    f"ops that are safe to serve{_TRAINS if changes else advice(node.op)}"
+                )
+
+    def _restored(self, handle: NodeDef, read: int) -> np.ndarray:
+        """What a server restores a variable to, that is read as some type."""
+        if handle.op != "VarHandleOp":
+            raise InputError(f"op {handle.op} (node {handle.name!r}) is not a variable")
+        key, dtype = self._key(handle.name)
+        array, shape = self._stored(key), attribute(handle, "shape").shape
+        types = {tf.as_dtype(array.dtype).as_datatype_enum, attribute(handle, "dtype").type}
+        if {dtype, read} | types != {read}:
+            raise InputError(f"the variable {handle.name!r} is stored as another type")
+        if shape.unknown_rank or tuple(dim.size for dim in shape.dim) != array.shape:
+            raise InputError(
+                f"the variable {handle.name!r} is stored with another shape than it has: "
+                f"{array.shape}"
+            )
+        return array
+
+    def _key(self, variable: str) -> tuple[str, int]:
+        """The key of what a variable is restored to, and as which type."""
+        if self._keys is None:
+            self._keys = self._restored_keys()
+        if variable not in self._keys:
+            raise InputError(
+                f"the variable {variable!r} is not restored; if tf.saved_model.save wrote a "
+                "model of Keras 3, use model.export(directory) instead"
+            )
+        return self._keys[variable]
+
+    def _restored_keys(self) -> dict[str, tuple[str, int]]:
+        """Variable → the key of what it is restored to, in the checkpoint, and as which type."""
+        variables = [node for node in self._nodes.values() if node.op == "VarHandleOp"]
+        shared = {attribute(node, "shared_name").s for node in variables} - {b""}
+        apart = any(attribute(node, "container").s for node in variables)
+        if len(shared) < len(variables) or apart:
+            raise InputError("two of its variables would be one, or one without a name")
+        saver = self._meta.saver_def
+        call = self._nodes[saver.restore_op_name]
+        if any(i.startswith("^") for n in (call, *variables) for i in n.input):
+            raise InputError("restoring would wait for something else")
+        function = self._functions.get(call.attr["f"].func.name)
+        if call.op not in CALLS or function is None:
+            raise InputError("its variables would not be restored by a function")
+        require_plain_call(call)
+        body = Body.of(function)
+        tensors = (tensor.removesuffix(":0") for tensor in data_inputs(call))
+        given = dict(zip(body.arguments, tensors, strict=True))
+        if any(self._nodes[name].op not in _GIVEN for name in given.values()):
+            raise InputError("restoring would compute something first")
+        file_name = saver.filename_tensor_name.removesuffix(":0")
+        file = {argument for argument, name in given.items() if name == file_name}
+        lists: dict[str, np.ndarray] = {}
+        found: dict[str, tuple[str, int]] = {}
+        for node in function.node_def:
+            if node.op not in _RESTORING:
+                raise InputError(f"restoring would also run {node.op}")
+            if node.op.startswith("Assign"):
+                variable = given.get(node.input[0])
+                if variable is None or variable in found:
+                    raise InputError(f"restoring would assign {node.input[0]!r} in another way")
+                found[variable] = _key(body.nodes, node.input[1], file, lists)
+        return found
+
+
+def _key(body: dict, tensor: str, file: set[str], lists: dict) -> tuple[str, int]:
+    """The key in the checkpoint of a tensor in the restore function, and its type there."""
+    node = body[node_name(tensor)]
+    if node.op == "Identity":
+        tensor, node = node.input[0], body[node_name(node.input[0])]
+    if node.op != "RestoreV2" or node.input[0] not in file:
+        raise InputError(f"restoring would compute a value ({node.name!r})")
+    keys, slices = (_strings(body[node_name(given)], lists) for given in node.input[1:3])
+    name, output, place = tensor.split(":")
+    if output != "tensors" or slices[int(place)] != b"":
+        raise InputError("restoring would take a slice")
+    return keys[int(place)].decode(), node.attr["dtypes"].list.type[int(place)]
+
+
+def _strings(node: NodeDef, lists: dict) -> np.ndarray:
+    if node.op != "Const":
+        raise InputError(f"restoring would compute what it restores ({node.name!r})")
+    if node.name not in lists:
+        tensor = node.attr["value"].tensor
+        limits.require_shape([dim.size for dim in tensor.tensor_shape.dim], limits.NODES)
+        if tensor.tensor_content:
+            raise InputError(f"what is restored is named in two ways ({node.name!r})")
+        lists[node.name] = tf.make_ndarray(tensor)
+    return lists[node.name]

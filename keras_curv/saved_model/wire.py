@@ -1,0 +1,116 @@
+"""Messages of protobuf in which nothing is said twice.
+
+A field that a message has twice, or a key that a table has twice, is merged or taken once, and not
+by every reader in the same way. A writer writes each once: so what is said twice is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from keras_curv.errors import InputError
+from keras_curv.saved_model import limits
+
+_FIXED = {1: 8, 5: 4}  # bytes of the wire types that have no length
+
+
+def require_said_once(content: bytes, kind: Descriptor) -> None:
+    """Refuses a message that says something twice, in any part that has tables.
+
+    Args:
+        content: that has been parsed as such a message.
+        kind: of the message.
+
+    Raises:
+        InputError: it does, or has too many parts.
+    """
+    fields = 0
+    waiting = [(memoryview(content), kind)]
+    while waiting:
+        part, kind = waiting.pop()
+        seen: set[Any] = set()
+        for number, value in _fields(part):
+            fields += 1
+            limits.require_at_most(fields, limits.FIELDS, "the graph, in fields,")
+            field = kind.fields_by_number.get(number)
+            if field is None:
+                continue  # of a newer TensorFlow
+            said: Any = number if field.containing_oneof is None else field.containing_oneof.name
+            if _is_table(field):
+                said = number, _key(value, field)
+            if said in seen:
+                raise InputError(f"it says {field.full_name} twice, of which a server may take one")
+            if not field.is_repeated or _is_table(field):
+                seen.add(said)
+            if field.message_type is not None and _has_tables(field.message_type):
+                waiting.append((value, field.message_type))
+
+
+def _is_table(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+@functools.cache
+def _has_tables(kind: Descriptor) -> bool:
+    """Whether any part of such a message can be a table."""
+    seen, waiting = {kind.full_name}, [kind]
+    while waiting:
+        for field in waiting.pop().fields:
+            if _is_table(field):
+                return True
+            inner = field.message_type
+            if inner is not None and inner.full_name not in seen:
+                seen.add(inner.full_name)
+                waiting.append(inner)
+    return False
+
+
+def _key(entry: memoryview, field: FieldDescriptor) -> bytes | int:
+    """The key of an entry of a table; "" or 0 where it has none, as for a reader."""
+    keys = [value for number, value in _fields(entry) if number == 1]
+    if len(keys) > 1:
+        raise InputError(f"it says a key of {field.full_name} twice")
+    if not keys:
+        return b"" if field.message_type.fields_by_number[1].cpp_type == _STRING else 0
+    return keys[0] if isinstance(keys[0], int) else bytes(keys[0])
+
+
+_STRING = FieldDescriptor.CPPTYPE_STRING
+
+
+def _fields(part: memoryview) -> Iterator[tuple[int, Any]]:
+    """Number and content of each field of a message."""
+    place, end = 0, len(part)
+    while place < end:
+        tag, place = _varint(part, place)
+        wire = tag & 7
+        value: Any = None
+        if wire == 0:
+            value, place = _varint(part, place)
+        else:
+            size = _FIXED.get(wire, 0)
+            if wire == 2:
+                size, place = _varint(part, place)
+            elif not size:
+                raise InputError("it has a group, which no writer of a SavedModel makes")
+            value, place = part[place : place + size], place + size
+        yield tag >> 3, value
+
+
+def _varint(part: memoryview, place: int) -> tuple[int, int]:
+    number = part[place]
+    place += 1
+    if number < 128:
+        return number, place
+    number &= 127
+    for shift in range(7, 70, 7):
+        byte = part[place]
+        place += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            break
+    return number, place

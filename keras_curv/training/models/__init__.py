@@ -1,0 +1,1 @@
+"""The models that train, as Keras sees them."""

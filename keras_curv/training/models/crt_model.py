@@ -1,0 +1,234 @@
+"""Curvature-based robust training (CRT), and the certified loss in its place.
+
+The model wraps a base that returns logits; after training, export the base. How its curvature is
+estimated: `curvature_estimate.py`.
+
+The certified loss. With V_t the dual value of the margin of the label over rival t, see
+`worst_case.py`, `log(1 + Σ_t exp(−V_t))` is the cross-entropy of the logits
+`(0, −V_1, …, −V_k)` with the first as label, so whichever loss the model was compiled with is
+given these. It is a surrogate: k rivals, and an estimated κ. Only a certificate is a bound.
+
+A `Property` says which rivals are attacked, and how many may pass: one that does no harm counts
+with its margin at the example itself.
+
+Reference: Singla & Feizi (2020), section 5, for curvature-based robust training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.attacks.proximal import ProximalAttack
+from keras_curv.errors import InputError, require_one_of
+from keras_curv.network.network import likeliest_rivals
+from keras_curv.threats.properties.property import ARGMAX, Argmax, Harmful, Property, TopK
+from keras_curv.threats.threat import UNRESTRICTED, Threat
+from keras_curv.training.models.ball_model import NEVER, constants
+from keras_curv.training.models.threatened import Threatened
+from keras_curv.training.models.worst_case import Attacked, Start, WorstCaseModel, pairs_of
+
+LOSSES = ("certified", "crt")
+_RIVALS = 4  # of the certified loss, by default
+
+
+@keras.saving.register_keras_serializable(package="keras_curv")
+class CRTModel(WorstCaseModel):
+    """Trains a base model on the worst points that curvature finds in an l2 ball.
+
+    `loss="crt"` is the paper's objective: the compiled loss at the attack toward the
+    runner-up, plus `γ · mean κ`. `loss="certified"` (see the module's docstring) attacks
+    toward the k likeliest rivals and gives the compiled loss the dual values; it pushes
+    curvature down by itself, so γ may be 0.
+
+    Metrics: those compiled, on the clean examples; `clean_accuracy`; `certified`, the fraction
+    whose dual values are all positive (an estimate, of these rivals alone); `curvature`, mean
+    κ; `attack_distance`, mean ‖x̂ − x‖; `attack_success`, how often the attack met its bound. While
+    the radius rises, loss and metrics of training are at the radius of the step.
+
+    Args:
+        base: as for `CurvatureRegularizer`.
+        radius: ρ > 0 of the ball, in units of the model's input.
+        gamma: γ ≥ 0. The paper's CRT has 0.01 at least.
+        loss: "certified" or "crt".
+        rivals: k, of the certified loss; None: 4, or all where there are fewer.
+        attack_steps: gradients for each attack.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        threat: what the attacker may do, a `Threat` in l2 without a basis; ρ is in its units. Of
+            categories the worst are found greedily, and attacks begin from there.
+        property: what must not change, a `Property` or its spelling: argmax, top_k or harmful,
+            the latter two of the certified loss. Rivals that do harm are attacked first; the others
+            are the likeliest, where they are.
+        centre: whether steps are those of centred activations: what is trained and exported is the
+            same kind of network. Of dense layers behind the first activation.
+
+    Raises:
+        InputError: an argument out of range, or the base has a part that cannot be read.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(3)])
+        >>> model = CRTModel(base, radius=0.5)
+        >>> model.compile("adam")
+        >>> history = model.fit(tf.zeros((8, 4)), tf.range(8) % 3, verbose=0)
+        >>> base.export("robust")  # doctest: +SKIP
+
+    Reference: Singla & Feizi (2020), section 5, equation 10, for "crt".
+    """
+
+    options = (*WorstCaseModel.options, "rivals")
+
+    def __init__(
+        self,
+        base: keras.Model,
+        radius: float,
+        gamma: float = 0.0,
+        *,
+        loss: str = "certified",
+        rivals: int | None = None,
+        attack_steps: int = 2,
+        ramp_steps: int = 0,
+        threat: Threat | Mapping[str, Any] = UNRESTRICTED,
+        property: Property | str = ARGMAX,
+        centre: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            base,
+            radius,
+            gamma,
+            attack_steps=attack_steps,
+            ramp_steps=ramp_steps,
+            threat=threat,
+            centre=centre,
+            **kwargs,
+        )
+        self.objective = require_one_of(loss, LOSSES, "loss")
+        self.property = Property.of(property)
+        classes = self.live.sizes[-1]
+        self._harms = _harms(self.property, classes)
+        if loss == "crt" and self.property != ARGMAX:
+            raise InputError(f"loss='crt' is for argmax. Received: property={self.property}")
+        others = classes - 1
+        if loss == "crt" and rivals not in (None, 1):
+            raise InputError(f"loss='crt' attacks the runner-up alone. Received: rivals={rivals}")
+        if rivals is not None and rivals not in range(1, others + 1):
+            raise InputError(
+                f"rivals must be from 1 to {others}, the other classes. Received: {rivals}"
+            )
+        spared = self.property.spared
+        if rivals is not None and rivals <= spared:
+            raise InputError(
+                f"{self.property} lets {spared} rivals pass: more must be attacked. "
+                f"Received: rivals={rivals}"
+            )
+        self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS + spared, others))
+        self.certified_metric = keras.metrics.Mean("certified")
+
+    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+        """Returns a step's data, with attacked points `(n·k, …)` for x and `Attacked` for y."""
+        x, label, sample_weight = super().prepared(data, training)
+        start = self.start(x)
+        logits = found = start.network.logits(start.point)
+        if self.threat.categories is not None:
+            start = self._with_worst_categories(start, label)
+            found = start.network.logits(start.point)
+        rival, harms = self._rivals(found, label)
+        attack = self.attacked(start, label, rival, training)
+        if self._harms is not None:
+            spared = _spared(attack.worst, start.point, harms)
+            attack = attack._replace(worst=spared, hidden=None)
+        points = self.inputs(start, attack, x)
+        y = Attacked(pairs_of(attack, label, rival), label, logits, harms)
+        return *constants((points, y)), sample_weight
+
+    def _with_worst_categories(self, start: Start, label: tf.Tensor) -> Start:
+        """Returns where attacks begin, once categories have changed."""
+        own = tf.one_hot(label, self.live.sizes[-1], dtype=tf.bool, on_value=True, off_value=False)
+        held = own if self._harms is None else ~tf.gather(tf.constant(self._harms), label)
+
+        def margins(logits: tf.Tensor) -> tf.Tensor:
+            mine = tf.reduce_sum(tf.where(own[:, None], logits, 0.0), axis=-1)
+            return mine - tf.reduce_max(tf.where(held[:, None], NEVER, logits), axis=-1)
+
+        assert isinstance(start.network, Threatened)
+        return start._replace(point=start.network.with_worst_categories(start.point, margins))
+
+    def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns rivals, `(n, k)`, those that do harm first, and which do; None: all."""
+        if self._harms is None:
+            rival = likeliest_rivals(logits, label, self.rivals)
+            return rival, None
+        harms = tf.gather(tf.constant(self._harms), label)  # (n, classes)
+        above = 1.0 + tf.reduce_max(logits) - tf.reduce_min(logits)  # no more: digits would be lost
+        rival = likeliest_rivals(tf.where(harms, logits + above, logits), label, self.rivals)
+        return rival, tf.gather(harms, rival, batch_dims=1)
+
+    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+        """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`.
+
+        Nor those that may pass, the ones with the smallest V_t. Of "crt" the logits as they are.
+        """
+        if self.objective == "crt":
+            return y_pred
+        classes, dual_values = self.live.sizes[-1], y.pairs.dual_values(y_pred, minus_m)
+        rivals = tf.one_hot(y.pairs.rival, classes)
+        if self.property.spared:
+            counts = tf.logical_not(_lowest(dual_values, self.property.spared))
+            rivals *= tf.cast(counts, rivals.dtype)[..., None]
+        taking_part = tf.one_hot(y.target, classes) + tf.reduce_sum(rivals, axis=1)
+        worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
+        return worst + NEVER * (1.0 - taking_part)
+
+    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        """See `WorstCaseModel`."""
+        # What is proved is counted, not what is left: NaN is neither above 0 nor below, and of a
+        # comparison that is negated TensorFlow makes the opposite one.
+        held = y.pairs.dual_values(y_pred, y.pairs.minus_m) > 0.0
+        if y.harms is not None:
+            held |= tf.logical_not(y.harms)
+        count = tf.reduce_sum(tf.cast(held, tf.int32), axis=1)
+        return count >= held.shape[1] - self.property.spared
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        own = {"loss": self.objective, "property": self.property.spelling}
+        return {**super().get_config(), **own}
+
+
+def _harms(property: Property, classes: int) -> np.ndarray | None:
+    """Returns which rivals do harm, `(label, rival)` bools; None: all.
+
+    Raises:
+        InputError: the property is none of classes, or not of so many.
+    """
+    if not isinstance(property, (Argmax, TopK, Harmful)):
+        raise InputError(f"training knows argmax, top_k and harmful. Received: property={property}")
+    property.require_classes(classes)
+    if not isinstance(property, Harmful):
+        return None
+    labels, harms = np.arange(classes), np.zeros((classes, classes), bool)
+    for rows, rivals in property.rivals(np.zeros((classes, classes)), labels):
+        harms[rows[:, None], rivals] = True
+    return harms
+
+
+def _spared(worst: ProximalAttack, start: tf.Tensor, harms: tf.Tensor) -> ProximalAttack:
+    """Returns the attack where rivals do harm, and no move where they do not."""
+    return ProximalAttack(
+        tf.where(harms[..., None], worst.point, start[:, None]),
+        added=tf.where(harms, worst.added, 0.0),
+        shortfall=tf.where(harms, worst.shortfall, 0.0),
+        distance=tf.where(harms, worst.distance, 0.0),
+        solved=worst.solved | ~harms,
+    )
+
+
+def _lowest(values: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns which are the `count` smallest of each row, `(n, k)`."""
+    chosen = tf.math.top_k(-values, count).indices
+    return tf.reduce_any(tf.one_hot(chosen, values.shape[1], True, False), axis=1)

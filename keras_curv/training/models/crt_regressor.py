@@ -1,0 +1,161 @@
+"""Training of numbers with certified intervals: what the worst change of an input makes of them.
+
+The margins of an output f_j are f_j itself and −f_j (`output_margins.py`). Their dual values (see
+`worst_case.py`) L_j = V(f_j) and U_j = −V(−f_j) enclose what the ball can make of the output, if κ
+is a bound. The compiled loss is given, of each output, the end that is farther from its target: a
+loss that grows with the distance from the target is largest there, of all that is in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.network import FeedForward
+from keras_curv.threats.properties.property import Property
+from keras_curv.threats.properties.scores import Interval
+from keras_curv.threats.threat import UNRESTRICTED, Threat
+from keras_curv.training.models.ball_model import constants
+from keras_curv.training.models.output_margins import OutputMargins, signed
+from keras_curv.training.models.targets import Numbers
+from keras_curv.training.models.worst_case import Attacked, Pairs, WorstCaseModel, pairs_of
+
+
+@keras.saving.register_keras_serializable(package="keras_curv")
+class CRTRegressor(WorstCaseModel):
+    """Trains a model of numbers on the ends of the intervals that curvature proves for them.
+
+    The compiled loss, of any kind that grows with the distance from the target, is that of the end
+    of the interval that is farther away; the mean squared error by default. Curvature is pushed
+    down by itself, so γ may be 0. Certify with `Property.interval` afterwards.
+
+    Metrics: those compiled, on the clean examples; `clean_error`, their mean absolute error;
+    `certified_error`, that at the farther ends; `interval`, the mean of how far they are from the
+    clean outputs; `curvature`, `attack_distance` and `attack_success` as of `CRTModel`. With an
+    interval as the property, `certified`: the fraction whose outputs all stay within. These rest on
+    an estimated κ: only a certificate is a bound.
+
+    Args:
+        base: a built model with one input and one output of numbers, `(n, outputs)`, a plain chain
+            of layers that `LiveNetwork` reads.
+        radius: ρ > 0 of the ball, in units of the model's input, or of the threat.
+        gamma: γ ≥ 0, weight of the mean curvature of the outputs.
+        attack_steps: gradients for each end.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
+        threat: what the attacker may do, a `Threat` in l2 without a basis or groups.
+        property: `Property.interval(τ)` or its spelling, for the metric `certified` alone; None
+            without.
+
+    Raises:
+        InputError: an argument out of range, or the base has a part that cannot be read.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> base = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(1)])
+        >>> model = CRTRegressor(base, radius=0.5, property="interval:0.2")
+        >>> model.compile("adam", loss="mse")
+        >>> history = model.fit(tf.zeros((8, 4)), tf.zeros(8), verbose=0)
+        >>> base.export("robust")  # doctest: +SKIP
+
+    Reference: Singla & Feizi (2020), theorem 2, for the dual; docs/threats.md.
+    """
+
+    target_kind = Numbers
+
+    def __init__(
+        self,
+        base: keras.Model,
+        radius: float,
+        gamma: float = 0.0,
+        *,
+        attack_steps: int = 2,
+        ramp_steps: int = 0,
+        threat: Threat | Mapping[str, Any] = UNRESTRICTED,
+        property: Property | str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            base,
+            radius,
+            gamma,
+            attack_steps=attack_steps,
+            ramp_steps=ramp_steps,
+            threat=threat,
+            **kwargs,
+        )
+        if self.threat.categories is not None:
+            raise InputError(
+                "training of numbers knows no categories, whose worst change differs by end: "
+                f"freeze them, and certify with groups. Received: {self.threat}"
+            )
+        self.property = None if property is None else Property.of(property)
+        self._room = _room(self.property, self.live.now())
+        if self.property is not None:
+            self.certified_metric = keras.metrics.Mean("certified")
+        self.error_metric = keras.metrics.MeanAbsoluteError("certified_error")
+        self.interval_metric = keras.metrics.Mean("interval")
+
+    @property
+    def logit_count(self) -> int:
+        """See `CurvatureModel`."""
+        return 1 + 2 * self.live.sizes[-1]
+
+    def margin_network(self) -> FeedForward:
+        """See `WorstCaseModel`."""
+        return OutputMargins(self.live.now())
+
+    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+        """Returns a step's data, with attacked points `(2n·outputs, …)` for x."""
+        x, target, sample_weight = super().prepared(data, training)
+        start = self.start(x)
+        label = tf.zeros(tf.shape(start.point)[:1], tf.int32)
+        rival = label[:, None] + tf.range(1, self.logit_count)
+        attack = self.attacked(start, label, rival, training)
+        points = self.inputs(start, attack, x)
+        output = start.network.logits(start.point)[:, 1::2]
+        y = Attacked(pairs_of(attack, label, rival), target, output)
+        return *constants((points, y)), sample_weight
+
+    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+        """Returns the farther ends."""
+        return _farther(*_ends(y.pairs, y_pred, minus_m), y.target)
+
+    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        """See `WorstCaseModel`; counts the ends, and how far they are away."""
+        low, high = _ends(y.pairs, y_pred, y.pairs.minus_m)
+        away = tf.maximum(high - y.output, y.output - low)
+        self.interval_metric.update_state(tf.reduce_mean(away, axis=1), sample_weight)
+        self.error_metric.update_state(y.target, _farther(low, high, y.target), sample_weight)
+        return tf.reduce_all(away < self._room, axis=1)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        spelling = None if self.property is None else self.property.spelling
+        return {**super().get_config(), "property": spelling}
+
+
+def _room(property: Property | None, network: FeedForward) -> np.ndarray:
+    """Returns how far each output may move, `(outputs,)`; InputError unless by an interval."""
+    room = np.full(network.classes, np.inf, np.float32)
+    if property is not None:
+        if not isinstance(property, Interval):
+            raise InputError(f"numbers are trained for an interval. Received: property={property}")
+        for output, tau in property.outputs(network).items():
+            room[output] = tau
+    return room
+
+
+def _ends(pairs: Pairs, outputs: tf.Tensor, minus_m: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns L and U, `(n, outputs)`, from the outputs at the attacked points."""
+    values = pairs.dual_values(signed(outputs), minus_m)
+    return values[:, 1::2], -values[:, ::2]
+
+
+def _farther(low: tf.Tensor, high: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """Returns which end is farther from the target."""
+    return tf.where(high - target >= target - low, high, low)

@@ -1,0 +1,170 @@
+"""What every training method of this library wraps: a base model that returns logits, or numbers.
+
+A method changes what one training step minimises; data, targets, compiling, saving and the export
+of the base are the same for all, and are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import keras
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.activations import ACTIVATIONS, Activation
+from keras_curv.training.models.targets import Labels, Targets
+from keras_curv.training.trainable.trainable_network import LiveNetwork
+
+
+class LogitsModel(keras.Model):
+    """A base model and the network read from it, to be trained as any Keras model is.
+
+    Subclasses say in `step_loss` what a step minimises and in `prepared` on what data. Every
+    one raises an InputError for an argument out of range, or a base that cannot be read.
+
+    Attributes:
+        base: what is trained, and exported afterwards.
+        live: the base as affine maps and activations; `live.now()` is differentiable in the
+            variables.
+        targets: what it learns.
+        target_kind: the class of that.
+        activations: which ones the method has a theory for.
+        clips: whether it has one for a base that begins with `ClipInput`.
+        trunks: whether it has one for layers with kinks in front of smooth ones.
+        options: the constructor's other arguments, kept as attributes of these names.
+    """
+
+    activations: Mapping[str, Activation] = ACTIVATIONS
+    target_kind: type[Targets] = Labels
+    clips = False
+    trunks = False
+    options: tuple[str, ...] = ()
+
+    def __init__(self, base: keras.Model, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.live = LiveNetwork(
+            base, self.activations, outputs=self.target_kind.fewest, trunks=self.trunks
+        )
+        self.targets = self.target_kind(self.live.sizes[-1])
+        if self.live.clip is not None and not self.clips:
+            raise InputError(
+                f"{type(self).__name__} has no theory for {self.live.clip.name!r}, a clip of the "
+                "input; use CRTModel, or clip nothing"
+            )
+        self.base = base
+        self.built = True
+
+    def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """What the base returns, `(n, classes)`."""
+        return self.base(x, training=training)
+
+    def export(self, *args: Any, **kwargs: Any) -> None:
+        """Exports the base, which is what is to be served."""
+        self.base.export(*args, **kwargs)
+
+    def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
+        """Compiles as any Keras model does.
+
+        Args:
+            loss: of labels `(n,)` and logits, or of numbers; None: sparse categorical
+                cross-entropy, or the mean squared error.
+
+        Raises:
+            InputError: the loss takes probabilities, or one-hot labels; or labels where the targets
+                are numbers.
+        """
+        loss = loss or self.targets.loss
+        self.targets.require_loss(loss)
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        self._has_state = False
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles a loaded model; Keras leaves those with a `compile` of their own uncompiled."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains as any Keras model does; InputError for labels out of range before the first step,
+        if they are an array."""
+        self.targets.require_known(y)
+        return super().fit(x, y, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates as any Keras model does; see `fit`."""
+        self.targets.require_known(y)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """See Keras."""
+        self._create_state()
+        return super().make_train_function(force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """See Keras."""
+        self._create_state()
+        return super().make_test_function(force)
+
+    def _create_state(self) -> None:
+        """Gives optimizer and metrics their variables, once: a step that does is traced twice."""
+        distributed = self.distribute_strategy is not tf.distribute.get_strategy()
+        if self._has_state or distributed or tf.distribute.has_strategy():
+            return  # where training is distributed Keras does the same by itself
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+        none = tf.zeros((2, self.live.sizes[-1]), self.compute_dtype)
+        keras.Model.compute_metrics(self, None, self.targets.none(2), none)
+        self.reset_metrics()
+        self._has_state = True
+
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """Takes Keras' own step on what `prepared` makes of the data."""
+        return super().train_step(self.prepared(data, training=True))
+
+    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """Does the same at the full radius; nothing moves."""
+        return super().test_step(self.prepared(data, training=False))
+
+    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+        """Returns a step's `(x, y, sample_weight)`; InputError for other examples or targets."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        shape, wanted = tf.TensorShape(x.shape), self.live.input_shape
+        if shape.rank == len(wanted) + 1 and not shape[1:].is_compatible_with(wanted):
+            raise InputError(
+                f"examples of shape {tuple(shape[1:])} do not fit the model, which takes {wanted}"
+            )
+        return x, self.targets.checked(y), sample_weight
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> tf.Tensor:
+        """Returns `step_loss`, under the name by which Keras asks for it."""
+        return self.step_loss(x, y, y_pred, sample_weight, training)
+
+    def step_loss(
+        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    ) -> tf.Tensor:
+        """Returns what a step minimises, of what `prepared` gave and the base made of it."""
+        return self.compiled_loss(y, y_pred, sample_weight)
+
+    def compiled_loss(self, y: Any, logits: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
+        """Returns the loss that the model was compiled with, and the added ones."""
+        return super().compute_loss(None, y, logits, sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` takes."""
+        base = keras.saving.serialize_keras_object(self.base)
+        own = {name: getattr(self, name) for name in self.options}
+        return {**super().get_config(), "base": base, **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Returns the model, with fresh weights."""
+        base = keras.saving.deserialize_keras_object(config["base"])
+        return cls(**{**config, "base": base})

@@ -1,0 +1,1 @@
+"""A training from a recipe to an exported, certified model."""

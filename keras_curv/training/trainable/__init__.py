@@ -1,0 +1,1 @@
+"""A Keras model in training as a network, and layers to train with."""

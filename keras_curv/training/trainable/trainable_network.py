@@ -1,0 +1,395 @@
+"""A Keras model whose weights still move, read as a network: to train with, never to certify.
+
+Certificates read the frozen graph, op by op (`reading/`). Training needs the same affine
+maps and activations as functions of the variables, to differentiate through; so here the model
+is read layer by layer, and what has no rule (see `affine_layers.py`) is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_curv.errors import InputError
+from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
+from keras_curv.network.network import FeedForward
+from keras_curv.network.products import Product, last_axis_product
+from keras_curv.numerics.known import known, materialized
+from keras_curv.training.trainable.affine_layers import (
+    AFFINE,
+    CHANGES_IN_TRAINING,
+    KEEPS_ENTRIES,
+    AffineLayers,
+    CarriedLayers,
+)
+from keras_curv.training.trainable.carry import Carry
+from keras_curv.training.trainable.clip_input import ClipInput
+from keras_curv.training.trainable.keras_functions import name_of
+from keras_curv.training.trainable.trunk import Trunk
+
+_layers = keras.layers
+_HALF = ("float16", "bfloat16")
+_ULPS = 2.0**-22  # a relative change that is as good as none
+_NOISE = 64.0  # times what that does to logits is what sums in another order may do
+# Settings of layers that training reads no others of. TensorFlow has no second gradient of another
+# interpolation, and tells so of some only.
+_USUAL = {"groups": 1, "interpolation": "nearest", "data_format": "channels_last"}
+_FEW = 64  # classes, of which all logits are quicker than the margins of some
+
+
+class _Snapshot(FeedForward):
+    """A network whose weights are given tensors."""
+
+    def __init__(self, live: LiveNetwork):
+        self.sizes, self.activations, self._maps = live.sizes, live.activations, live.maps
+        self._kernels, self._biases = zip(*(part.weights() for part in live.maps), strict=True)
+        self._products = [
+            Product(part.product, part.transposed_product)
+            if part.is_structured
+            else _product(kernel)
+            for part, kernel in zip(self._maps[:-1], self._kernels, strict=False)
+        ]
+
+    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns kernels and biases; see `FeedForward`."""
+        return (
+            [tf.cast(kernel, dtype) for kernel in self._kernels],
+            [tf.cast(bias, dtype) for bias in self._biases],
+        )
+
+    def products(self, dtype: tf.DType) -> list[Product]:
+        """Returns what `FeedForward` does; in float32 by the layers where that is quicker."""
+        return self._products if dtype == tf.float32 else super().products(dtype)
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns what `FeedForward` does; of structured maps in float32 layer by layer."""
+        x = tf.convert_to_tensor(x)
+        single = x.dtype == tf.float32
+        return self._last_logits(self.forward(x)[1]) if single else super().logits(x)
+
+    def logits_given(
+        self,
+        x: tf.Tensor,
+        pre: Sequence[tf.Tensor] | None,
+        post: Sequence[tf.Tensor] | None,
+        means: Sequence[Any] | None = None,
+    ) -> tf.Tensor:
+        """Returns the logits at inputs of which z_I and a_I are known: for their gradient.
+
+        Of dense maps. The kernels are read before anything that is known here is used: TensorFlow
+        leaves away what would order their reading and the step that changes them, where it sees
+        that the one leads to the other anyway, and only then what leads there.
+
+        Args:
+            x: `(n, …)`, float32.
+            pre: `z_1, …, z_{L−1}`, each `(n, width)`; None: they are not known.
+            post: `a_1, …, a_{L−1}`.
+            means: of the latter, for gradients as `centring.py` has them; None: plain ones.
+        """
+        with tf.control_dependencies(self._kernels):
+            pre, post = (a if a is None else [*map(tf.identity, a)] for a in (pre, post))
+        a = tf.reshape(x, (-1, self.dim))
+        for index, sigma in enumerate(self.activations):
+            z = self._centred(self._products[index].forward, a, index, means)
+            z = z if pre is None else known(pre[index], z)
+            a = sigma.value(z) if post is None else known(post[index], sigma.value(z))
+        if means is None:
+            return self._last_logits([a])
+        last = self.depth - 1
+        return self._centred(lambda rows: tf.matmul(rows, self._kernels[-1]), a, last, means)
+
+    def _centred(
+        self,
+        product: Callable[[tf.Tensor], tf.Tensor],
+        a: tf.Tensor,
+        index: int,
+        means: Sequence[Any] | None,
+    ) -> tf.Tensor:
+        """Returns `a W + b` of a map; where there is a mean μ of a, as `(a − μ) W + β`."""
+        if means is None or index == 0:
+            return tf.nn.bias_add(product(a), self._biases[index])
+        mean = tf.stop_gradient(tf.convert_to_tensor(means[index - 1]))
+        shift = tf.stop_gradient(product(mean[None])[0])
+        return tf.nn.bias_add(product(a - mean), self._biases[index] + shift)
+
+    def _last_margins(
+        self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `FeedForward` does; of few classes without gathers of long rows."""
+        by_layers = self._by_layers(post[0])
+        if not by_layers and (self.classes > _FEW or post[0].dtype != tf.float32):
+            return super()._last_margins(post, label, rivals)
+        sign = tf.one_hot(label, self.classes)[:, None] - tf.one_hot(rivals, self.classes)
+        margin = tf.reduce_sum(sign * self._last_logits(post)[:, None], axis=-1)
+        if by_layers:
+            return margin, self._maps[-1].transposed_product(sign)
+        return margin, last_axis_product(sign, tf.transpose(self._kernels[-1]))
+
+    def _by_layers(self, x: tf.Tensor) -> bool:
+        return x.dtype == tf.float32 and any(part.is_structured for part in self._maps)
+
+    def _last_logits(self, post: list[tf.Tensor]) -> tf.Tensor:
+        if self._by_layers(post[-1]):
+            return self._maps[-1].product(post[-1]) + self._biases[-1]
+        return tf.matmul(post[-1], self._kernels[-1]) + self._biases[-1]
+
+
+def _product(kernel: tf.Tensor) -> Product:
+    """Returns the products with a matrix and with its transpose, which lies in memory."""
+    transposed = materialized(tf.transpose(kernel))
+    return Product(
+        lambda a: last_axis_product(a, kernel), lambda t: last_axis_product(t, transposed)
+    )
+
+
+class LiveNetwork:
+    """Reads a Keras model as affine maps with activations between; see `now`.
+
+    Args:
+        model: built, with one input, one output of logits `(batch, classes)`, and layers in a
+            plain chain.
+        activations: those that it may have, by name; all smooth ones by default.
+        outputs: how many it has at least.
+        trunks: whether layers with kinks in front of smooth ones are a trunk.
+
+    Attributes:
+        clip: the `ClipInput` that the model begins with, None where it does not; the network is
+            what comes after it.
+        trunk: the layers up to the last kink, if smooth ones follow and `trunks` is set; the
+            network is what comes after them.
+        layers: those of the network, as Keras has them.
+        as_in_training: whether a base in training computes just what the network is, in float32.
+        is_dense: whether all maps are those of one dense layer each, and there is no trunk.
+
+    Raises:
+        InputError: the model is not built, or has a layer, an activation or an output for
+            which there is no rule; the message names it.
+
+    Example:
+        >>> dense = keras.layers.Dense
+        >>> model = keras.Sequential([keras.Input((4,)), dense(8, "softplus"), dense(3)])
+        >>> LiveNetwork(model).now().sizes
+        (4, 8, 3)
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        activations: Mapping[str, Activation] = SMOOTH,
+        outputs: int = 2,
+        trunks: bool = False,
+    ):
+        inputs = getattr(model, "inputs", None)
+        if not isinstance(model, keras.Model) or not inputs:
+            raise InputError(
+                f"base must be a built Keras model: give it an Input. Received: {model!r}"
+            )
+        if len(inputs) != 1 or len(model.outputs) != 1:
+            raise InputError(
+                "base must have one input and one output. Received: "
+                f"{len(inputs)} inputs, {len(model.outputs)} outputs in {model.name!r}"
+            )
+        self.input_shape = tuple(inputs[0].shape[1:])
+        if None in self.input_shape:
+            raise InputError(
+                "base must know its input shape, all but the batch. "
+                f"Received: {inputs[0].shape} in {model.name!r}"
+            )
+        if not tf.as_dtype(inputs[0].dtype).is_floating:
+            raise InputError(
+                f"base must take floats. Received: {inputs[0].dtype} in {model.name!r}; "
+                "convert the data before"
+            )
+        self.clip, layers = _split_clip(_chain(model))
+        self.trunk, self.layers = _split_trunk(layers, self.input_shape if trunks else None)
+        shape = self.input_shape if self.trunk is None else self.trunk.output_shape
+        parts, pending = _parts(self.layers, shape, activations)
+        self.maps: list[AffineLayers | CarriedLayers] = [part for part, _ in parts]
+        self._activations = [activation for _, activation in parts]
+        shape = self.maps[-1].output_shape if self.maps else shape
+        if not any(isinstance(layer, AFFINE) for layer in pending):
+            raise InputError(
+                f"base must return logits, but {model.name!r} ends with the activation "
+                f"{self._activations[-1].name if self._activations else 'of its input'!r}; "
+                "end it with Dense(classes) without an activation"
+            )
+        self.maps.append(AffineLayers(pending, shape))
+        output_shape = self.maps[-1].output_shape
+        if len(output_shape) != 1 or output_shape[0] < outputs:
+            wanted = (
+                "logits (batch, classes) of at least two classes; CRTRegressor takes one number"
+            )
+            raise InputError(
+                f"base must return {wanted if outputs > 1 else 'numbers (batch, outputs)'}. "
+                f"Received: {(None, *output_shape)} from {model.name!r}"
+            )
+        self.sizes = (*(part.fan_in for part in self.maps), output_shape[0])
+        self.activations = tuple(self._activations)
+        self.is_dense = self.trunk is None and all(part.dense for part in self.maps)
+        self.as_in_training = all(map(_same_in_training, layers))
+        self._check(model)
+
+    def now(self) -> _Snapshot:
+        """Returns the network with the weights of this moment, differentiable in the variables."""
+        return _Snapshot(self)
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """Returns the logits of what comes after the clip, `(n, *input_shape)`, read so."""
+        if self.trunk is not None:
+            x = np.asarray(self.trunk.features(x), np.float32)
+
+        def logits(flat: tf.Tensor) -> tf.Tensor:
+            return self.now().logits(flat)
+
+        if any(part.is_structured for part in self.maps):
+            # In graph, where nothing makes a convolution's matrix that nothing asks for.
+            logits = tf.function(logits, autograph=False)
+        return logits(tf.constant(x.reshape(len(x), -1))).numpy()
+
+    def _check(self, model: keras.Model) -> None:
+        """Compares logits with the model's: a chain of layers does not say how they are wired."""
+        x = np.random.default_rng(0).standard_normal((3, *self.input_shape))
+        # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
+        x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
+        theirs = np.asarray(model(x, training=False), np.float32)
+        ours = self.logits(x if self.clip is None else np.asarray(self.clip(x)))
+        known = np.isfinite(theirs).all(axis=1)  # an exponential overflows at the larger ones
+        half = any(layer.compute_dtype in _HALF for layer in _chain(model))
+        allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
+        # Sines that are fast pass on what float32 rounds away.
+        nearby = np.asarray(model(x * np.float32(1.0 + _ULPS), training=False), np.float32)
+        allowed += _NOISE * np.abs(nearby - theirs).max(axis=1)
+        if not known.any() or not np.all((np.abs(ours - theirs).max(axis=1) <= allowed)[known]):
+            raise InputError(
+                f"the layers of {model.name!r} are not a plain chain: read one after the other "
+                "they give other logits than the model"
+            )
+
+
+def _same_in_training(layer: keras.layers.Layer) -> bool:
+    """Whether the layer does in training what it does at inference, and in float32."""
+    changes = (*CHANGES_IN_TRAINING, _layers.ActivityRegularization, _layers.BatchNormalization)
+    inside = [layer.layer] if isinstance(layer, Carry) else []
+    return (
+        not isinstance(layer, changes)
+        and layer.compute_dtype == "float32"
+        and getattr(layer, "activity_regularizer", None) is None
+        and all(map(_same_in_training, inside))
+    )
+
+
+def _chain(model: keras.Model) -> list[keras.layers.Layer]:
+    """Returns the layers in order, those of nested models in their place; operations too."""
+    if not type(model).call.__module__.startswith("keras."):
+        raise InputError(
+            f"base has a `call` of its own in {model.name!r} ({type(model).__name__}), which may "
+            "do anything; use keras.Sequential or keras.Model(inputs, outputs)"
+        )
+    layers = []
+    for layer in getattr(model, "operations", model.layers):
+        layers += _chain(layer) if isinstance(layer, keras.Model) else [layer]
+    return layers
+
+
+def _split_clip(
+    layers: list[keras.layers.Layer],
+) -> tuple[ClipInput | None, list[keras.layers.Layer]]:
+    """Returns the clip that the layers begin with, if they do, and the others."""
+    first = next((layer for layer in layers if not isinstance(layer, KEEPS_ENTRIES)), None)
+    if type(first) is not ClipInput:
+        return None, layers
+    return first, [layer for layer in layers if layer is not first]
+
+
+def _split_trunk(
+    layers: list[keras.layers.Layer], shape: tuple[int, ...] | None
+) -> tuple[Trunk | None, list[keras.layers.Layer]]:
+    """Returns the layers up to the last kink, if there is one and smooth ones follow, and others.
+
+    Args:
+        layers: without a clip.
+        shape: of what goes in; None: there is to be no trunk.
+    """
+    if shape is None or any(isinstance(layer, Carry) for layer in layers):
+        return None, layers
+    bends = [(i, _known(layer, ACTIVATIONS)) for i, layer in enumerate(layers)]
+    kinks = [i for i, sigma in bends if sigma is not None and not sigma.smooth]
+    smooth = [i for i, sigma in bends if sigma is not None and sigma.smooth]
+    if not kinks or not smooth or max(smooth) < max(kinks):
+        return None, layers
+    first, others = layers[: max(kinks) + 1], layers[max(kinks) + 1 :]
+    parts, _ = _parts(first, shape, ACTIVATIONS)
+    return Trunk([(part, sigma.steepest) for part, sigma in parts], first), others
+
+
+def _parts(
+    layers: list[keras.layers.Layer], shape: tuple[int, ...], table: Mapping[str, Activation]
+) -> tuple[list[tuple[AffineLayers | CarriedLayers, Activation]], list[keras.layers.Layer]]:
+    """Returns the affine maps, each with the activation behind it, and the layers after the last.
+
+    Raises:
+        InputError: a layer has no rule; it is named.
+    """
+    parts: list[tuple[AffineLayers | CarriedLayers, Activation]] = []
+    pending: list[keras.layers.Layer] = []
+    for layer in layers:
+        activation = _activation(layer, table)
+        if not isinstance(layer, (_layers.Activation, Carry)):
+            pending.append(layer)
+        if activation is not None:
+            part = (
+                CarriedLayers(pending, layer, shape)
+                if isinstance(layer, Carry)
+                else AffineLayers(pending, shape)
+            )
+            parts.append((part, part.activation(activation)))
+            shape, pending = part.output_shape, []
+    return parts, pending
+
+
+def _known(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
+    """Returns the layer's activation, None where it has none or one that is not in the table."""
+    name = name_of(getattr(layer, "activation", None))
+    return None if name is None else table.get(name)
+
+
+def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
+    """Returns what the layer ends with, None where it is affine; refuses what has no rule."""
+    known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation, Carry)
+    # A subclass may do anything in its call.
+    settings = {name: getattr(layer, name, usual) for name, usual in _USUAL.items()}
+    unusual = [f"{name}={value!r}" for name, value in settings.items() if value != _USUAL[name]]
+    if type(layer) not in known or unusual:
+        names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
+        having = f" with {', '.join(unusual)}" if unusual else ""
+        raise InputError(
+            f"base has the layer {layer.name!r} ({type(layer).__name__}){having}, which training "
+            f"cannot read; supported: {names}"
+        )
+    if isinstance(layer, Carry):
+        activation = _activation(layer.layer, table)
+        if activation is None:
+            raise InputError(
+                f"{layer.layer.name!r} has no activation, and Carry needs a layer with one"
+            )
+        return activation
+    function = getattr(layer, "activation", None)
+    if function is None or function is keras.activations.linear:
+        return None
+    activation = _known(layer, table)
+    if activation is not None:
+        return activation
+    name = getattr(function, "__name__", str(function))
+    hint = (
+        "base must return logits: leave the softmax out"
+        if name in ("softmax", "log_softmax")
+        else f"supported: {', '.join(table)}"
+    )
+    raise InputError(
+        f"base has the activation {name!r} in layer {layer.name!r}, which this "
+        f"training has no theory for; {hint}"
+    )
