@@ -29,6 +29,7 @@ CASES = [
 _SHORTENED = "log: a tensor of (1048576, 2, 3)"
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_nothing_but_a_refusal_comes_of_it(kind, name, tmp_path, monkeypatch):
     if name == _SHORTENED:
