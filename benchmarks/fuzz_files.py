@@ -1,4 +1,4 @@
-"""Random damage to archives, rows, shards and checkpoints: only InputError may come of it.
+"""Random damage to whatever files users give: only InputError may come of it.
 
     nice python benchmarks/fuzz_files.py --files 20000
     nice python benchmarks/fuzz_files.py --kind rows --files 5000 --seed 100000
@@ -12,14 +12,27 @@ from its number.
 """
 
 import functools
+import gzip
 import io
+import json
 import pathlib
 import sys
 import tempfile
+import warnings
 
 import numpy as np
 from fuzzing import campaign  # first of what follows: it says where that is
-from hostile_inputs import OUTSIDE, archives, rows, shards, trainings
+from hostile_inputs import (
+    OUTSIDE,
+    archives,
+    flags,
+    logs,
+    properties,
+    rows,
+    shards,
+    threats,
+    trainings,
+)
 from hostile_models import models
 from hostile_models.index import block_of, table_of
 from sample_rows import row
@@ -112,7 +125,65 @@ def training(folder, rng):
     models.write(folder, files | {name: content})
 
 
+THREATS = (
+    {"scale": [0.5, 2.0, 1.0, 1.0], "low": [-2, None, -1, -1], "high": 7.5},
+    {"groups": [[0, 1]], "changes": 1},
+    {"groups": [0, 0, -1, -1], "frozen": [2], "norm": "l1"},
+    {"basis": [[1, 0], [0, 1], [0.5, 0.5], [0, 0]]},
+    {"frozen": [True, False, False, True], "low": -2, "high": 2},
+)
+
+
+def threat(folder, rng):
+    """A threat as text, or as an archive."""
+    chosen = THREATS[rng.integers(len(THREATS))]
+    path = folder / threats.FILES[rng.integers(2)]
+    if path.suffix == ".json":
+        path.write_bytes(damaged(json.dumps(chosen).encode(), rng))
+        return
+    arrays = {name: np.array(value, None if None not in value else float)
+              if isinstance(value, list) else value for name, value in chosen.items()}  # fmt: skip
+    np.savez(path, **arrays)
+    path.write_bytes(damaged(path.read_bytes(), rng))
+
+
+SPELLINGS = (b"argmax", b"top_2", b"harmful:1,2", b"harmful:0>1,2;1>0", b"threshold:0.5",
+             b"threshold:0=0.5,2=1e0", b"interval:0.1", b"interval:1=0.25")  # fmt: skip
+
+
+def property_of(folder, rng):
+    """A table of harms, or a spelling."""
+    if rng.random() < 0.5:
+        table = json.dumps({"0": [1, 2], "1": [0], "2": []}).encode()
+        (folder / properties.TABLE).write_bytes(damaged(table, rng))
+        return
+    spelled = damaged(SPELLINGS[rng.integers(len(SPELLINGS))], rng)
+    (folder / properties.SPELLING).write_text(spelled.decode("latin-1"))
+
+
+FLAGS = b"# mine\n--radius=0.5\n--radius=1\n--scale=2\n--box=0,16\n--batch_size=3\n"
+
+
+def flagged(folder, rng):
+    """A file of flags."""
+    (folder / flags.FILE).write_bytes(damaged(FLAGS, rng))
+
+
+def requests(folder, rng):
+    """A log: a record whose checks are right, or the file; packed or not."""
+    inside = rng.random() < 0.8
+    record = logs.shaped((2, 2, 3), content=bytes(48)) if rng.random() < 0.5 else logs.X
+    content = logs.logged.predict(record, served=1, timestamp=7)
+    content = logs.framed(damaged(content, rng) if inside else content) + logs.GOOD
+    content = content if inside else damaged(content, rng)
+    (folder / "log").write_bytes(gzip.compress(content) if rng.random() < 0.3 else content)
+
+
 KINDS = {
+    "threat": (threat, threats.attempt),
+    "property": (property_of, properties.attempt),
+    "flagfile": (flagged, flags.attempt),
+    "log": (requests, logs.attempt),
     "npz": (archive, archives.attempt),
     "rows": (run, rows.attempt),
     "shards": (batches, shards.attempt),
@@ -132,7 +203,9 @@ def taken(number, kinds=tuple(KINDS)):
         outside.write_bytes(b"outside")
         build(folder, rng)
         try:
-            attempt(folder)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                attempt(folder)
             outcome = "taken"
         except InputError as error:
             assert str(error).isprintable()

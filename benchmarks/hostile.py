@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 import typing
+import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -151,7 +152,8 @@ def outcome_of(case, folder):
     before, begun = resident("VmRSS"), time.process_time()
     answer = {"outcome": "certified", "message": ""}
     try:
-        with limited_memory():
+        with limited_memory(), warnings.catch_warnings():
+            warnings.simplefilter("error")  # a refusal is one line, and nothing beside it
             case.take(folder)
     except InputError as error:
         answer = {"outcome": "refused", "message": str(error)}

@@ -164,6 +164,15 @@ def test_other_ways_of_packing_are_refused(tmp_path, packed):
         data.load_npz(path)
 
 
+def test_an_array_that_is_there_twice_is_refused(tmp_path):
+    """Readers differ in which of the two they take."""
+    np.savez(tmp_path / "a.npz", x=X, z=Y)
+    raw = (tmp_path / "a.npz").read_bytes().replace(b"z.npy", b"x.npy")
+    (tmp_path / "a.npz").write_bytes(raw)
+    with pytest.raises(InputError, match="'x' is in it twice"):
+        data.load_npz(str(tmp_path / "a.npz"))
+
+
 def test_a_cut_array_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=X)
     raw = bytearray((tmp_path / "a.npz").read_bytes())

@@ -1,7 +1,9 @@
 """The parser of logs: what it reads, and that nothing it is fed makes it crash or grow."""
 
 import gzip
+import os
 import struct
+import time
 import tracemalloc
 
 import logged
@@ -101,6 +103,18 @@ def test_a_hostile_length_takes_no_memory(tmp_path):
     tracemalloc.stop()
     assert found == [] and "record 0 is cut off" in message
     assert peak < 2 * tf_record.MAX_RECORD
+
+
+def test_a_long_record_of_holes_is_passed_over_at_once(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(header(2**40))
+    os.truncate(path, 12 + 2**40 + 4)
+    begun = time.process_time()
+    assert list(read_records(str(path))) == [None]
+    os.truncate(path, 12 + 2**40 + 3)
+    found, message = drain(path)
+    assert found == [] and "record 0 is cut off" in message
+    assert time.process_time() - begun < 1.0
 
 
 def test_a_record_above_the_limit_is_passed_over(tmp_path, monkeypatch, rng):

@@ -9,7 +9,12 @@ from logged import content, field, predict, write
 
 import keras_curv
 from keras_curv.errors import InputError
-from keras_curv.serving import prediction_log
+from keras_curv.serving.requests import RequestLog
+
+
+def shaped(sizes):
+    """A tensor of floats that has no value, and this shape."""
+    return b"\x08\x01" + field(2, b"".join(field(2, field(1, size)) for size in sizes))
 
 
 def test_what_does_not_fit_is_a_row_and_no_certificate(base, versions, batches, tmp_path):
@@ -43,15 +48,37 @@ def test_a_refused_batch_counts_with_all_its_examples(base, batches, tmp_path):
         assert found["verdict"]["passed"] is False
 
 
-def test_a_few_bytes_do_not_make_many_rows(versions, tmp_path, monkeypatch):
-    """A shape alone says little: no more examples are counted than a tensor may stand for."""
-    assert prediction_log.REPEATED_NUMBERS == 2**18
-    monkeypatch.setattr(prediction_log, "REPEATED_NUMBERS", 2**12)  # rows take time to write
-    sizes = field(2, b"\x08\xff\xff\xff\xff\xff\xff\xff\x7f") + field(2, b"\x08\x03")
-    tensor = b"\x08\x01" + field(2, sizes)
-    file = write(tmp_path / "log", [predict(tensor)])
-    rows = rows_of([file], versions)
-    assert {row.status for row in rows} == {"WRONG_SHAPE"} and len(rows) == 2**12
+@pytest.mark.parametrize("packed", ["", "GZIP"])
+def test_a_few_bytes_do_not_make_many_rows(versions, tmp_path, packed):
+    """Neither as a shape alone, of any size of examples, nor as values that repeat, nor packed."""
+    for name, sizes in {"wide": (2**60, 3), "flat": (2**60, 0), "repeated": (2**13, 2, 3)}.items():
+        tensor = shaped(sizes)
+        file = write(tmp_path / name, [predict(tensor)], packed)
+        with pytest.raises(InputError, match="with record 0 it has .* and 4096 are the most of a"):
+            RequestLog([file], [versions]).survey()
+    records = [predict(shaped((2**10, 2, 3)))] * 5
+    found = RequestLog([write(tmp_path / "log", records, packed)], [versions]).survey()
+    assert found.count == 2**12 and "with record 4 it has 5120 examples" in str(found.broken)
+
+
+def test_examples_that_are_held_are_none_too_many(versions, tmp_path, batches):
+    """A byte each is enough, of which every example that is held has four at least."""
+    (x,) = batches(5000)
+    for packed in ("", "GZIP"):
+        file = write(tmp_path / "log", [predict(x)] * 2, packed)
+        found = RequestLog([file], [versions]).survey()
+        assert found.count == 10_000 and found.broken is None
+
+
+def test_a_refusal_keeps_no_record(versions, tmp_path):
+    """Of a record of 32 MiB, parsed, its traceback would keep a GiB."""
+    file = write(tmp_path / "log", [predict(np.ones((2, 2, 3)), more=field(2, b"") * 300), b"\xff"])
+    for request, reason in zip(
+        RequestLog([file], [versions]).requests(), ("WRONG_INPUTS", "NOT_A_LOG"), strict=True
+    ):
+        (refusal,) = request.asked
+        assert refusal.reason.name == reason
+        assert refusal.__traceback__ is None and refusal.__context__ is None
 
 
 def test_one_bad_example_of_a_batch(base, versions, batches, tmp_path):

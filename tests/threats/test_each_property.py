@@ -266,6 +266,10 @@ def test_a_table_is_read_from_a_file(tmp_path):
     ("harmful:0>0;1>1", "harmful for another"),
     ("threshold:", "'' is not a number"), ("threshold:nan", "must be a number"),
     ("threshold:0=1,0=2", "named twice"), ("interval:0", "τ must be a positive number"),
+    ("harmful:1_0", "not a whole"), ("harmful:" + "9" * 400, "not a whole"),
+    ("harmful:" + ",".join(map(str, range(11_000))), "characters to spell, and 50000 are the most"),
+    ("threshold:1e151", "threshold must be at most"), ("interval:" + "9" * 400, "must be a number"),
+    ("threshold:" + ",".join(f"{i}=1" for i in range(63)), "names 63 outputs; name 62 at most"),
     ("interval:-1", "τ must be a positive"), ("interval:inf", "must be a number"),
 ])  # fmt: skip
 def test_spellings_that_mean_nothing(spelling, match):
@@ -275,7 +279,8 @@ def test_spellings_that_mean_nothing(spelling, match):
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", "3", '{"a": [1]}', '{"1": 2}', '{"1": [2.5]}', "{}",
-                                  '{"1": [2], "1": [3]}', '{"1": [[2]]}'])  # fmt: skip
+                                  '{"1": [2], "1": [3]}', '{"1": [[2]]}', '{"1_0": [2]}',
+                                  '{"1": [true]}', '{"1": [2]}' + " " * 2**20])  # fmt: skip
 def test_tables_that_mean_nothing(text, tmp_path):
     file = tmp_path / "table.json"
     file.write_text(text)

@@ -3,6 +3,7 @@
 import csv
 import json
 import pathlib
+import time
 
 import numpy as np
 import pytest
@@ -86,7 +87,21 @@ def test_files_that_are_no_threat(content, named, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [('{"scale": true}', "scale has a truth value"), ('{"scale": 2, "scale": 3}', "named twice")],
+    [
+        ('{"scale": true}', "scale has a truth value"),
+        ('{"scale": [1, true]}', "scale has a truth value"),
+        ('{"frozen": [true, 2]}', "frozen has a truth value"),
+        ('{"scale": 2, "scale": 3}', "named twice"),
+        ('{"low": NaN}', "NaN is no number"),
+        ('{"low": -1e999}', "-1e999 is no number"),
+        ('{"scale": 1%s}' % ("0" * 400), "no number that float64 holds"),
+        ('{"scale": 1%s}' % ("0" * 200), "scale must be at most 1e.150 in size. Received: 1e.200"),
+        ('{"low": 1e308}', "low must be at most"),
+        ('{"scale": 1e-200}', "no other has one below 1e-150. Received: 1e-200"),
+        ('{"scale": "1"}', "scale must be numbers: received str"),
+        ('{"groups": [[0, 1e300]]}', "a list of features by index"),
+        ('{"groups": [[0, 9223372036854775808]]}', "a list of features by index"),
+    ],
 )
 def test_json_that_python_would_make_sense_of_is_refused(text, named, tmp_path):
     file = tmp_path / "threat.json"
@@ -101,6 +116,47 @@ def test_both_kinds_of_file_say_the_same(tmp_path):
     (tmp_path / "threat.json").write_text(json.dumps(arrays | {"high": [1.0, None, None]}))
     threats = [load_threat(str(tmp_path / f"threat.{kind}")) for kind in ("npz", "json")]
     assert threats[0] == threats[1] == Threat(**arrays)
+
+
+def test_what_is_written_down_is_json(tmp_path):
+    threat = Threat(low=[0.0, -np.inf], high=3.0, frozen=[True, False])
+    text = json.dumps(threat.config(), allow_nan=False)
+    (tmp_path / "threat.json").write_text(text)
+    assert load_threat(str(tmp_path / "threat.json")) == threat == Threat(**threat.config())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("array", [
+    np.array([1 + 2j, 1]), np.array(["1", "2"]), np.array([True, True]),
+    np.array([1, 2], "m8[s]"), np.array([np.longdouble("1e4000")] * 2), np.array([None, 1j]),
+])  # fmt: skip
+def test_numbers_are_real_and_are_held(array, tmp_path):
+    """A part of a number, or what it reads like, would be another threat."""
+    for name in ("scale", "low", "basis"):
+        with pytest.raises(InputError, match=f"{name} must"):
+            Threat(**{name: array})
+        if array.dtype != object:
+            np.savez(tmp_path / "threat.npz", **{name: array})
+            with pytest.raises(InputError, match=f"{name} must"):
+                load_threat(str(tmp_path / "threat.npz"))
+
+
+def test_an_archive_unpacks_to_what_a_threat_can_be(tmp_path):
+    np.savez_compressed(tmp_path / "threat.npz", scale=np.ones(2**24 + 1, np.uint8))
+    with pytest.raises(InputError, match="unpacks to 16777217 numbers, and 16777216 are the most"):
+        load_threat(str(tmp_path / "threat.npz"))
+
+
+def test_very_many_groups_are_refused_soon():
+    begun = time.process_time()
+    for groups, changes in (
+        (np.arange(10**6) // 2, 1),
+        (np.arange(10**6) // 2, 5 * 10**5),
+        (np.arange(10**6), 1),
+    ):
+        with pytest.raises(InputError, match="in more than 65536 ways|a list of features"):
+            Threat(groups=groups, changes=changes)
+    assert time.process_time() - begun < 20.0
 
 
 def test_a_file_that_is_not_there_is_missed_by_name(tmp_path):
