@@ -30,7 +30,7 @@ STORED_ENTRIES = 2**24  # of kernels and rearrangements, written out
 PRODUCTS = 2**26  # multiplications, to make one sparse map of two that have no activation between
 EXAMPLE_ENTRIES = 2**19  # of one example, at the input or at any layer
 REPEATED_ENTRIES = 2**24  # of all constants that are written down shorter than they are
-TOTAL_ENTRIES = 29 * 2**20  # of all variables, of what is folded at a time, and of all layers
+TOTAL_ENTRIES = 2**25  # of all variables, of what is folded at a time, and of all layers, together
 LAYERS = 256
 CLASSES = 1024  # each is held against every other
 INDEX_BLOCKS = 2**12  # of variables.index; TensorFlow makes one for each 256 KiB
@@ -38,7 +38,7 @@ KEY_BYTES = 2**12  # of the name of one variable in it; INDEX_BYTES of all, writ
 FUNCTIONS = 2**12  # calls of functions that are written out
 INPUTS = 2**8  # of a signature
 AXES = 16  # of any shape that is written down
-WORK = 15 * 2**30  # multiplications, to read a model; four seconds
+WORK = 31 * 2**29  # multiplications, to read a model; some five seconds
 PASS = 16  # multiplications take as long as what an op does to each weight
 NODE = 3 * 2**17  # multiplications take as long as finding out what a node of the graph is
 OP = 3 * 2**20  # multiplications take as long as what there is to do for any op
@@ -46,7 +46,7 @@ LAYER = 2**25  # the same for any layer
 VECTOR_PASS = 320  # the same for each entry of an example, of which more is known
 SPARSE = 384  # multiplications of dense matrices take as long as one of sparse ones
 HALF_SPARSE = 6  # the same for a product of a dense and a sparse one
-OPTIONAL = WORK // 3  # multiplications for what need not be, as sharper norms
+OPTIONAL = 3 * WORK // 4  # multiplications for what need not be, as sharper norms
 
 # Multiplications, entries and optional multiplications so far; None: nobody counts.
 _spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent", default=None)
