@@ -151,7 +151,7 @@ def test_a_norm_that_is_too_dear_is_a_looser_one(monkeypatch):
 
 def test_sharper_norms_leave_most_of_the_work_to_what_must_be_done(monkeypatch):
     taps = np.random.default_rng(0).normal(size=(3, 3, 2, 2))
-    monkeypatch.setattr(limits, "OPTIONAL", 200_000)
+    monkeypatch.setattr(limits, "OPTIONAL", 37_500)
     with limits.one_budget():
         norms = [Stencil(Ball.exact(taps)).norm for _ in range(8)]
         limits.charge(limits.WORK - limits.OPTIONAL, "the rest")
