@@ -16,7 +16,9 @@ digits.
 """
 
 import argparse
+import contextlib
 import faulthandler
+import io
 import os
 import pathlib
 import subprocess
@@ -47,7 +49,8 @@ def write(folder, only=None, quick=False, share="0/1"):
     import freeze_rows
     import freeze_training
 
-    faulthandler.enable()  # a process that dies says where
+    with contextlib.suppress(io.UnsupportedOperation):  # where stderr is no file, as in a test
+        faulthandler.enable()  # a process that dies says where
     freeze_models.examples_at_most = _FEW if quick else freeze_models.EXAMPLES
     os.chdir(ROOT)  # shipped models are named from here
     cases = [*freeze_rows.cases(), *freeze_outputs.cases(), *freeze_training.cases()]

@@ -19,8 +19,8 @@ from keras_curv.saved_model import limits
 from keras_curv.saved_model.nodes import attribute
 from keras_curv.saved_model.reach import Reach
 
-# What names of its own look like, in the sources of TensorFlow 2.21: `grappler/optimizers`, and
-# `NewName` in `graph.cc`.
+# What names of its own look like, as far as we know the sources of TensorFlow 2.21: those of
+# `grappler/optimizers`, and `NewName` in `graph.cc`.
 _OPTIMIZER = re.compile(
     r"""
     (^|/)(ConstantFolding|ConstantFoldingCtrl|ArithmeticOptimizer|Recomputed|RecomputeTrigger)/
@@ -33,7 +33,8 @@ _OPTIMIZER = re.compile(
     re.VERBOSE,
 )
 _NORMALIZATION = re.compile(r"FusedBatchNorm(V2|V3)?")  # is written out as nodes named behind it
-_READ = re.compile(r"ReadVariableOp(_\d+)?(/resource)?")  # how Keras names what is behind one
+# How exports name what one is given.
+_GIVEN = re.compile(r"(ReadVariableOp(_\d+)?(/resource)?|scale|offset|mean|variance)")
 
 
 def require_names_of_their_own(reach: Reach) -> None:
@@ -64,7 +65,7 @@ def require_names_of_their_own(reach: Reach) -> None:
             normalized.add(name)
     for name in names:
         of, _, last = name.rpartition("/")
-        if of in normalized and not _READ.fullmatch(last):
+        if of in normalized and not _GIVEN.fullmatch(last):
             raise InputError(
                 f"the node {name!r} is named as a part of the batch normalization {of!r}, which "
                 "TensorFlow writes out as nodes with such names; rename it"

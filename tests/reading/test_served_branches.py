@@ -14,7 +14,8 @@ from test_served_extremes import LARGEST, Server, fractions, in_real_arithmetic,
 
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
-from keras_curv.lowering import branches, chain
+from keras_curv.lowering import branches as joining
+from keras_curv.lowering import chain
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.network import sparse_affine
@@ -109,7 +110,7 @@ def _real(steps, value):
 def _charge(branches, last, x, sparse):
     with np.errstate(all="ignore"):
         given = Flow.input((WIDTH,))
-        flow = functools.reduce(branches.plus, [through(given, steps) for steps in branches])
+        flow = functools.reduce(joining.plus, [through(given, steps) for steps in branches])
         try:
             network = Network(*chain.chain(through(flow, last).made()))
         except InputError:
@@ -128,7 +129,7 @@ def test_the_larger_of_two_is_what_it_is(rng):
     one, other = (given.times(Ball.exact(kernel)) for kernel in kernels)
     last = Ball.exact(rng.standard_normal((WIDTH, 3)))
     for a, b in ((one, other), (one.activated("relu"), other), (given, one.activated("tanh"))):
-        network = Network(*chain.chain(branches.larger(a, b).times(last).made()))
+        network = Network(*chain.chain(joining.larger(a, b).times(last).made()))
         x = rng.standard_normal((5, WIDTH))
         values = [_value(flow, x) for flow in (a, b)]
         np.testing.assert_allclose(
@@ -149,11 +150,11 @@ def test_joined_flows_stand_where_they_should(rng):
     kernel = Ball.exact(rng.standard_normal((6, 4)))
     other = given.rearranged(np.arange(6)).times(kernel).rearranged(np.arange(4).reshape(2, 2))
     for flows in ([given, other], [other, given, given], [other.activated("relu"), given]):
-        together = branches.joined(flows, 1)
+        together = joining.joined(flows, 1)
         x = rng.standard_normal((5, 6))
         parts = [_value(flow, x).reshape(5, *flow.shape) for flow in flows]
         expected = np.concatenate(parts, axis=2)
         assert together.shape == expected.shape[1:]
         np.testing.assert_allclose(_value(together, x), expected.reshape(5, -1), rtol=1e-12)
     with pytest.raises(InputError, match="along axis 1"):
-        branches.joined([given, other], 0)
+        joining.joined([given, other], 0)

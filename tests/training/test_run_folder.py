@@ -9,6 +9,7 @@ from keras_curv import InputError
 from keras_curv.cli import train as command
 from keras_curv.training.run import trainer
 from keras_curv.training.run.recipe import Recipe
+from keras_curv.training.run.recipe_options import maps_of
 
 # Any loss would do, and a plain one is traced the fastest.
 TINY = Recipe(width=8, epochs=3, batch_size=512, held_out=0.2, loss="plain", jit=False)
@@ -112,7 +113,7 @@ def test_a_penalty_is_one():
 
 def test_projections_are_for_convolutions_too():
     recipe = Recipe(loss="coap", activation="relu", filters=(4, 8), layers=1)
-    assert recipe.maps == 3 and recipe.projections == 50
+    assert maps_of(recipe) == 3 and recipe.projections == 50
     assert Recipe(loss="coap", activation="relu").projections is None
 
 
