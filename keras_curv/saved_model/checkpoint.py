@@ -27,6 +27,7 @@ from keras_curv.errors import InputError, about
 from keras_curv.files import open_named, open_regular, read_at_most
 from keras_curv.saved_model import limits
 from keras_curv.saved_model.crc32c import masked_crc32c
+from keras_curv.saved_model.wire import varint
 
 _FOOTER = 48
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
@@ -111,7 +112,7 @@ def string_of(entry: tensor_bundle_pb2.BundleEntryProto, file: pathlib.Path, sou
     content = _content(entry, file)
     what = f"{source}: a server cannot load its variables: a string is damaged"
     with about(what, (ValueError, struct.error)):
-        length, place = _varint(content, 0)
+        length, place = varint(content, 0)
         check, text = content[place : place + 4], content[place + 4 :]
         fixed = struct.pack("<I", length)
         if len(text) != length or check != struct.pack("<I", masked_crc32c(fixed)):
@@ -214,8 +215,8 @@ def _entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    offset, place = _varint(data, place)
-    size, place = _varint(data, place)
+    offset, place = varint(data, place)
+    size, place = varint(data, place)
     return (offset, size), place
 
 
@@ -236,9 +237,9 @@ def _block(index: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes
     key, place, whole = b"", 0, {0}  # `whole`: where an entry with all of its key starts
     while place < end:
         start = place
-        shared, place = _varint(block, place)
-        own, place = _varint(block, place)
-        length, place = _varint(block, place)
+        shared, place = varint(block, place)
+        own, place = varint(block, place)
+        length, place = varint(block, place)
         if shared > len(key) or place + own + length > end:
             raise ValueError("an entry lies outside of its block")
         limits.require_at_most(shared + own, limits.KEY_BYTES, "the length of a key")
@@ -249,15 +250,3 @@ def _block(index: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes
         place += own + length
     if any(start not in whole for (start,) in struct.iter_unpack("<I", block[end : size - 4])):
         raise ValueError("a block lists a place where no entry starts")
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 64, 7):
-        if place >= len(data):
-            raise ValueError("a number is cut off")
-        number |= (data[place] & 127) << shift
-        place += 1
-        if data[place - 1] < 128:
-            return number, place
-    raise ValueError("a number has too many digits")

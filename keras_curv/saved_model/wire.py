@@ -86,31 +86,34 @@ def _fields(part: memoryview) -> Iterator[tuple[int, Any]]:
     """Number and content of each field of a message."""
     place, end = 0, len(part)
     while place < end:
-        tag, place = _varint(part, place)
+        tag, place = varint(part, place)
         wire = tag & 7
         value: Any = None
         if wire == 0:
-            value, place = _varint(part, place)
+            value, place = varint(part, place)
         else:
             size = _FIXED.get(wire, 0)
             if wire == 2:
-                size, place = _varint(part, place)
+                size, place = varint(part, place)
             elif not size:
                 raise InputError("it has a group, which no writer of a SavedModel makes")
             value, place = part[place : place + size], place + size
         yield tag >> 3, value
 
 
-def _varint(part: memoryview, place: int) -> tuple[int, int]:
-    number = part[place]
-    place += 1
-    if number < 128:
-        return number, place
-    number &= 127
-    for shift in range(7, 70, 7):
-        byte = part[place]
-        place += 1
+def varint(data: bytes | memoryview, place: int) -> tuple[int, int]:
+    """Returns the number that begins at a place, of seven bits a byte, and the place behind it.
+
+    Raises:
+        ValueError: it is cut off, or has more than 64 bits.
+    """
+    number = 0
+    for shift in range(0, 64, 7):
+        if place >= len(data):
+            raise ValueError("a number is cut off")
+        byte = data[place]
         number |= (byte & 127) << shift
+        place += 1
         if byte < 128:
-            break
-    return number, place
+            return number, place
+    raise ValueError("a number has too many digits")
