@@ -43,6 +43,7 @@ _COMPILED = {
     *("Conv2D", "ExpandDims", "Squeeze", "SpaceToBatchND", "BatchToSpaceND"),
     *("Const", "Identity", "ReadVariableOp", *CALLS),
 }
+_OF_VARIABLES = {"ReadVariableOp", "DisableCopyOnRead", "VarIsInitializedOp"}
 _STEPS = 2**20  # from a tensor to where it comes from
 
 
@@ -117,10 +118,32 @@ class Inliner:
         """
         waiting: list[tuple[_Frame, NodeDef, NodeDef]] = []
         last = self._written(self._main, tensor, waiting)
+        self._write_inputs(waiting)
+        return last
+
+    def write_idle(self) -> None:
+        """Writes the other nodes of the functions that are called so far, and of what these call.
+
+        Nobody asks for them, but TensorFlow loads a function only if it takes all of its nodes.
+
+        Raises:
+            InputError, LookupError, TypeError, ValueError: as of `write`.
+        """
+        waiting: list[tuple[_Frame, NodeDef, NodeDef]] = []
+        frames = [*self._main.calls.values()]
+        for frame in frames:  # grows
+            for node in frame.body.nodes.values():
+                if node.op in CALLS:
+                    frames.append(self._called(frame, node))
+                elif node.op not in _OF_VARIABLES:
+                    self._write_node(frame, node, waiting)
+        self._write_inputs(waiting)
+
+    def _write_inputs(self, waiting: list[tuple[_Frame, NodeDef, NodeDef]]) -> None:
+        """Writes what nodes take, and what that is computed from."""
         while waiting:
             frame, node, flat = waiting.pop()
             flat.input.extend(self._written(frame, given, waiting) for given in data_inputs(node))
-        return last
 
     def _spend(self, number: int, limit: int, what: str) -> None:
         """Counts so many more of something, of which all together have a limit."""
@@ -134,13 +157,17 @@ class Inliner:
         if node.op == "ReadVariableOp":
             found = self._value(frame, node)
         else:
-            if node.name not in frame.written:
-                flat = self._copied(node, frame.prefix)
-                frame.written[node.name] = flat.name
-                waiting.append((frame, node, flat))
-            found = frame.written[node.name] + (f":{place}" if place else "")
+            found = self._write_node(frame, node, waiting) + (f":{place}" if place else "")
         self.claims += [(found, shape) for shape in shapes]
         return found
+
+    def _write_node(self, frame: _Frame, node: NodeDef, waiting: list) -> str:
+        """Writes a node without its inputs, once; returns its name in the flat graph."""
+        if node.name not in frame.written:
+            flat = self._copied(node, frame.prefix)
+            frame.written[node.name] = flat.name
+            waiting.append((frame, node, flat))
+        return frame.written[node.name]
 
     def _source(
         self, frame: _Frame, tensor: str, shapes: list[TensorShapeProto]

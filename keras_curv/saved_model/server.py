@@ -139,6 +139,7 @@ class _Server:
         require_names_of_their_own(reach)
         claims = [(given[name], info.tensor_shape) for name, info in definition.inputs.items()]
         claims += [*inliner.claims, (returned, logits.shape.as_proto())]
+        inliner.write_idle()
         return Answer(inliner.flat, given, returned, claims)
 
     def require_loaded_alike(self, signature: str, objects: bytes | None) -> None:

@@ -93,3 +93,29 @@ def test_what_a_signature_says_of_its_output_is_true(sizes, tmp_path, rng):
         return
     with pytest.raises(InputError, match="must have one float matrix|is said to be of shape"):
         certify(folder, x)
+
+
+@pytest.mark.parametrize(("rank", "taken"), [(2, False), (4, True)])
+def test_a_node_beside_the_answer_counts_as_loaders_count_it(rank, taken, tmp_path, rng):
+    """Nobody asks for it, but a function is loaded whole."""
+
+    def beside(meta):
+        (function,) = (
+            f for f in meta.graph_def.library.function if any(n.op == "MatMul" for n in f.node_def)
+        )
+        image = function.node_def.add(name="image", op="Const")
+        image.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.ones((1,) * rank, np.float32)))
+        image.attr["dtype"].type = tf.float32.as_datatype_enum
+        idle = function.node_def.add(name="idle", op="Conv2D", input=["image:output:0"] * 2)
+        idle.attr["T"].type = tf.float32.as_datatype_enum
+        idle.attr["strides"].list.i.extend([1] * 4)
+        idle.attr["padding"].s = b"SAME"
+
+    folder = changed(tmp_path / "model", beside, rng)
+    assert loads(folder) == taken
+    x = rng.normal(size=(5, 4)).astype(np.float32)
+    if taken:
+        assert np.all(certify(folder, x).radius > 0.0)
+        return
+    with pytest.raises(InputError, match="TensorFlow cannot build its graph"):
+        certify(folder, x)
