@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from keras_curv import Certifier, Network, data
 from keras_curv.attacks.closest import closest_points
 
-_MODEL = flags.DEFINE_string("saved_model", str(ROOT / "saved_models/mnist_2x2048"), "To certify.")
+_MODEL = flags.DEFINE_string("saved_model", str(ROOT / "saved_models/mnist_3x2048"), "To certify.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds finds MNIST.")
 _INDEX = flags.DEFINE_integer("index", 3, "Of the test image.")
 _OUTPUT = flags.DEFINE_string("output", str(ROOT / "docs/images/ball.png"), "The picture.")
