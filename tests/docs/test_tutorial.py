@@ -65,3 +65,11 @@ def test_the_files_that_the_text_promises_are_there(tutorial):
     _, folder = tutorial
     for name in ("my_digits/saved_model.pb", "rows.csv", "summary.json", "report.html"):
         assert (folder / name).stat().st_size > 0
+
+
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    [(_, block)] = BLOCK.findall((TUTORIAL.parents[1] / "README.md").read_text(encoding="utf-8"))
+    exec(compile(block, "README.md", "exec"), names)
+    assert np.mean(names["result"].radius > 0.25) > 0.7
