@@ -7,10 +7,10 @@
 Certifies the same examples by each method in turn, and attacks just inside each radius, at
 `--inside` of it: by targeted projected gradient descent (ours), and by Foolbox' DDN (Rony et al.
 2019; Rauber et al. 2020), which looks for the closest adversarial point without being told the
-radius. Prints how many fell (none may), and how near the
+radius. Prints how many fell (none may), and how close the
 attacks came: the distance of DDN's point over the radius, at least and in the median, and what PGD
-breaks at 1.05 of the radius, which says whether the attacks are worth their name. Exit status 3 if
-anything fell.
+breaks at 1.05 of the radius, which shows whether the attacks are strong. Exit status 3 if anything
+fell.
 """
 
 import pathlib
@@ -38,7 +38,7 @@ _BATCH = 250
 
 
 def pgd_margins(network, x, label, radius):
-    """The lowest margin that PGD met in each ball."""
+    """Returns the lowest margin that PGD met in each ball."""
 
     @tf.function(reduce_retracing=True)
     def attack(x, label, radius):

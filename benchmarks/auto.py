@@ -1,13 +1,13 @@
-"""What the default costs beside `--method crc`, and what it leaves beside every last digit.
+"""Compares the time and radii of `auto` with `--method crc`, and with tolerance 0.
 
     python benchmarks/auto.py --saved_model DIR --dataset mnist --limit 200 --repeats 3
 
 The same model and examples in one process: `auto` with the tolerance of `--tolerance`, `auto` with
 tolerance 0, and crc with both; with `--decide R`, `auto` and crc that decide R too. Their batches
-take turns, so that whatever else the machine does falls on all alike. Prints processor seconds for
+take turns, so that other load on the machine affects all alike. Prints processor seconds for
 each example, all threads together, and as a ratio to crc; gradients; the mean radius, and the least
 and the mean radius relative to tolerance 0. A first batch of two examples, which traces the graphs,
-is not counted; what is computed once for each pair of classes is.
+is not counted; the work done once for each pair of classes is.
 """
 
 import pathlib
@@ -35,7 +35,7 @@ _EXACT = flags.DEFINE_bool("exact", True, "Whether auto with tolerance 0 takes p
 
 
 def seconds_and_certificates(certifiers, x, y):
-    """For each certifier, processor seconds and certificates of all examples, in turns."""
+    """Returns processor seconds and certificates of all examples for each certifier, in turns."""
     spent = {name: 0.0 for name in certifiers}
     found = {name: [] for name in certifiers}
     size = next(iter(certifiers.values())).batch_size()

@@ -1,11 +1,11 @@
-"""What convolutions of larger images cost, as dense matrices and as sparse ones.
+"""Measures convolutions of larger images, as dense matrices and as sparse ones.
 
     python benchmarks/convolutions.py --sizes 16,28,32,64
 
 A random network of three convolutions, batch normalisation and pooling, for each size of its
-images: seconds of one processor to read and bound it and to certify 8 images by `lipschitz`, the
-most memory that took beyond what TensorFlow takes, the mean radius, and for each sparse map the
-norm from its kernel over that of the dense matrix. Each case has a process of its own.
+images: seconds of one processor to read and bound it and to certify 8 images by `lipschitz`, peak
+memory beyond TensorFlow's own, the mean radius, and for each sparse map the norm from its kernel
+over that of the dense matrix. Each case has a process of its own.
 """
 
 import concurrent.futures
@@ -28,7 +28,7 @@ _METHOD = flags.DEFINE_string("method", "lipschitz", "Of certification.")
 
 
 def random_model(size):
-    """Kernels of norm about one; the same for the same size."""
+    """Returns a network with kernels of norm about one, the same for the same size."""
     import keras
     import numpy as np
 
@@ -56,7 +56,7 @@ def random_model(size):
 
 
 def measure(size, dense_up_to, method):
-    """Of one case: seconds to read and to certify, MiB, radius, norms; or why it is refused."""
+    """Returns seconds to read and to certify, MiB, radius and norms; or why the case is refused."""
     import numpy as np
 
     from keras_curv.certificates.certifier import Certifier
@@ -114,7 +114,7 @@ def main(argv):
 
 
 def alone(function, *arguments):
-    """The result of a call in a new process."""
+    """Returns the result of a call in a new process."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()

@@ -1,10 +1,10 @@
-"""How tight the curvature bounds are, and how often primal = dual, on one model.
+"""Measures how tight the curvature bounds are, and how often primal = dual, on one model.
 
     python benchmarks/curvature.py --saved_model DIR --dataset mnist --data_dir DIR
 
 Prints the largest curvature met at examples (K_lb), theorem 4's bound (K_ub) on the same pairs,
-the bound that the certificate uses, the seconds all class pairs take, success rates, and what is
-certified by theorem 4 alone and by the bound that is used.
+the bound that the certificate uses, the seconds for all class pairs, success rates, and certified
+accuracy by theorem 4 alone and by the bound that is used.
 """
 
 import pathlib

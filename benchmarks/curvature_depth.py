@@ -1,4 +1,4 @@
-"""How tight each curvature bound is, by depth, width, activation and training.
+"""Measures how tight each curvature bound is, by depth, width, activation and training.
 
     python benchmarks/curvature_depth.py
     python benchmarks/curvature_depth.py --widths 64,256,1024 --depths 4 --trained_width 0
@@ -6,7 +6,7 @@
 Networks on scikit-learn's digits (64 inputs, 10 classes): random ones (Keras' Glorot weights), and
 ones trained for a few seconds, plainly and with `CurvatureRegularizer`. Each bound of ‖∇²f‖ is held
 against theorem 4 and against the largest one met, over examples and Gaussian inputs; both are
-geometric means over class pairs. What was met is from below: the truth lies between.
+geometric means over class pairs. The largest one met is a lower bound: the truth lies between.
 """
 
 import pathlib
@@ -56,7 +56,7 @@ def _trained(base, gamma, x, y):
 
 
 def _met(network, x):
-    """The largest ‖∇²f‖ at the inputs, for each pair."""
+    """Returns the largest ‖∇²f‖ at the inputs, for each pair."""
     found = []
     for y, t in _PAIRS:
         label, rival = np.full(len(x), y), np.full(len(x), t)
@@ -66,7 +66,7 @@ def _met(network, x):
 
 
 def _bounds(network):
-    """Each bound of ‖∇²f‖ for each pair: theorem 4, and the signed one."""
+    """Returns each bound of ‖∇²f‖ for each pair: theorem 4, and the signed one."""
     pairs = tuple(np.transpose(_PAIRS))
     bounds = signed_bound(network)
     return [theorem4(network)[pairs], np.maximum(-bounds.lower, bounds.upper)[pairs]]

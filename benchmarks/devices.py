@@ -1,4 +1,4 @@
-"""A training step of `CRTModel` on several logical devices, beside no strategy at all.
+"""Times a training step of `CRTModel` on several logical devices, and without a strategy.
 
     python benchmarks/devices.py
 
@@ -37,7 +37,7 @@ _FIRST = 5  # steps
 
 
 def step_seconds(devices, width, batch_size, steps):
-    """Mean of the steps after the first ones, which trace the graph; 0 devices: no strategy."""
+    """Returns the mean of the steps after the first ones, which trace; 0 devices: no strategy."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     logical = [tf.config.LogicalDeviceConfiguration()] * max(devices, 1)
     tf.config.set_logical_device_configuration(cpu, logical)

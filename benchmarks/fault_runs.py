@@ -1,4 +1,4 @@
-"""The commands that `faults.py` deals faults to: how they are started, and what must hold."""
+"""The commands in which `faults.py` causes faults: how they start, and what must hold."""
 
 import contextlib
 import copy
@@ -19,7 +19,7 @@ _PAGE = 4096
 
 
 def prepare(base):
-    """What the runs read: a model and another, an .npz file, and a log in three files."""
+    """Writes what the runs read: two models, an .npz file, and a log in three files."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     import keras
     import logged
@@ -47,10 +47,10 @@ class Run:
     """A command in a folder of its own, and what an unbroken run of it writes.
 
     Attributes:
-        folder: where it runs; `out` in it is where it writes.
-        whole: name → bytes that must come out, of all trials.
-        seconds: that an unbroken run took.
-        size: bytes that it leaves.
+        folder: its working directory; it writes into `out` there.
+        whole: name → bytes that every trial must end with.
+        seconds: time of an unbroken run.
+        size: bytes that an unbroken run leaves.
     """
 
     script = ""
@@ -64,7 +64,7 @@ class Run:
         return self.folder / "out"
 
     def at(self, folder):
-        """The same for a trial, in a folder beside what `prepare` made."""
+        """Returns the same run for a trial, in a folder beside what `prepare` made."""
         for source in folder.parent.iterdir():
             if source.is_file():
                 shutil.copy(source, folder)
@@ -76,7 +76,7 @@ class Run:
         return run
 
     def run_unbroken(self, folder):
-        """Once, to know what must come out."""
+        """Runs once without faults, to know what must come out."""
         folder.mkdir()
         run, started = self.at(folder), time.monotonic()
         run.check_stopped(run.start(), (0,))
@@ -96,7 +96,7 @@ class Run:
             )
 
     def await_handler(self, child):
-        """Python itself is starting before, and what it says of a signal then is its own."""
+        """Waits until the command handles signals; before, Python itself is starting."""
         while child.poll() is None:
             status = pathlib.Path(f"/proc/{child.pid}/status").read_text()
             if int(status.split("SigCgt:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
@@ -104,7 +104,7 @@ class Run:
             time.sleep(0.005)
 
     def await_moment(self, child, rng):
-        """A random time; or a random state of what is written, and a little more."""
+        """Waits for a random time, or for a random state of the output and a little more."""
         if rng.random() < 0.3:
             end = time.monotonic() + rng.uniform(0.0, 1.1) * self.seconds
             while child.poll() is None and time.monotonic() < end:
@@ -116,7 +116,7 @@ class Run:
         time.sleep(rng.choice([0.0, 0.002, 0.02, 0.1]) * rng.random())
 
     def check_stopped(self, child, statuses):
-        """It ended by itself, as it should: quietly, or with one line."""
+        """Checks that it ended by itself, quietly or with one line."""
         try:
             child.wait(600)
         except subprocess.TimeoutExpired:
@@ -129,7 +129,7 @@ class Run:
         self.check_so_far()
 
     def check_so_far(self):
-        """Rows are the first bytes of all rows, and none went."""
+        """Checks that the rows are the first bytes of all rows, and that none disappeared."""
 
     def forget(self):
         """What was written so far."""
@@ -137,7 +137,7 @@ class Run:
         self.out.mkdir()
 
     def finish(self):
-        """Goes on to the end, if it was not reached; then everything must be there, alone."""
+        """Resumes to the end if need be; then exactly the expected files must be there."""
         if self.results() != self.whole:
             self.check_stopped(self.start(), (0,))
         found = self.results()
@@ -225,7 +225,7 @@ class Train(Run):
 
 
 def _weights(directory):
-    """The bytes of all weights; Keras numbers them in an order of its own at every export."""
+    """Returns the bytes of all weights; Keras numbers them differently at every export."""
     import tensorflow as tf
 
     stored = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
@@ -238,7 +238,7 @@ _OF_THE_RUN = ("seconds", "fingerprint")  # graphs name their functions by a run
 
 @contextlib.contextmanager
 def disk(run, rng):
-    """Little space for what a run writes; yields options of its process.
+    """Gives a run little disk space; yields options of its process.
 
     A file system in memory with a random number of pages left; where it cannot be mounted, a
     limit on the size of every file.

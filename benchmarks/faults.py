@@ -1,16 +1,16 @@
-"""Kills, full disks, broken files and signals, dealt to the real commands again and again.
+"""Causes kills, full disks, broken files and signals in the real commands, many times.
 
     python benchmarks/faults.py
     python benchmarks/faults.py --quick
 
-Every trial runs a command as a child process, does something to it at a random moment, and lets
-it go on by `--resume` until it is done. It is survived if
+Every trial runs a command as a child process, disturbs it at a random moment, and resumes it with
+`--resume` until it is done. The fault is survived if
 
 - the rows at any time are the first bytes of those of an unbroken run, and never become fewer;
-- what stops a command and is not a kill shows as one line on stderr and a status of its own;
+- any fault but a kill that stops the command shows as one line on stderr, with its own status;
 - in the end all files are, byte for byte, those of an unbroken run.
 
-Prints faults dealt and survived, and exits with status 1 if one was not. Disks are small file
+Prints faults caused and survived, and exits with status 1 if one was not. Disks are small file
 systems in memory where this user may mount them, else limits on the size of a file.
 """
 
@@ -40,7 +40,7 @@ _ONLY = flags.DEFINE_string("only", "", "Faults whose name contains this.")
 
 
 def killed(run, rng):
-    """kill -9, up to `--kills` times; returns how many hit."""
+    """Sends kill -9, up to `--kills` times; returns how many hit."""
     hit = 0
     for _ in range(rng.randint(1, _KILLS.value)):
         child = run.start()
@@ -54,7 +54,7 @@ def killed(run, rng):
 
 
 def stopped(number, run, rng):
-    """A signal that asks to stop."""
+    """Sends a signal that asks to stop."""
     child = run.start()
     run.await_handler(child)
     run.await_moment(child, rng)
@@ -65,7 +65,7 @@ def stopped(number, run, rng):
 
 
 def disk_full(run, rng):
-    """No space left, at a random file; then there is."""
+    """Leaves no space at a random file, then frees it."""
     with disk(run, rng) as limits:
         child = run.start(**limits)
         run.check_stopped(child, (0, 2))
@@ -75,7 +75,7 @@ def disk_full(run, rng):
 
 
 def vanishes(run, rng, *, what):
-    """A file or directory that is read goes away while the command runs."""
+    """Removes a file or directory that is read while the command runs."""
     path, away = run.folder / what, run.folder / f"{what}.away"
     child = run.start()
     run.await_moment(child, rng)
@@ -87,7 +87,7 @@ def vanishes(run, rng, *, what):
 
 
 def unreadable(run, rng, *, what, spoil):
-    """A file in the middle that cannot be read, or not to its end."""
+    """Makes a file in the middle unreadable, or cuts it off."""
     path, away = run.folder / what, run.folder / f"{what}.away"
     path.rename(away)
     spoil(path, away.read_bytes(), rng)
@@ -115,7 +115,7 @@ def flipped(whole, rng):
 
 
 def faults():
-    """Name → what runs, what is dealt to it, and how often."""
+    """Returns by name what runs, which fault it suffers, and how often."""
     data_set, inputs = Certify("--limit=120", "--batch_size=7"), Certify("--inputs=x.npz")
     log = Certify(
         *("--requests=a.log", "--requests=b.log", "--requests=c.log", "--batch_size=11"),
@@ -158,7 +158,7 @@ def faults():
 
 
 def deal(name, kind, fault, trial, base):
-    """One trial in a folder of its own; returns faults dealt, and what went wrong, if it did."""
+    """Runs one trial in its own folder; returns the number of faults, and what went wrong."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=base))
     run = kind.at(folder)
     try:

@@ -1,18 +1,18 @@
-"""Freezes what the library answers, and compares two such folders: the net under a refactoring.
+"""Writes what the library answers, and compares two such folders: a safety net for refactoring.
 
     python benchmarks/freeze.py write DIR [--only WORD] [--quick]
     python benchmarks/freeze.py compare OLD NEW [--only WORD] [--tolerance 1e-9]
 
 `write` makes one file a case: rows of runs (.csv), texts of commands, reports and logs (.txt),
-arrays of certificates and trainings (.npz); a combination that is refused is its message
-(.refused), and so is a crash (.failed). It asks the code beside it, and by public names only, so
-that this script goes with a tree whose modules have moved. Seconds, paths and the version are left
+arrays of certificates and trainings (.npz), or the message of a refusal (.refused) or a crash
+(.failed). It runs the code beside it by public names only, so that the script works in a tree whose
+modules have moved. Seconds, paths and the version are left
 out. `--quick` takes a few examples of each model, and none of the large ones.
 
-`compare` prints what came of each case, with the largest change of a radius down and up, and a
-summary; its exit status is 1 if anything differs by more than the tolerance. Both folders are to be
-of one machine: how many processors there are decides how examples are cut into batches, and so last
-digits.
+`compare` prints the verdict on each case, with the largest change of a radius down and up, and a
+summary; its exit status is 1 if anything differs by more than the tolerance. Both folders must come
+from one machine: the number of processors decides how examples are cut into batches, which changes
+last digits.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _FEW = 4  # examples of each model that it asks about
 
 
 def write(folder, only=None, quick=False, share="0/1"):
-    """Makes the cases whose names have one of these words: a share of them, every so many groups.
+    """Writes the cases whose names have one of these words: a share of them, every so many groups.
 
     Cases of one model stand in one group, as they share the graphs that are traced for it.
     """
@@ -66,17 +66,17 @@ def write(folder, only=None, quick=False, share="0/1"):
 
 
 def processor_seconds():
-    """Of this process and of those that it has waited for."""
+    """Returns the time of this process and of those that it has waited for."""
     return sum(os.times()[:4])
 
 
 def group_of(name):
-    """What a case belongs to: its folder, or itself where it is a training."""
+    """Returns the group of a case: its folder, or itself if it is a training."""
     return name if name.startswith("training") else name.rpartition("/")[0]
 
 
 def write_at_once(folder, arguments, processes):
-    """Starts as many processes, each with its share of cases; returns whether all ended well."""
+    """Starts that many processes, each with its share of cases; returns whether all ended well."""
     words = [sys.executable, __file__, "write", str(folder), *arguments]
     shares = [[*words, f"--share={i}/{processes}"] for i in range(processes)]
     begun = [subprocess.Popen(share) for share in shares]

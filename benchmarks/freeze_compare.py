@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"-?\b\d+\.\d+(?:e[+-]?\d+)?|-?\b\d+e[+-]?\d+")
 
 
 class Found(NamedTuple):
-    """What comparing one case came to.
+    """Result of comparing one case.
 
     Attributes:
         verdict: one of the four above.
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 def compare(old, new, tolerance=1e-9, only=None):
-    """Prints how two folders differ; returns whether they do by more than the tolerance."""
+    """Prints how two folders differ; returns whether they differ by more than the tolerance."""
     before, after = (cases_of(pathlib.Path(folder), only or [""]) for folder in (old, new))
     counts, down, up = collections.Counter(), 0.0, 0.0
     for name in sorted({*before, *after}):
@@ -47,14 +47,14 @@ def compare(old, new, tolerance=1e-9, only=None):
 
 
 def cases_of(folder, only):
-    """The files of a folder by the name of their case."""
+    """Returns the files of a folder by the name of their case."""
     paths = (path for path in folder.rglob("*.*") if path.is_file())
     cases = {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
     return {name: path for name, path in cases.items() if named(name, only)}
 
 
 def named(name, words):
-    """Whether the name of a case has one of these words in it."""
+    """Returns whether the name of a case contains one of these words."""
     return any(word in name for word in words)
 
 
@@ -72,7 +72,7 @@ def compared(old, new, tolerance):
 
 
 def message(*paths):
-    """The first line of whichever file is a message."""
+    """Returns the first line of whichever file is a message."""
     for path in paths:
         if path.suffix in (".refused", ".failed"):
             return path.read_text().partition("\n")[0]
@@ -80,7 +80,7 @@ def message(*paths):
 
 
 def change(old, new):
-    """The relative change from one number to another; infinite if one of them is not finite."""
+    """Returns the relative change between two numbers; infinite if one of them is not finite."""
     if old == new or (math.isnan(old) and math.isnan(new)):
         return 0.0
     if not (math.isfinite(old) and math.isfinite(new)) or old == 0.0:
@@ -89,7 +89,7 @@ def change(old, new):
 
 
 def verdict_of(changes, other, tolerance, detail):
-    """What changes of numbers, and whatever else differs, come to."""
+    """Returns the verdict on changes of numbers and on everything else that differs."""
     beyond = other or any(abs(one) > tolerance for one in changes)
     down, up = min(changes, default=0.0), max(changes, default=0.0)
     return Found(DIFFERENT if beyond else WITHIN, min(down, 0.0), max(up, 0.0), detail)
@@ -154,7 +154,7 @@ def compared_arrays(old, new, tolerance):
 
 
 def changes_of(name, a, b):
-    """Changes of an array of floats: the two largest, each way."""
+    """Returns the two largest changes of an array of floats, down and up."""
     a, b = a.astype(float), b.astype(float)
     if name.endswith("radius") or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return [change(*pair) for pair in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]

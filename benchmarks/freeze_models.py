@@ -1,8 +1,8 @@
-"""The models and examples that `freeze.py` asks: shipped ones, and small ones made on the spot.
+"""The models and examples of `freeze.py`: shipped models, and small ones made on the spot.
 
-No data set is needed. Models of MNIST are shown scikit-learn's digits, enlarged to 28 × 28, models
-of CIFAR-10 smooth random images, and small models normal random vectors. The weights of small
-models are random numbers of NumPy, by the name of the model; nothing is trained.
+No data set is needed. Models of MNIST get scikit-learn's digits, enlarged to 28 × 28, models of
+CIFAR-10 smooth random images, and small models normal random vectors. The weights of small models
+are random numbers of NumPy, seeded by the name of the model; nothing is trained.
 """
 
 import functools
@@ -29,7 +29,7 @@ def chain(shape, *layers):
 
 
 def residual(activation):
-    """A layer that is skipped, behind one that is not."""
+    """Returns a model with a skipped layer behind one that is not."""
     inputs = keras.Input((10,))
     first = L.Dense(12, activation)(inputs)
     both = L.Add()([first, L.Dense(12, activation)(first)])
@@ -111,7 +111,7 @@ def generator(name):
 
 @functools.cache
 def small(name):
-    """The model of that name, with weights of NumPy's numbers."""
+    """Returns the model of that name, with weights of NumPy's numbers."""
     keras.utils.clear_session()  # names of layers are the same, whichever models were made before
     rng, model = generator(name), SMALL[name]()
     model.name = name
@@ -128,14 +128,14 @@ def _numbers(rng, weight):
 
 
 def enlarged(images, side):
-    """Images `(n, h, h, …)` by linear interpolation, `(n, side, side, …)`."""
+    """Enlarges images `(n, h, h, …)` to `(n, side, side, …)` by linear interpolation."""
     place = np.linspace(0.0, images.shape[1] - 1.0, side)
     weights = np.maximum(0.0, 1.0 - np.abs(place[:, None] - np.arange(images.shape[1])))
     return np.einsum("ih,jw,nhw...->nij...", weights, weights, images)
 
 
 def examples(name):
-    """The examples of a model, x and labels; None where it has none."""
+    """Returns the examples of a model, x and labels; None where it has no labels."""
     x, y = _all_examples(name)
     return x[:examples_at_most], None if y is None else y[:examples_at_most]
 
@@ -163,7 +163,7 @@ def _digits_shape():
 
 
 def _random(name):
-    """Inputs of a small model: normal, with two one-hot groups behind those of a shop."""
+    """Returns inputs of a small model: normal, with two one-hot groups behind those of a shop."""
     rng, model = generator(f"{name}, inputs"), small(name)
     if name == "two_inputs":
         return rng.standard_normal((EXAMPLES, 11)).astype(np.float32)
@@ -177,5 +177,5 @@ def _random(name):
 
 
 def model_of(name):
-    """What `certify` is given: a path from the root of the checkout, or a live model."""
+    """Returns the argument of `certify`: a path from the root of the checkout, or a live model."""
     return small(name) if name in SMALL else f"saved_models/{name}"

@@ -1,7 +1,7 @@
-"""Cases of `freeze.py` beside rows and trainings: commands, logs, reports, and single functions.
+"""Cases of `freeze.py` other than rows and trainings: commands, logs, reports, functions.
 
-Paths, seconds and the version are taken out of what is text. A command is a process of its own, as
-a user starts it.
+Paths, seconds and the version are removed from texts. Each command is a process, as a user starts
+it.
 """
 
 import functools
@@ -27,14 +27,14 @@ _SECONDS = re.compile(r'"seconds": [0-9.e-]+|\b[0-9.]+ (?:ms|s|min)\b')
 
 
 def plain(text):
-    """Text without what may differ from run to run: temporary folders, root, version, seconds."""
+    """Removes what may differ between runs: temporary folders, root, version, seconds."""
     text = _TEMPORARY.sub("FOLDER", text).replace(str(ROOT), "ROOT")
     text = text.replace(keras_curv.__version__, "VERSION")
     return _SECONDS.sub("SECONDS", text)
 
 
 def texts(folder, *names):
-    """The text of files of a folder, one after the other, each under its name."""
+    """Returns the text of a folder's files, one after the other, each under its name."""
     parts = []
     for name in names:
         path = pathlib.Path(folder) / name
@@ -44,7 +44,7 @@ def texts(folder, *names):
 
 
 def command(*words, files=()):
-    """Status, output and files of `keras_curv` with these words; FOLDER is a fresh one."""
+    """Returns status, output and files of `keras_curv` with these words; FOLDER is a fresh one."""
     with tempfile.TemporaryDirectory() as folder:
         given = [word.replace("FOLDER", folder) for word in words]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
@@ -97,7 +97,7 @@ FILES = {"summary": "summary.json", "report": "report.html"}
 
 
 def report(name, **options):
-    """The report and the summary of a run over some examples."""
+    """Returns the report and the summary of a run over some examples."""
     x, y = (None if part is None else part[:32] for part in examples(name))
     with tempfile.TemporaryDirectory() as folder:
         options |= {key: f"{folder}/{file}" for key, file in FILES.items()}
@@ -116,7 +116,7 @@ REPORTS = {
 
 
 def requests(**options):
-    """Rows, losses, summary and report of a log that two versions of a model were asked."""
+    """Returns rows, losses, summary and report of a log of requests to two versions of a model."""
     with tempfile.TemporaryDirectory() as folder:
         base = pathlib.Path(folder) / "models"
         for version in (1, 10):
@@ -132,7 +132,7 @@ def requests(**options):
 
 
 def write_logs(folder):
-    """Two files of requests, one of them packed: good ones, and some that cannot be answered."""
+    """Writes two files of requests, one packed: good ones, and some that cannot be answered."""
     rng = generator("requests")
     records = []
     for i in range(12):
@@ -161,7 +161,7 @@ REQUESTS = {
 
 
 def certificates(name, count=64, **options):
-    """What `certify` returns, to the last digit."""
+    """Returns what `certify` returns, to the last digit."""
     x, y = examples(name)
     result = keras_curv.certify(
         model_of(name), x[:count], None if y is None else y[:count], **options
@@ -182,7 +182,7 @@ CERTIFICATES = {
 
 
 def served(name):
-    """What the signature with a radius answers."""
+    """Returns the answers of the certified signature."""
     x, _ = examples(name)
     with tempfile.TemporaryDirectory() as folder:
         keras_curv.certified_serving(small(name), f"{folder}/model")
@@ -191,7 +191,7 @@ def served(name):
 
 
 def attacks():
-    """Points of both attacks, curvature bounds, and how often an attack is exact."""
+    """Returns points of both attacks, curvature bounds, and how often an attack is exact."""
     x, y = examples("digits")
     x, y = x.reshape(len(x), -1), np.asarray(y)
     certificate = Certifier("saved_models/digits", method="crc").method
@@ -211,7 +211,7 @@ def attacks():
 
 
 def networks(name):
-    """The affine maps that are read from a model, as far as they are dense."""
+    """Returns the dense affine maps that are read from a model."""
     network = keras_curv.read(model_of(name)).network
     arrays = {"sizes": np.array(network.sizes)}
     for i, affine in enumerate(network.affines):

@@ -1,7 +1,7 @@
 """Cases of `freeze.py` that are runs over examples: their rows, as `certify_examples` writes them.
 
-A case is a name and a function without arguments that makes what is frozen. Not everything with
-everything: all methods on all models without a threat; then each threat and each property on a few
+A case is a name and a function without arguments that returns the rows. Not all combinations are
+cases: all methods on all models without a threat; then each threat and each property on a few
 models, by `auto`, `crc` and `crown`, at both levels of guarantee.
 """
 
@@ -48,7 +48,7 @@ IN_FLOAT32 = {  # models whose charge for rounding differs in kind, and the exam
 
 
 def certified(name, count, **options):
-    """The rows of a run over the first examples of a model, a CSV file's text."""
+    """Returns the rows of a run over the first examples of a model, a CSV file's text."""
     x, y = examples(name)
     claim = CLAIMS.get(name, {}) | options
     labelled = y is not None and not claim.get("property", "").startswith(("interval", "threshold"))
@@ -62,7 +62,7 @@ def certified(name, count, **options):
 
 
 def threat_file(path):
-    """The threat of a .json file, whose names are those of `Threat`'s arguments."""
+    """Returns the threat of a .json file, whose names are those of `Threat`'s arguments."""
     import json
 
     arrays = json.loads(pathlib.Path(path).read_text())
@@ -70,7 +70,7 @@ def threat_file(path):
 
 
 def rows(case, name, count=64, **options):
-    """A case of rows."""
+    """Returns a case of rows."""
     return case + ".csv", functools.partial(certified, name, count, **options)
 
 

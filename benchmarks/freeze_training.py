@@ -1,7 +1,7 @@
 """Cases of `freeze.py` that are trainings: weights and history after three steps of each kind.
 
-What goes in is fixed: digits in their order, weights and noise by seeds. The rivals to compare with
-are trained by their recipes, as the command does.
+The input is fixed: digits in their order, weights and noise by seeds. The paper's rivals are
+trained by their recipes, as the command does.
 """
 
 import functools
@@ -46,7 +46,7 @@ RECIPES = {
 
 
 def frozen(model, base, x, y, **options):
-    """The weights of the base and the history, after an epoch of a few steps."""
+    """Returns the weights of the base and the history, after an epoch of a few steps."""
     options = {"batch_size": BATCH, "epochs": 1, "shuffle": False, "verbose": 0} | options
     history = model.fit(x, y, **options).history
     arrays = {f"history/{name}": np.asarray(values) for name, values in history.items()}
@@ -73,7 +73,7 @@ def dense(dim, *layers):
 
 
 def wrapped(wrap, *layers, jit=False, **options):
-    """A model of flat digits, wrapped and compiled as a user does it, with weights of examples."""
+    """Trains a model of flat digits, wrapped and compiled as a user would, with example weights."""
     x, y = digits()
     x, base = x.reshape(len(x), -1), dense(64, *layers, L.Dense(10))
     model = wrap(base)
@@ -124,7 +124,7 @@ def some_threat():
 
 
 def categories():
-    """A classifier of one-hot features, of which the attacker may change a group."""
+    """Trains a classifier of one-hot features, of which the attacker may change a group."""
     rng = np.random.default_rng(2)
     colour = np.eye(3)[rng.integers(0, 3, BATCH * STEPS)]
     x = np.concatenate([rng.standard_normal((len(colour), 2)), colour], axis=1).astype("float32")

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what reads files from strangers: only InputError may come out.
+"""Coverage-guided fuzzing of the readers of untrusted files: they may raise only InputError.
 
     pip install atheris
     nice python benchmarks/fuzz.py --target requests --seconds 600 --folder /tmp/fuzz

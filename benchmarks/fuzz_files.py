@@ -1,14 +1,14 @@
-"""Random damage to whatever files users give: only InputError may come of it.
+"""Random damage to files that users give: it may cause only InputError.
 
     nice python benchmarks/fuzz_files.py --files 20000
     nice python benchmarks/fuzz_files.py --kind rows --files 5000 --seed 100000
 
-Each case is what a run has left, with one file changed in a few places: bytes set, cut out, doubled
-or swapped, numbers and words put in the place of others. What is behind a check is changed before
-the check is made: an array within its archive, an entry within an index of variables. Then all is
-taken up as the product takes it (`tests/hostile_inputs`). It must be refused in a line, or be taken
-for what it is, within five seconds, without a change to a file beside. Every case can be made again
-from its number.
+Each case is the folder of a run with one file changed in a few places: bytes set, cut out, doubled
+or swapped, numbers and words replaced by others. Data behind a checksum are changed before the
+checksum is computed: an array within its archive, an entry within an index of variables. Then the
+library reads the files (`tests/hostile_inputs`). It must refuse them in one line or read them as
+what they are, within five seconds, and change no other file. Every case can be made again from its
+number.
 """
 
 import functools
@@ -45,7 +45,7 @@ WORDS = (*NUMBERS, *b'nan inf null [] {} , "'.split(), b"\n", b"\0", b"\xff", b"
 
 
 def damaged(content, rng):
-    """The bytes with one change or a few."""
+    """Returns the bytes with one change or a few."""
     content = bytearray(content)
     for _ in range(1 + rng.poisson(0.7)):
         first, last = sorted(rng.integers(len(content) + 1, size=2).tolist())
@@ -71,7 +71,7 @@ def damaged(content, rng):
 
 
 def archive(folder, rng):
-    """An archive of examples: its array, or itself."""
+    """Damages an archive of examples: its array, or the archive itself."""
     dtype = rng.choice(["<f4", "<f8", "|u1", "<i4"])
     shape = tuple(rng.integers(1, 5, rng.integers(1, 4)).tolist())
     file = io.BytesIO()
@@ -85,7 +85,7 @@ def archive(folder, rng):
 
 
 def run(folder, rng):
-    """Rows, or their settings."""
+    """Damages rows, or their settings."""
     files = dict(rows.whole())
     name = rows.FILES[rng.integers(len(rows.FILES))]
     models.write(folder, files | {name: damaged(files[name], rng)})
@@ -93,7 +93,7 @@ def run(folder, rng):
 
 @functools.cache
 def worked():
-    """What workers leave, and their key."""
+    """Damages what workers leave, and their key."""
     with tempfile.TemporaryDirectory() as folder:
         left = shards.of(pathlib.Path(folder))
         left.prepare()
@@ -103,14 +103,14 @@ def worked():
 
 
 def batches(folder, rng):
-    """A batch of rows, or what says whose they are."""
+    """Damages a batch of rows, or the record of its owner."""
     files = worked()
     name = sorted(files)[rng.integers(len(files))]
     models.write(folder, files | {name: damaged(files[name], rng)})
 
 
 def training(folder, rng):
-    """A checkpoint, a recipe or a history; of an index, sometimes one entry within its checks."""
+    """Damages a checkpoint, recipe or history; sometimes one entry of an index, checksum mended."""
     files = trainings.begun()
     name = sorted(files)[rng.integers(len(files))]
     content = files[name]
@@ -135,7 +135,7 @@ THREATS = (
 
 
 def threat(folder, rng):
-    """A threat as text, or as an archive."""
+    """Damages a threat as text, or as an archive."""
     chosen = THREATS[rng.integers(len(THREATS))]
     path = folder / threats.FILES[rng.integers(2)]
     if path.suffix == ".json":
@@ -152,7 +152,7 @@ SPELLINGS = (b"argmax", b"top_2", b"harmful:1,2", b"harmful:0>1,2;1>0", b"thresh
 
 
 def property_of(folder, rng):
-    """A table of harms, or a spelling."""
+    """Damages a table of harmful classes, or the text of a property."""
     if rng.random() < 0.5:
         table = json.dumps({"0": [1, 2], "1": [0], "2": []}).encode()
         (folder / properties.TABLE).write_bytes(damaged(table, rng))
@@ -165,12 +165,12 @@ FLAGS = b"# mine\n--radius=0.5\n--radius=1\n--scale=2\n--box=0,16\n--batch_size=
 
 
 def flagged(folder, rng):
-    """A file of flags."""
+    """Damages a file of flags."""
     (folder / flags.FILE).write_bytes(damaged(FLAGS, rng))
 
 
 def requests(folder, rng):
-    """A log: a record whose checks are right, or the file; packed or not."""
+    """Damages a log: a record, checksums mended, or the file; packed or not."""
     inside = rng.random() < 0.8
     record = logs.shaped((2, 2, 3), content=bytes(48)) if rng.random() < 0.5 else logs.X
     content = logs.logged.predict(record, served=1, timestamp=7)
@@ -192,7 +192,7 @@ KINDS = {
 
 
 def taken(number, kinds=tuple(KINDS)):
-    """What comes of a case: its kind, and "taken" or "refused"."""
+    """Returns the kind of a case, and "taken" or "refused"."""
     rng = np.random.default_rng(number)
     kind = kinds[rng.integers(len(kinds))]
     build, attempt = KINDS[kind]

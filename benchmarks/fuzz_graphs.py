@@ -1,14 +1,14 @@
-"""Random graphs of real ops with random attributes: of the reader only InputError may come out.
+"""Random graphs of real ops with random attributes: the reader may raise only InputError.
 
     nice python benchmarks/fuzz_graphs.py --graphs 100000 --seed 0
 
-Each graph is a chain of a few ops from an input to an output, made to be plausible: shapes fit, for
-the most part, and attributes are those that the op has. Some are then changed: an attribute, an
-input, the type or the shape of a constant, the name of a node. A SavedModel has it behind its
-signature, at times with a part of it in a function of its own. What is read is loaded, by Python
-and as a server does, with all that TensorFlow's optimizer does, and run beside what was read: a
-graph that is read otherwise than either answers is a finding, as is one that takes more than five
-seconds or ends the process. Every graph can be made again from its number.
+Each graph is a plausible chain of a few ops from an input to an output: most shapes fit, and
+attributes are those that the op has. Some are then changed: an attribute, an input, the type or the
+shape of a constant, the name of a node. The graph stands behind the signature of a SavedModel,
+sometimes with a part of it in a function. A model that is accepted is loaded by Python, and as a
+server does with TensorFlow's optimizer, and run beside the network that was read. A finding is a
+graph where the network answers differently from either, that takes more than five seconds, or that
+ends the process. Every graph can be made again from its number.
 """
 
 import math
@@ -50,7 +50,7 @@ class Graph:
     """One random graph.
 
     Args:
-        number: that it is made from.
+        number: seed of the graph.
     """
 
     def __init__(self, number):
@@ -71,7 +71,7 @@ class Graph:
             self.change()
 
     def constant(self, value):
-        """A new constant; its name."""
+        """Adds a constant; returns its name."""
         node = self.definition.node.add(name=f"n{len(self.definition.node)}", op="Const")
         tensor = tf.make_tensor_proto(value)
         node.attr["value"].tensor.CopyFrom(tensor)
@@ -109,7 +109,7 @@ class Graph:
         self.last = node.name
 
     def fill(self, value, kind):
-        """Any value of a kind of attribute."""
+        """Returns any value of a kind of attribute."""
         pick = lambda some: some[self.rng.integers(len(some))]  # noqa: E731
         value.Clear()
         if kind == "int":
@@ -389,7 +389,7 @@ def shaped(meta, shape):
 
 
 def taken(number):
-    """What comes of a graph: "read", "refused", or "read otherwise"."""
+    """Returns "read", "refused", or "read otherwise"."""
     graph = Graph(number)
     with tempfile.TemporaryDirectory() as folder:
         path = saved(graph, pathlib.Path(folder) / "model")

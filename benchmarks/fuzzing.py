@@ -1,4 +1,4 @@
-"""Campaigns of numbered random cases, each in a process that it may end: for `fuzz_*.py`."""
+"""Campaigns of numbered random cases, each in a process that it may end, for `fuzz_*.py`."""
 
 import argparse
 import collections

@@ -1,11 +1,11 @@
-"""All methods of certification side by side, and what each adds to the best of them.
+"""Compares all methods of certification, and what each adds to the best of them.
 
     python benchmarks/methods.py --saved_model DIR --dataset mnist --limit 100
     python benchmarks/methods.py --plain relu --dataset mnist --limit 30 --rivals least
 
 The same model and examples, one process. Prints for each method the mean radius of the correct
-examples, certified accuracy at each `--radius`, seconds for each example, gradients, and of the
-radii of "auto" how many the method proved. `auto` runs last, so that it is not charged for tracing;
+examples, certified accuracy at each `--radius`, seconds for each example, gradients, and the share
+of "auto"'s radii that the method proved. `auto` runs last, so that it is not charged for tracing;
 its time is also given over that of its parts.
 """
 
@@ -33,7 +33,7 @@ _RADII = flags.DEFINE_multi_float("radius", [0.1, 0.5, 1.58], "Repeatable.")
 
 
 def certified(certifier, x, y):
-    """Certificates and seconds; a first small batch is not counted."""
+    """Returns certificates and seconds; a first small batch is not counted."""
     certifier.certify(x[: min(2, len(x))], y[: min(2, len(x))], rivals=_RIVALS.value)
     started = time.perf_counter()
     certificates = certifier.certify_all(x, y, rivals=_RIVALS.value)

@@ -1,4 +1,4 @@
-"""The model that a benchmark looks at: a SavedModel, or a net trained plainly here and now.
+"""The model of a benchmark: a SavedModel, or a net that is trained plainly on the spot.
 
 `--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`, or
 `--residual FILTERS` or `--convnet`, with `--epochs`: Keras, Adam at 1e-3, batches of 64, seed 0, no
@@ -33,7 +33,7 @@ _EPOCHS = flags.DEFINE_integer("epochs", 3, "Of the plain net.")
 
 
 def model_and_examples():
-    """What to certify (a directory, or a Keras model), its name, and the examples."""
+    """Returns what to certify (a directory, or a Keras model), its name, and the examples."""
     examples = data.load(_DATASET.value, _SPLIT.value).limited(_LIMIT.value)
     if _PLAIN.value is None and _RESIDUAL.value is None and not _CONVNET.value:
         return _MODEL.value, _MODEL.value, examples
@@ -56,7 +56,7 @@ def model_and_examples():
 
 
 def convnet(shape):
-    """That of `keras.io/examples/vision/mnist_convnet`, which ends in logits here."""
+    """Returns the net of `keras.io/examples/vision/mnist_convnet`, ending in logits."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -73,7 +73,7 @@ def convnet(shape):
 
 
 def residual(shape, filters):
-    """A convolution and three residual blocks with batch normalisation."""
+    """Returns a convolution and three residual blocks with batch normalisation."""
     layers = keras.layers
 
     def convolved(x, filters, size, strides=1):

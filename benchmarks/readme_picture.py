@@ -71,7 +71,7 @@ def main(_):
 def second_direction(
     network: Network, x0: np.ndarray, label: int, other: int, along: np.ndarray
 ) -> np.ndarray:
-    """Unit vector, orthogonal to `along`, toward the second nearest rival to first order."""
+    """Returns the unit vector, orthogonal to `along`, toward the second nearest rival."""
     rivals = np.array([[t for t in range(network.classes) if t not in (label, other)]])
     evaluation = network.evaluate(tf.constant(x0), tf.constant([label]), tf.constant(rivals))
     margin, gradient = evaluation.margin.numpy()[0], evaluation.gradient.numpy()[0]
@@ -84,13 +84,13 @@ def second_direction(
 def predictions(
     network: Network, x0: np.ndarray, along: np.ndarray, across: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """Predicted classes on the grid, a row for each step across."""
+    """Returns predicted classes on the grid, a row for each step across."""
     rows = [x0 + steps[:, None] * along + step * across for step in steps]
     return np.stack([network.logits(tf.constant(row)).numpy().argmax(axis=1) for row in rows])
 
 
 def draw_digit(axes: Axes, image: np.ndarray, title: str, below: str) -> None:
-    """An image in grey; pixels outside [0, 1], which an l2 attacker may use, are clipped."""
+    """Draws an image in grey; pixels outside [0, 1], which an l2 attacker may use, are clipped."""
     axes.imshow(image.reshape(28, 28), cmap="gray_r", vmin=0.0, vmax=1.0)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -102,7 +102,7 @@ def draw_digit(axes: Axes, image: np.ndarray, title: str, below: str) -> None:
 def draw_plane(
     axes: Axes, plane: np.ndarray, steps: np.ndarray, label: int, radius: float, distance: float
 ) -> None:
-    """The regions of the classes, the ball, the example and the adversarial point."""
+    """Draws the regions of the classes, the ball, the example and the adversarial point."""
     others = [c for c in np.unique(plane) if c != label]
     colour = dict(zip(others, _OTHERS, strict=False)) | {label: _OWN}
     classes = sorted(colour)

@@ -1,4 +1,4 @@
-"""Throughput of `bin/certify --requests`: what reading a log costs beside certifying it.
+"""Measures `bin/certify --requests`: the cost of reading a log beside that of certifying it.
 
     python benchmarks/request_log.py --data_dir DIR
 
@@ -44,7 +44,7 @@ _INPUT = "keras_tensor"
 
 
 def float_values(x):
-    """A TensorProto that holds its numbers in float_val."""
+    """Returns a TensorProto with its numbers in float_val."""
     sizes = b"".join(logged.field(2, logged.field(1, size)) for size in x.shape)
     numbers = np.ascontiguousarray(x, "<f4").tobytes()
     return logged.field(1, 1) + logged.field(2, sizes) + logged.field(5, numbers)
@@ -64,14 +64,14 @@ def examples_of(name, count):
 
 
 def spent(function, *arguments, **options):
-    """CPU seconds of this process."""
+    """Returns CPU seconds of this process."""
     started = time.process_time()
     function(*arguments, **options)
     return time.process_time() - started
 
 
 def read(log, versions):
-    """What a run reads: all records, twice."""
+    """Reads all records twice, as a run does."""
     survey = log.survey()
     for _ in log.blocks(BATCH_SIZE, 0, survey.count):
         pass
@@ -108,7 +108,7 @@ def started(model, pattern, *arguments):
 
 
 def memory(name, folder, table):
-    """By requests of one example; bounds by Lipschitz constants, which cost next to nothing."""
+    """Measures peak memory by requests of one example, by Lipschitz constants, which are quick."""
     model, x = ROOT / "saved_models" / name, examples_of(name, max(_LENGTHS.value))
     for length in _LENGTHS.value:
         file = logged.write(folder / "log", requests(x[:length], 1))
@@ -121,7 +121,7 @@ def memory(name, folder, table):
 
 
 def processes(name, folder, table):
-    """The log in as many files as the most processes; each takes a pattern of them."""
+    """Measures several processes that each certify a share of the log's files."""
     model, x = ROOT / "saved_models" / name, examples_of(name, _SHARED.value)
     for count in _PROCESSES.value:
         for k, part in enumerate(np.array_split(x, count)):

@@ -1,13 +1,13 @@
-"""Throughput and memory of `bin/certify --runner` against the number of worker processes.
+"""Measures throughput and memory of `bin/certify --runner` by the number of worker processes.
 
     python benchmarks/scale.py --data_dir DIR
 
-Each line is a command of its own, as a user would start it: without a runner, then with one and
-more processes of Beam's DirectRunner. What reading the model and starting the workers takes is
-the same for few and for many examples, so examples a second are those between the two counts, and
-so is the processor time of an example, of all processes together, which a busy machine distorts
-less. Peak memory is of the largest worker (of the command itself where there is none), as Linux
-keeps it; the rows of all runs must be the same bytes.
+Each line is one command, as a user would start it: without a runner, then with one and more
+processes of Beam's DirectRunner. Reading the model and starting the workers take the same time for
+few and for many examples, so the difference of the two counts gives examples a second, and the
+processor time of an example, of all processes together, which a busy machine distorts less. Peak
+memory is that of the largest worker (of the command itself without a runner), as Linux keeps it.
+The rows of all runs must be the same bytes.
 """
 
 import os
@@ -33,7 +33,7 @@ _BATCH = flags.DEFINE_integer("batch_size", 250, "Examples in a batch, and in a 
 
 
 def peak_memory(process):
-    """Kilobytes that it had at most, so far; 0 where it is gone."""
+    """Returns the peak memory of a process so far in kilobytes; 0 if it has ended."""
     try:
         lines = pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines()
     except OSError:
@@ -42,13 +42,13 @@ def peak_memory(process):
 
 
 def processor_seconds():
-    """Of all commands that have ended, with their workers."""
+    """Returns processor seconds of all commands that have ended, with their workers."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def measure(processes, count, output):
-    """Seconds and processor seconds of one command, and kilobytes of its largest worker."""
+    """Returns seconds and processor seconds of one command, and kilobytes of its largest worker."""
     words = [sys.executable, str(ROOT / "bin" / "certify"), "--saved_model", _MODEL.value]
     words += ["--dataset", "mnist", "--method", "crc", "--output", str(output)]
     words += ["--limit", str(count), "--batch_size", str(_BATCH.value)]

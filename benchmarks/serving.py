@@ -1,4 +1,4 @@
-"""What the certified signature costs and proves, beside the plain one and the full certificate.
+"""Compares the certified signature with the plain one and with the full certificate.
 
     python benchmarks/serving.py --data_dir DIR
 
@@ -31,7 +31,7 @@ _CALLS = flags.DEFINE_integer("calls", 100, "Of each signature, for each batch."
 
 
 def rebuilt(served):
-    """A Keras model with the weights that were read; dense layers only."""
+    """Returns a Keras model with the weights that were read; dense layers only."""
     network = served.network
     names = [*(activation.name for activation in network.activations), None]
     dense = [
@@ -44,7 +44,7 @@ def rebuilt(served):
 
 
 def milliseconds(signatures, x):
-    """Median of each signature; they take turns, so that a busy machine slows both."""
+    """Returns the median of each signature; they take turns, so that a busy machine slows both."""
     spent = [[] for _ in signatures]
     for _ in range(_CALLS.value + 3):
         for signature, times in zip(signatures, spent, strict=True):

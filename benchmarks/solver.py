@@ -1,4 +1,4 @@
-"""The certificate's solver beside the paper's Algorithm 1: same weights, images and process.
+"""Compares the certificate's solver with the paper's Algorithm 1: same weights and images.
 
     python benchmarks/solver.py --data_dir DIR
 
@@ -31,7 +31,7 @@ _DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "float64"], "Of Algor
 
 
 def timed(function, *arguments):
-    """Result and seconds of the second call, so that tracing is not counted."""
+    """Returns result and seconds of the second call, so that tracing is not counted."""
     function(*arguments)
     start = time.perf_counter()
     result = function(*arguments)
@@ -39,7 +39,7 @@ def timed(function, *arguments):
 
 
 def reference(certificate, x, label, rivals):
-    """Algorithm 1 on every pair: `(radii, gradients)`, each `(n, rivals)`."""
+    """Runs Algorithm 1 on every pair: `(radii, gradients)`, each `(n, rivals)`."""
     bounds, dtype = certificate.curvature, tf.as_dtype(_DTYPE.value)
 
     @tf.function

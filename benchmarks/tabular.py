@@ -24,15 +24,15 @@ SEEDS = (0, 1, 2)
 
 
 def split(x, y):
-    """Every fifth example is for testing."""
+    """Puts every fifth example aside for testing."""
     test = np.arange(len(x)) % 5 == 0
     return (x[~test], y[~test]), (x[test], y[test])
 
 
 def trained(x, y, outputs, loss, epochs, seed=0, threat=None, radius=None):
-    """Two layers, trained on standardised features and told of raw ones; targets as they are.
+    """Trains two layers on standardised features, in a model that takes raw ones.
 
-    With a radius, of a threat to raw features, on the ends of certified intervals.
+    With a radius, for a threat to raw features, the loss is that of the ends of proved intervals.
     """
     keras.utils.set_random_seed(seed)
     mean, deviation = x.mean(axis=0), x.std(axis=0)
@@ -65,7 +65,7 @@ def write(name, model, arrays, threat):
 
 
 def diabetes():
-    """Progression of diabetes after a year; what cannot err is frozen, the rest has a tolerance."""
+    """Trains on the progression of diabetes; exact features are frozen, others have a tolerance."""
     bunch = load_diabetes(scaled=False)
     (x, y), (x_test, y_test) = split(bunch.data.astype(np.float32), bunch.target.astype(np.float32))
     # bmi by 0.1 kg/m², pressure by 3 mmHg, serum values by 3 % of their mean.
@@ -86,7 +86,7 @@ def diabetes():
 
 
 def breast_cancer():
-    """Malignant (0) or benign (1), from measures of cells, none of which is negative."""
+    """Trains malignant (0) or benign (1), from measures of cells, none of which is negative."""
     bunch = load_breast_cancer()
     (x, y), (x_test, y_test) = split(bunch.data.astype(np.float32), bunch.target)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -1,4 +1,4 @@
-"""What a box or a clip of the input costs a curvature certificate, beside a plain one.
+"""Measures what a box or a clip of the input costs a curvature certificate.
 
     python benchmarks/threats.py [--examples 1024] [--rounds 5] [--unclipped DIR]
 
@@ -42,7 +42,7 @@ def main(_):
 
 
 def certified(certifier, x, y):
-    """Seconds, and gradients an example."""
+    """Returns seconds, and gradients an example."""
     start, gradients = time.perf_counter(), []
     for first in range(0, len(x), BATCH):
         batch = slice(first, first + BATCH)

@@ -1,11 +1,11 @@
-"""Time of a training step beside plain Keras: the same net, batch, optimizer and process.
+"""Times a training step beside plain Keras: the same net, batch, optimizer and process.
 
     python benchmarks/training.py
 
 2 × 1024 softplus on random images of MNIST's size; `fit`, Adam. Rounds go through all methods in
 turn, and a method's time is that of its fastest round. Prints milliseconds a step, the ratio to
-plain Keras, and gradients of the attack for each example; of time, and of both cores' together, as
-the former is that of others too where a machine is shared.
+plain Keras, and gradients of the attack for each example; also in processor time of both cores,
+which other work on the machine distorts less.
 """
 
 import pathlib
@@ -47,7 +47,7 @@ def base():
 
 
 def algorithm2_attack(network, x, label, rival, *, radius, curvature, steps, tolerance):
-    """The paper's solver in the place of ours: 30 bisections around 20 steps each."""
+    """Attacks by the paper's solver: 30 bisections around 20 steps each."""
     kappa = curvature[:, 0]
     solution = algorithm2(network, x, label, rival[:, 0], radius=radius, lower=-kappa, upper=kappa)
     point = project(solution.point, x, radius)
