@@ -8,7 +8,7 @@ from .certificates.certifier import Certifier as Certifier
 from .certificates.certifier import certify as certify
 from .certificates.crc.crc import CurvatureCertificate as CurvatureCertificate
 from .certificates.crc.success_rates import success_rates as success_rates
-from .certificates.smoothing.smoothing import Smoothing as Smoothing
+from .certificates.smoothing.options import Smoothing as Smoothing
 from .curvature.bounds import CurvatureBounds as CurvatureBounds
 from .curvature.bounds import curvature_bounds as curvature_bounds
 from .curvature.gap import curvature_gap as curvature_gap

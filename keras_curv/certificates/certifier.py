@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.auto import METHODS, choose_method
+from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.budget import BudgetCertificate
 from keras_curv.certificates.category_changes import after_changes
-from keras_curv.certificates.certificate import (
-    GUARANTEES,
-    RIVALS,
-    Certificates,
-    moved_away,
-)
+from keras_curv.certificates.certificate import RIVALS, Certificates, moved_away
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
+from keras_curv.certificates.options import ProofOptions
 from keras_curv.errors import (
     InputError,
     optional_at_least,
@@ -30,32 +26,30 @@ from keras_curv.errors import (
 from keras_curv.network.network import Network
 from keras_curv.network.products import float32_keeps_digits
 from keras_curv.numerics.rounding import up
+from keras_curv.options import accepts
 from keras_curv.process import certifying
 from keras_curv.reading import served_model
 from keras_curv.reading.served_inputs import ServedInputs
 from keras_curv.threats.box import farthest
 from keras_curv.threats.properties.property import ARGMAX, Property
-from keras_curv.threats.threat import PLAIN, UNRESTRICTED, Threat
+from keras_curv.threats.threat import PLAIN, Threat
 
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
 _WORK = 2.0**35  # multiplications that one bound of a whole batch may take: seconds, all in all
 
 
+@accepts(ProofOptions)
 class Certifier:
     """One model, read and bounded once, that certifies any number of batches.
 
     Args:
         model: a SavedModel directory (or a base path with numbered versions), or a built
             Keras model. A live model is read as it is now; train on, and read it again.
-        signature: of a SavedModel.
-        output_name: of the logits, among several outputs; see `keras_curv.read`.
-        method, guarantee, tolerance: see `certify`.
-        property: what must not change; a `Property`, or its spelling.
-        threat: what the attacker may do, a `Threat` or its arguments.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
             example is done once each of them is proved or refuted. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
+        {options}
 
     Raises:
         InputError: see `keras_curv.read`, `choose_method` and `Float32Error`.
@@ -73,34 +67,23 @@ class Certifier:
         self,
         model: Any,
         *,
-        signature: str = served_model.DEFAULT_SIGNATURE,
-        output_name: str | None = None,
-        method: str = "auto",
-        guarantee: str = "real",
-        tolerance: float = 0.01,
-        property: Property | str = ARGMAX,
-        threat: Threat | Mapping[str, Any] = UNRESTRICTED,
         decide: Sequence[float] | None = None,
+        **options: Any,
     ):
-        if method == "smoothing":
-            raise InputError(
-                "smoothing certifies another classifier: certify_examples(smoothing=Smoothing(s)), "
-                "or the command's --method smoothing"
-            )
-        require_one_of(method, (*METHODS, "smoothing"), "method")
-        require_one_of(guarantee, GUARANTEES, "guarantee")
-        self.property = Property.of(property)
-        self.served = served_model.read(model, signature, output_name=output_name, scores=True)
-        self._guarantee = guarantee
-        self.threat = Threat.of(threat)
+        asked = ProofOptions(**options)
+        self.property, self.threat = Property.of(asked.property), asked.threat
+        self.served = served_model.read(
+            model, asked.signature, output_name=asked.output_name, scores=True
+        )
+        self._guarantee = asked.guarantee
         dim = self.served.network.dim
         network = self.property.network(self.served.network, self.served.head)
         network = self.threat.network(network, dim)
         error = no_error
-        if guarantee == "float32":
+        if asked.guarantee == "float32":
             error = _float32_error(self.served, network, self.property, self.threat)
         self.method = choose_method(
-            method, network, error, tolerance=tolerance, decide=_checked(decide)
+            asked.method, network, error, tolerance=asked.tolerance, decide=_radii_to_decide(decide)
         )
         if self.threat.norm != PLAIN:
             self.method = BudgetCertificate(self.method, error)
@@ -232,22 +215,17 @@ class Certifier:
         return int(np.clip(min(most), 1, 1024))
 
 
+@accepts(ProofOptions)
 def certify(
     model: Any,
     x: np.ndarray | Mapping[str, np.ndarray],
     y: np.ndarray | None = None,
     *,
-    method: str = "auto",
-    guarantee: str = "real",
-    tolerance: float = 0.01,
-    property: Property | str = ARGMAX,
-    threat: Threat | Mapping[str, Any] = UNRESTRICTED,
     decide: Sequence[float] | None = None,
     rivals: str = "all",
-    signature: str = served_model.DEFAULT_SIGNATURE,
-    output_name: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    **options: Any,
 ) -> Certificates:
     """Proves, for each input, an l2 radius within which the prediction cannot change.
 
@@ -262,24 +240,12 @@ def certify(
             name → `(n, *shape)`. Radii are of that vector.
         y: `(n,)` integer labels; an example that is not predicted as its label gets radius 0.
             None certifies the predictions.
-        method: "auto", which takes the largest radius of all that apply; or one of them, "crc",
-            "crc_local", "crown", "lipschitz", "quadratic", "two_stage", or "interval" and "coap".
-        guarantee: "real": in real arithmetic on the stored weights; "float32": as served in
-            float32.
-        tolerance: of "auto": the relative gain in radius that no further method is asked for; 0
-            asks all. And what a search for a ball may leave of the radius, from 0.1 to 0.3 %.
-            No radius becomes wrong by it, only smaller by as much.
-        property: what must not change within the radius, a `Property` or its spelling: "argmax",
-            "top_3", "harmful:3,5", "threshold:0.7" or "interval:0.1"; see `Property`.
-        threat: what the attacker may do; radii are in its units, see `Threat`. Nothing is claimed
-            of inputs that it leaves out.
         decide: radii at which alone the answer matters, see `Certifier`; many times faster.
         rivals: "all" for a certificate; "runner_up", "random" or "least" for the single-rival
             protocols of the paper's tables.
-        signature: of a SavedModel.
-        output_name: of the logits, among several outputs; see `keras_curv.read`.
         batch_size: examples at a time; None chooses by the size of the network.
         seed: for random rivals.
+        {options}
 
     Returns:
         `Certificates`, arrays of length n.
@@ -294,22 +260,12 @@ def certify(
         >>> bool((result.radius > 0.25).mean() > 0.8)
         True
     """
-    certifier = Certifier(
-        model,
-        signature=signature,
-        output_name=output_name,
-        method=method,
-        guarantee=guarantee,
-        tolerance=tolerance,
-        property=property,
-        threat=threat,
-        decide=decide,
-    )
+    certifier = Certifier(model, decide=decide, **options)
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
 
 
-def _checked(decide: Sequence[float] | None) -> tuple[float, ...]:
-    """The radii to decide; InputError unless they are positive and finite."""
+def _radii_to_decide(decide: Sequence[float] | None) -> tuple[float, ...]:
+    """Returns the radii to decide; InputError unless they are positive and finite."""
     if decide is None:
         return ()
     if isinstance(decide, str) or np.ndim(decide) != 1:

@@ -22,15 +22,16 @@ DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
 )
 HELP = ("--help", "-h", "-help", "help")
-# What absl calls the types of fields.
+# What absl calls the types of options.
 _KINDS = {
     "int": "integer",
     "float": "float",
     "str": "string",
     "bool": "bool",
+    "Property | str": "string",
     "tuple[int, ...]": "list",
-    "list[str]": "multi_string",
-    "list[float]": "multi_float",
+    "Sequence[str]": "multi_string",
+    "Sequence[float]": "multi_float",
 }
 
 
@@ -109,6 +110,14 @@ class Command:
         """Returns the values of some flags, by name, for what has arguments of these names."""
         return {name: self.flags[name].value for name in names}
 
+    def chosen(self, of: type) -> dict[str, Any]:
+        """Returns the options of a dataclass that flags have a value for."""
+        flags = {field.name: flag_of(field) for field in dataclasses.fields(of)}
+        values = {
+            name: self.flags[flag].value for name, flag in flags.items() if flag in self.flags
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
     def words(self, *, but: Sequence[str] = ()) -> list[str]:
         """The words that make this run again: the flags that are set, but for some."""
         words = ["keras_curv", self.name]
@@ -148,17 +157,26 @@ class Section:
         absl = getattr(flags, f"DEFINE_{kind}")
         absl(name, *arguments, flag_values=self._values, module_name=self.title, **keywords)
 
-    def fields(self, of: type, texts: Mapping[str, str]) -> Section:
-        """Adds flags for fields of a dataclass, whose types and defaults they have; returns itself.
+    def strings(self, texts: Mapping[str, str], **defaults: str) -> Section:
+        """Adds flags that take text, by name with what each says; returns itself."""
+        for name, text in texts.items():
+            self.define("string", name, defaults.get(name), text)
+        return self
+
+    def options(self, of: type, names: str) -> Section:
+        """Adds a flag for options, with their types, defaults and help; returns itself.
 
         Args:
-            of: the dataclass; annotations are text.
-            texts: name of a field → what its flag says.
+            of: a dataclass of `option`s; annotations are text.
+            names: of its fields, between blanks. A flag that may be given several times has no
+                default.
         """
         known = {field.name: field for field in dataclasses.fields(of)}
-        for name, text in texts.items():
-            kind = known[name].type.removesuffix(" | None")
-            self.define(_KINDS[kind], name, known[name].default, text)
+        for field in map(known.__getitem__, names.split()):
+            kind = _KINDS[field.type.removesuffix(" | None")]
+            given = kind.startswith("multi_") or field.default is dataclasses.MISSING
+            default = None if given else field.default
+            self.define(kind, flag_of(field), default, field.metadata["help"])
         return self
 
     def refuse(self, why: str, *, but: Sequence[str] = ()) -> None:
@@ -174,6 +192,11 @@ class Section:
         for name in self.names:
             if name not in but and self._values[name].value != self._values[name].default:
                 raise InputError(f"--{name} {why}")
+
+
+def flag_of(field: dataclasses.Field) -> str:
+    """Returns the name of an option's flag."""
+    return field.metadata.get("flag", field.name)
 
 
 def stop_in_one_line(name: str, after: str) -> None:

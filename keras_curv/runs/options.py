@@ -1,4 +1,7 @@
-"""What a run is asked for: which radii to report, which files to write, who does the work."""
+"""What a run is asked for: which radii to report, which files to write, who does the work.
+
+Flags are made of these options, so nothing here loads TensorFlow before an option is checked.
+"""
 
 from __future__ import annotations
 
@@ -7,94 +10,108 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from keras_curv.certificates.certificate import RIVALS, radii_of
-from keras_curv.certificates.smoothing.smoothing import VOTE_RIVALS, Smoothing
+from keras_curv.certificates.options import ProofOptions
 from keras_curv.errors import (
     InputError,
     optional_at_least,
     optional_fraction,
-    require_fraction,
+    require_at_least,
     require_one_of,
     require_positive,
 )
 from keras_curv.files import part_path, require_replaceable
-from keras_curv.reading import served_model
+from keras_curv.options import described, option
 from keras_curv.reports.drawing import require_drawable
-from keras_curv.rows.row_file import settings_path
-from keras_curv.saved_model.files import INDEX
-from keras_curv.threats.properties.property import ARGMAX, Property
-from keras_curv.threats.threat import UNRESTRICTED, Threat
+
+if TYPE_CHECKING:
+    from keras_curv.certificates.smoothing.options import Smoothing
 
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 
 
+@described
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(ProofOptions):
     """What every run can be asked for.
 
     Attributes:
-        signature: of the SavedModel; of logged requests, for those that name none.
-        output_name, method, guarantee, tolerance: as for `certify`.
-        property: what must not change, a `Property` or its spelling.
-        threat: what the attacker may do.
-        decide: ask for no more of each example than whether each of the radii is proved, or an
-            adversarial point within it is known, which is many times faster. The radii in rows are
-            proved all the same, and may be far from the largest.
-        batch_size: examples at a time; None: by the size of the model, or 512 logged ones.
-        radii: at which to report certified accuracy.
-        required: certified accuracy at every radius, for the verdict; it asks for labels.
-        output: CSV file of rows; see `rows.row.Row`. It must not exist, unless `resume`.
-        resume: go on where an interrupted run with the same settings left `output`.
-        summary: JSON file for the summary.
-        plot: image of certified accuracy against radius (needs matplotlib).
-        report: HTML file for people: curve, radii by class, the least robust examples with the
-            closest adversarial points found, terms and settings.
-        command: that makes this run again, word by word, for the report.
-        runner: of Apache Beam, to certify by its workers instead of in this process; the rows are
-            the same. See `runs/beam.py` for what workers must be able to reach.
-        beam_options: for it, as Beam spells them, without dashes: "direct_num_workers=2".
-        read_from: files that these options were read from, which nothing is written over; that of a
-            property by its spelling is added.
-        progress: tell on stderr how far the run is: a bar, or lines where that is no terminal.
+        {options}
 
     Raises:
         InputError: an option out of range, or one that another needs is missing.
     """
 
-    signature: str = served_model.DEFAULT_SIGNATURE
-    output_name: str | None = None
-    method: str = "auto"
-    guarantee: str = "real"
-    tolerance: float = 0.01
-    property: Property | str = ARGMAX
-    threat: Threat = UNRESTRICTED
-    decide: bool = False
-    batch_size: int | None = None
-    radii: Sequence[float] = DEFAULT_RADII
-    required: float | None = None
-    output: str | None = None
-    resume: bool = False
-    summary: str | None = None
-    plot: str | None = None
-    report: str | None = None
-    command: Sequence[str] | None = None
-    runner: str | None = None
-    beam_options: Sequence[str] = ()
-    read_from: Sequence[str] = ()
-    progress: bool = False
+    decide: bool = option(
+        "Asks of each example only whether each of the radii is proved or cannot be, which is many "
+        "times faster; radii in rows are then lower bounds, enough for that.",
+        False,
+    )
+    radii: Sequence[float] = option(
+        "Radii at which to report certified accuracy, in the model's input units or those of a "
+        "threat; default: 0.1, 0.25, 0.5, 1.0 and 1.58.",
+        DEFAULT_RADII,
+        flag="radius",
+    )
+    batch_size: int | None = option(
+        "Number of examples certified at a time; default: by the size of the model, or 512 logged "
+        "requests.",
+        None,
+    )
+    required: float | None = option(
+        "Smallest certified accuracy, as a fraction, that is required at every one of the radii; "
+        "below it the verdict is negative, and the exit status 3.",
+        None,
+        flag="require_certified_accuracy",
+    )
+    output: str | None = option(
+        "CSV file to write of rows, one for each example, as they come. It must not exist, unless "
+        "the run is resumed.",
+        None,
+    )
+    resume: bool = option("Goes on with the output of an interrupted run.", False)
+    summary: str | None = option("JSON file to write of the summary.", None)
+    plot: str | None = option(
+        "Image to draw of certified accuracy against radius (.png, .svg, .pdf).", None
+    )
+    report: str | None = option(
+        "HTML file to write for people: curve, classes, least robust examples, terms.", None
+    )
+    command: Sequence[str] | None = option(
+        "The words of the command that makes this run again, for the report.", None
+    )
+    runner: str | None = option(
+        "Apache Beam runner on whose workers to certify, as DirectRunner on this machine. Workers "
+        "leave rows in a folder beside the output, which all of them must reach, as they must the "
+        "model and the data.",
+        None,
+    )
+    beam_options: Sequence[str] = option(
+        "Options of the runner, as Beam spells them but without dashes, as direct_num_workers=2.",
+        (),
+        flag="beam_option",
+    )
+    read_from: Sequence[str] = option(
+        "Files that these options were read from, which nothing is written over; the file of a "
+        "property that is given by its spelling is added.",
+        (),
+    )
+    progress: bool = option(
+        "Tells on stderr how far the run is: a bar, or lines where that is no terminal.", False
+    )
 
     def __post_init__(self) -> None:
+        from keras_curv.certificates.certificate import radii_of
+
+        if isinstance(self.property, str):
+            table = self.property.partition(":")[2]  # of harms, or what is no file
+            object.__setattr__(self, "read_from", (*self.read_from, table))
+        super().__post_init__()
         radii = radii_of(self.radii)
         if not radii:
             raise InputError("radii must be one at least. Received: none")
         object.__setattr__(self, "radii", radii)
-        if isinstance(self.property, str):
-            table = self.property.partition(":")[2]  # of harms, or what is no file
-            object.__setattr__(self, "read_from", (*self.read_from, table))
-        require_fraction(self.tolerance, "tolerance")
-        object.__setattr__(self, "threat", Threat.of(self.threat))
-        object.__setattr__(self, "property", Property.of(self.property))
         optional_fraction(self.required, "the certified accuracy required")
         optional_at_least(self.batch_size, 1, "batch_size")
         if self.resume and not self.output:
@@ -111,16 +128,10 @@ class RunOptions:
     @builtins.property
     def certifier(self) -> dict:
         """The arguments of `Certifier`."""
-        return {
-            "signature": self.signature,
-            "output_name": self.output_name,
-            "method": self.method,
-            "guarantee": self.guarantee,
-            "tolerance": self.tolerance,
-            "property": self.property,
-            "threat": self.threat,
-            "decide": self.radii if self.decide else None,
+        proof = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(ProofOptions)
         }
+        return proof | {"decide": self.radii if self.decide else None}
 
     @builtins.property
     def search(self) -> dict:
@@ -130,26 +141,6 @@ class RunOptions:
             "decide": list(self.radii) if self.decide else None,
             "property": str(self.property),
             "threat": str(self.threat),
-        }
-
-    @builtins.property
-    def qualified(self) -> bool:
-        """Whether the claim is another one than of the prediction under any change."""
-        return self.property != ARGMAX or not self.threat.plain
-
-    @builtins.property
-    def searched(self) -> bool:
-        """Whether adversarial points can be searched: of the prediction, in the input's units."""
-        return self.property == ARGMAX and self.threat.searchable
-
-    @builtins.property
-    def claim(self) -> dict:
-        """The claim in words: which changes, what holds, norm and units of the radii."""
-        return {
-            "changes": self.threat.text,
-            "holds": Property.of(self.property).text,
-            "units": self.threat.units,
-            "norm": self.threat.norm,
         }
 
     @builtins.property
@@ -164,6 +155,8 @@ class RunOptions:
     def files(self) -> list[pathlib.Path]:
         """All files that are written: the rows, their settings, and what is beside them."""
         named = [self.output, *self.written()]
+        from keras_curv.rows.row_file import settings_path
+
         rows = self.output and settings_path(pathlib.Path(self.output))
         return [pathlib.Path(path) for path in (*named, rows) if path]
 
@@ -178,6 +171,8 @@ class RunOptions:
                 two files, a file of a SavedModel, a plot of unknown format, or no matplotlib to
                 draw it.
         """
+        from keras_curv.saved_model.files import INDEX
+
         named = [path for path in (self.output, *self.written()) if path is not None]
         if "" in named:
             raise InputError("an empty name is not a file")
@@ -205,30 +200,45 @@ class RunOptions:
             require_drawable(self.plot)
 
 
+@described
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExampleOptions(RunOptions):
-    """What a run over a data set can be asked for beside.
+    """What a run over a data set can be asked for.
 
     Attributes:
-        smoothing: certify the model smoothed by noise, instead of by a method; then the guarantee
-            is probabilistic.
-        rivals: as for `certify`.
-        input_scale: examples are multiplied by this before the model sees them. Radii are in the
-            model's input units, that is, multiplied too.
-        seed: for random rivals, and for the noise of smoothing.
+        {options}
+
+    Raises:
+        InputError: an option out of range, or options that contradict each other.
 
     Example:
         >>> ExampleOptions(method="crc", radii=[0.5]).radii
         (0.5,)
     """
 
-    smoothing: Smoothing | None = None
-    rivals: str = "all"
-    input_scale: float = 1.0
-    seed: int = 0
+    smoothing: Smoothing | None = option(
+        "How to certify the model smoothed by noise, instead of the model itself by a method; then "
+        "the guarantee is probabilistic.",
+        None,
+    )
+    rivals: str = option(
+        "Classes to hold against the prediction. all makes a certificate of the classifier; "
+        "runner_up, random and least take one class, as the paper's tables do.",
+        "all",
+    )
+    input_scale: float = option(
+        "Number that examples are multiplied by before the model sees them, as 255 for a model of "
+        "raw pixels. Radii are in the model's input units, so they are multiplied too.",
+        1.0,
+    )
+    seed: int = option("Seed of random rivals, and of the noise of smoothing.", 0)
 
     def __post_init__(self) -> None:
+        from keras_curv.certificates.certificate import RIVALS
+        from keras_curv.certificates.smoothing.smoothing import VOTE_RIVALS
+
         super().__post_init__()
+        require_at_least(self.seed, 0, "seed")
         require_positive(self.input_scale, "input_scale")
         if self.required is not None and self.rivals != "all":
             raise InputError(

@@ -5,35 +5,50 @@ from __future__ import annotations
 import dataclasses
 
 from keras_curv.errors import InputError, optional_at_least, optional_fraction
+from keras_curv.options import described, option
 from keras_curv.runs.options import RunOptions
 
 
+@described
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestOptions(RunOptions):
-    """What a run over logged requests can be asked for beside.
+    """What a run over logged requests can be asked for.
 
     Attributes:
-        baseline: another model; the same requests are certified with it too.
-        model_name: only requests to the model of this name.
-        limit: only the first so many rows.
-        max_unpacked: MiB that each gzip file of requests may unpack to; None: 256, or a hundred
-            times its own size if that is more.
-        lost: CSV file of the examples that lost their certificate against the baseline at any of
-            the radii; written anew, also when going on, and there when all rows are.
-        max_lost: of the examples certified with the baseline, at most this fraction may lose
-            their certificate, for the verdict.
+        {options}
+
+    Raises:
+        InputError: an option out of range, or one that another needs is missing.
 
     Example:
         >>> RequestOptions(baseline="models/7", max_lost=0.01).requirements
         {'required': None, 'max_lost': 0.01}
     """
 
-    baseline: str | None = None
-    model_name: str | None = None
-    limit: int | None = None
-    max_unpacked: int | None = None
-    lost: str | None = None
-    max_lost: float | None = None
+    baseline: str | None = option(
+        "Another SavedModel or base path, for which the same requests are certified too; reports "
+        "which ones it certifies and the model does not, or for another class.",
+        None,
+    )
+    model_name: str | None = option(
+        "Name of the model whose requests are certified; those to others are skipped.", None
+    )
+    limit: int | None = option("Number of examples to certify, the first ones; default: all.", None)
+    max_unpacked: int | None = option(
+        "Size, in MiB, that each gzip file of requests may unpack to; default: 256, or 100 times "
+        "its own size if that is more.",
+        None,
+    )
+    lost: str | None = option(
+        "CSV file to write of the examples that the baseline certifies and the model does not, or "
+        "for another class, at any of the radii; it is there once all rows are.",
+        None,
+    )
+    max_lost: float | None = option(
+        "Largest fraction, of the examples that the baseline certifies, that may lose their "
+        "certificate at any of the radii; above it the verdict is negative, and the exit status 3.",
+        None,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,57 +22,22 @@ Reference: Cohen, Rosenfeld & Kolter, "Certified adversarial robustness via rand
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 
 from keras_curv.certificates.certificate import Certificates, Status, moved_away
+from keras_curv.certificates.smoothing.options import Smoothing
 from keras_curv.certificates.smoothing.votes import NoiseVotes, total_variation
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
-from keras_curv.numerics.clopper_pearson import require_failure_probability, smoothed_radius
+from keras_curv.numerics.clopper_pearson import smoothed_radius
 from keras_curv.process import certifying
 from keras_curv.reading import served_model
 from keras_curv.reading.served_inputs import ServedInputs
 
 VOTE_RIVALS = ("all", "runner_up")
-NOISE = ("own", "shared")
 _EXAMPLES_AT_ONCE = 16
-_MOST_SAMPLES = 2**40  # more could not end
-
-
-@dataclasses.dataclass(frozen=True)
-class Smoothing:
-    """How to certify by a vote under noise; see `SmoothedClassifier`.
-
-    Raises:
-        InputError: a number that is out of range, or another kind of noise.
-
-    Example:
-        >>> Smoothing(0.25, noise="shared").samples
-        100000
-    """
-
-    deviation: float
-    samples: int = 100_000
-    failure_probability: float = 1e-3
-    noise: str = "own"
-
-    def __post_init__(self) -> None:
-        require_positive(self.deviation, "deviation")
-        if require_at_least(self.samples, 1, "samples") > _MOST_SAMPLES:
-            raise InputError(f"samples must be at most 2^40. Received: {self.samples}")
-        require_failure_probability(self.failure_probability)
-        require_one_of(self.noise, NOISE, "noise")
-
-    def votes(self) -> dict:
-        """Returns the arguments of `SmoothedClassifier.certify`."""
-        return {
-            "samples": self.samples,
-            "failure_probability": self.failure_probability,
-            "noise": self.noise,
-        }
 
 
 class SmoothedClassifier:
