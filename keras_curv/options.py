@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 _Taker = TypeVar("_Taker")
-_PLACE = "        {options}\n"  # of the descriptions, in a docstring
+_PLACE = "        {options}"  # of the descriptions, in a docstring
 
 
 def option(text: str, default: Any = dataclasses.MISSING, **facts: Any) -> Any:
@@ -74,7 +74,13 @@ def accepts(options: type) -> Callable[[_Taker], _Taker]:
 
 def _describe(documented: Any, options: type) -> None:
     """Replaces the line `{options}` in a docstring."""
-    texts = (f"{field.name}: {field.metadata['help']}" for field in dataclasses.fields(options))
-    indents = {"initial_indent": " " * 8, "subsequent_indent": " " * 12}
-    lines = "".join(textwrap.fill(text, 100, **indents) + "\n" for text in texts)
-    documented.__doc__ = (documented.__doc__ or "").replace(_PLACE, lines)
+    lines = [
+        textwrap.fill(
+            f"{field.name}: {field.metadata['help']}",
+            width=100,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 12,
+        )
+        for field in dataclasses.fields(options)
+    ]
+    documented.__doc__ = (documented.__doc__ or "").replace(_PLACE, "\n".join(lines))

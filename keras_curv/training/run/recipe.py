@@ -10,6 +10,7 @@ import keras
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
+from keras_curv.options import described
 from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.threats.threat import Threat
 from keras_curv.threats.threat_file import parse_threat
@@ -26,8 +27,7 @@ from keras_curv.training.run.recipe_options import (
     CLIPPING,
     CURVATURE,
     OBJECTIVES,
-    OPTIONS,
-    Option,
+    Condition,
     RecipeFields,
 )
 from keras_curv.training.trainable.carry import Carry
@@ -38,82 +38,15 @@ from keras_curv.training.trainable.trunk import TRUNK, trunk_layers
 
 OPTIMIZERS = ("muon", "adam")
 _LARGEST_SEED = 2**32 - 1
-_LEAST = {
-    "epochs": 1,
-    "batch_size": 1,
-    "seed": 0,
-    "width": 1,
-    "carry": 1,
-    "kernel_size": 1,
-    "strides": 1,
-    "pool": 1,
-    "trunk": 1,
-}
-_POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
-_MOST = dict(
-    **{"dead_zone": 0.49, "held_out": 0.9, "distortion": 10.0, "halvings": 100.0},
-    **dict.fromkeys(("ramp", "flat", "mirror", "shift"), 1.0),
-)
 
 
+@described
 @dataclasses.dataclass(frozen=True)
 class Recipe(RecipeFields):
     """All that decides what a training run comes to.
 
     Attributes:
-        dataset: one of `data.DATASETS`; pixels in [0, 1].
-        layers: of dense ones, hidden ones and the last: at least 2, or 1 behind convolutions.
-        width: units of each hidden dense layer; None: 256.
-        carry: units of each hidden dense layer before the last one, which carries its input along
-            (`Carry`); None: no layer carries, and all have `width`.
-        trunk: convolutions in front of all these that keep lengths, with |·| behind each (see
-            `trunk.py`): 2 × 2 pixels become the channels of one place, then kernels are 3 × 3.
-            Sizes of what follows are in these places. None: no trunk.
-        filters: of convolutions before the dense layers, each with padding "same"; none by default.
-        kernel_size, strides: of the convolutions, both axes; None: 4 and 2.
-        pool: side of the average pooling behind the last convolution, in places; None: no pooling.
-        activation: its Keras name, of those in `activations.SMOOTH`; where the loss needs no
-            curvature, of those in `activations.ACTIVATIONS`.
-        clip: the base begins with `ClipInput()`; of the losses "certified" and "crt".
-        dead_zone: a of `ClipInput`; None: 0.
-        loss: "certified", "crt" (see `CRTModel`); "penalty": no attack, curvature penalty alone
-            (`CurvatureRegularizer`); "plain"; or a rival to compare with: "pgd",
-            "trades", "crown_ibp", "coap", "noise".
-        radius: ρ; None: 0.5 where the loss needs one.
-        gamma: γ, weight of the curvature penalty; None: 0, and 0.01 of the loss "penalty". The
-            paper's CRT has 0.01 at least.
-        rivals: of the certified loss; None: its default. Of "noise": 1 attacks the runner-up
-            alone; None: all.
-        attack_steps: gradients for each attack; None: the method's own, 2 of the curvature's.
-        trade_off: 1/λ of "trades"; None: 6.
-        final_beta: β of "crown_ibp" after the ramp; None: 1.
-        final_kappa: κ of "crown_ibp" after the ramp, the share of the clean loss; None: 0.5.
-        projections: of "coap", from two hidden layers; None: 50.
-        deviation: of the noise of "noise"; None: 0.25. With a radius, the noise is adversarial.
-        ramp: fraction of the training over which the radius rises; None: 0.3.
-        threat, scale, box: what the attacker may do, a file or its shortcuts; see
-            `threat_file.parse_threat`. None: any change.
-        property: what must not change, as `--property` spells it; None: argmax.
-        epochs, batch_size, seed: as usual.
-        optimizer: "muon" (for hidden kernels; Adam for the rest) or "adam".
-        learning_rate: Adam's; constant at first and then halved `halvings` times, evenly.
-        muon_rate: length of a step of the hidden kernels in spectral norm, scheduled likewise;
-            None: 0.05.
-        centre: whether steps are those of centred activations (`centring.py`), of the losses
-            "certified" and "crt" and dense layers alone.
-        flat: fraction of the training at a constant rate.
-        halvings: see `learning_rate`.
-        start_from: directory of a model of this library, whose weights are the first ones; None:
-            random ones. It may lack units, and first layers that carry: these have no effect then
-            at first.
-        initial_scale: factor on the initial hidden kernels of the first layer.
-        mirror: probability that left and right of a training image are exchanged.
-        shift: probability that a training image is moved by up to one pixel in each direction.
-        distortion: deviation, in pixels, of smooth random displacements within a training image;
-            see `augmentation.distorted`.
-        held_out: fraction of the training set kept for validation; if there is one, the
-            final figures are for it, not for the test set.
-        jit: compile the step with XLA.
+        {options}
 
     Raises:
         InputError: a value out of range, or an option that has no effect on this recipe.
@@ -139,7 +72,8 @@ class Recipe(RecipeFields):
             self._require("filters", good, "positive integers, at least one")
             object.__setattr__(self, "filters", tuple(self.filters))
         require_at_least(self.layers, 1 if self.filters else 2, "layers")
-        for name in ("jit", "clip", "centre"):
+        fields = dataclasses.fields(self)
+        for name in (field.name for field in fields if field.type == "bool"):
             self._require(name, isinstance(getattr(self, name), bool), "True or False")
         if self.clip and self.loss not in CLIPPING:
             raise InputError(
@@ -151,16 +85,10 @@ class Recipe(RecipeFields):
                 f"centre is for the loss {', '.join(CLIPPING)} and hidden layers that are dense, "
                 f"which do not carry. Received: loss {self.loss!r}, {self.architecture}"
             )
-        for name, option in OPTIONS.items():
-            self._settle(name, option)
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        for name, value in given.items():
-            if name in _LEAST:
-                require_at_least(value, _LEAST[name], name)
-            if name in _POSITIVE:
-                require_positive(value, name)
-            if name in _MOST:
-                self._require(name, 0.0 <= value <= _MOST[name], f"from 0 to {_MOST[name]:g}")
+        for field in fields:
+            self._settle(field)
+        for field in fields:
+            self._require_in_range(field)
         self._require("seed", self.seed <= _LARGEST_SEED, f"at most {_LARGEST_SEED}")
         if self.loss == "penalty":
             self._require("gamma", self.gamma != 0.0, "positive: without it the loss is plain")
@@ -191,25 +119,39 @@ class Recipe(RecipeFields):
         """Returns what must not change."""
         return Property.parse(self.property) if self.property else ARGMAX
 
-    def _settle(self, name: str, option: Option) -> None:
+    def _settle(self, field: dataclasses.Field) -> None:
         """Sets an option that was not given to its default; InputError where it has no effect."""
-        value = getattr(self, name)
-        if not option.has(self):
+        name, value, facts = field.name, getattr(self, field.name), field.metadata
+        has: Condition | None = facts.get("has")
+        if has is None:
+            return
+        if not has.holds(self):
             if value is not None:
-                why = ", ".join(f"{field} {getattr(self, field)!r}" for field in option.decided_by)
+                why = ", ".join(f"{field} {getattr(self, field)!r}" for field in has.decided_by)
                 raise InputError(
-                    f"{name} is for {option.what_for}. Received: {name} {value!r} with {why}"
+                    f"{name} is for {has.what_for}. Received: {name} {value!r} with {why}"
                 )
         elif value is None:
-            object.__setattr__(self, name, option.default_of(self))
+            object.__setattr__(self, name, facts["of_loss"].get(self.loss, facts["usual"]))
+
+    def _require_in_range(self, field: dataclasses.Field) -> None:
+        name, value, facts = field.name, getattr(self, field.name), field.metadata
+        if value is None:
+            return
+        if "least" in facts:
+            require_at_least(value, facts["least"], name)
+        if "positive" in facts:
+            require_positive(value, name)
+        if "most" in facts:
+            self._require(name, 0.0 <= value <= facts["most"], f"from 0 to {facts['most']:g}")
 
     def given(self) -> dict[str, Any]:
         """Returns what is not as it would be anyway, or is by default because of the loss."""
-        fields = {field.name: field.default for field in dataclasses.fields(self)}
-        defaults = fields | {name: option.default for name, option in OPTIONS.items()}
-        chosen = {name: getattr(self, name) for name in fields}
+        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
         return {
-            name: value for name, value in chosen.items() if value not in (None, defaults[name])
+            field.name: value
+            for field, value in values
+            if value not in (None, field.metadata.get("usual", field.default))
         }
 
     def _require(self, name: str, good: bool, what: str) -> None:
