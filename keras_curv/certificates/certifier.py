@@ -171,7 +171,7 @@ class Certifier:
         return after_changes(certified, *args)
 
     def _in_norm(self, length: np.ndarray) -> np.ndarray:
-        """The most that a change of such an l2 length has in the norm of the threat."""
+        """Returns the most that a change of such an l2 length has in the norm of the threat."""
         return length if self.threat.norm == PLAIN else up(length * self.method.network.dim**0.5, 8)
 
     def certify_all(
@@ -274,7 +274,7 @@ def _radii_to_decide(decide: Sequence[float] | None) -> tuple[float, ...]:
 
 
 def _warn_if_factors_are_rounded() -> None:
-    """Says so where float32 has fewer digits than it should, in which radii are searched for."""
+    """Warns where TensorFlow's float32 products, by which radii are searched, are inaccurate."""
     keeps_digits = tf.function(float32_keeps_digits, autograph=False)
     if not keeps_digits(tf.constant([0, 1])):
         warnings.warn(
@@ -290,7 +290,7 @@ def _warn_if_factors_are_rounded() -> None:
 def _float32_error(
     served: served_model.ServedModel, network: Network, held: Property, threat: Threat
 ) -> Float32Error:
-    """What serving this model in float32 may take off the margins of a property's network."""
+    """Returns the charge for serving this model in float32, on a property's margins."""
     if not threat.holds_in_float32:
         raise InputError(
             "there is no guarantee float32 under weights by feature or a basis, as inputs between "

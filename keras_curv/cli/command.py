@@ -102,7 +102,7 @@ class Command:
             return fail(self.name, InputError(error))
 
     def _takes(self, word: str) -> bool:
-        """Whether the next word is the value of this one."""
+        """Returns whether the next word is the value of this one."""
         name = word.lstrip("-")
         return word != name and name in self.flags and not self.flags[name].boolean
 
@@ -119,7 +119,7 @@ class Command:
         return {name: value for name, value in values.items() if value is not None}
 
     def words(self, *, but: Sequence[str] = ()) -> list[str]:
-        """The words that make this run again: the flags that are set, but for some."""
+        """Returns the words that make this run again: the flags that are set, but for some."""
         words = ["keras_curv", self.name]
         for name in (name for section in self._sections for name in section.names):
             flag = self.flags[name]
@@ -236,7 +236,7 @@ def fail(name: str, error: object) -> int:
 
 
 def at_terminal() -> bool:
-    """Whether somebody watches stderr."""
+    """Returns whether stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

@@ -94,7 +94,7 @@ class Examples:
         return np.concatenate(xs), np.concatenate(ys)
 
     def at(self, indices: Sequence[int]) -> np.ndarray:
-        """A few of them, `(len(indices), *shape)`, in one pass.
+        """Reads a few examples, `(len(indices), *shape)`, in one pass.
 
         Raises:
             InputError: the stream has become shorter.
@@ -151,7 +151,7 @@ def require_fitting(name: str, x: Shaped, y: Shaped | None) -> None:
 
 
 def as_labels(y: np.ndarray) -> np.ndarray:
-    """Labels, which may be a column, as int64, `(n,)`.
+    """Returns labels, which may be a column, as int64, `(n,)`.
 
     Raises:
         InputError: they do not fit.

@@ -89,7 +89,7 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
 
 
 def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
-    """The array `x`; where there is none, the others of which each may be an input, by name."""
+    """Returns the array `x`; where there is none, the others, each an input by its name."""
     names = ["x"] if "x" in file.names else sorted({*file.names} - {"y"})
     if names != ["x"] and not 2 <= len(names) <= _INPUTS:
         known = ", ".join(file.names[:99]) or "none"
@@ -105,7 +105,7 @@ def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
 
 
 def _as_one(path: str, arrays: dict[str, StoredArray]) -> StoredArray:
-    """What several arrays are when they are joined."""
+    """Returns the description of several arrays when they are joined."""
     require_joinable(
         f"{path} has no array 'x', as inputs are called, and labels y, only {', '.join(arrays)}; "
         "as several inputs by name these do not fit",
@@ -166,7 +166,7 @@ def _require_stored(arrays: list[StoredArray], count: int, size: int) -> None:
 
 
 def _fingerprint(file: NpzFile, arrays: list[StoredArray], count: int) -> str:
-    """As `fingerprint_of` the arrays; see there."""
+    """Returns what `fingerprint_of` would for the whole arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         labels = array.name == "y"

@@ -69,7 +69,7 @@ def _print_table(summary: dict, console: Console) -> None:
 
 
 def print_names(rows: Iterable[Sequence[str]]) -> None:
-    """Names and what they stand for, in columns."""
+    """Prints names and what they stand for, in columns."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -78,8 +78,8 @@ def print_names(rows: Iterable[Sequence[str]]) -> None:
 
 @contextlib.contextmanager
 def working(text: str, *, visible: bool) -> Iterator[None]:
-    """A spinner on stderr while something of unknown length goes on; a line where that is no
-    terminal and it has taken long."""
+    """Shows a spinner on stderr during work of unknown length; where stderr is no terminal, prints
+    a line once the work has taken long."""
     console = Console(stderr=True)
     if not visible:
         yield
@@ -99,7 +99,7 @@ def working(text: str, *, visible: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, or now and then a line where that is no terminal.
+    """Shows a bar on stderr, or now and then a line where that is no terminal.
 
     Yields what to call with the number of examples just finished.
     """

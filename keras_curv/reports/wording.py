@@ -85,12 +85,12 @@ def radius_units(summary: dict) -> str:
 
 
 def is_usual(summary: dict) -> bool:
-    """Whether it is the prediction that holds, under any change."""
+    """Returns whether it is the prediction that holds, under any change."""
     return summary.get("threat", PLAIN) == PLAIN and of_the_prediction(summary)
 
 
 def of_the_prediction(summary: dict) -> bool:
-    """Whether it is the prediction that holds, and not another property."""
+    """Returns whether it is the prediction that holds, and not another property."""
     return summary.get("property", ARGMAX.spelling) == ARGMAX.spelling
 
 
@@ -157,7 +157,7 @@ def _shares(methods: dict[str, int]) -> str:
 
 
 def _search(summary: dict) -> dict[str, str]:
-    """How much was asked for, if less than all."""
+    """Says how much was asked for, if less than all."""
     if summary.get("decide"):
         return {"decided": "at these radii only: each radius is at least what is written"}
     if summary.get("method") != "auto" or not summary.get("tolerance"):

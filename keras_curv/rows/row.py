@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import decimal
 import re
+import typing
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ class Row(NamedTuple):
     def from_certificates(
         cls, result: Certificates, label: np.ndarray | None, first_index: int, rivals: str
     ) -> list[Row]:
-        """The rows of one batch."""
+        """Returns the rows of one batch."""
         return [
             cls(
                 index=first_index + i,
@@ -97,7 +98,7 @@ class Row(NamedTuple):
         return self.reason is not None and self.reason.skipped
 
     def cells(self, columns: Sequence[str] | None = None) -> list[str]:
-        """The row as text, column by column; `EXAMPLE_COLUMNS` if none are named.
+        """Returns the row as text, column by column; `EXAMPLE_COLUMNS` if none are named.
 
         Text that a spreadsheet would run begins with an apostrophe.
         """
@@ -105,12 +106,12 @@ class Row(NamedTuple):
 
     @classmethod
     def parse(cls, cells: Sequence[str], columns: Sequence[str] | None = None) -> Row:
-        """The inverse of `cells`; ValueError or KeyError where no run writes such cells."""
+        """Reads what `cells` wrote; ValueError or KeyError where no run writes such cells."""
         columns = columns or EXAMPLE_COLUMNS
         if len(cells) != len(columns):
             raise ValueError(f"{len(cells)} cells, not {len(columns)}")
         parsed: dict[str, Any] = {"label": None}
-        parsed |= {n: _PARSERS.get(n, _text)(c) for n, c in zip(columns, cells, strict=True)}
+        parsed |= {n: _PARSERS[_TYPES[n]](c) for n, c in zip(columns, cells, strict=True)}
         row = cls(**parsed)
         for name, cell, own in zip(columns, cells, row.cells(columns), strict=True):
             if cell != own:  # as "+1" or "1_0", which Python takes too
@@ -153,7 +154,7 @@ def certified_fields(result: Certificates, i: int) -> dict[str, Any]:
 
 
 def round_down(radius: float) -> str:
-    """Nine significant digits, never above the number; `inf` stays.
+    """Returns nine significant digits, never above the number; `inf` stays.
 
     Example:
         >>> round_down(1.9999999999)
@@ -172,28 +173,20 @@ def _cell(value: object) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _text(cell: str) -> str:
-    return cell.removeprefix("'")
-
-
 def _integer(cell: str) -> int:
     if len(cell) > _LONGEST_INTEGER or not -(2**63) <= int(cell) < 2**63:
         raise ValueError(f"{cell[:_LONGEST_INTEGER]} is no number of 64 bits")
     return int(cell)
 
 
-_PARSERS: dict[str, Callable[[str], object]] = dict.fromkeys(
-    (
-        *("index", "prediction", "nearest_rival", "gradient_evaluations"),
-        *("record", "example", "timestamp", "baseline_prediction"),
-    ),
-    _integer,
-) | {
-    "label": lambda cell: _integer(cell) if cell else None,
-    "radius": float,
-    "baseline_radius": float,
-    "primal_equals_dual": {"0": False, "1": True}.__getitem__,
+_PARSERS: dict[object, Callable[[str], object]] = {
+    int: _integer,
+    int | None: lambda cell: _integer(cell) if cell else None,
+    float: float,
+    bool: {"0": False, "1": True}.__getitem__,
+    str: lambda cell: cell.removeprefix("'"),
 }
+_TYPES = typing.get_type_hints(Row)
 _WORDS: dict[str, Collection[str]] = {
     "status": {*Status.__members__, *Reason.__members__},
     "baseline_status": {"", *Status.__members__, *Reason.__members__},

@@ -183,7 +183,7 @@ def _require_same(target: pathlib.Path, settings: dict) -> None:
 def _read_rows(
     file: BinaryIO, target: pathlib.Path, batch_size: int, count: int, columns: tuple[str, ...]
 ) -> tuple[list[Row], int]:
-    """The rows to keep, which is all of a finished file or whole batches, and where they end."""
+    """Returns the rows to keep, all of a finished file or whole batches, and where they end."""
     rows: list[Row] = []
     header, ends = _line(file, target), [file.tell()]
     if header is None:
@@ -204,7 +204,7 @@ def _read_rows(
 
 
 def _line(file: BinaryIO, target: pathlib.Path) -> bytes | None:
-    """The next line; None where none was finished."""
+    """Returns the next line; None where none was finished."""
     line = file.readline(LONGEST_ROW)
     if len(line) == LONGEST_ROW:
         raise InputError(f"{target} is not a file of rows: a line has {LONGEST_ROW} bytes or more")

@@ -70,7 +70,7 @@ class Shards:
         self._key = b""
 
     def missing(self, start: int) -> list[int]:
-        """The first examples of all batches from `start` on whose rows are not there, whole."""
+        """Returns the first examples of the batches from `start` on that are not there whole."""
         firsts = range(start, self._count, self._size)
         return [first for first in firsts if self._read(first) is None]
 
@@ -100,7 +100,7 @@ class Shards:
         self._put(f"{first}.refused", reason)
 
     def rows(self, first: int) -> list[Row]:
-        """One batch, that workers are done with.
+        """Returns one batch that workers are done with.
 
         Raises:
             InputError: it was refused; or it is not there.
@@ -140,7 +140,7 @@ class Shards:
         return key
 
     def _code(self, rows: str) -> str:
-        """The last line of a file of these rows."""
+        """Returns the last line of a file of these rows."""
         return hmac.new(self._key, rows.encode(), hashlib.sha256).hexdigest() + "\n"
 
     def _text(self, file: pathlib.Path, most: int) -> str:

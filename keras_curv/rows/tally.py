@@ -45,7 +45,7 @@ class Tally:
             self._exact += row.primal_equals_dual
 
     def certified_accuracy(self, radius: float) -> float:
-        """The fraction of all examples that are correct and certified at more than `radius`."""
+        """Returns the fraction of all examples that are correct and have a larger radius."""
         return certified_fraction(np.array(self.radii), radius)
 
     def summary(self) -> dict:
@@ -77,7 +77,7 @@ class Tally:
 
 
 def mean_radius(mean: Callable[[np.ndarray], float], values: np.ndarray) -> float:
-    """A mean, or the median, of radii; finite if they are, though their sum may overflow."""
+    """Returns a mean, or the median, of radii; finite if they are, even if their sum is not."""
     with np.errstate(over="ignore"):
         found = mean(values)
         if math.isinf(found) and np.isfinite(values).all():
@@ -86,5 +86,5 @@ def mean_radius(mean: Callable[[np.ndarray], float], values: np.ndarray) -> floa
 
 
 def json_number(value: float) -> float | str:
-    """A number that JSON can hold; infinity has to be text."""
+    """Returns a number as JSON can hold it; infinity has to be text."""
     return "inf" if math.isinf(value) else float(value)

@@ -113,5 +113,5 @@ def _joined(shards: Shards, firsts: Sequence[int]) -> Iterator[list[Row]]:
 
 
 def _last_line(text: str) -> str:
-    """Last non-empty line of an error message, which may end a worker's traceback."""
+    """Returns the last non-empty line of an error message, as below a worker's traceback."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -239,7 +239,7 @@ def _integers(examples: Examples, served: ServedModel) -> dict[str, str]:
 
 
 def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndarray], np.ndarray]:
-    """How to bring an example of a named data set into the model's shape, entries in order."""
+    """Returns what brings examples of a named data set into the model's shape."""
 
     def plain(shape: Sequence[int]) -> tuple[int, ...]:
         return tuple(n for n in shape if n != 1)

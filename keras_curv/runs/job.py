@@ -36,8 +36,10 @@ class Job(abc.ABC):
 
     @abc.abstractmethod
     def batches(self, start: int) -> Iterator[Callable[[], list[Row]]]:
-        """Yields what certifies one batch after the other, from row `start` on, which is the first
-        of one; they may be called side by side.
+        """Yields a function for each batch that certifies it; they may be called side by side.
+
+        Args:
+            start: the first row to certify, which begins a batch.
 
         Raises:
             InputError: an example cannot be read; or, as a batch is certified, not be certified.
@@ -64,7 +66,7 @@ class Job(abc.ABC):
 
     @abc.abstractmethod
     def facts(self) -> dict:
-        """The part of the summary that is known without rows, beside the settings."""
+        """Returns what the summary says beside the settings that needs no rows."""
 
     @abc.abstractmethod
     def cases(self, rows: Sequence[Row]) -> list[Case]:

@@ -149,11 +149,11 @@ class RunOptions(ProofOptions):
         return {"required": self.required}
 
     def written(self) -> list[str | None]:
-        """The files that are written beside the rows; None where there is none."""
+        """Returns the files that are written beside the rows; None where there is none."""
         return [self.summary, self.plot, self.report]
 
     def files(self) -> list[pathlib.Path]:
-        """All files that are written: the rows, their settings, and what is beside them."""
+        """Returns all files that are written: the rows, their settings, and what is beside them."""
         named = [self.output, *self.written()]
         from keras_curv.rows.row_file import settings_path
 

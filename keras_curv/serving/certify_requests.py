@@ -206,7 +206,7 @@ class RequestJob(Job):
 
 
 def _answered(side: str, asked: Batch | Refusal | None = None) -> dict[str, object]:
-    """What every row of a request says of one side, whatever was proved; of none, its absence."""
+    """Returns what every row of a request says of one model, whatever was proved."""
     if asked is None:
         return {f"{side}status": ""}
     if isinstance(asked, Refusal):
@@ -267,5 +267,5 @@ def _load_job(model: str, files: Sequence[str], options: RequestOptions) -> Requ
 
 
 def _common(values: Sequence) -> Any:
-    """The value that all of some things have, or None."""
+    """Returns the value that all have in common, or None."""
     return values[0] if values and all(value == values[0] for value in values) else None

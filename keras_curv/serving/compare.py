@@ -29,7 +29,7 @@ class Fraction:
             self._certified[radius] += row.radius > radius
 
     def summary(self) -> dict:
-        """`examples`, and `certified`: radius as string → fraction of them."""
+        """Returns `examples`, and `certified`: radius as string → fraction of them."""
         count = max(self.examples, 1)
         certified = {str(r): n / count for r, n in self._certified.items()}
         return {"examples": self.examples, "certified": certified}
@@ -56,8 +56,8 @@ class Parts:
         self._parts[inside * len(self._parts) // self._length].add(row)
 
     def summary(self) -> dict:
-        """`by` ("time" or "order"), and `parts` that are not empty, each from its first row
-        or second on."""
+        """Returns `by` ("time" or "order"), and the `parts` that are not empty, each with its first
+        row or second."""
         count = len(self._parts)
         starts = [self._first + -(-k * self._length // count) for k in range(count)]
         return {
@@ -101,13 +101,13 @@ class Comparison:
             counts["gained"] += now and not before
 
     def lost(self, row: Row) -> list[float]:
-        """The radii at which this row lost its certificate."""
+        """Returns the radii at which this row lost its certificate."""
         kept = 0.0 if _changed(row) else row.radius
         return [r for r in self._radii if row.baseline_radius > r >= kept]
 
     def summary(self) -> dict:
-        """`compared`, `unanswered` (reason → count), `prediction_changed`; `radii`, radius as
-        string → `baseline` (certified by it), `lost`, `gained`, and `lost_fraction` of those
+        """Returns `compared`, `unanswered` (reason → count), `prediction_changed` and `radii`: radius
+        as string → `baseline` (certified by it), `lost`, `gained`, and `lost_fraction` of those
         certified by the baseline."""
         return {
             "compared": self._compared,
@@ -122,7 +122,7 @@ class Comparison:
 
 
 def _changed(row: Row) -> bool:
-    """Whether the two models predict a class, and not the same one."""
+    """Returns whether the two models predict different classes."""
     both = row.prediction >= 0 and row.baseline_prediction >= 0
     return both and row.prediction != row.baseline_prediction
 

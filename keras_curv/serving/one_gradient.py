@@ -104,7 +104,7 @@ class OneGradient:
         pre_activations: list[tf.Tensor],
         transposed: Sequence[Callable[[tf.Tensor], tf.Tensor]],
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The closed form of the module's docstring; no loops but over layers.
+        """Evaluates the closed form of the module's docstring; no loops but over layers.
 
         Args:
             x: `(n, dim)`, float32, as all that follow.
@@ -150,7 +150,7 @@ class OneGradient:
         pre_activations: list[tf.Tensor],
         transposed: Sequence[Callable[[tf.Tensor], tf.Tensor]],
     ) -> tf.Tensor:
-        """‖∇f(x)‖ from above, `(n, rivals)`, float64."""
+        """Returns ‖∇f(x)‖ from above, `(n, rivals)`, float64."""
         rows = tf.constant(self.affines[-1].kernel.T, tf.float32)
         v = tf.gather(rows, label)[:, None, :] - tf.gather(rows, rivals)
         sizes = [_norm(v)]
@@ -170,18 +170,18 @@ class OneGradient:
 
     @staticmethod
     def _of_label(table: np.ndarray, label: tf.Tensor) -> tf.Tensor:
-        """The row of each label, of a table `(classes, rivals)`."""
+        """Returns the row of each label in a table `(classes, rivals)`."""
         return tf.gather(tf.constant(table, tf.float64), label)
 
 
 def _norm(a: tf.Tensor) -> tf.Tensor:
-    """‖a‖ over the last axis, from above, in float64, which holds squares of float32 numbers."""
+    """Returns ‖a‖ over the last axis, from above, in float64, which holds float32 squares."""
     wide = tf.cast(a, tf.float64)
     return tf.sqrt(tf.reduce_sum(wide * wide, axis=-1)) * _OUTWARD + rounding.SLOPE_FLOOR
 
 
 def _in_float32(affine: Affine) -> Affine:
-    """The map with the nearest float32 kernel, what that moved added to `kernel_error`."""
+    """Returns the map with the nearest float32 kernel, and adds the change to `kernel_error`."""
     with np.errstate(over="ignore"):
         kernel = affine.kernel.astype(np.float32).astype(np.float64)
     with np.errstate(invalid="ignore"):  # what overflows is refused by the map

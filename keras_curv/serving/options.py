@@ -64,5 +64,5 @@ class RequestOptions(RunOptions):
         return super().requirements | {"max_lost": self.max_lost}
 
     def written(self) -> list[str | None]:
-        """The files that are written beside the rows; None where there is none."""
+        """Returns the files that are written beside the rows; None where there is none."""
         return [*super().written(), self.lost]

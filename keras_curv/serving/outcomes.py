@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def refused(cls, refusal: Refusal) -> Outcome:
-        """The outcome of a request, or of a model, that cannot be certified."""
+        """Returns the outcome of a request, or of a model, that cannot be certified."""
         return cls(version=refusal.version, status=refusal.reason.name, detail=refusal.detail)
 
 
@@ -69,7 +69,7 @@ def _row(
 
 
 def _outcomes(asked: Sequence[Batch | Refusal], counts: Sequence[int]) -> list[Outcome]:
-    """One outcome for every example, in order."""
+    """Returns one outcome for every example, in order."""
     starts = np.cumsum([0, *counts])
     outcomes: list[Outcome] = [Outcome()] * int(starts[-1])
     groups: dict[int, list[tuple[int, Batch]]] = {}

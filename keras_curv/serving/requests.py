@@ -61,7 +61,7 @@ class Request:
     asked: tuple[Batch | Refusal, ...]
 
     def cut(self, start: int, stop: int) -> Request:
-        """A part of its examples."""
+        """Returns the request with a part of its examples."""
         return dataclasses.replace(
             self,
             first=self.first + start,
@@ -162,7 +162,7 @@ class RequestLog:
         return found
 
     def requests(self) -> Iterator[Request]:
-        """All of them, in the order of files and records.
+        """Yields all requests, in the order of files and records.
 
         Raises:
             InputError: a record is not what it was when it was surveyed, or is broken.
@@ -175,7 +175,7 @@ class RequestLog:
             yield request
 
     def blocks(self, size: int, start: int, stop: int) -> Iterator[list[Request]]:
-        """Rows `start` to `stop`, in lists of `size` rows, requests cut where they must be.
+        """Yields rows `start` to `stop` in lists of `size` rows, requests cut where they must be.
 
         Raises:
             InputError: the log ends before, or is not what it was when it was surveyed; of such
@@ -266,7 +266,7 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
 
 @functools.lru_cache
 def _file_version(file: str) -> int | None:
-    """The version in whose directory a warm-up file lies."""
+    """Returns the version in whose directory a warm-up file lies."""
     path = pathlib.Path(file).absolute()
     number = served_model.version_number(path.parent.parent.name)
     return number if path.parts[-2:] == _WARM_UP else None

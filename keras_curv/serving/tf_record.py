@@ -90,7 +90,7 @@ class _Unpacked:
         return bytes(content)
 
     def _piece(self, most: int) -> bytes:
-        """Some of the bytes that follow; none at the end."""
+        """Returns some of the bytes that follow; none at the end."""
         while True:
             packed = self._packed or self._raw.read(_PIECE)
             if self._part is None:
@@ -124,7 +124,7 @@ def _plain(raw: BinaryIO, max_unpacked: int | None) -> BinaryIO | _Unpacked:
 
 
 def _length_holds(head: bytes) -> bool:
-    """Whether the first 12 bytes of a record, its length and the check, fit each other."""
+    """Returns whether the first 12 bytes of a record, its length and the check, agree."""
     return len(head) == 12 and masked_crc32c(head[:8]) == struct.unpack("<I", head[8:])[0]
 
 

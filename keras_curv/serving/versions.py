@@ -77,7 +77,7 @@ class Versions:
         self._models: dict[tuple[str, str], Model | Refusal] = {}
 
     def find(self, request: LoggedRequest, file_version: int | None = None) -> Model:
-        """The model that certifies a request.
+        """Returns the model that certifies a request.
 
         Args:
             file_version: of a warm-up file, for requests that name none.
@@ -107,7 +107,7 @@ class Versions:
         return [model for model in self._models.values() if isinstance(model, Model)]
 
     def refused(self) -> list[Refusal]:
-        """Why each of those that cannot be certified cannot."""
+        """Returns the reasons why models cannot be certified."""
         everything = [*self._models.values(), *self._inputs.values()]
         return [entry for entry in everything if isinstance(entry, Refusal)]
 
@@ -124,7 +124,7 @@ class Versions:
         return str(number)
 
     def _known_inputs(self, version: str) -> dict[str, list[str]]:
-        """Signature → the names of its inputs."""
+        """Returns signature → the names of its inputs."""
         if version not in self._inputs:
             self._inputs[version] = _input_names(self._directories[version], version)
         known = self._inputs[version]

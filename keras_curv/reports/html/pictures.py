@@ -13,7 +13,7 @@ _MORE, _NONE, _LESS = np.array([[213, 94, 0], [255, 255, 255], [0, 114, 178]], n
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
-    """Whether an example of this shape is drawn: rows and columns, in grey or three colours."""
+    """Returns whether such an example is drawn: rows and columns, in grey or three colours."""
     return len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
 
 
@@ -43,7 +43,7 @@ def image(x: np.ndarray, limits: tuple[float, float]) -> str:
 
 
 def is_coloured(shape: tuple[int, ...]) -> bool:
-    """Whether an image of this shape has three channels."""
+    """Returns whether an image of this shape has three channels."""
     return shape[2:] == (3,)
 
 
