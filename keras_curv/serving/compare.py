@@ -106,9 +106,11 @@ class Comparison:
         return [r for r in self._radii if row.baseline_radius > r >= kept]
 
     def summary(self) -> dict:
-        """Returns `compared`, `unanswered` (reason → count), `prediction_changed` and `radii`: radius
-        as string → `baseline` (certified by it), `lost`, `gained`, and `lost_fraction` of those
-        certified by the baseline."""
+        """Returns `compared`, `unanswered` (reason → count), `prediction_changed` and `radii`.
+
+        The last is radius as string → `baseline` (certified by it), `lost`, `gained`, and
+        `lost_fraction` of those certified by the baseline.
+        """
         return {
             "compared": self._compared,
             "unanswered": dict(self._unanswered),
