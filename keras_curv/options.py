@@ -1,86 +1,67 @@
-"""Options that are described once: a field of a dataclass carries its help.
+"""Options that are described once: in the docstring of their dataclass.
 
-From these fields come the flags of a command, the keyword arguments of a function, and the
-docstrings of both.
+From there come the help of flags, and the arguments and docstrings of functions that take options
+by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 _Taker = TypeVar("_Taker")
+_DESCRIBED = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _PLACE = "        {options}"  # of the descriptions, in a docstring
 
 
-def option(text: str, default: Any = dataclasses.MISSING, **facts: Any) -> Any:
-    """Returns a field of a dataclass with a help text.
-
-    Args:
-        text: for the user, sentences.
-        default: of the field.
-        **facts: further metadata of the field, as its flag's name.
-    """
-    return dataclasses.field(default=default, metadata={"help": text, **facts})
-
-
-def described(options: type[_Taker]) -> type[_Taker]:
-    """Describes the fields of a dataclass where its docstring has a line `{options}`.
+def descriptions(options: type) -> dict[str, str]:
+    """Returns what the docstrings of a dataclass and its bases say of each of its fields.
 
     Example:
-        >>> @described
-        ... @dataclasses.dataclass
+        >>> @dataclasses.dataclass
         ... class Bath:
         ...     '''A bath.
         ...
         ...     Attributes:
-        ...         {options}
+        ...         depth: depth of the water,
+        ...             in metres.
         ...     '''
         ...
-        ...     depth: float = option("Depth of the water, in metres.", 0.5)
-        >>> print(inspect.getdoc(Bath))
-        A bath.
-        <BLANKLINE>
-        Attributes:
-            depth: Depth of the water, in metres.
+        ...     depth: float = 0.5
+        >>> descriptions(Bath)
+        {'depth': 'depth of the water, in metres.'}
     """
-    _describe(options, options)
-    return options
+    found = {}
+    for kind in options.__mro__:
+        section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+        for name, text in _DESCRIBED.findall(section.partition("\n\n")[0]):
+            found.setdefault(name, " ".join(text.split()))
+    return {field.name: found.get(field.name, "") for field in dataclasses.fields(options)}
 
 
 def accepts(options: type) -> Callable[[_Taker], _Taker]:
-    """Shows and describes the fields of a dataclass as arguments of what takes `**options`."""
+    """Describes the fields of a dataclass in a docstring, in place of its line `{options}`.
+
+    A function or class that takes `**options` has them in its signature, too.
+    """
 
     def named(taker: _Taker) -> _Taker:
         shown: Any = taker
         signature = inspect.signature(shown)
-        own = [one for one in signature.parameters.values() if one.kind != one.VAR_KEYWORD]
-        taken = [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
-                annotation=field.type,
-            )
-            for field in dataclasses.fields(options)
-        ]  # fmt: skip
-        shown.__signature__ = signature.replace(parameters=[*own, *taken])
-        _describe(shown, options)
+        *own, last = signature.parameters.values()
+        if last.kind == last.VAR_KEYWORD:
+            taken = [
+                inspect.Parameter(f.name, last.KEYWORD_ONLY, default=f.default, annotation=f.type)
+                for f in dataclasses.fields(options)
+            ]
+            shown.__signature__ = signature.replace(parameters=[*own, *taken])
+        wrapped = textwrap.TextWrapper(100, initial_indent=" " * 8, subsequent_indent=" " * 12)
+        lines = [wrapped.fill(f"{name}: {text}") for name, text in descriptions(options).items()]
+        shown.__doc__ = (shown.__doc__ or "").replace(_PLACE, "\n".join(lines))
         return taker
 
     return named
-
-
-def _describe(documented: Any, options: type) -> None:
-    """Replaces the line `{options}` in a docstring."""
-    lines = [
-        textwrap.fill(
-            f"{field.name}: {field.metadata['help']}",
-            width=100,
-            initial_indent=" " * 8,
-            subsequent_indent=" " * 12,
-        )
-        for field in dataclasses.fields(options)
-    ]
-    documented.__doc__ = (documented.__doc__ or "").replace(_PLACE, "\n".join(lines))

@@ -10,20 +10,36 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from keras_curv.errors import InputError, require_fraction, require_one_of
-from keras_curv.options import described, option
 
 if TYPE_CHECKING:
     from keras_curv.threats.properties.property import Property
     from keras_curv.threats.threat import Threat
 
 
-@described
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProofOptions:
     """What is proved of a model, and by which method.
 
     Attributes:
-        {options}
+        method: method of proof. auto takes the largest radius of all that apply: crc, crc_local,
+            crown, lipschitz, quadratic, two_stage, each of which can be named alone; interval, coap
+            and, on the command line, smoothing are there to compare with.
+        guarantee: what the proof is about. real: real arithmetic on the stored weights; float32:
+            also what a server makes of them in float32.
+        tolerance: fraction by which a further method must be able to enlarge a radius for the
+            method auto to try it; 0 tries all of them. A search for a ball may also leave that
+            fraction of the radius, within 0.1 to 0.3 %. No radius becomes wrong by it, only
+            smaller.
+        property: what must not change within a radius. argmax: the predicted class; top_3: that the
+            label is among the 3 largest logits; harmful:3,5: that no such class gets above the
+            label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output
+            is; interval:0.1: the output, by more than that.
+        threat: what the attacker may do, a `Threat` or its arguments; radii are in its units, and
+            nothing is claimed of inputs that it leaves out. Default: any change.
+        signature: name of the signature that is certified; of logged requests, for those that name
+            none.
+        output_name: name of the output with the logits, of a signature with several; default:
+            logits, or the only one.
 
     Raises:
         InputError: an option out of range.
@@ -33,44 +49,13 @@ class ProofOptions:
         'the label stays among the 3 largest logits'
     """
 
-    method: str = option(
-        "Method of proof. auto takes the largest radius of all that apply: crc, crc_local, crown, "
-        "lipschitz, quadratic, two_stage, each of which can be named alone; interval, coap and, on "
-        "the command line, smoothing are there to compare with.",
-        "auto",
-    )
-    guarantee: str = option(
-        "What the proof is about. real: real arithmetic on the stored weights; float32: also what "
-        "a server makes of them in float32.",
-        "real",
-    )
-    tolerance: float = option(
-        "Fraction by which a further method must be able to enlarge a radius for the method auto "
-        "to try it; 0 tries all of them. A search for a ball may also leave that fraction of the "
-        "radius, within 0.1 to 0.3 %. No radius becomes wrong by it, only smaller.",
-        0.01,
-    )
-    property: Property | str = option(
-        "What must not change within a radius. argmax: the predicted class; top_3: that the label "
-        "is among the 3 largest logits; harmful:3,5: that no such class gets above the label, "
-        "harmful:TABLE.json by label; threshold:0.7: the side of it on which the output is; "
-        "interval:0.1: the output, by more than that.",
-        "argmax",
-    )
-    threat: Threat = option(
-        "What the attacker may do, a `Threat` or its arguments; radii are in its units, and "
-        "nothing is claimed of inputs that it leaves out. Default: any change.",
-        None,
-    )
-    signature: str = option(
-        "Name of the signature that is certified; of logged requests, for those that name none.",
-        "serving_default",
-    )
-    output_name: str | None = option(
-        "Name of the output with the logits, of a signature with several; default: logits, or the "
-        "only one.",
-        None,
-    )
+    method: str = "auto"
+    guarantee: str = "real"
+    tolerance: float = 0.01
+    property: Property | str = "argmax"
+    threat: Threat = None  # type: ignore[assignment]  # set to that of any change
+    signature: str = "serving_default"
+    output_name: str | None = None
 
     def __post_init__(self) -> None:
         from keras_curv.certificates.auto import METHODS

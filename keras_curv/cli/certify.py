@@ -78,11 +78,12 @@ REQUESTS.options(RequestOptions, "model_name max_unpacked baseline lost max_lost
 SMOOTHING = COMMAND.section("Smoothing by noise")
 SMOOTHING.options(Smoothing, "deviation samples failure_probability noise")
 
-REPORTED = COMMAND.section("What to report, and a release gate").options(RunOptions, "radii")
-REPORTED.options(RequestOptions, "limit batch_size required")
+REPORTED = COMMAND.section("What to report, and a release gate")
+REPORTED.options(RequestOptions, radius="radii")
+REPORTED.options(RequestOptions, "limit batch_size", require_certified_accuracy="required")
 
 OUTPUT = COMMAND.section("What to write, and who does the work")
-OUTPUT.options(RunOptions, "output resume summary plot report runner beam_options")
+OUTPUT.options(RunOptions, "output resume summary plot report runner", beam_option="beam_options")
 
 
 @COMMAND.main

@@ -17,6 +17,7 @@ from absl import flags, logging
 from keras_curv.cli.flag_file import expanded
 from keras_curv.errors import InputError, visible
 from keras_curv.files import discard_stdout
+from keras_curv.options import descriptions
 
 DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
@@ -55,11 +56,12 @@ class Command:
         self.flags = flags.FlagValues()
         self._text, self._after = text, after_interruption
         self._sections: list[Section] = []
+        self._flag_of: dict[str, str] = {}  # options by name
         self._main: Callable[[], int] = lambda: 0
 
     def section(self, title: str) -> Section:
         """Begins a section of flags."""
-        self._sections.append(Section(title, self.flags))
+        self._sections.append(Section(title, self.flags, self._flag_of))
         return self._sections[-1]
 
     def main(self, function: Callable[[], int]) -> Callable[[], int]:
@@ -112,10 +114,8 @@ class Command:
 
     def chosen(self, of: type) -> dict[str, Any]:
         """Returns the options of a dataclass that flags have a value for."""
-        flags = {field.name: flag_of(field) for field in dataclasses.fields(of)}
-        values = {
-            name: self.flags[flag].value for name, flag in flags.items() if flag in self.flags
-        }
+        names = [field.name for field in dataclasses.fields(of) if field.name in self._flag_of]
+        values = {name: self.flags[self._flag_of[name]].value for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
     def words(self, *, but: Sequence[str] = ()) -> list[str]:
@@ -140,14 +140,15 @@ class Section:
     Args:
         title: of the section.
         values: of the command.
+        flag_of: names of the command's options and of their flags, to be added to.
 
     Attributes:
         title: as given.
         names: of the flags.
     """
 
-    def __init__(self, title: str, values: flags.FlagValues):
-        self.title = title
+    def __init__(self, title: str, values: flags.FlagValues, flag_of: dict[str, str]):
+        self.title, self._flag_of = title, flag_of
         self.names: list[str] = []
         self._values = values
 
@@ -163,20 +164,23 @@ class Section:
             self.define("string", name, defaults.get(name), text)
         return self
 
-    def options(self, of: type, names: str) -> Section:
-        """Adds a flag for options, with their types, defaults and help; returns itself.
+    def options(self, of: type, names: str = "", **renamed: str) -> Section:
+        """Adds flags for fields of a dataclass, with their types, defaults and help; returns itself.
 
         Args:
-            of: a dataclass of `option`s; annotations are text.
-            names: of its fields, between blanks. A flag that may be given several times has no
-                default.
+            of: the dataclass; annotations are text.
+            names: of fields whose flags have the same name, between blanks.
+            **renamed: fields by the names of other flags. A flag that may be given several times
+                has no default.
         """
-        known = {field.name: field for field in dataclasses.fields(of)}
-        for field in map(known.__getitem__, names.split()):
+        known, texts = {field.name: field for field in dataclasses.fields(of)}, descriptions(of)
+        for flag, name in (dict(zip(names.split(), names.split(), strict=True)) | renamed).items():
+            field, text = known[name], texts[name]
             kind = _KINDS[field.type.removesuffix(" | None")]
             given = kind.startswith("multi_") or field.default is dataclasses.MISSING
             default = None if given else field.default
-            self.define(kind, flag_of(field), default, field.metadata["help"])
+            self.define(kind, flag, default, text[:1].upper() + text[1:])
+            self._flag_of[name] = flag
         return self
 
     def refuse(self, why: str, *, but: Sequence[str] = ()) -> None:
@@ -192,11 +196,6 @@ class Section:
         for name in self.names:
             if name not in but and self._values[name].value != self._values[name].default:
                 raise InputError(f"--{name} {why}")
-
-
-def flag_of(field: dataclasses.Field) -> str:
-    """Returns the name of an option's flag."""
-    return field.metadata.get("flag", field.name)
 
 
 def stop_in_one_line(name: str, after: str) -> None:

@@ -22,7 +22,6 @@ from keras_curv.errors import (
     require_positive,
 )
 from keras_curv.files import part_path, require_replaceable
-from keras_curv.options import described, option
 from keras_curv.reports.drawing import require_drawable
 
 if TYPE_CHECKING:
@@ -31,75 +30,53 @@ if TYPE_CHECKING:
 DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 
 
-@described
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(ProofOptions):
     """What every run can be asked for.
 
     Attributes:
-        {options}
+        decide: asks of each example only whether each of the radii is proved or cannot be, which is
+            many times faster; radii in rows are then lower bounds, enough for that.
+        radii: radii at which to report certified accuracy, in the model's input units or those of a
+            threat; default: 0.1, 0.25, 0.5, 1.0 and 1.58.
+        batch_size: number of examples certified at a time; default: by the size of the model, or
+            512 logged requests.
+        required: smallest certified accuracy, as a fraction, that is required at every one of the
+            radii; below it the verdict is negative, and the exit status 3.
+        output: CSV file to write of rows, one for each example, as they come. It must not exist,
+            unless the run is resumed.
+        resume: goes on with the output of an interrupted run.
+        summary: JSON file to write of the summary.
+        plot: image to draw of certified accuracy against radius (.png, .svg, .pdf).
+        report: HTML file to write for people: curve, classes, least robust examples, terms.
+        command: the words of the command that makes this run again, for the report.
+        runner: Apache Beam runner on whose workers to certify, as DirectRunner on this machine.
+            Workers leave rows in a folder beside the output, which all of them must reach, as they
+            must the model and the data.
+        beam_options: options of the runner, as Beam spells them but without dashes, as
+            direct_num_workers=2.
+        read_from: files that these options were read from, which nothing is written over; the file
+            of a property that is given by its spelling is added.
+        progress: tells on stderr how far the run is: a bar, or lines where that is no terminal.
 
     Raises:
         InputError: an option out of range, or one that another needs is missing.
     """
 
-    decide: bool = option(
-        "Asks of each example only whether each of the radii is proved or cannot be, which is many "
-        "times faster; radii in rows are then lower bounds, enough for that.",
-        False,
-    )
-    radii: Sequence[float] = option(
-        "Radii at which to report certified accuracy, in the model's input units or those of a "
-        "threat; default: 0.1, 0.25, 0.5, 1.0 and 1.58.",
-        DEFAULT_RADII,
-        flag="radius",
-    )
-    batch_size: int | None = option(
-        "Number of examples certified at a time; default: by the size of the model, or 512 logged "
-        "requests.",
-        None,
-    )
-    required: float | None = option(
-        "Smallest certified accuracy, as a fraction, that is required at every one of the radii; "
-        "below it the verdict is negative, and the exit status 3.",
-        None,
-        flag="require_certified_accuracy",
-    )
-    output: str | None = option(
-        "CSV file to write of rows, one for each example, as they come. It must not exist, unless "
-        "the run is resumed.",
-        None,
-    )
-    resume: bool = option("Goes on with the output of an interrupted run.", False)
-    summary: str | None = option("JSON file to write of the summary.", None)
-    plot: str | None = option(
-        "Image to draw of certified accuracy against radius (.png, .svg, .pdf).", None
-    )
-    report: str | None = option(
-        "HTML file to write for people: curve, classes, least robust examples, terms.", None
-    )
-    command: Sequence[str] | None = option(
-        "The words of the command that makes this run again, for the report.", None
-    )
-    runner: str | None = option(
-        "Apache Beam runner on whose workers to certify, as DirectRunner on this machine. Workers "
-        "leave rows in a folder beside the output, which all of them must reach, as they must the "
-        "model and the data.",
-        None,
-    )
-    beam_options: Sequence[str] = option(
-        "Options of the runner, as Beam spells them but without dashes, as direct_num_workers=2.",
-        (),
-        flag="beam_option",
-    )
-    read_from: Sequence[str] = option(
-        "Files that these options were read from, which nothing is written over; the file of a "
-        "property that is given by its spelling is added.",
-        (),
-    )
-    progress: bool = option(
-        "Tells on stderr how far the run is: a bar, or lines where that is no terminal.", False
-    )
+    decide: bool = False
+    radii: Sequence[float] = DEFAULT_RADII
+    batch_size: int | None = None
+    required: float | None = None
+    output: str | None = None
+    resume: bool = False
+    summary: str | None = None
+    plot: str | None = None
+    report: str | None = None
+    command: Sequence[str] | None = None
+    runner: str | None = None
+    beam_options: Sequence[str] = ()
+    read_from: Sequence[str] = ()
+    progress: bool = False
 
     def __post_init__(self) -> None:
         from keras_curv.certificates.certificate import radii_of
@@ -128,10 +105,9 @@ class RunOptions(ProofOptions):
     @builtins.property
     def certifier(self) -> dict:
         """The arguments of `Certifier`."""
-        proof = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(ProofOptions)
-        }
-        return proof | {"decide": self.radii if self.decide else None}
+        names = [field.name for field in dataclasses.fields(ProofOptions)]
+        decided = self.radii if self.decide else None
+        return {name: getattr(self, name) for name in names} | {"decide": decided}
 
     @builtins.property
     def search(self) -> dict:
@@ -200,13 +176,18 @@ class RunOptions(ProofOptions):
             require_drawable(self.plot)
 
 
-@described
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExampleOptions(RunOptions):
     """What a run over a data set can be asked for.
 
     Attributes:
-        {options}
+        smoothing: how to certify the model smoothed by noise, instead of the model itself by a
+            method; then the guarantee is probabilistic.
+        rivals: classes to hold against the prediction. all makes a certificate of the classifier;
+            runner_up, random and least take one class, as the paper's tables do.
+        input_scale: number that examples are multiplied by before the model sees them, as 255 for a
+            model of raw pixels. Radii are in the model's input units, so they are multiplied too.
+        seed: seed of random rivals, and of the noise of smoothing.
 
     Raises:
         InputError: an option out of range, or options that contradict each other.
@@ -216,22 +197,10 @@ class ExampleOptions(RunOptions):
         (0.5,)
     """
 
-    smoothing: Smoothing | None = option(
-        "How to certify the model smoothed by noise, instead of the model itself by a method; then "
-        "the guarantee is probabilistic.",
-        None,
-    )
-    rivals: str = option(
-        "Classes to hold against the prediction. all makes a certificate of the classifier; "
-        "runner_up, random and least take one class, as the paper's tables do.",
-        "all",
-    )
-    input_scale: float = option(
-        "Number that examples are multiplied by before the model sees them, as 255 for a model of "
-        "raw pixels. Radii are in the model's input units, so they are multiplied too.",
-        1.0,
-    )
-    seed: int = option("Seed of random rivals, and of the noise of smoothing.", 0)
+    smoothing: Smoothing | None = None
+    rivals: str = "all"
+    input_scale: float = 1.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         from keras_curv.certificates.certificate import RIVALS

@@ -5,17 +5,25 @@ from __future__ import annotations
 import dataclasses
 
 from keras_curv.errors import InputError, optional_at_least, optional_fraction
-from keras_curv.options import described, option
 from keras_curv.runs.options import RunOptions
 
 
-@described
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestOptions(RunOptions):
     """What a run over logged requests can be asked for.
 
     Attributes:
-        {options}
+        baseline: another SavedModel or base path, for which the same requests are certified too;
+            reports which ones it certifies and the model does not, or for another class.
+        model_name: name of the model whose requests are certified; those to others are skipped.
+        limit: number of examples to certify, the first ones; default: all.
+        max_unpacked: size, in MiB, that each gzip file of requests may unpack to; default: 256, or
+            100 times its own size if that is more.
+        lost: CSV file to write of the examples that the baseline certifies and the model does not,
+            or for another class, at any of the radii; it is there once all rows are.
+        max_lost: largest fraction, of the examples that the baseline certifies, that may lose their
+            certificate at any of the radii; above it the verdict is negative, and the exit status
+            3.
 
     Raises:
         InputError: an option out of range, or one that another needs is missing.
@@ -25,30 +33,12 @@ class RequestOptions(RunOptions):
         {'required': None, 'max_lost': 0.01}
     """
 
-    baseline: str | None = option(
-        "Another SavedModel or base path, for which the same requests are certified too; reports "
-        "which ones it certifies and the model does not, or for another class.",
-        None,
-    )
-    model_name: str | None = option(
-        "Name of the model whose requests are certified; those to others are skipped.", None
-    )
-    limit: int | None = option("Number of examples to certify, the first ones; default: all.", None)
-    max_unpacked: int | None = option(
-        "Size, in MiB, that each gzip file of requests may unpack to; default: 256, or 100 times "
-        "its own size if that is more.",
-        None,
-    )
-    lost: str | None = option(
-        "CSV file to write of the examples that the baseline certifies and the model does not, or "
-        "for another class, at any of the radii; it is there once all rows are.",
-        None,
-    )
-    max_lost: float | None = option(
-        "Largest fraction, of the examples that the baseline certifies, that may lose their "
-        "certificate at any of the radii; above it the verdict is negative, and the exit status 3.",
-        None,
-    )
+    baseline: str | None = None
+    model_name: str | None = None
+    limit: int | None = None
+    max_unpacked: int | None = None
+    lost: str | None = None
+    max_lost: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
-from keras_curv.options import described, option
 
 NOISE = ("own", "shared")
 _MOST_SAMPLES = 2**40  # more could not end
 
 
-@described
 @dataclasses.dataclass(frozen=True)
 class Smoothing:
     """How to certify by a vote under noise; see `SmoothedClassifier`.
 
     Attributes:
-        {options}
+        deviation: standard deviation of the noise, in input units.
+        samples: number of noisy copies of each example that vote.
+        failure_probability: probability α, for each example, that its radius is wrong.
+        noise: noise of the examples. own: each example has its own; shared: all have the same,
+            which is many times faster, but errors may come together.
 
     Raises:
         InputError: a number that is out of range, or another kind of noise.
@@ -27,16 +29,10 @@ class Smoothing:
         100000
     """
 
-    deviation: float = option("Standard deviation of the noise, in input units.")
-    samples: int = option("Number of noisy copies of each example that vote.", 100_000)
-    failure_probability: float = option(
-        "Probability α, for each example, that its radius is wrong.", 1e-3
-    )
-    noise: str = option(
-        "Noise of the examples. own: each example has its own; shared: all have the same, which is "
-        "many times faster, but errors may come together.",
-        "own",
-    )
+    deviation: float
+    samples: int = 100_000
+    failure_probability: float = 1e-3
+    noise: str = "own"
 
     def __post_init__(self) -> None:
         from keras_curv.numerics.clopper_pearson import require_failure_probability

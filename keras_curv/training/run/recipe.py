@@ -10,7 +10,7 @@ import keras
 from keras_curv import data
 from keras_curv.errors import InputError, require_at_least, require_positive
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH
-from keras_curv.options import described
+from keras_curv.options import accepts
 from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.threats.threat import Threat
 from keras_curv.threats.threat_file import parse_threat
@@ -27,7 +27,8 @@ from keras_curv.training.run.recipe_options import (
     CLIPPING,
     CURVATURE,
     OBJECTIVES,
-    Condition,
+    OPTIONS,
+    Option,
     RecipeFields,
 )
 from keras_curv.training.trainable.carry import Carry
@@ -38,14 +39,20 @@ from keras_curv.training.trainable.trunk import TRUNK, trunk_layers
 
 OPTIMIZERS = ("muon", "adam")
 _LARGEST_SEED = 2**32 - 1
+_FROM_ONE = ("epochs", "batch_size", "width", "carry", "kernel_size", "strides", "pool", "trunk")
+_POSITIVE = ("learning_rate", "initial_scale", "muon_rate")
+_MOST = dict(
+    **{"dead_zone": 0.49, "held_out": 0.9, "distortion": 10.0, "halvings": 100.0},
+    **dict.fromkeys(("ramp", "flat", "mirror", "shift"), 1.0),
+)
 
 
-@described
+@accepts(RecipeFields)
 @dataclasses.dataclass(frozen=True)
 class Recipe(RecipeFields):
     """All that decides what a training run comes to.
 
-    Attributes:
+    Args:
         {options}
 
     Raises:
@@ -72,8 +79,7 @@ class Recipe(RecipeFields):
             self._require("filters", good, "positive integers, at least one")
             object.__setattr__(self, "filters", tuple(self.filters))
         require_at_least(self.layers, 1 if self.filters else 2, "layers")
-        fields = dataclasses.fields(self)
-        for name in (field.name for field in fields if field.type == "bool"):
+        for name in ("jit", "clip", "centre"):
             self._require(name, isinstance(getattr(self, name), bool), "True or False")
         if self.clip and self.loss not in CLIPPING:
             raise InputError(
@@ -85,10 +91,17 @@ class Recipe(RecipeFields):
                 f"centre is for the loss {', '.join(CLIPPING)} and hidden layers that are dense, "
                 f"which do not carry. Received: loss {self.loss!r}, {self.architecture}"
             )
-        for field in fields:
-            self._settle(field)
-        for field in fields:
-            self._require_in_range(field)
+        for name, option in OPTIONS.items():
+            self._settle(name, option)
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        for name, value in given.items():
+            if name in _FROM_ONE:
+                require_at_least(value, 1, name)
+            if name in _POSITIVE:
+                require_positive(value, name)
+            if name in _MOST:
+                self._require(name, 0.0 <= value <= _MOST[name], f"from 0 to {_MOST[name]:g}")
+        require_at_least(self.seed, 0, "seed")
         self._require("seed", self.seed <= _LARGEST_SEED, f"at most {_LARGEST_SEED}")
         if self.loss == "penalty":
             self._require("gamma", self.gamma != 0.0, "positive: without it the loss is plain")
@@ -119,39 +132,25 @@ class Recipe(RecipeFields):
         """Returns what must not change."""
         return Property.parse(self.property) if self.property else ARGMAX
 
-    def _settle(self, field: dataclasses.Field) -> None:
+    def _settle(self, name: str, option: Option) -> None:
         """Sets an option that was not given to its default; InputError where it has no effect."""
-        name, value, facts = field.name, getattr(self, field.name), field.metadata
-        has: Condition | None = facts.get("has")
-        if has is None:
-            return
-        if not has.holds(self):
+        value = getattr(self, name)
+        if not option.has(self):
             if value is not None:
-                why = ", ".join(f"{field} {getattr(self, field)!r}" for field in has.decided_by)
+                why = ", ".join(f"{field} {getattr(self, field)!r}" for field in option.decided_by)
                 raise InputError(
-                    f"{name} is for {has.what_for}. Received: {name} {value!r} with {why}"
+                    f"{name} is for {option.what_for}. Received: {name} {value!r} with {why}"
                 )
         elif value is None:
-            object.__setattr__(self, name, facts["of_loss"].get(self.loss, facts["usual"]))
-
-    def _require_in_range(self, field: dataclasses.Field) -> None:
-        name, value, facts = field.name, getattr(self, field.name), field.metadata
-        if value is None:
-            return
-        if "least" in facts:
-            require_at_least(value, facts["least"], name)
-        if "positive" in facts:
-            require_positive(value, name)
-        if "most" in facts:
-            self._require(name, 0.0 <= value <= facts["most"], f"from 0 to {facts['most']:g}")
+            object.__setattr__(self, name, option.default_of(self))
 
     def given(self) -> dict[str, Any]:
         """Returns what is not as it would be anyway, or is by default because of the loss."""
-        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = fields | {name: option.default for name, option in OPTIONS.items()}
+        chosen = {name: getattr(self, name) for name in fields}
         return {
-            field.name: value
-            for field, value in values
-            if value not in (None, field.metadata.get("usual", field.default))
+            name: value for name, value in chosen.items() if value not in (None, defaults[name])
         }
 
     def _require(self, name: str, good: bool, what: str) -> None:
