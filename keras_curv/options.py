@@ -35,7 +35,7 @@ def descriptions(options: type) -> dict[str, str]:
         >>> descriptions(Bath)
         {'depth': 'depth of the water, in metres.'}
     """
-    found = {}
+    found: dict[str, str] = {}
     for kind in options.__mro__:
         section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
         for name, text in _DESCRIBED.findall(section.partition("\n\n")[0]):

@@ -1,4 +1,4 @@
-"""What the commands share: flags in sections, quiet start, errors in one line, exit statuses."""
+"""Parts that all commands share: flags in sections, quiet start, errors in one line, exit statuses."""
 
 from __future__ import annotations
 

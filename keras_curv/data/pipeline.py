@@ -1,4 +1,4 @@
-"""What all pipelines of tf.data have here."""
+"""An option that all pipelines of tf.data have here."""
 
 from __future__ import annotations
 

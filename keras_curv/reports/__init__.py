@@ -1,1 +1,1 @@
-"""What a person sees of a run: the terminal, a plot, a page."""
+"""Reports of a run for people: the terminal, a plot, a page."""

@@ -1,4 +1,4 @@
-"""What a person sees in a terminal: the table at the end, and what goes on meanwhile."""
+"""Output in a terminal: the table at the end, and the progress before."""
 
 from __future__ import annotations
 

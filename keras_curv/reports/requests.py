@@ -1,4 +1,4 @@
-"""What a run over logged requests says beside that of every run, as tables and lines."""
+"""Tables and lines that only a run over logged requests has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a row that was found in a file can be of the run that goes on with it."""
+"""The check that rows found in a file can be of the run that goes on with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a logged request has no certificate, other than by what a certificate says of it."""
+"""Reasons why a logged request has no certificate, beside those that a certificate gives."""
 
 from __future__ import annotations
 

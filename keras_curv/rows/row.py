@@ -50,14 +50,14 @@ class Row(NamedTuple):
 
     index: int  # type: ignore[assignment]  # of a tuple, which has a method of that name
     label: int | None
-    prediction: int
-    nearest_rival: int
-    radius: float
-    status: str
-    gradient_evaluations: int
-    primal_equals_dual: bool
-    rivals: str
-    method: str
+    prediction: int = -1
+    nearest_rival: int = -1
+    radius: float = 0.0
+    status: str = ""
+    gradient_evaluations: int = 0
+    primal_equals_dual: bool = False
+    rivals: str = "all"
+    method: str = ""
     file: str = ""
     record: int = 0
     example: int = 0

@@ -1,4 +1,4 @@
-"""What a run certifies: a stream of examples with keys, and what makes certificates of them."""
+"""A job: the examples of a run as a stream, and the model that certifies them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is asked for: which radii to report, which files to write, who does the work.
+"""Options of a run: radii to report, files to write, workers.
 
 Flags are made of these options, so nothing here loads TensorFlow before an option is checked.
 """

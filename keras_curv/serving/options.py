@@ -1,4 +1,4 @@
-"""What a run over logged requests is asked for."""
+"""Options of a run over logged requests."""
 
 from __future__ import annotations
 

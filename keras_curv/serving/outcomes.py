@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,25 +13,8 @@ from keras_curv.serving.refusal import Refusal, plain
 from keras_curv.serving.requests import Batch, Request
 from keras_curv.serving.versions import Model
 
-
-class Outcome(NamedTuple):
-    """What one model answers about one example; see the attributes of `Row`."""
-
-    version: str = ""
-    signature: str = ""
-    prediction: int = -1
-    nearest_rival: int = -1
-    radius: float = 0.0
-    status: str = ""
-    gradient_evaluations: int = 0
-    primal_equals_dual: bool = False
-    method: str = ""
-    detail: str = ""
-
-    @classmethod
-    def refused(cls, refusal: Refusal) -> Outcome:
-        """Returns the outcome of a request, or of a model, that cannot be certified."""
-        return cls(version=refusal.version, status=refusal.reason.name, detail=refusal.detail)
+# What one model answers about one example, by the names of the attributes of `Row`.
+Outcome = dict[str, Any]
 
 
 def certify_block(block: Sequence[Request], first_index: int) -> list[Row]:
@@ -51,33 +34,36 @@ def certify_block(block: Sequence[Request], first_index: int) -> list[Row]:
 def _row(
     index: int, request: Request, i: int, answer: Outcome, baseline: Outcome | None = None
 ) -> Row:
-    compared = {}
-    if baseline is not None:
-        names = ("version", "prediction", "radius", "status")
-        compared = {f"baseline_{name}": getattr(baseline, name) for name in names}
+    names = ("version", "prediction", "radius", "status")
+    known = baseline or {}
     return Row(
         index=index,
         label=None,
-        rivals="all",
         file=request.file,
         record=request.record,
         example=request.first + i,
         timestamp=request.timestamp,
-        **answer._asdict(),
-        **compared,
+        **answer,
+        **{f"baseline_{name}": known[name] for name in names if name in known},
     )
+
+
+def _refused(refusal: Refusal) -> Outcome:
+    """Returns the outcome of a request, or of a model, that cannot be certified."""
+    status = refusal.reason.name
+    return {"version": refusal.version, "status": status, "detail": refusal.detail}
 
 
 def _outcomes(asked: Sequence[Batch | Refusal], counts: Sequence[int]) -> list[Outcome]:
     """Returns one outcome for every example, in order."""
     starts = np.cumsum([0, *counts])
-    outcomes: list[Outcome] = [Outcome()] * int(starts[-1])
+    outcomes: list[Outcome] = [{}] * int(starts[-1])
     groups: dict[int, list[tuple[int, Batch]]] = {}
     for k, part in enumerate(asked):
         if isinstance(part, Batch):
             groups.setdefault(id(part.model), []).append((k, part))
         else:
-            outcomes[starts[k] : starts[k + 1]] = [Outcome.refused(part)] * counts[k]
+            outcomes[starts[k] : starts[k + 1]] = [_refused(part)] * counts[k]
     for members in groups.values():
         where = np.concatenate([np.arange(starts[k], starts[k + 1]) for k, _ in members])
         found = _certify(members[0][1].model, np.concatenate([part.x for _, part in members]))
@@ -87,12 +73,12 @@ def _outcomes(asked: Sequence[Batch | Refusal], counts: Sequence[int]) -> list[O
 
 
 def _certify(model: Model, x: np.ndarray) -> list[Outcome]:
-    """Outcomes of one model; examples with NaN or infinite entries are refused by themselves."""
+    """Certifies with one model; examples with NaN or infinite entries are refused by themselves."""
     finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
-    outcomes = [Outcome.refused(Refusal(Reason.NOT_FINITE_INPUT, version=model.version))] * len(x)
+    outcomes = [_refused(Refusal(Reason.NOT_FINITE_INPUT, version=model.version))] * len(x)
     if finite.any():
         result = model.certifier.certify_all(x[finite])
         for n, i in enumerate(np.flatnonzero(finite)):
-            fields = certified_fields(result, n)
-            outcomes[i] = Outcome(model.version, plain(model.signature), **fields)
+            known = {"version": model.version, "signature": plain(model.signature)}
+            outcomes[i] = known | certified_fields(result, n)
     return outcomes

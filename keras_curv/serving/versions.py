@@ -1,4 +1,4 @@
-"""Which model certifies a logged request: that of the version and the signature it names."""
+"""The model that certifies a logged request, of the version and the signature that it names."""
 
 from __future__ import annotations
 
