@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProofOptions:
-    """What is proved of a model, and by which method.
+    """Options of a proof: the model's output, the claim and the method.
 
     Attributes:
         method: method of proof. auto takes the largest radius of all that apply: crc, crc_local,

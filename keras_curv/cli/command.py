@@ -220,7 +220,7 @@ def stop_in_one_line(name: str, after: str) -> None:
 
 
 def show(text: str) -> None:
-    """Prints text, of which as much may be read as the reader likes: `… --help | head`."""
+    """Prints text to a reader who may stop at any time, as `… --help | head` does."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # nor is there to be another one when the process ends

@@ -1,4 +1,4 @@
-"""Flags from files: `--flagfile=FILE`, in place of which the lines of the file are flags.
+"""Flags from files: `--flagfile=FILE` stands for the lines of the file, each a flag.
 
 absl reads such files too, but waits for a pipe, never ends with a device, and reads a file as often
 as others name it: a few hundred bytes that name one another can stand for any number of flags.

@@ -11,7 +11,7 @@ from keras_curv.errors import InputError
 
 
 class Shaped(Protocol):
-    """An array, or what describes one."""
+    """An array, or the description of one."""
 
     @property
     def shape(self) -> tuple[int, ...]:

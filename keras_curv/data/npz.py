@@ -89,7 +89,7 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
 
 
 def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
-    """Returns the array `x`; where there is none, the others, each an input by its name."""
+    """Returns the array `x`, or without one the other arrays, each an input by its name."""
     names = ["x"] if "x" in file.names else sorted({*file.names} - {"y"})
     if names != ["x"] and not 2 <= len(names) <= _INPUTS:
         known = ", ".join(file.names[:99]) or "none"

@@ -32,7 +32,7 @@ _MOST_LINES = 100
 
 
 class _Output(Console):
-    """Stdout, of which as much may be read as the reader likes: `… | head`."""
+    """Stdout whose reader may stop at any time, as `… | head` does."""
 
     def on_broken_pipe(self) -> None:
         """Writes the rest nowhere, where rich would end the process with a status of its own."""
@@ -99,7 +99,7 @@ def working(text: str, *, visible: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on stderr, or now and then a line where that is no terminal.
+    """Shows a bar on stderr, or now and then a line if stderr is no terminal.
 
     Yields what to call with the number of examples just finished.
     """
@@ -127,7 +127,7 @@ def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[
 
 
 class _Lines:
-    """What a log is told of long work, at most so many times."""
+    """Prints lines about the progress of long work, a limited number in all."""
 
     def __init__(self, total: int, done: int):
         self._total, self._resumed, self._done, self._told = total, done, done, done

@@ -63,7 +63,7 @@ def claim(summary: dict) -> dict[str, str | None]:
 
 
 def heading(summary: dict) -> str:
-    """Returns in a line or two which model is certified on what, and what is claimed of it."""
+    """Returns the model, the examples and the claim in a line or two."""
     words, what = claim(summary), f"rivals: {summary['rivals']}"
     if not of_the_prediction(summary):
         what = str(words["holds"])
@@ -104,7 +104,7 @@ def nearest_rival(summary: dict, rival: int) -> str:
 
 
 def _claim(summary: dict) -> dict[str, str]:
-    """Returns what is claimed: against which rivals, and under which threat."""
+    """Returns the claim: rivals, or another property, and the threat."""
     words, found = claim(summary), {}
     if of_the_prediction(summary):
         found["rivals"] = _RIVALS_TEXT[summary["rivals"]]
@@ -132,7 +132,7 @@ _UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
 
 
 def number(value: float | str | None) -> str:
-    """Returns a figure to four digits, rounded down; "none" where there is none."""
+    """Returns a figure to four digits, rounded down; "none" for None."""
     if value is None or isinstance(value, str):
         return value or "none"
     return str(float(_DOWN.create_decimal(value)))

@@ -40,8 +40,8 @@ class RowFile:
     Beside `path` lies `path.settings.json`, which says what the rows were made with: a run
     resumes only with the same settings. It resumes at a whole batch, so that every row is
     computed in the company in which an unbroken run would have computed it. Rows of an unfinished
-    batch stay in the file, too, and the batch is written on from there: only where the rows come
-    out otherwise than before are they taken back.
+    batch stay in the file, too, and the batch is written on from there; they are taken back only
+    if the rows come out differently.
 
     Args:
         path: None keeps nothing.

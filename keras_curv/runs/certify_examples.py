@@ -212,7 +212,7 @@ def _stream(examples: Examples | tuple) -> Examples:
 
 
 def _require_labels(examples: Examples, options: ExampleOptions, network: Network) -> None:
-    """Refuses labels that mean nothing, and a gate that has none, before anything is written."""
+    """Refuses labels that the property does not use, and a required accuracy without labels."""
     takes = options.smoothing is not None or Property.of(options.property).labels(network) > 0
     if takes and options.required is None:
         return
@@ -230,7 +230,7 @@ def _require_labels(examples: Examples, options: ExampleOptions, network: Networ
 
 
 def _integers(examples: Examples, served: ServedModel) -> dict[str, str]:
-    """Says of which dtype examples are, where a file holds integers and the model takes floats."""
+    """Returns the dtype of examples that are integers, though the model takes floats."""
     if examples.reshapable or not served.input_dtype.is_floating:
         return {}
     dtype = next(examples.batches(1, 0))[0].dtype

@@ -16,7 +16,7 @@ class Sink(Protocol):
     """Takes rows as they come."""
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Takes some."""
+        """Takes more rows."""
 
 
 class Job(abc.ABC):
@@ -55,10 +55,9 @@ class Job(abc.ABC):
 
     @abc.abstractmethod
     def remote_factory(self) -> Callable[[], Job]:
-        """Returns what makes this job again in another process, to which it can be sent.
+        """Returns a function that can be pickled, and makes this job again in another process.
 
-        It reads model and examples at the same places, and raises InputError where it finds others
-        there.
+        It reads model and examples from the same places, and raises InputError if they differ.
 
         Raises:
             InputError: the model or the examples are in memory only.
@@ -77,7 +76,7 @@ class Job(abc.ABC):
         """
 
     def claimed(self, rows: list[Row]) -> list[Row]:
-        """Returns rows with what is claimed, where they have columns for it."""
+        """Returns rows with their claim, if they have columns for it."""
         if not set(QUALIFIED) <= set(self.columns):
             return rows
         claim = {name: self.settings[name] for name in QUALIFIED}
@@ -93,14 +92,14 @@ class Job(abc.ABC):
 
 
 def same_job(make: Callable[..., Job], arguments: Sequence, settings: dict) -> Job:
-    """Makes a job again in another process, and sees to it that the settings come out the same.
+    """Makes a job again in another process, and checks that its settings are the same.
 
     Args:
         make: with `arguments`, makes the job; all can be pickled.
         settings: of the job as it was made first.
 
     Raises:
-        InputError: they come out otherwise.
+        InputError: they differ.
     """
     job = make(*arguments)
     for key, wanted in settings.items():

@@ -32,7 +32,7 @@ DEFAULT_RADII = (0.1, 0.25, 0.5, 1.0, 1.58)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(ProofOptions):
-    """What every run can be asked for.
+    """Options of every run.
 
     Attributes:
         decide: asks of each example only whether each of the radii is proved or cannot be, which is
@@ -125,7 +125,7 @@ class RunOptions(ProofOptions):
         return {"required": self.required}
 
     def written(self) -> list[str | None]:
-        """Returns the files that are written beside the rows; None where there is none."""
+        """Returns the files to write beside the rows; None for each that is not asked for."""
         return [self.summary, self.plot, self.report]
 
     def files(self) -> list[pathlib.Path]:
@@ -178,7 +178,7 @@ class RunOptions(ProofOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExampleOptions(RunOptions):
-    """What a run over a data set can be asked for.
+    """Options of a run over a data set.
 
     Attributes:
         smoothing: how to certify the model smoothed by noise, instead of the model itself by a

@@ -16,7 +16,7 @@ PARTS = 10
 
 
 class Fraction:
-    """How many of some rows are certified, at each of some radii."""
+    """Counts rows, and those of them that are certified at each radius."""
 
     def __init__(self, radii: Sequence[float]):
         self.examples = 0
@@ -71,10 +71,10 @@ class Parts:
 
 
 class Comparison:
-    """Which examples lost or gained their certificate against the baseline, at each radius.
+    """Counts the examples that lost or gained their certificate against the baseline, by radius.
 
-    What the baseline certifies is its answer: a certificate for another class is none of it. What
-    it cannot answer, as where the version that served is there no more, is not compared.
+    The baseline certifies its own answer, so a certificate for another class counts as lost.
+    Examples that it cannot answer, as when the version that served them is gone, are not compared.
     """
 
     def __init__(self, radii: Sequence[float]):

@@ -10,7 +10,7 @@ from keras_curv.runs.options import RunOptions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestOptions(RunOptions):
-    """What a run over logged requests can be asked for.
+    """Options of a run over logged requests.
 
     Attributes:
         baseline: another SavedModel or base path, for which the same requests are certified too;
@@ -54,5 +54,5 @@ class RequestOptions(RunOptions):
         return super().requirements | {"max_lost": self.max_lost}
 
     def written(self) -> list[str | None]:
-        """Returns the files that are written beside the rows; None where there is none."""
+        """Returns the files to write beside the rows; None for each that is not asked for."""
         return [*super().written(), self.lost]

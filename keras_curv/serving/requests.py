@@ -1,4 +1,4 @@
-"""Logged requests as a stream: which example of which record belongs to which model."""
+"""Logged requests as a stream: the examples of each record, and the models they belong to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WARM_UP = ("assets.extra", "tf_serving_warmup_requests")
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What one model is asked by one request.
+    """The examples of one request for one model.
 
     Attributes:
         model: that certifies it.
@@ -47,10 +47,10 @@ class Request:
         file: its name.
         record: in the file, from 0.
         first: the first of these examples, in the record's batch.
-        count: how many, by what the request says where no model takes it.
+        count: how many; where no model takes the request, by what it says itself.
         timestamp: seconds since 1970, or 0.
-        asked: of each model (that to certify, and the baseline if there is one): a batch of
-            `count`, or why there is none.
+        asked: for the model to certify, and the baseline if there is one: a batch of `count`
+            examples, or the reason why there is none.
     """
 
     file: str
@@ -75,7 +75,7 @@ class Request:
 
 @dataclasses.dataclass
 class Survey:
-    """What a first reading of all files found.
+    """Findings of a first reading of all files.
 
     Attributes:
         count: of rows.
@@ -99,7 +99,7 @@ class RequestLog:
         patterns: paths, or shell patterns of paths (`**` for any depth).
         sides: versions that requests are held against; one, or one and a baseline.
         model_name: only requests to the model of this name; None: the files name but one.
-        but: files that no pattern stands for, as those that the run itself writes.
+        but: files to leave out though a pattern matches them, as those that the run writes.
         max_unpacked: bytes that each gzip file may unpack to; see `read_records`.
 
     Attributes:
@@ -200,11 +200,11 @@ class RequestLog:
         raise InputError(CHANGED)
 
     def _requests(self) -> Iterator[tuple[bytes | None, LoggedRequest | Refusal, Request]]:
-        """Yields each record, what it says, and the request with as many examples.
+        """Yields each record, what was parsed of it, and the request in it.
 
         Raises:
-            InputError: the examples of a file are more than its bytes: few of them, packed or as a
-                shape without values, can stand for any number.
+            InputError: a file has more examples than bytes, as packed bytes, or a shape without
+                values, may claim.
         """
         for file in self.files:
             most, count = 0, 0

@@ -60,7 +60,7 @@ class _Broken(Exception):
 
 
 class _Unpacked:
-    """A gzip file as what is packed in it, up to a limit.
+    """The unpacked bytes of a gzip file, up to a limit.
 
     Python's own reader takes a header a byte at a time, and empty parts without end.
 

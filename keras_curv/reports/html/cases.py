@@ -41,8 +41,7 @@ def find_cases(
     """Searches adversarial points near the examples of a few rows.
 
     Args:
-        rows: at least one; only where their rivals are "all" does a radius say how far no
-            adversarial point can be.
+        rows: at least one; only if their rivals are "all" does a radius rule out nearer points.
         x: the examples, as the data set has them.
         inputs: the same in the model's shape and units.
         network: to search against.

@@ -1,4 +1,4 @@
-"""The least robust examples of a report: what is told of them and shown."""
+"""The least robust examples of a report, in words and pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS = 16  # entries of an input that is written out
 
 
 class Card(NamedTuple):
-    """What is shown of one example.
+    """The card of one example.
 
     Attributes:
         title, text: what came of it.

@@ -48,7 +48,7 @@ class ReportData:
 
     @property
     def classes(self) -> np.ndarray:
-        """Label of every example, or without labels its prediction; −1 is none."""
+        """Label of every example, or without labels its prediction; −1 where neither is known."""
         return np.array(self._classes)
 
     @property
