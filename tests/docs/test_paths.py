@@ -34,14 +34,14 @@ def named(pattern, text):
 
 @functools.cache
 def known_flags():
-    """All that stands in quotes in the code, or before a colon."""
+    """All that stands in quotes in the code, or before a colon or an equals sign."""
     sources = [
         *(path for path in (ROOT / "bin").iterdir() if path.is_file()),
         *(ROOT / "keras_curv").rglob("*.py"),
         *(ROOT / "benchmarks").glob("*.py"),
     ]
     code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
-    return set(re.findall(r'(?<=")\w+(?=")|\b\w+(?=:)', code))
+    return set(re.findall(r'(?<=")\w+(?=")|\b\w+(?=[:=])', code))
 
 
 @functools.cache
