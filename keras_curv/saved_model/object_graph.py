@@ -38,23 +38,38 @@ _NOTHING = (
 )
 
 
+class Argument(NamedTuple):
+    """One argument of a function that answers a signature.
+
+    Attributes:
+        kind: "input", "variable" or "constant".
+        name: of the input, of the variable's key in the checkpoint, or of the constant's node in
+            the main graph.
+    """
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
 class Call(NamedTuple):
-    """How a signature is answered: by one call of a function.
+    """The call of a function that answers a signature.
 
     Attributes:
         function: its name.
-        arguments: what each is: "input x"; "variable k", of the key k in the checkpoint; or
-            "constant c", of the node c in the main graph.
+        arguments: in the order in which the function takes them.
         outputs: names of the signature's outputs, in the order in which the function returns them.
     """
 
     function: str
-    arguments: tuple[str, ...]
+    arguments: tuple[Argument, ...]
     outputs: tuple[str, ...]
 
     def __str__(self) -> str:
-        outputs = ", ".join(self.outputs)
-        return f"{self.function}({', '.join(self.arguments)}), which returns {outputs}"
+        arguments, outputs = ", ".join(map(str, self.arguments)), ", ".join(self.outputs)
+        return f"{self.function}({arguments}), which returns {outputs}"
 
 
 def loaded_call(
@@ -125,16 +140,18 @@ class _Objects:
         outputs = sorted(_specs(function.output_signature.dict_value.fields, "output"))
         keys = self._keys()
         captured = (self._captured(number, keys) for number in function.bound_inputs)
-        return Call(name, (*(f"input {each}" for each in inputs), *captured), tuple(outputs))
+        return Call(name, (*(Argument("input", x) for x in inputs), *captured), tuple(outputs))
 
-    def _captured(self, number: int, keys: Mapping[int, set[int]]) -> str:
-        """What a function is given beside its inputs."""
-        node = self._nodes[number] if number >= 0 else self._nodes[len(self._nodes)]
+    def _captured(self, number: int, keys: Mapping[int, set[int]]) -> Argument:
+        """Returns the argument that an object stands for, which a function is given."""
+        if not 0 <= number < len(self._nodes):
+            raise InputError(f"object {number}, which a function is given, is not there")
+        node = self._nodes[number]
         kind = node.WhichOneof("kind")
         if self._children[number]:
             raise InputError(f"object {number}, which a function is given, has parts of its own")
         if kind == "constant":
-            return f"constant {node.constant.operation}"
+            return Argument("constant", node.constant.operation)
         if kind != "variable" or number in self._slots:
             raise InputError(f"object {number}, which a function is given, is no variable")
         places = keys.get(number, set())
@@ -148,7 +165,7 @@ class _Objects:
             raise InputError(f"a variable, object {number}, would not be restored as it is")
         if stored.HasField("registered_saver"):
             raise InputError(f"a variable, object {number}, would be restored by code of its own")
-        return f"variable {stored.attributes[0].checkpoint_key}"
+        return Argument("variable", stored.attributes[0].checkpoint_key)
 
     def _keys(self) -> dict[int, set[int]]:
         """Object → the objects in the checkpoint that it may be restored from.

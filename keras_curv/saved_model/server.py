@@ -33,6 +33,7 @@ from keras_curv.saved_model.calls import CALLS, Body, require_plain_call
 from keras_curv.saved_model.inlining import Inliner
 from keras_curv.saved_model.node_names import require_names_of_their_own
 from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
+from keras_curv.saved_model.object_graph import Argument
 from keras_curv.saved_model.outputs import Output, logits_of
 from keras_curv.saved_model.pure_ops import PURE_OPS
 from keras_curv.saved_model.reach import Reach
@@ -159,12 +160,11 @@ class _Server:
                 f"{served}, the other by {loaded}; export the model again"
             )
 
-    def _of_one_value(self, one: str, other: str) -> bool:
-        """Whether both are variables that are stored alike, as Keras 3 stores each twice."""
-        keys = [text.partition(" ")[2] for text in (one, other) if text.startswith("variable ")]
-        if len(keys) < 2:
+    def _of_one_value(self, one: Argument, other: Argument) -> bool:
+        """Returns whether both are variables with one value, as Keras 3 stores each twice."""
+        if not one.kind == other.kind == "variable":
             return False
-        first, second = (self._stored(key) for key in keys)
+        first, second = self._stored(one.name), self._stored(other.name)
         alike = first.dtype == second.dtype and first.shape == second.shape
         return alike and first.tobytes() == second.tobytes()
 
@@ -184,16 +184,16 @@ class _Server:
         outputs = tuple(names[tensor] for tensor in tensors)
         return object_graph.Call(attribute(call, "f").func.name, arguments, outputs)
 
-    def _argument(self, given: str, sent: Mapping[str, str]) -> str:
-        """What a function of the signature is given; see `object_graph.Call`."""
+    def _argument(self, given: str, sent: Mapping[str, str]) -> Argument:
+        """Returns the argument that a tensor of the main graph is."""
         name = given.removesuffix(":0")
         if name in sent:
-            return f"input {sent[name]}"
+            return Argument("input", sent[name])
         op = self._nodes[name].op if name in self._nodes else None
         if op == "VarHandleOp":
-            return f"variable {self._key(name)[0]}"
+            return Argument("variable", self._key(name)[0])
         if op == "Const":
-            return f"constant {name}"
+            return Argument("constant", name)
         raise InputError(f"the signature's function is given {given!r}, which is computed first")
 
     def _places(self, definition: meta_graph_pb2.SignatureDef) -> dict[str, str]:

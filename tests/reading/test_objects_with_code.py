@@ -89,6 +89,16 @@ def test_a_part_named_as_a_method_is_refused(tmp_path, nothing_is_loaded):
     assert_refused(path, "'_trackable_children', as a method")
 
 
+@pytest.mark.parametrize("number", [-1, 10**6])
+def test_a_function_that_is_given_an_object_that_is_not_there_is_refused(number, tmp_path):
+    """Python would take the last object for number −1."""
+    path = export(tmp_path / "model")
+    with edited(path) as meta:
+        for function in meta.object_graph_def.concrete_functions.values():
+            function.bound_inputs[:] = [number] * len(function.bound_inputs)
+    assert_refused(path, f"object {number}, which a function is given, is not there")
+
+
 def test_a_child_object_with_functions_alone_is_fine(tmp_path):
     assert served_model.read(_with_table(tmp_path / "model")).network.classes == 3
 
