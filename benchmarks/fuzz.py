@@ -31,7 +31,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 with atheris.instrument_imports(include=["keras_curv.reading", "keras_curv.serving"]):
     from keras_curv.lowering import graph, patterns
-    from keras_curv.lowering.rules import rules
+    from keras_curv.lowering.rules import registry
     from keras_curv.saved_model import checkpoint, meta_graph, server
     from keras_curv.serving import requests, versions
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
@@ -202,7 +202,7 @@ def fresh(value, rng, numbers):
     return bytes(rng.choice(value or b"\0") for _ in range(len(value) + rng.randrange(-1, 2)))
 
 
-OPS = sorted({*rules._RULES, *patterns.NAMES, "Const", "Placeholder", "x", ""})
+OPS = sorted({*registry.RULES, *patterns.NAMES, "Const", "Placeholder", "x", ""})
 
 
 def mutate(target):

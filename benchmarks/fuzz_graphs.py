@@ -25,11 +25,11 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError
-from keras_curv.lowering.rules import rules
+from keras_curv.lowering.rules import registry
 from keras_curv.reading import served_model
 
 SHAPES = ((4,), (6,), (2, 3), (4, 4, 2), (5, 4, 1), (1,), (6, 6, 3))
-KNOWN = sorted(op for op in rules._RULES if op_def_registry.get(op) is not None)
+KNOWN = sorted(op for op in registry.RULES if op_def_registry.get(op) is not None)
 UNKNOWN = (
     "Exp",
     "Cumsum",

@@ -24,8 +24,9 @@ from keras_curv.lowering import contractions, patterns
 from keras_curv.lowering.chain import chain
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
-from keras_curv.lowering.miscompiled import Paddings, refuse_column, refuse_outputs
-from keras_curv.lowering.rules.rules import ACTIVATION_OPS, activation_name, apply, require_rule
+from keras_curv.lowering.miscompiled import Paddings, refuse_outputs
+from keras_curv.lowering.rules.activations import ACTIVATION_OPS, activation_name
+from keras_curv.lowering.rules.registry import apply, require_rule, shares_numbers
 from keras_curv.network.network import Network, Scores
 from keras_curv.saved_model.limits import (
     CLASSES,
@@ -103,8 +104,7 @@ def read_network(
             arguments = [_value_of(values, i) for i in data_inputs(node)]
             values[name] = apply(node, arguments)
             paddings.see(node, arguments, values[name])
-            refuse_column(node, arguments, values[name])
-            size = 0 if node.op in _SAME else _entries(values[name])
+            size = 0 if shares_numbers(node) else _entries(values[name])
             if node.op != "Const":
                 vector = _vector(values[name]) if size else 0
                 charge(size * PASS + vector * VECTOR_PASS, "it")
@@ -112,7 +112,7 @@ def read_network(
             for i in {i for i in given if not readers[i]}:
                 held -= 0 if i in shared else _entries(values[i])
                 values[i] = None  # nobody asks again
-            if node.op in _SAME:
+            if shares_numbers(node):
                 shared.update((name, *given))
             held += size
             require_at_most(held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
@@ -146,9 +146,6 @@ def _naming(node: NodeDef, source: str) -> Iterator[None]:
         raise InputError(
             f"{source}: op {node.op} (node {node.name!r}) cannot be read: {error}"
         ) from error
-
-
-_SAME = (*patterns.HANDS_ON, "Reshape")
 
 
 def _arguments(node: NodeDef) -> list[str]:

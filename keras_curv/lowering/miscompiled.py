@@ -29,7 +29,6 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.lowering.flow import Flow
-from keras_curv.lowering.rules.convolution import two_axes
 from keras_curv.lowering.sources import ancestors
 from keras_curv.saved_model.limits import charge_entries
 from keras_curv.saved_model.nodes import data_inputs
@@ -99,20 +98,17 @@ def refuse_outputs(nodes: Iterable[NodeDef]) -> None:
         )
 
 
-def refuse_column(node: NodeDef, arguments: list, result: object) -> None:
-    """Refuses a convolution that leaves one column of an image; see the module.
+def refuse_column(strides: tuple[int, int], made: tuple[int, int, int]) -> None:
+    """Refuses a convolution of one channel that leaves one column of an image; see the module.
 
     Args:
-        node: an op.
-        arguments: what it was given.
-        result: what became of it.
+        strides: of the two axes.
+        made: the shape of the convolved image.
 
     Raises:
         InputError: it is one.
     """
-    if node.op != "Conv2D" or not isinstance(result, Flow) or arguments[0].shape[-1] != 1:
-        return
-    (down, across), (height, width, _) = two_axes(node, "strides"), result.shape
+    (down, across), (height, width, _) = strides, made
     if down == 1 < across and height > 1 == width:
         raise InputError(
             f"a convolution of one channel with strides (1, {across}) that leaves one column, "

@@ -11,7 +11,7 @@ from refused import spec
 from keras_curv.errors import InputError
 from keras_curv.lowering import chain, flow, graph
 from keras_curv.lowering.error_ball import Ball
-from keras_curv.lowering.rules import convolution, rules
+from keras_curv.lowering.rules import convolution, registry
 from keras_curv.lowering.stencil import Stencil
 from keras_curv.network import sparse_affine
 from keras_curv.reading import served_model
@@ -116,7 +116,7 @@ def test_an_op_without_a_rule_is_found_before_any_work(monkeypatch):
     monkeypatch.setattr(graph, "apply", lambda *_: pytest.fail("something was computed"))
     with pytest.raises(InputError, match="op Cumsum .*no rule"):
         read(lambda x: tf.cumsum(x @ W @ W, axis=1), 8)
-    assert "Cumsum" not in rules._RULES
+    assert "Cumsum" not in registry.RULES
 
 
 def test_constants_that_nobody_asks_for_again_are_let_go(monkeypatch):

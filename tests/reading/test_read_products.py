@@ -11,7 +11,7 @@ from refused import assert_refused, spec
 
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
-from keras_curv.lowering.products import contracted
+from keras_curv.lowering.rules.products import contracted
 from keras_curv.network import sparse_affine
 from keras_curv.reading import served_model
 

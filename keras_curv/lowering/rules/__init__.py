@@ -1,1 +1,12 @@
-"""What each op does to an affine map."""
+"""What each op does. Each of these modules enters its rules into the table of `registry.py`."""
+
+from keras_curv.lowering.rules import (  # noqa: F401
+    activations,
+    arithmetic,
+    convolution,
+    image,
+    pool,
+    products,
+    resizing,
+    shape,
+)

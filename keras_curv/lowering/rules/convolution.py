@@ -19,8 +19,10 @@ import scipy.sparse
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
+from keras_curv.lowering import miscompiled
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.rules.registry import rule
 from keras_curv.lowering.stencil import Bounded, Stencil
 from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.numerics.rounding import up
@@ -228,6 +230,7 @@ def stencil(
     return Stencil(taps, strides, complete)
 
 
+@rule("Conv2D", "DepthwiseConv2dNative")
 def convolved(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
     """`Conv2D` and `DepthwiseConv2dNative`."""
     image = image_shape(node, flow)
@@ -241,6 +244,8 @@ def convolved(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
     elif kernel.shape[2] and image[2] > kernel.shape[2] and image[2] % kernel.shape[2] == 0:
         kernel = of_groups(kernel, image[2] // kernel.shape[2])
     lowered, shape = matrix(kernel, image, **how)
+    if node.op == "Conv2D" and image[2] == 1:
+        miscompiled.refuse_column(how["strides"], shape)
     return _times(flow, lowered, placed or stencil(kernel, image, **how), shape)
 
 
@@ -249,6 +254,7 @@ def _over_each_channel(taps: Ball, image: tuple[int, ...], **how: Any) -> Stenci
     return dataclasses.replace(stencil(taps, (*image[:2], 1), **how), alone=True)
 
 
+@rule("AvgPool")
 def average_pooled(node: NodeDef, flow: Flow) -> Flow:
     """`AvgPool`: the mean of the entries of the window that are not padding."""
     image = image_shape(node, flow)

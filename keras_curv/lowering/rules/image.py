@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from keras_curv.errors import InputError
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules import convolution
+from keras_curv.lowering.rules.registry import rule
 from keras_curv.lowering.stencil import Bounded
 from keras_curv.numerics.rounding import up
 from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, require_shape
@@ -53,6 +54,8 @@ def broadcast(flow: Flow, shape: tuple[int, ...]) -> Flow:
     return flow if shape == flow.shape else picked(flow, np.broadcast_to(positions_of(flow), shape))
 
 
+@rule("PadV2")
+@rule("Pad", exact=True)
 def padded(node: NodeDef, flow: Flow, paddings: np.ndarray, constant: Ball | None = None) -> Flow:
     """`Pad` and `PadV2`: constants around each example."""
     before_and_behind = _of_each_axis(flow, paddings)
@@ -108,6 +111,7 @@ def _require_whole_batch(index: list, rank: int) -> None:
         raise InputError("a slice of the batch mixes examples, or depends on how many there are")
 
 
+@rule("Tile", exact=True)
 def tiled(node: NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
     """`Tile` of each example."""
     require_flow(flow)
@@ -119,6 +123,7 @@ def tiled(node: NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
     return picked(flow, np.tile(positions_of(flow), times))
 
 
+@rule("GatherV2", exact=True)
 def gathered(
     node: NodeDef, value: Flow | np.ndarray, indices: np.ndarray, axis: np.ndarray
 ) -> Flow | np.ndarray:
@@ -138,12 +143,14 @@ def gathered(
     return picked(value, np.take(positions_of(value), indices, axis=place))
 
 
+@rule("ReverseV2", exact=True)
 def reversed_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`ReverseV2` along axes of each example."""
     places = axes_of(flow, axes, "a reversal")
     return picked(flow, np.flip(positions_of(flow), tuple(places)))
 
 
+@rule("SpaceToDepth", exact=True)
 def blocks_to_channels(node: NodeDef, flow: Flow) -> Flow:
     """`SpaceToDepth`."""
     height, width, channels = convolution.image_shape(node, flow)
@@ -155,6 +162,7 @@ def blocks_to_channels(node: NodeDef, flow: Flow) -> Flow:
     return picked(flow, blocks.transpose(0, 2, 1, 3, 4).reshape(down, across, -1))
 
 
+@rule("DepthToSpace", exact=True)
 def channels_to_blocks(node: NodeDef, flow: Flow) -> Flow:
     """`DepthToSpace`."""
     height, width, channels = convolution.image_shape(node, flow)
@@ -166,6 +174,7 @@ def channels_to_blocks(node: NodeDef, flow: Flow) -> Flow:
     return picked(flow, blocks.reshape(height * size, width * size, -1))
 
 
+@rule("Conv2DBackpropInput")
 def transposed_convolved(node: NodeDef, sizes: np.ndarray, kernel: Ball, flow: Flow) -> Flow:
     """`Conv2DBackpropInput`: the product with the transposed matrix of a convolution."""
     image = convolution.image_shape(node, flow)
@@ -185,6 +194,7 @@ def transposed_convolved(node: NodeDef, sizes: np.ndarray, kernel: Ball, flow: F
     return dataclasses.replace(product, shape=shape)
 
 
+@rule("DilatedConv2D", "DilatedDepthwiseConv2dNative")
 def dilated(
     node: NodeDef,
     flow: Flow,
@@ -286,15 +296,30 @@ def axes_of(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
     return [place % rank - 1 for place in places]
 
 
-RULES: dict[str, Callable] = {
-    "Pad": padded,
-    "PadV2": padded,
-    "Tile": tiled,
-    "GatherV2": gathered,
-    "ReverseV2": reversed_along,
-    "SpaceToDepth": blocks_to_channels,
-    "DepthToSpace": channels_to_blocks,
-    "Conv2DBackpropInput": transposed_convolved,
-    "DilatedConv2D": dilated,
-    "DilatedDepthwiseConv2dNative": dilated,
-}
+def per_example(flow: Flow, constant: Value) -> Ball:
+    """A constant broadcast against the flow, as one example's entries, flattened."""
+    array, shape = require_constant(constant), flow.shape
+    if len(array.shape) > len(shape) + 1:
+        raise InputError(f"a constant of shape {array.shape} would add an axis")
+    if array.value.ndim > len(shape) and array.value.shape[0] != 1:
+        raise InputError(f"a constant of shape {array.shape} differs between examples")
+    if array.value.ndim > len(shape):
+        array = array.reshape(array.shape[1:])
+    try:
+        return array.broadcast_to(shape).reshape((-1,))
+    except ValueError:
+        raise InputError(
+            f"a constant of shape {array.shape} does not fit examples of shape {shape}"
+        ) from None
+
+
+def alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
+    """Both flows broadcast against one another, example by example."""
+    if len(a.shape) != len(b.shape):
+        raise InputError(f"examples {a.shape} and {b.shape} would mix, or an axis be added")
+    try:
+        shape = np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        raise InputError(f"examples {a.shape} and {b.shape} do not fit") from None
+    require_shape(shape, EXAMPLE_ENTRIES)
+    return broadcast(a, shape), broadcast(b, shape)

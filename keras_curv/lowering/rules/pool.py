@@ -15,6 +15,7 @@ from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules import convolution
 from keras_curv.lowering.rules.image import axes_of, picked, positions_of
+from keras_curv.lowering.rules.registry import rule
 from keras_curv.lowering.stencil import Bounded
 from keras_curv.network import activations
 from keras_curv.network.sparse_affine import schur_bound
@@ -22,6 +23,7 @@ from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.saved_model.limits import STORED_ENTRIES, require_shape
 
 
+@rule("MaxPool")
 def max_pooled(node: NodeDef, flow: Flow) -> Flow:
     """`MaxPool`: the largest entry of each window, padding left out."""
     height, width, channels = convolution.image_shape(node, flow)
@@ -40,6 +42,7 @@ def max_pooled(node: NodeDef, flow: Flow) -> Flow:
     return largest_of(flow, entries.reshape(*entries.shape[:3], -1))
 
 
+@rule("Max")
 def largest_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`Max` over axes of each example."""
     over = _axes_over(flow, axes, "a maximum")
@@ -58,6 +61,7 @@ def _axes_over(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
     return sorted(set(axes_of(flow, axes, what)))
 
 
+@rule("Mean")
 def mean(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     """`Mean` over axes of each example."""
     over = _axes_over(flow, axes, "a mean")

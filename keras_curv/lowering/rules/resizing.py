@@ -22,6 +22,7 @@ from keras_curv.errors import InputError
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules.image import picked, positions_of
+from keras_curv.lowering.rules.registry import rule
 from keras_curv.lowering.stencil import Bounded
 from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.numerics.rounding import FLOAT32_UNIT, UNIT, up
@@ -30,6 +31,7 @@ from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, charge, require_shape
 _SEEN = 4  # pixels along an axis that a server may mix into one: two, and their neighbours
 
 
+@rule("ResizeBilinear")
 def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     """`ResizeBilinear` of each example."""
     shape = _resized_shape(node, flow, size)
@@ -46,6 +48,7 @@ def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     return dataclasses.replace(product, shape=shape)
 
 
+@rule("ResizeNearestNeighbor")
 def nearest(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     """`ResizeNearestNeighbor` of each example."""
     shape = _resized_shape(node, flow, size)
@@ -91,6 +94,3 @@ def _resized_shape(node: NodeDef, flow: Flow, size: np.ndarray) -> tuple[int, in
     shape = int(size[0]), int(size[1]), flow.shape[2]
     require_shape(shape, EXAMPLE_ENTRIES)
     return shape
-
-
-RULES = {"ResizeBilinear": bilinear, "ResizeNearestNeighbor": nearest}

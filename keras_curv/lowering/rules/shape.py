@@ -8,7 +8,6 @@ looks at the batch size could be another function for a server's batch of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +18,7 @@ from keras_curv.lowering import branches
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules import image
+from keras_curv.lowering.rules.registry import rule
 
 
 class BatchSize:
@@ -37,10 +37,12 @@ class BatchSize:
 BATCH = BatchSize()
 
 
+@rule("Shape", exact=True)
 def _shape(node: NodeDef, value: Value) -> np.ndarray:
     return np.array([BATCH, *value.shape] if isinstance(value, Flow) else value.shape, object)
 
 
+@rule("Reshape", exact=True, shares=True)
 def _reshape(node: NodeDef, value: Value, shape: np.ndarray) -> Value:
     if isinstance(value, (Ball, np.ndarray)):
         return value.reshape(tuple(int(n) for n in shape))
@@ -59,6 +61,7 @@ def _reshape(node: NodeDef, value: Value, shape: np.ndarray) -> Value:
     return value.rearranged(np.arange(size).reshape(rest))
 
 
+@rule("Squeeze", "ExpandDims", exact=True)
 def _unit_axes(node: NodeDef, value: Value, axis: np.ndarray | None = None) -> Value:
     if isinstance(value, np.ndarray):
         raise InputError("only supported for floats")
@@ -78,6 +81,7 @@ def _unit_axes(node: NodeDef, value: Value, axis: np.ndarray | None = None) -> V
     return _reshape(node, value, np.array(shape, object))
 
 
+@rule("Transpose", exact=True)
 def _transpose(node: NodeDef, value: Value, order: np.ndarray) -> Value:
     axes = [int(axis) for axis in order]
     if not isinstance(value, Flow):
@@ -91,10 +95,12 @@ def _transpose(node: NodeDef, value: Value, order: np.ndarray) -> Value:
     return value.rearranged(image.positions_of(value).transpose(moved))
 
 
+@rule("Pack", joins=True)
 def _pack(node: NodeDef, *values: Value) -> np.ndarray:
     return np.stack([_need_integers(value) for value in values], axis=node.attr["axis"].i)
 
 
+@rule("ConcatV2", joins=True)
 def _concat(node: NodeDef, *values: Any) -> Value:
     if not any(isinstance(value, Flow) for value in values):
         *parts, axis = [_need_integers(value) for value in values]
@@ -105,6 +111,7 @@ def _concat(node: NodeDef, *values: Any) -> Value:
     return branches.joined(flows, *image.axes_of(flows[0], axis, "a concatenation"))
 
 
+@rule("Split", "SplitV")
 def _split(node: NodeDef, *arguments: Any) -> tuple[Flow, ...]:
     """`Split` and `SplitV` along an axis of each example: a tuple of flows."""
     if node.op == "Split":
@@ -122,6 +129,7 @@ def _split(node: NodeDef, *arguments: Any) -> tuple[Flow, ...]:
     return tuple(image.picked(flow, part) for part in parts)
 
 
+@rule("Prod")
 def _prod(node: NodeDef, value: Value, axis: np.ndarray) -> Any:
     keep = node.attr["keep_dims"].b
     return np.prod(_need_integers(value), axis=tuple(np.atleast_1d(axis)), keepdims=keep)
@@ -130,6 +138,7 @@ def _prod(node: NodeDef, value: Value, axis: np.ndarray) -> Any:
 _MASKS = ("begin", "end", "shrink_axis", "ellipsis", "new_axis")
 
 
+@rule("StridedSlice", exact=True)
 def _strided_slice(
     node: NodeDef,
     value: Value,
@@ -154,18 +163,3 @@ def _need_integers(value: Value) -> np.ndarray:
     if not isinstance(value, (np.ndarray, np.integer, int, BatchSize)):
         raise InputError("only supported for shapes")
     return np.asarray(value)
-
-
-RULES: dict[str, Callable] = {
-    "Shape": _shape,
-    "Reshape": _reshape,
-    "Squeeze": _unit_axes,
-    "ExpandDims": _unit_axes,
-    "Transpose": _transpose,
-    "Pack": _pack,
-    "ConcatV2": _concat,
-    "Prod": _prod,
-    "Split": _split,
-    "SplitV": _split,
-    "StridedSlice": _strided_slice,
-}

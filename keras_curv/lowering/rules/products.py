@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -31,6 +31,7 @@ from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules import convolution
 from keras_curv.lowering.rules.image import positions_of, require_constant, require_flow
+from keras_curv.lowering.rules.registry import rule
 
 _EQUATION = re.compile(r"([a-zA-Z]*)(\.\.\.)?([a-zA-Z]*)")
 _MORE = "0123456789"  # the axes that an ellipsis stands for
@@ -94,6 +95,7 @@ def contracted(flow: Flow, kernel: Ball, taken: str, given: str, made: str) -> F
     return product.rearranged(positions_of(product).transpose(order(made, axes)))
 
 
+@rule("MatMul", "BatchMatMulV2")
 def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
     """`MatMul`, and `BatchMatMulV2` of a matrix that is the same for all examples."""
     turned = [node.attr[f"transpose_{x}"].b or node.attr[f"adj_{y}"].b for x, y in ("ax", "by")]
@@ -119,6 +121,7 @@ def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
     return contracted(flow, kernel, before + taken, given, before + "rc")
 
 
+@rule("Einsum")
 def summed(node: NodeDef, *operands: Value) -> Flow:
     """`Einsum` of what depends on the input and a constant."""
     text = node.attr["equation"].s.decode(errors="replace")
@@ -144,6 +147,7 @@ def summed(node: NodeDef, *operands: Value) -> Flow:
     return contracted(flow, kernel, taken[1:], second[0], result[1:])
 
 
+@rule("RowsMatMul")
 def dense_on_last_axis(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
     """The product of each pixel's channels with one matrix: a dense layer on the last axis.
 
@@ -159,11 +163,3 @@ def dense_on_last_axis(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
         flow = flow.rearranged(np.arange(kernel.shape[0]))
     pixel = _MORE[: len(flow.shape) - 1]
     return contracted(flow, kernel, pixel + "s", "sc", pixel + "c")
-
-
-RULES: dict[str, Callable] = {
-    "MatMul": multiplied,
-    "BatchMatMulV2": multiplied,
-    "Einsum": summed,
-    "RowsMatMul": dense_on_last_axis,
-}

@@ -1,27 +1,57 @@
-"""Rules of activations with a parameter: clipping by constants, and a slope below 0."""
+"""Rules of activations, of the larger of two tensors, and of a softmax at the end."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
-from keras_curv.lowering import branches
+from keras_curv.lowering import branches, miscompiled, patterns
 from keras_curv.lowering.error_ball import Ball
-from keras_curv.lowering.flow import Flow
-from keras_curv.lowering.rules.image import require_flow
+from keras_curv.lowering.flow import Flow, Value
+from keras_curv.lowering.rules.image import alike, per_example, require_constant, require_flow
+from keras_curv.lowering.rules.registry import rule
 from keras_curv.network.activation import Activation
 from keras_curv.network.piecewise import capped_relu, clip, leaky_relu
 from keras_curv.network.unitwise import unit_wise
 
+ACTIVATION_OPS = (
+    *("Softplus", "Sigmoid", "Tanh", "Relu", "Elu", "Softsign", "Exp", "Sin"),
+    *patterns.NAMES,
+)
 _PARAMETERS = 64  # different ones of one layer, each with lines of its own
 _LEAST_SLOPE = 2.0**-60  # of a slope that is not 0; a server may flush what is much smaller
 _NEAR = 2.0**10  # of an edge: so far a shift there and back takes less than it gives
 
 
-def maximum(flow: Flow, edge: Ball) -> Flow:
+@rule("Maximum", broadcasts=True)
+def _maximum(node: NodeDef, a: Value, b: Value) -> Value:
+    if isinstance(a, Flow) and isinstance(b, Flow):
+        a, b = alike(a, b)
+        miscompiled.refuse_multiples(a, b)
+        return branches.larger(a, b)
+    if isinstance(b, Flow):
+        a, b = b, a
+    if not isinstance(a, Flow):
+        return require_constant(a).maximum(require_constant(b))
+    return _larger_than(a, per_example(a, b))
+
+
+@rule("Minimum", broadcasts=True)
+def _minimum(node: NodeDef, a: Value, b: Value) -> Value:
+    if isinstance(a, Flow) and isinstance(b, Flow):
+        return -branches.larger(*(-flow for flow in alike(a, b)))
+    if isinstance(b, Flow):
+        a, b = b, a
+    if not isinstance(a, Flow):
+        raise InputError("the minimum of two constants is not supported; export it as one")
+    return -_larger_than(-a, -per_example(a, b))
+
+
+def _larger_than(flow: Flow, edge: Ball) -> Flow:
     """The larger of each entry and its edge: a ReLU, shifted there and back.
 
     A server shifts nothing, and so rounds no more than is charged. From an edge far away nothing
@@ -41,19 +71,16 @@ def maximum(flow: Flow, edge: Ball) -> Flow:
     return found
 
 
-def minimum(flow: Flow, edge: Ball) -> Flow:
-    """The smaller of each entry and its edge."""
-    return -maximum(-flow, -edge)
-
-
-def clipped(node: NodeDef, value: Flow) -> Flow:
+@rule("Clip")
+def _clipped(node: NodeDef, value: Flow) -> Flow:
     """`Clip` of `contractions.py`: `min(max(z, low), high)`."""
     require_flow(value)
     low, high = (float(node.attr[name].s) for name in ("low", "high"))
     return value.activated(capped_relu(high) if low == 0.0 else clip(low, high))
 
 
-def sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
+@rule("sparse_sigmoid")
+def _sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
     """`½ (min(max(z, −1), 1) + 1)`, which a server computes of a sum z + 1 that it rounds."""
     require_flow(value)
     ones = np.ones(value.shift.shape)
@@ -61,7 +88,8 @@ def sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
     return ramp.scaled(Ball.exact(0.5 * ones))
 
 
-def piecewise(node: NodeDef, value: Flow) -> Flow:
+@rule("Abs", "Relu6", "Selu", "LeakyRelu")
+def _piecewise(node: NodeDef, value: Flow) -> Flow:
     """`Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
     require_flow(value)
     if node.op == "LeakyRelu":
@@ -74,12 +102,13 @@ def piecewise(node: NodeDef, value: Flow) -> Flow:
     return value.activated(node.op.lower())
 
 
-def slopes_by_unit(node: NodeDef, value: Flow, factor: Ball) -> Flow:
+@rule("PRelu")
+def _slopes_by_unit(node: NodeDef, value: Flow, slopes_below: Value) -> Flow:
     """`PRelu` of `contractions.py`: `max(z, 0) + c max(−z, 0)`, a leaky ReLU with the slope −c.
 
     Units of one slope are put next to one another, and back.
     """
-    require_flow(value)
+    factor = per_example(require_flow(value), slopes_below)
     slopes = -factor.value
     _require_stored(factor, "the slopes")
     if factor.overflows_float32():
@@ -112,3 +141,21 @@ def _by_unit(
     sigma = unit_wise(zip(each, counts, strict=True))
     result = value.rearranged(order).activated(sigma)
     return result.rearranged(np.argsort(order).reshape(value.shape))
+
+
+@rule(*(set(ACTIVATION_OPS) - {"sparse_sigmoid"}))
+def _activation(node: NodeDef, value: Value) -> Flow:
+    return require_flow(value).activated(activation_name(node.op))
+
+
+def activation_name(op: str) -> str:
+    """Returns what Keras calls the activation that an op of `ACTIVATION_OPS` is."""
+    return "exponential" if op == "Exp" else op.lower()
+
+
+@rule("Softmax", "LogSoftmax")
+def _head(node: NodeDef, value: Value) -> Flow:
+    if not isinstance(value, Flow) or len(value.shape) != 1:
+        raise InputError("a softmax must be over the classes, at the end")
+    name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op]
+    return dataclasses.replace(value, head=name)
