@@ -31,9 +31,7 @@ from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma, up
 from keras_curv.saved_model.limits import (
     EXAMPLE_ENTRIES,
-    STORED_ENTRIES,
     TENSOR_ENTRIES,
-    charge_entries,
     require_shape,
 )
 
@@ -94,8 +92,8 @@ def joined(flows: list[Flow], axis: int = 0) -> Flow:
         kernel=kernel,
         order=order,
         stencils=known,
-        scale=_concatenated([flow.scale for flow in flows]),
-        shift=_concatenated([flow.shift for flow in flows]),
+        scale=Ball.concatenated([flow.scale for flow in flows]),
+        shift=Ball.concatenated([flow.shift for flow in flows]),
         mass=np.concatenate([flow.mass for flow in flows]),
         runs=np.concatenate([flow.runs for flow in flows], axis=1),
         served_gain=max(flow.served_gain for flow in flows),
@@ -129,34 +127,17 @@ def _norms(known: list[tuple[Stencil | Bounded, ...]]) -> list[list[float]]:
 
 
 def _sum(one: Ball | SparseBall, other: Ball | SparseBall, roundings: float) -> Ball | SparseBall:
-    if isinstance(one, Ball) and isinstance(other, Ball):
-        return _sum_of_entries(one, other, roundings)
-    one, other = _sparse(one).aligned(_sparse(other))
-    entries = _sum_of_entries(one.entries, other.entries, roundings)
-    return dataclasses.replace(one, entries=entries)
-
-
-def _sum_of_entries(one: Ball, other: Ball, roundings: float) -> Ball:
-    return (one + other).away(roundings * (one.served_size() + other.served_size()))
+    if one.is_sparse or other.is_sparse:
+        one, other = SparseBall.of(one).aligned(SparseBall.of(other))
+    ours, theirs = one.entries, other.entries
+    return one.with_entries(
+        (ours + theirs).away(roundings * (ours.served_size() + theirs.served_size()))
+    )
 
 
 def _side_by_side(flows: list[Flow]) -> Ball | SparseBall:
     kernels = [flow.product for flow in flows]
     size = sum(kernel.shape[1] for kernel in kernels)
-    dense = [kernel for kernel in kernels if isinstance(kernel, Ball)]
-    if len(dense) == len(kernels) and flows[0].base * size <= TENSOR_ENTRIES:
-        return _concatenated(dense)
-    return SparseBall.side_by_side([_sparse(kernel) for kernel in kernels])
-
-
-def _sparse(kernel: Ball | SparseBall) -> SparseBall:
-    if isinstance(kernel, SparseBall):
-        return kernel
-    require_shape(kernel.shape, STORED_ENTRIES)
-    return SparseBall.of(kernel)
-
-
-def _concatenated(balls: list[Ball]) -> Ball:
-    charge_entries(4, sum(ball.value.size for ball in balls), "what is put together")
-    parts = ([getattr(ball, name) for ball in balls] for name in ("value", "error", "served"))
-    return Ball(*(np.concatenate(part, axis=-1) for part in parts))
+    if any(kernel.is_sparse for kernel in kernels) or flows[0].base * size > TENSOR_ENTRIES:
+        return SparseBall.side_by_side([SparseBall.of(kernel) for kernel in kernels])
+    return Ball.concatenated([kernel.dense() for kernel in kernels])

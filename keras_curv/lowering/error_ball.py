@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse
@@ -38,12 +38,43 @@ from keras_curv.numerics.rounding import (
     gamma,
     norm_bound,
 )
-from keras_curv.saved_model.limits import HALF_SPARSE, charge, charge_entries
+from keras_curv.saved_model.limits import (
+    STORED_ENTRIES,
+    charge,
+    charge_entries,
+    require_shape,
+)
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸
-_AT_ONCE = 2**21  # entries of a sparse matrix
-_OF_SPARSE, _OF_DENSE = 8, 8  # passes over the entries of the second factor
+_OF_SECOND = 8  # passes over the entries of the second factor of a product
+
+
+# Some rows of a matrix: which, their stored entries, and a function that places such entries.
+Rows = tuple[slice, "Ball", Callable[[np.ndarray], Any]]
+
+
+class Matrix(Protocol):
+    """The second factor of a product: a `Ball` with two axes, or a `SparseBall`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(in, out)`."""
+
+    @property
+    def value(self) -> Any:
+        """An array or a sparse array, which an array can be multiplied by."""
+
+    @property
+    def entries(self) -> Ball:
+        """The entries that are stored."""
+
+    @property
+    def work(self) -> int:
+        """Multiplications that a product takes, for each entry and row of the first factor."""
+
+    def row_blocks(self) -> Iterator[Rows]:
+        """Yields the rows, so many at a time that little memory goes to what is made of them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,8 +82,8 @@ class Ball:
     """Real numbers `r` with `|r − value| ≤ error`, entrywise.
 
     Attributes:
-        value: array, float64; a sparse one can be multiplied by from the left, and no more.
-        error: array of the same shape, float64, non-negative; sparse if the value is.
+        value: array, float64.
+        error: array of the same shape, float64, non-negative.
         served: the same for what a server in float32 has in the place of r; None: exactly r.
 
     Example:
@@ -66,23 +97,20 @@ class Ball:
 
     def __post_init__(self) -> None:
         if self.served is None:
-            sparse = scipy.sparse.issparse(self.value)
-            zeros = scipy.sparse.csr_array(self.shape) if sparse else np.zeros(self.shape)
-            object.__setattr__(self, "served", zeros)
+            object.__setattr__(self, "served", np.zeros(self.shape))
 
     @classmethod
     def exact(cls, value: Any) -> Ball:
-        """Numbers that are what they are."""
-        if scipy.sparse.issparse(value):
-            return cls(value, scipy.sparse.csr_array(value.shape))
+        """Returns numbers that are known exactly."""
         value = np.asarray(value, np.float64)
-        return cls(value, np.zeros_like(value))
+        return cls(value, np.zeros(value.shape))
 
-    def dense(self) -> Ball:
-        """The same, if it was sparse."""
-        if not scipy.sparse.issparse(self.value):
-            return self
-        return self.each(lambda array: array.toarray())
+    @classmethod
+    def concatenated(cls, balls: Sequence[Ball]) -> Ball:
+        """Joins arrays along their last axis."""
+        charge_entries(4, sum(ball.value.size for ball in balls), "what is put together")
+        parts = ([getattr(ball, name) for ball in balls] for name in ("value", "error", "served"))
+        return cls(*(np.concatenate(part, axis=-1) for part in parts))
 
     def each(self, change: Callable[[Any], Any]) -> Ball:
         """With a change of place, of shape or of storage made to all three arrays."""
@@ -151,56 +179,42 @@ class Ball:
     def __truediv__(self, other: Ball) -> Ball:
         return self * other.reciprocal()
 
-    def __matmul__(self, other: Ball) -> Ball:
+    def __matmul__(self, other: Matrix) -> Ball:
         terms = self.shape[-1]
         rows = math.prod(self.shape[:-1])
-        what, stored = "a product of two matrices", _stored(other)
-        if scipy.sparse.issparse(other.value):
-            charge(HALF_SPARSE * rows * stored, what)
-            charge_entries(_OF_SPARSE, stored, what)
-        else:
-            charge(rows * stored, what)
-            charge_entries(_OF_DENSE, stored, what)
+        what, stored = "a product of two matrices", other.entries.value.size
+        charge(other.work * rows * stored, what)
+        charge_entries(_OF_SECOND, stored, what)
         charge_entries(14, self.value.size + rows * other.shape[-1], what)
         product = self.value @ other.value
         error = np.full(product.shape, 8.0 * terms * TINY)
         served = np.full(product.shape, 8.0 * terms * FLOAT32_TINY)
-        for place, part in other.row_blocks():
-            mine = Ball(*(array[..., place] for array in (self.value, self.error, self.served)))
-            off, away = mine._off_in_product(part, terms)
+        for rows_of_other, entries, placed in other.row_blocks():
+            mine = self.each(lambda array: array[..., rows_of_other])  # noqa: B023
+            off, away = mine._off_in_product(entries, placed, terms)
             error += off
             served += away
         error *= 1.0 + 2.0 * gamma(terms + 4)
         return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
 
-    def _off_in_product(self, other: Ball, terms: int) -> tuple[np.ndarray, np.ndarray]:
-        """What a product with some rows of a matrix of so many adds to both errors."""
-        size, other_size = np.abs(self.value), _magnitude(other.value)
-        error = gamma(terms + 2) * (size @ other_size)
-        if other.error.max() != 0.0:
-            error = error + size @ other.error
-        weights, most = _plus(other_size, other.error), size
+    def _off_in_product(
+        self, entries: Ball, placed: Callable[[np.ndarray], Any], terms: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what some rows of a second factor with so many add to both errors."""
+        size, other_size = np.abs(self.value), np.abs(entries.value)
+        error = gamma(terms + 2) * (size @ placed(other_size))
+        if entries.error.any():
+            error = error + size @ placed(entries.error)
+        weights, most = other_size + entries.error, size
         if np.any(self.error):
-            error = error + self.error @ weights
+            error = error + self.error @ placed(weights)
             most = size + self.error
-        # Each weight of `other` is off by what it was before, and by a factor of 1 + γ_{n+1}: an
+        # Each of these weights is off by what it was before, and by a factor of 1 + γ_{n+1}: an
         # offset that is added to the sum may have been its first term.
-        away = other.read()
-        away = _plus(away, _plus(weights, away) * gamma(terms + 1, FLOAT32_UNIT))
-        weights = _plus(weights, away)
-        return error, (most @ away + self.served @ weights) * ROUNDING_SLACK
-
-    def row_blocks(self) -> Iterator[tuple[slice, Ball]]:
-        """The rows of a matrix: of a sparse one so many at a time that little is made of them."""
-        value: Any = self.value
-        entries = value.nnz if scipy.sparse.issparse(value) else 0
-        if entries <= _AT_ONCE:
-            yield slice(None), self
-            return
-        step = -(-self.shape[0] // -(-entries // _AT_ONCE))
-        for start in range(0, self.shape[0], step):
-            rows = slice(start, start + step)
-            yield rows, Ball(self.value[rows], self.error[rows], self.served[rows])
+        away = entries.read()
+        away = away + (weights + away) * gamma(terms + 1, FLOAT32_UNIT)
+        weights = weights + away
+        return error, (most @ placed(away) + self.served @ placed(weights)) * ROUNDING_SLACK
 
     def reciprocal(self) -> Ball:
         """1/r; infinite error where 0 is in the ball."""
@@ -261,10 +275,6 @@ class Ball:
 
     def read(self) -> np.ndarray:
         """Bounds how far a number is off as an op reads it: below τ it may be taken for 0."""
-        if scipy.sparse.issparse(self.value):
-            flushed = _plus(self._size(), self.served)
-            flushed = _with_data(flushed, np.minimum(flushed.data, FLOAT32_TINY))
-            return _plus(self.served, flushed)
         least = np.abs(self.value)
         least -= self.error
         least -= self.served
@@ -285,14 +295,54 @@ class Ball:
 
     def served_size(self) -> np.ndarray:
         """A bound of the absolute values of the numbers that are served."""
-        return _plus(self._size(), self.served) * ROUNDING_SLACK
+        return (self._size() + self.served) * ROUNDING_SLACK
 
     def _size(self) -> np.ndarray:
         """A bound of the real numbers' absolute values."""
-        return _plus(_magnitude(self.value), self.error)
+        return np.abs(self.value) + self.error
+
+    def _is_zero(self) -> Any:
+        """Returns which numbers are 0 for certain, as they are served too."""
+        return (self.value == 0.0) & (self.error == 0.0) & (self.served == 0.0)
+
+    def norm_of_error(self) -> float:
+        """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
+        return norm_bound(self.error)
+
+    # A matrix, as `SparseBall` is one
+
+    is_sparse, work = False, 1
+
+    @property
+    def entries(self) -> Ball:
+        """The entries that are stored: all of them."""
+        return self
+
+    def row_blocks(self) -> Iterator[Rows]:
+        """See `Matrix`."""
+        yield slice(None), self, lambda entries: entries
+
+    def dense(self) -> Ball:
+        """Returns the matrix with all of its entries stored."""
+        return self
+
+    def nonzero(self) -> tuple[scipy.sparse.csr_array, Ball]:
+        """Returns the places of the entries that may differ from 0, and these entries."""
+        require_shape(self.shape, STORED_ENTRIES)
+        inside = ~self._is_zero()
+        charge_entries(4, int(np.count_nonzero(inside)), "a sparse matrix")
+        return scipy.sparse.csr_array(inside), self.each(lambda array: array[inside])
+
+    def with_entries(self, entries: Ball) -> Ball:
+        """Returns a matrix with other entries in the same places."""
+        return entries
+
+    def with_columns(self, order: np.ndarray) -> Ball:
+        """Moves the former column `order[j]` to column j."""
+        return self[:, order]
 
     def with_rows(self, places: np.ndarray, count: int) -> Ball:
-        """Row j becomes row `places[j]` of so many; the others are 0, and exactly that."""
+        """Moves row j to row `places[j]` of so many; the others are exactly 0."""
         charge_entries(4, count * math.prod(self.shape[1:]), "a larger base")
 
         def moved(rows: np.ndarray) -> np.ndarray:
@@ -303,78 +353,40 @@ class Ball:
         return self.each(moved)
 
     def with_rows_scaled(self, factor: Ball) -> Ball:
-        """Each row of a matrix times its factor, `(rows,)`."""
+        """Multiplies each row by its factor, `(rows,)`."""
         return self * factor.reshape((-1, 1))
 
     def nonzero_rows(self) -> np.ndarray:
-        """Whether anything in each row of a matrix may differ from 0, `(rows,)`."""
-        parts = (part.any(axis=1) for part in (self.value, self.error, self.served))
-        return np.logical_or.reduce(list(parts))
-
-    def _is_zero(self) -> np.ndarray:
-        """Whether a number is 0, as served and whatever else."""
-        return (self.value == 0.0) & (self.error == 0.0) & (self.served == 0.0)
-
-    def norm_of_error(self) -> float:
-        """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
-        return norm_bound(self.error)
+        """Returns whether anything in each row may differ from 0, `(rows,)`."""
+        return (~self._is_zero()).any(axis=1)
 
 
 def served_columns(
-    matrix: Ball, factors: np.ndarray, masses: np.ndarray
+    matrix: Matrix, factors: np.ndarray, masses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of what is served of each column, the largest entry times its row's factor, and the sum.
+    """Returns, for each column as it is served, the largest of its absolute values and their sum.
 
     Args:
         matrix: `(in, out)`.
-        factors: of the rows, for the largest.
-        masses: of the rows, for the sum.
+        factors: of the rows, in the largest.
+        masses: of the rows, in the sum.
     """
     largest = total = np.zeros(matrix.shape[1])
-    for rows, part in matrix.row_blocks():
-        size = part.served_size()
-        largest = np.maximum(largest, _largest_in_columns(size, factors[rows]))
+    for rows, entries, placed in matrix.row_blocks():
+        size = placed(entries.served_size())
+        largest = np.maximum(largest, _column_maxima(factors[rows], size))
         total = total + masses[rows] @ size
     return largest, total
 
 
-def _largest_in_columns(
-    size: np.ndarray | scipy.sparse.csr_array, factors: np.ndarray
-) -> np.ndarray:
-    """The largest of `factors[i] * size[i, j]` over i, for non-negative arrays, `(out,)`."""
-    if not scipy.sparse.issparse(size):
+def _column_maxima(factors: np.ndarray, size: Any) -> np.ndarray:
+    """Returns the largest of `factors[i] * size[i, j]` over i, of numbers ≥ 0, `(out,)`."""
+    if isinstance(size, np.ndarray):
         return (factors[:, None] * size).max(axis=0, initial=0.0)
     return (scipy.sparse.diags_array(factors) @ size).max(axis=0).toarray().reshape(-1)
 
 
-def _with_data(array: scipy.sparse.csr_array, data: np.ndarray) -> scipy.sparse.csr_array:
-    """The array with other entries at the same places, which are shared."""
-    return scipy.sparse.csr_array((data, array.indices, array.indptr), shape=array.shape)
-
-
-def _magnitude(array: Any) -> Any:
-    """The absolute values of an array, be it sparse or not."""
-    return _with_data(array, np.abs(array.data)) if scipy.sparse.issparse(array) else np.abs(array)
-
-
-def _plus(one: Any, two: Any) -> Any:
-    """The sum; quicker where sparse arrays are empty or have the same places."""
-    if not (scipy.sparse.issparse(one) and scipy.sparse.issparse(two)):
-        return one + two
-    if not (one.nnz and two.nnz):
-        return one if one.nnz else two
-    alike = one.nnz == two.nnz and np.array_equal(one.indptr, two.indptr)
-    alike = alike and np.array_equal(one.indices, two.indices)
-    return _with_data(one, one.data + two.data) if alike else one + two
-
-
-def _stored(ball: Ball) -> int:
-    """How many entries of a matrix are stored."""
-    value: Any = ball.value
-    return value.nnz if scipy.sparse.issparse(value) else value.size
-
-
 def _infinite_beyond(served: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The same array: infinite where a server's numbers may overflow, NaN among them."""
+    """Returns the same array, infinite where a server's numbers may overflow or are NaN."""
     served[~(size <= _FLOAT32_MOST)] = np.inf
     return served

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -56,7 +56,6 @@ from keras_curv.saved_model.limits import (
 
 _SPARSE_FROM = 2**22  # entries of a matrix of which few are stored, or beside large ones
 _FEW = 8  # of so many entries one
-_Matrix = TypeVar("_Matrix", Ball, SparseBall)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +131,8 @@ class Flow:
 
     @property
     def stored(self) -> int:
-        """How many numbers its kernel holds."""
-        return 0 if self.kernel is None else getattr(self.kernel, "entries", self.kernel).value.size
+        """The number of entries that its kernel stores."""
+        return 0 if self.kernel is None else self.kernel.entries.value.size
 
     def over(self, sources: tuple[Source, ...]) -> Flow:
         """The same over a larger base, of these sources."""
@@ -145,10 +144,10 @@ class Flow:
         if self.kernel is None:
             return dataclasses.replace(self, sources=sources, base=base, order=places[self.order])
         kernel, shape = self.kernel, (base, self.shift.shape[0])
-        if isinstance(kernel, Ball) and self.stencils is None:
-            require_shape(shape)
-        elif isinstance(kernel, Ball) and _better_sparse(math.prod(shape), kernel):
+        if self.stencils is not None and _better_sparse(math.prod(shape), kernel):
             kernel = SparseBall.of(kernel)
+        elif self.stencils is None and not kernel.is_sparse:
+            require_shape(shape)
         kernel = kernel.with_rows(places, base)
         return dataclasses.replace(self, sources=sources, base=base, kernel=kernel)
 
@@ -158,11 +157,12 @@ class Flow:
             return self
         size, scale = self.shift.shape[0], self.scale
         at, shape = (self.order, np.arange(size)), (self.base, size)
-        kernel = scale.each(lambda part: scipy.sparse.csr_array((part, at), shape=shape))
+        places = SparseBall.exact(scipy.sparse.csr_array((np.ones(size), at), shape=shape)).places
+        kernel = SparseBall.at(places, scale[places.indices])
         large = self.base * size > min(_SPARSE_FROM, _dense_up_to())
         return dataclasses.replace(
             self,
-            kernel=SparseBall.of(kernel) if large else kernel.dense(),
+            kernel=kernel if large else kernel.dense(),
             scale=Ball.exact(np.ones(size)),
             stencils=(Bounded(1.0).with_inputs_scaled(scale),),
         )
@@ -238,7 +238,7 @@ class Flow:
         kernel, stencils = self.kernel, self.stencils
         moves = not np.array_equal(flat, np.arange(len(flat)))
         if kernel is not None and moves:
-            kernel = kernel[:, flat] if isinstance(kernel, Ball) else kernel.with_columns(flat)
+            kernel = kernel.with_columns(flat)
         if stencils and (moves or positions.shape != self.shape):
             # What follows has another image before it than the last convolution made.
             stencils = *stencils, Bounded(1.0)
@@ -255,7 +255,7 @@ class Flow:
             gross=np.broadcast_to(self.gross, self.shift.shape)[flat],
         )
 
-    def times(self, kernel: Ball, stencil: Stencil | Bounded | None = None) -> Flow:
+    def times(self, kernel: Ball | SparseBall, stencil: Stencil | Bounded | None = None) -> Flow:
         """The product with a matrix `(size, out)`, dense or sparse.
 
         Args:
@@ -267,19 +267,16 @@ class Flow:
         """
         _require_finite(kernel)
         entries, stencils = self.base * kernel.shape[1], self._stencils_with(stencil)
-        product: Ball | SparseBall
-        if stencils is not None and entries > _dense_up_to():
-            product = self._sparse_product(kernel)
-        elif self.kernel is not None and entries > TENSOR_ENTRIES:
+        sparse = stencils is not None and entries > _dense_up_to()
+        if not sparse and self.kernel is not None and entries > TENSOR_ENTRIES:
             raise InputError(
                 f"an array of {self.base} × {kernel.shape[1]} entries is too large (at most "
                 f"{TENSOR_ENTRIES}); put an activation between two large layers"
             )
-        elif isinstance(self.kernel, SparseBall):
-            product, stencils = (self.kernel @ SparseBall.of(kernel)).dense(), None
-        else:
-            require_shape((self.base, kernel.shape[1]))
-            product = self._dense_product(kernel)
+        product = self._product(kernel, sparse)
+        if not sparse:
+            product = product.dense()
+            stencils = None if self.kernel is not None and self.kernel.is_sparse else stencils
         shift = self._read_shift() @ kernel
         if not (np.any(self.shift.value) or np.any(self.shift.error)):
             shift = dataclasses.replace(shift, error=np.zeros(kernel.shape[1]))
@@ -307,23 +304,17 @@ class Flow:
             return (stencil if self.scale.equals(1.0) else stencil.with_inputs_scaled(self.scale),)
         return *self.stencils[:-1], *self.stencils[-1].then(stencil)
 
-    def _dense_product(self, kernel: Ball) -> Ball:
-        if isinstance(self.kernel, Ball):
-            return self.kernel @ kernel
-        terms = kernel.shape[0] + 1  # of a sum
-        if scipy.sparse.issparse(kernel.value):
-            return self._of_base(SparseBall.of(kernel).rounded(terms)).dense()
-        return self._of_base(kernel.rounded(terms))
-
-    def _sparse_product(self, kernel: Ball) -> SparseBall:
-        rows = SparseBall.of(kernel)
-        if (before := self.kernel) is None:
-            return self._of_base(rows.rounded(rows.terms + 1))
-        return (SparseBall.of(before) if isinstance(before, Ball) else before) @ rows
-
-    def _of_base(self, rows: _Matrix) -> _Matrix:
-        """A matrix for the base in place of one for its entries as they are picked and scaled."""
-        rows = rows.with_rows_scaled(self.scale)
+    def _product(self, kernel: Ball | SparseBall, sparse: bool) -> Ball | SparseBall:
+        """Returns the matrix of a product for the base, with a sparse factor if it is to be so."""
+        terms = kernel.shape[0]
+        if sparse:
+            kernel = SparseBall.of(kernel)
+            terms = kernel.terms
+        else:
+            require_shape((self.base, kernel.shape[1]))
+        if self.kernel is not None:
+            return (SparseBall.of(self.kernel) if sparse else self.kernel) @ kernel
+        rows = kernel.rounded(terms + 1).with_rows_scaled(self.scale)
         in_order = np.array_equal(self.order, np.arange(self.base))
         return rows if in_order else rows.with_rows(self.order, self.base)
 
@@ -331,24 +322,24 @@ class Flow:
         """The same, after a product with an identity where there has been none."""
         if self.kernel is not None:
             return self
-        identity = scipy.sparse.eye_array(self.shift.shape[0], format="csr")
-        return self.times(Ball.exact(identity), Bounded(1.0))
+        identity = SparseBall.exact(scipy.sparse.eye_array(self.shift.shape[0]))
+        return self.times(identity, Bounded(1.0))
 
     def affine(self) -> Affine:
         """The map, with an identity for a kernel where there has been no product."""
         flow = self._as_product()
         kernel, shift = flow.product, flow.shift
         entries = math.prod(kernel.shape)
-        dense = isinstance(kernel, Ball) or entries <= _dense_up_to()
+        dense = not kernel.is_sparse or entries <= _dense_up_to()
         stored = entries if dense else flow.stored
         charge(LAYER + 8 * stored * PASS + shift.shape[0] * VECTOR_PASS, "a layer")
         keep(stored)
-        if dense and isinstance(kernel, SparseBall):
+        if dense:
             kernel = kernel.dense()
         errors = kernel.norm_of_error(), shift.norm_of_error()
         served = kernel.served, shift.served, flow.served_gain
         known = kernel.value, shift.value, *errors, *served
-        if isinstance(kernel, Ball):
+        if dense:
             return Affine(*known)
         if flow.stencils is None:
             return sparse_affine.SparseAffine(*known)
@@ -379,9 +370,9 @@ class Flow:
 Value = Flow | Ball | np.ndarray
 
 
-def _better_sparse(entries: int, kernel: Ball) -> bool:
-    """Whether a matrix with so many entries, those of `kernel` and zeros, should be sparse."""
-    few = entries > _SPARSE_FROM and _FEW * np.count_nonzero(kernel.value) < entries
+def _better_sparse(entries: int, kernel: Ball | SparseBall) -> bool:
+    """Returns whether a matrix of so many entries, of `kernel` and zeros, should be sparse."""
+    few = entries > _SPARSE_FROM and _FEW * np.count_nonzero(kernel.entries.value) < entries
     return bool(few) or entries > sparse_affine.DENSE_UP_TO
 
 
@@ -391,10 +382,10 @@ def _dense_up_to() -> int:
     return min(most, sparse_affine.DENSE_UP_TO)
 
 
-def _require_finite(constant: Ball) -> None:
+def _require_finite(constant: Ball | SparseBall) -> None:
     """Refuses what real arithmetic does not define, such as x / 0, whatever comes of it later."""
-    for part in (constant.value, constant.error):
-        if not np.isfinite(part.data if scipy.sparse.issparse(part) else part).all():
+    for part in (constant.entries.value, constant.entries.error):
+        if not np.isfinite(part).all():
             raise InputError(
                 "a constant is NaN or infinite, or something is divided by what may be 0"
             )

@@ -6,27 +6,39 @@ An entry that is not stored is exactly 0, for the server too: nothing rounds the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy.sparse
 
-from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.error_ball import Ball, Rows
 from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, ROUNDING_SLACK, TINY, gamma
-from keras_curv.saved_model.limits import PRODUCTS, SPARSE, charge, charge_entries, require_at_most
+from keras_curv.saved_model.limits import (
+    HALF_SPARSE,
+    PRODUCTS,
+    SPARSE,
+    charge,
+    charge_entries,
+    require_at_most,
+)
+
+_AT_ONCE = 2**21  # entries
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SparseBall:
     """A matrix of real numbers, those that are stored known to within their errors.
 
+    It has the methods that a `Ball` with two axes has as a matrix.
+
     Attributes:
-        places: CSR, its rows sorted; what it holds does not count, only where.
+        places: CSR, its rows sorted; its numbers mean nothing, only their places do.
         entries: those of the places, in their order.
 
     Example:
-        >>> eye = SparseBall.of(Ball.exact(scipy.sparse.eye_array(2, format="csr")))
+        >>> eye = SparseBall.exact(scipy.sparse.eye_array(2))
         >>> (eye @ eye).dense().value
         array([[1., 0.],
                [0., 1.]])
@@ -35,22 +47,30 @@ class SparseBall:
     places: scipy.sparse.csr_array
     entries: Ball
 
-    @classmethod
-    def of(cls, ball: Ball) -> SparseBall:
-        """A ball of sparse or of dense matrices."""
-        arrays = [scipy.sparse.csr_array(a) for a in (ball.value, ball.error, ball.served)]
-        value, *errors = arrays
-        alone = value.data.all() and not any(array.nnz for array in errors)
-        return cls._of(value if alone else sum(abs(array) for array in arrays), arrays)
+    is_sparse, work = True, HALF_SPARSE
 
     @classmethod
-    def _of(
-        cls, places: scipy.sparse.csr_array, arrays: Iterable[scipy.sparse.csr_array]
-    ) -> SparseBall:
-        """The arrays, whose entries are among the places."""
-        charge_entries(4, places.nnz, "a sparse matrix")
+    def of(cls, matrix: Ball | SparseBall) -> SparseBall:
+        """Stores the entries of a matrix that may differ from 0."""
+        return cls(*matrix.nonzero())
+
+    @classmethod
+    def exact(cls, matrix: scipy.sparse.sparray) -> SparseBall:
+        """Returns a sparse matrix of numbers that are known exactly."""
+        places = scipy.sparse.csr_array(matrix, dtype=np.float64)
         places.sort_indices()
-        return cls(places, Ball(*(_entries_at(places, array) for array in arrays)))
+        return cls.at(places, Ball.exact(places.data))
+
+    @classmethod
+    def at(cls, places: scipy.sparse.csr_array, entries: Ball) -> SparseBall:
+        """Stores entries at places, whose rows are sorted, but for those that are exactly 0."""
+        charge_entries(4, places.nnz, "a sparse matrix")
+        inside = ~entries._is_zero()
+        if inside.all():
+            return cls(places, entries)
+        kept = _csr(places.indices, places.indptr, places.shape, inside).copy()
+        kept.eliminate_zeros()
+        return cls(kept, entries.each(lambda array: array[inside]))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,73 +79,95 @@ class SparseBall:
 
     @property
     def value(self) -> scipy.sparse.csr_array:
-        """The entries that are stored."""
-        return self._matrix(self.entries.value)
+        """The matrix of the entries' values."""
+        return self.placed(self.entries.value)
 
     @property
     def served(self) -> scipy.sparse.csr_array:
-        """Bound on how far each entry is off as it is served."""
-        return self._matrix(self.entries.served)
+        """The matrix of bounds on how far each entry is off as it is served."""
+        return self.placed(self.entries.served)
+
+    def placed(self, entries: np.ndarray) -> scipy.sparse.csr_array:
+        """Returns a matrix with other numbers in the places of the stored entries."""
+        return _csr(self.places.indices, self.places.indptr, self.shape, entries)
+
+    def with_entries(self, entries: Ball) -> SparseBall:
+        """Returns a matrix with other entries in the same places."""
+        return SparseBall(self.places, entries)
+
+    def row_blocks(self) -> Iterator[Rows]:
+        """Yields the rows, so many at a time that little memory goes to what is made of them."""
+        step = -(-self.shape[0] // max(1, -(-self.places.nnz // _AT_ONCE)))
+        for start in range(0, self.shape[0], step):
+            ends = self.places.indptr[start : start + step + 1]
+            inside, shape = slice(ends[0], ends[-1]), (len(ends) - 1, self.shape[1])
+            placed = functools.partial(_csr, self.places.indices[inside], ends - ends[0], shape)
+            entries = self.entries.each(lambda array: array[inside])  # noqa: B023
+            yield slice(start, start + step), entries, placed
 
     def dense(self) -> Ball:
-        """The same, entry by entry."""
+        """Returns the matrix with all of its entries stored."""
         charge_entries(8, self.shape[0] * self.shape[1], "a dense matrix")
-        return self.entries.each(lambda part: self._matrix(part).toarray())
+        return self.entries.each(lambda part: self.placed(part).toarray())
+
+    def nonzero(self) -> tuple[scipy.sparse.csr_array, Ball]:
+        """Returns the places of the entries that may differ from 0, and these entries."""
+        return self.places, self.entries
 
     def norm_of_error(self) -> float:
         """A bound of the Frobenius, hence of the spectral norm of the error."""
         return self.entries.norm_of_error()
 
     def rounded(self, times: int = 1) -> SparseBall:
-        """The same, after the server has rounded it."""
+        """Returns the matrix after the server has rounded it."""
         served = np.empty(self.places.nnz)
         for part in batches(self.places.nnz, 1, NEAR):
             served[part] = self.entries.each(lambda a: a[part]).rounded(times).served  # noqa: B023
-        return dataclasses.replace(self, entries=dataclasses.replace(self.entries, served=served))
+        return self.with_entries(dataclasses.replace(self.entries, served=served))
 
     def __mul__(self, factor: Ball) -> SparseBall:
-        """Each column times its factor, `(columns,)`."""
+        """Multiplies each column by its factor, `(columns,)`."""
         if factor.equals(1.0):
             return self
-        entries = self.entries * factor[self.places.indices]
-        return dataclasses.replace(self, entries=entries)
+        return self.with_entries(self.entries * factor[self.places.indices])
 
     def with_rows_scaled(self, factor: Ball) -> SparseBall:
-        """Each row times its factor, `(rows,)`."""
+        """Multiplies each row by its factor, `(rows,)`."""
         if factor.equals(1.0):
             return self
         rows = np.repeat(np.arange(self.shape[0]), np.diff(self.places.indptr))
-        return dataclasses.replace(self, entries=self.entries * factor[rows])
+        return self.with_entries(self.entries * factor[rows])
 
     def with_rows(self, places: np.ndarray, count: int) -> SparseBall:
-        """Row j becomes row `places[j]` of so many; others are 0."""
-
-        def moved(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-            entries = matrix.tocoo()
-            at = places[entries.row], entries.col
-            return scipy.sparse.csr_array((entries.data, at), shape=(count, matrix.shape[1]))
-
-        return self._moved(moved)
+        """Moves row j to row `places[j]` of so many; the others are exactly 0."""
+        numbers = self._numbered().tocoo()
+        moved = (numbers.data, (places[numbers.row], numbers.col)), (count, self.shape[1])
+        return self._moved(scipy.sparse.csr_array(*moved))
 
     def nonzero_rows(self) -> np.ndarray:
-        """Whether anything in each row may differ from 0, `(rows,)`."""
+        """Returns whether anything in each row may differ from 0, `(rows,)`."""
         return np.diff(self.places.indptr) > 0
 
     def with_columns(self, order: np.ndarray) -> SparseBall:
-        """Column j becomes the former column `order[j]`."""
-        return self._moved(lambda matrix: matrix[:, order])
+        """Moves the former column `order[j]` to column j."""
+        return self._moved(self._numbered()[:, order])
 
     @property
     def terms(self) -> int:
-        """The most entries that a column has: what a server adds up."""
+        """The most entries of a column, which a server adds up in a product."""
         return int(np.bincount(self.places.indices, minlength=1).max())
 
-    def __matmul__(self, other: SparseBall) -> SparseBall:
-        """The product; its bounds are those of `Ball.__matmul__`.
+    def transpose(self) -> SparseBall:
+        """Exchanges rows and columns."""
+        return self._moved(self._numbered().T.tocsr())
+
+    def __matmul__(self, matrix: Ball | SparseBall) -> SparseBall:
+        """Returns the product; its bounds are those of `Ball.__matmul__`.
 
         Raises:
             InputError: it takes too many multiplications.
         """
+        other = SparseBall.of(matrix)
         columns = np.bincount(self.places.indices, minlength=self.shape[1])
         products = int(columns @ np.diff(other.places.indptr).astype(np.int64))
         what = "a product of two convolutions without an activation between"
@@ -138,7 +180,7 @@ class SparseBall:
         def product(one: np.ndarray, two: np.ndarray) -> np.ndarray:
             if not (one.any() and two.any()):
                 return np.zeros(places.nnz)
-            return _entries_at(places, self._matrix(one) @ other._matrix(two))
+            return entries_at(places, self.placed(one) @ other.placed(two))
 
         value, other_value = self.entries.value, other.entries.value
         error, other_error = self.entries.error, other.entries.error
@@ -164,48 +206,46 @@ class SparseBall:
         return self._spread(places), other._spread(places)
 
     def _spread(self, places: scipy.sparse.csr_array) -> SparseBall:
-        """The same with more places."""
-        at = np.searchsorted(_keys(places), _keys(self.places))
-
-        def spread(entries: np.ndarray) -> np.ndarray:
-            found = np.zeros(places.nnz)
-            found[at] = entries
-            return found
-
-        return SparseBall(places, self.entries.each(spread))
+        """Stores the same entries among more places."""
+        moved = self.entries.each(lambda part: entries_at(places, self.placed(part)))
+        return SparseBall(places, moved)
 
     @classmethod
-    def side_by_side(cls, balls: list[SparseBall]) -> SparseBall:
-        """The matrices next to one another."""
-        parts = [
-            [each._matrix(e) for e in (each.entries.value, each.entries.error, each.entries.served)]
-            for each in balls
-        ]
-        places = scipy.sparse.hstack([_ones(each.places) for each in balls], format="csr")
-        arrays = [scipy.sparse.hstack(arrays, format="csr") for arrays in zip(*parts, strict=True)]
-        return cls._of(places, arrays)
+    def side_by_side(cls, matrices: Sequence[SparseBall]) -> SparseBall:
+        """Puts matrices next to one another."""
+        ends = np.cumsum([0, *(matrix.places.nnz for matrix in matrices)])
+        numbered = [m._numbered(start) for m, start in zip(matrices, ends[:-1], strict=True)]
+        entries = Ball.concatenated([matrix.entries for matrix in matrices])
+        return cls._renumbered(scipy.sparse.hstack(numbered, format="csr"), entries)
 
-    def _matrix(self, entries: np.ndarray) -> scipy.sparse.csr_array:
-        parts = entries, self.places.indices, self.places.indptr
-        return scipy.sparse.csr_array(parts, shape=self.shape)
+    def _numbered(self, start: int = 0) -> scipy.sparse.csr_array:
+        """Returns the numbers of the entries, from `start + 1` on, in their places."""
+        return self.placed(np.arange(start + 1.0, start + self.places.nnz + 1.0))
 
-    def _moved(
-        self, move: Callable[[scipy.sparse.csr_array], scipy.sparse.csr_array]
-    ) -> SparseBall:
+    @classmethod
+    def _renumbered(cls, numbers: scipy.sparse.csr_array, entries: Ball) -> SparseBall:
+        """Stores each entry where its number is."""
+        numbers.sort_indices()
+        return cls(numbers, entries[numbers.data.astype(np.int64) - 1])
+
+    def _moved(self, numbers: scipy.sparse.csr_array) -> SparseBall:
+        """Moves each entry to where its number is."""
         charge_entries(9, self.places.nnz, "a rearrangement")
-        # Numbered from 1, the entries say where each of them has gone.
-        places = move(self._matrix(np.arange(1.0, self.places.nnz + 1.0)))
-        places.sort_indices()
-        return SparseBall(places, self.entries[places.data.astype(np.int64) - 1])
+        return self._renumbered(numbers, self.entries)
+
+
+def _csr(
+    columns: np.ndarray, ends: np.ndarray, shape: tuple[int, int], entries: np.ndarray
+) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array((entries, columns, ends), shape=shape)
 
 
 def _ones(places: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    parts = np.ones(places.nnz), places.indices, places.indptr
-    return scipy.sparse.csr_array(parts, shape=places.shape)
+    return _csr(places.indices, places.indptr, places.shape, np.ones(places.nnz))
 
 
-def _entries_at(places: scipy.sparse.csr_array, array: scipy.sparse.csr_array) -> np.ndarray:
-    """The entries of the array at each of the places; it has none elsewhere."""
+def entries_at(places: scipy.sparse.csr_array, array: scipy.sparse.csr_array) -> np.ndarray:
+    """Returns the entries of an array at each of the places; it has none elsewhere."""
     if not array.nnz:
         return np.zeros(places.nnz)
     array.sort_indices()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from keras_curv.lowering import error_ball as ball_module
+from keras_curv.lowering import sparse_error_ball
 from keras_curv.lowering.error_ball import Ball
+from keras_curv.lowering.sparse_error_ball import SparseBall
 
 mpmath.mp.dps = 60
 
@@ -167,18 +168,17 @@ def test_norm_of_error_is_from_above(rng):
 
 
 def test_a_product_by_blocks_of_rows_is_that_of_all_rows(monkeypatch, rng):
-    def sparse(scale):
-        return scipy.sparse.random_array((40, 30), density=0.2, rng=rng, format="csr") * scale
-
-    value, error, served = sparse(1.0), sparse(1e-12), sparse(1e-6)
-    matrix = Ball(value, error, served)
+    places = scipy.sparse.random_array((40, 30), density=0.4, rng=rng, format="csr")
+    size = rng.uniform(0.0, 1.0, (3, places.nnz))
+    entries = Ball(size[0] - 0.5, 1e-12 * size[1], 1e-6 * size[2])
+    matrix = SparseBall.at(places, entries)
     vector = Ball(rng.standard_normal(40), rng.uniform(0.0, 1e-12, 40), rng.uniform(0.0, 1e-6, 40))
     whole = vector @ matrix
-    monkeypatch.setattr(ball_module, "_AT_ONCE", 50)
+    monkeypatch.setattr(sparse_error_ball, "_AT_ONCE", 50)
     assert len(list(matrix.row_blocks())) > 3
     parts = vector @ matrix
     np.testing.assert_array_equal(parts.value, whole.value)
     np.testing.assert_allclose(parts.error, whole.error, rtol=1e-12)
     np.testing.assert_allclose(parts.served, whole.served, rtol=1e-12)
-    rows = [part.value.toarray() for _, part in matrix.row_blocks()]
-    np.testing.assert_array_equal(np.concatenate(rows), value.toarray())
+    rows = [placed(part.value).toarray() for _, part, placed in matrix.row_blocks()]
+    np.testing.assert_array_equal(np.concatenate(rows), matrix.dense().value)

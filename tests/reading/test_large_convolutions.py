@@ -280,7 +280,7 @@ def test_sparse_balls_hold_what_dense_ones_do(rng):
     rows_moved = SparseBall.of(a).with_rows(np.array([2, 0, 1, 5, 3, 4]), 6).dense()
     np.testing.assert_array_equal(rows_moved.value[[2, 0, 1, 5, 3, 4]], a.value)
     zero = scipy.sparse.csr_array((np.zeros(1), ([1], [1])), shape=(3, 3))
-    assert SparseBall.of(Ball.exact(zero)).dense().equals(0.0)
+    assert SparseBall.exact(zero).dense().equals(0.0) and SparseBall.exact(zero).places.nnz == 0
 
 
 # An image of CIFAR's size

@@ -23,6 +23,7 @@ from keras_curv.lowering import miscompiled
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules.registry import rule
+from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.lowering.stencil import Bounded, Stencil
 from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.numerics.rounding import up
@@ -44,7 +45,7 @@ def matrix(
     strides: tuple[int, int] = (1, 1),
     padding: str = "VALID",
     dilations: tuple[int, int] = (1, 1),
-) -> tuple[Ball, tuple[int, int, int]]:
+) -> tuple[SparseBall, tuple[int, int, int]]:
     """The matrix `(in, out)` of a convolution in TensorFlow's sense, a cross-correlation.
 
     Args:
@@ -78,18 +79,10 @@ def matrix(
     _refuse_large(stored, down, across, sum(bool(part.any()) for part in parts))
     which, columns, ends = _places(stored, image, down, across)
 
-    def placed(weights: np.ndarray) -> scipy.sparse.csr_array:
-        size = math.prod(image), math.prod(shape)
-        if not np.any(weights):
-            return scipy.sparse.csr_array(size)
-        weights = weights[stored]
-        alike = bool(weights.all())  # then all that are so share their places
-        array = scipy.sparse.csr_array((weights[which], columns, ends), shape=size, copy=not alike)
-        if not alike:
-            array.eliminate_zeros()
-        return array
-
-    return kernel.each(placed), shape
+    size = math.prod(image), math.prod(shape)
+    entries = kernel.each(lambda part: part[stored][which] if part.any() else np.zeros(len(which)))
+    places = scipy.sparse.csr_array((entries.value, columns, ends), shape=size)
+    return SparseBall.at(places, entries), shape
 
 
 def _places(
@@ -263,16 +256,14 @@ def average_pooled(node: NodeDef, flow: Flow) -> Flow:
     window, channels, how = Ball.exact(np.ones((*size, 1, 1))), image[2], placement(node)
     one, (height, width, _) = matrix(window, (*image[:2], 1), **how)
     _refuse_many(channels * math.prod(size), height * width, channels * int(one.value.sum()))
-    sums = one.each(
-        lambda part: scipy.sparse.csr_array(
-            scipy.sparse.kron(part, scipy.sparse.eye_array(channels))
-        )
-    )
+    sums = SparseBall.exact(scipy.sparse.kron(one.value, scipy.sparse.eye_array(channels)))
     windows = _over_each_channel(Ball.exact(np.ones((*size, 1, channels))), image, **how)
     return averaged(flow, sums, windows, (height, width, channels))
 
 
-def averaged(flow: Flow, sums: Ball, windows: Stencil | Bounded, shape: tuple[int, ...]) -> Flow:
+def averaged(
+    flow: Flow, sums: SparseBall, windows: Stencil | Bounded, shape: tuple[int, ...]
+) -> Flow:
     """The sums, each over its number of terms; `windows` are the norms of the sums."""
     parts = Ball.exact(sums.value.sum(axis=0)).reciprocal()
     averaged = _times(flow, sums, windows, shape).scaled(parts)
@@ -285,7 +276,9 @@ def averaged(flow: Flow, sums: Ball, windows: Stencil | Bounded, shape: tuple[in
     return averaged
 
 
-def _times(flow: Flow, lowered: Ball, placed: Stencil | Bounded, shape: tuple[int, ...]) -> Flow:
+def _times(
+    flow: Flow, lowered: SparseBall, placed: Stencil | Bounded, shape: tuple[int, ...]
+) -> Flow:
     return dataclasses.replace(flow.times(lowered, placed), shape=shape)
 
 

@@ -21,6 +21,7 @@ from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules import convolution
 from keras_curv.lowering.rules.registry import rule
+from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.lowering.stencil import Bounded
 from keras_curv.numerics.rounding import up
 from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, require_shape
@@ -45,7 +46,7 @@ def picked(flow: Flow, positions: np.ndarray) -> Flow:
     selection = scipy.sparse.csr_array(entries, shape=(size, len(flat)))
     # S Sᵀ is diagonal, and says how often each entry is there.
     norm = up(math.sqrt(float(often.max())))
-    product = flow.times(Ball.exact(selection), Bounded(norm))
+    product = flow.times(SparseBall.exact(selection), Bounded(norm))
     return dataclasses.replace(product, shape=positions.shape)
 
 
@@ -190,7 +191,7 @@ def transposed_convolved(node: NodeDef, sizes: np.ndarray, kernel: Ball, flow: F
     if small != image:
         raise InputError(f"images {image} are not what a convolution makes of images {shape}")
     known = Bounded(convolution.stencil(kernel, shape, **how).magnitude)
-    product = flow.times(lowered.each(lambda part: part.T.tocsr()), known)
+    product = flow.times(lowered.transpose(), known)
     return dataclasses.replace(product, shape=shape)
 
 

@@ -11,11 +11,11 @@ import scipy.sparse
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
-from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules import convolution
 from keras_curv.lowering.rules.image import axes_of, picked, positions_of
 from keras_curv.lowering.rules.registry import rule
+from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.lowering.stencil import Bounded
 from keras_curv.network import activations
 from keras_curv.network.sparse_affine import schur_bound
@@ -68,7 +68,7 @@ def mean(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))
     target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
     entries = np.ones(len(target)), (np.arange(len(target)), target)
-    sums = Ball.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
+    sums = SparseBall.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
     if not node.attr["keep_dims"].b:
         kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in over)
     return convolution.averaged(flow, sums, Bounded(schur_bound(sums.value)), kept)
@@ -132,4 +132,4 @@ def _matrix(
 
 
 def _times(flow: Flow, matrix: scipy.sparse.csr_array) -> Flow:
-    return flow.times(Ball.exact(matrix), Bounded(schur_bound(matrix)))
+    return flow.times(SparseBall.exact(matrix), Bounded(schur_bound(matrix)))

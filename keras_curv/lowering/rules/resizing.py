@@ -23,6 +23,7 @@ from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules.image import picked, positions_of
 from keras_curv.lowering.rules.registry import rule
+from keras_curv.lowering.sparse_error_ball import SparseBall, entries_at
 from keras_curv.lowering.stencil import Bounded
 from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.numerics.rounding import FLOAT32_UNIT, UNIT, up
@@ -43,7 +44,9 @@ def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
         for down, across in zip(*axes, strict=True)
     )
     off = (8.0 * sum(flow.shape[:2]) + 32.0) * FLOAT32_UNIT
-    weights = Ball(value, 8.0 * UNIT * value, off * seen)
+    seen.sort_indices()
+    entries = entries_at(seen, value)
+    weights = SparseBall.at(seen, Ball(entries, 8.0 * UNIT * entries, off * seen.data))
     product = flow.times(weights, Bounded(up(schur_bound(value), 16)))
     return dataclasses.replace(product, shape=shape)
 
