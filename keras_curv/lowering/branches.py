@@ -112,7 +112,7 @@ def larger(one: Flow, other: Flow) -> Flow:
     hidden = joined(flat).activated(units)
     entries = np.ones(2 * size), (np.arange(2 * size), np.tile(np.arange(size), 2))
     sums = scipy.sparse.csr_array(entries, shape=(2 * size, size))
-    result = hidden.times(Ball.exact(sums), Bounded(up(math.sqrt(2.0))))
+    result = hidden.times(SparseBall.exact(sums), Bounded(up(math.sqrt(2.0))))
     return dataclasses.replace(result, shape=one.shape)
 
 

@@ -1,4 +1,4 @@
-"""The sources of a graph that was read, brought into layers one after the other.
+"""Sources, which flows are affine in, and how they are brought into layers one after the other.
 
 A source stands in the layer of its depth, beside the others of that depth. What a later layer
 reads of it is carried there through units with the identity: only those entries, and only so far.
@@ -8,18 +8,67 @@ A served number is the same wherever it is read, so carrying rounds nothing.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+import tensorflow as tf
 
-from keras_curv.lowering.sources import Source, ancestors
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import norm_bound, up
 from keras_curv.saved_model.limits import STORED_ENTRIES, TOTAL_ENTRIES, charge, require_at_most
+
+_SAMPLES = 8
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """What flows are affine in: the input, or what an activation makes of a flow.
+
+    Attributes:
+        size: entries of an example.
+        depth: activations on the longest way from the input to it, its own included.
+        sources: that it is made of; none for the input.
+        affine: the map of their outputs, one after the other; None for the input.
+        reads: which entries of these the map may read.
+        sigma: the activation; None for the logits, which have none.
+    """
+
+    size: int
+    depth: int = 0
+    sources: tuple[Source, ...] = ()
+    affine: Affine | None = None
+    reads: np.ndarray | None = None
+    sigma: Activation | None = None
+
+    @functools.cached_property
+    def samples(self) -> np.ndarray:
+        """Its values at a few inputs of all sizes, `(samples, size)`; NaN where they overflow."""
+        if self.affine is None:
+            sizes = np.logspace(-1.0, 4.0, _SAMPLES)[:, None]
+            return sizes * np.random.default_rng(0).normal(size=(_SAMPLES, self.size))
+        base = np.concatenate([source.samples for source in self.sources], axis=1)
+        z = base @ self.affine.kernel + self.affine.bias
+        return z if self.sigma is None else self.sigma.value(tf.constant(z)).numpy()
+
+
+def ancestors(sources: Iterable[Source]) -> list[Source]:
+    """These sources and all that they are made of, each after those; each once."""
+    found: dict[Source, None] = {}
+    stack = [(source, False) for source in sources]
+    while stack:
+        source, ready = stack.pop()
+        if ready:
+            found[source] = None
+        elif source not in found:
+            stack.append((source, True))
+            stack += [(each, False) for each in source.sources if each not in found]
+    return list(found)
 
 
 @dataclasses.dataclass

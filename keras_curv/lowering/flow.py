@@ -32,8 +32,8 @@ import numpy as np
 import scipy.sparse
 
 from keras_curv.errors import InputError
+from keras_curv.lowering.chain import Source
 from keras_curv.lowering.error_ball import Ball, served_columns
-from keras_curv.lowering.sources import Source
 from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.lowering.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 from keras_curv.network import activations, sparse_affine

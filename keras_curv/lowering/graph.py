@@ -1,8 +1,10 @@
-"""A frozen TensorFlow graph, read op by op into affine maps and activations.
+"""A flat TensorFlow graph → a network, in three steps.
 
-Each op has a rule (`rules/`); one without a rule is refused by name and node. Activations of
-several ops are contracted to one before (`patterns.py`), what is affine between two activations is
-folded (`flow.py`), and branches become a chain in the end (`chain.py`).
+1. **Rewrite**: several ops that are one activation (`patterns.py`), or one op only together
+   (`contractions.py`), become one node.
+2. **Interpret**: each node's rule (`rules/`) makes its value of its arguments' values; one without
+   a rule is refused by name. What is affine between two activations is folded (`flow.py`).
+3. **Finish**: branches become a chain of layers (`chain.py`), and what follows the logits a head.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +23,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
 from keras_curv.lowering import contractions, patterns
-from keras_curv.lowering.chain import chain
+from keras_curv.lowering.chain import Source, chain
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.miscompiled import Paddings, refuse_outputs
@@ -55,6 +57,20 @@ HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 _HEAD_OPS = ("Sigmoid", "Softmax", "LogSoftmax")
 
 
+class ReadGraph(NamedTuple):
+    """What was read from a graph.
+
+    Attributes:
+        network: from the input to the logits.
+        head: what the output applies to them, a name in `HEADS`.
+        before_head: the tensor that the head is applied to; None where there is no head.
+    """
+
+    network: Network
+    head: str
+    before_head: str | None
+
+
 @one_budget()
 def read_network(
     definition: graph_pb2.GraphDef,
@@ -62,7 +78,7 @@ def read_network(
     inputs: Mapping[str, tuple[int, ...]],
     output: str,
     source: str,
-) -> tuple[Network, str]:
+) -> ReadGraph:
     """Reads a flat graph of constants and placeholders.
 
     Args:
@@ -71,61 +87,85 @@ def read_network(
         output: the tensor with logits, or with what a head of `HEADS` makes of them.
         source: for messages.
 
-    Returns:
-        The network, and the name of the head.
-
     Raises:
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
     with about(f"{source}: its graph cannot be read", (LookupError, ValueError)):
-        require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
-        charge(NODE * len(definition.node), "it")
-        values: dict[str, Any] = _slices(inputs)
-        nodes = {node.name: node for node in definition.node}
-        needed = _in_order(nodes, node_name(output))
-        refuse_outputs(nodes[name] for name in needed)
-        nodes = patterns.contracted({name: nodes[name] for name in needed})
-        nodes = contractions.contracted(nodes)
-        order = _in_order(nodes, node_name(output))
-    unread = [name for name in order if name not in values]
-    for name in unread:  # before any work
-        with _naming(nodes[name], source):
-            require_rule(nodes[name])
+        slices = _slices(inputs)
+        nodes = [node for node in _rewritten(definition, output) if node.name not in slices]
+    for node in nodes:  # before any work
+        with _naming(node, source):
+            require_rule(node)
     with about(source):
-        charge(OP * sum(nodes[name].op != "Const" for name in unread), "its graph")
-    held = sum(_entries(values[name]) for name in inputs)
-    readers = collections.Counter(i for name in unread for i in _arguments(nodes[name]))
-    shared: set[str] = set()  # whose numbers another value holds too
-    paddings = Paddings()
-    for name in unread:
-        node = nodes[name]
-        given = _arguments(node)
+        charge(OP * sum(node.op != "Const" for node in nodes), "its graph")
+    values = _Values(slices, nodes)
+    for node in nodes:
         with _naming(node, source), np.errstate(all="ignore"):  # `Affine` refuses what overflows
-            arguments = [_value_of(values, i) for i in data_inputs(node)]
-            values[name] = apply(node, arguments)
-            paddings.see(node, arguments, values[name])
-            size = 0 if shares_numbers(node) else _entries(values[name])
-            if node.op != "Const":
-                vector = _vector(values[name]) if size else 0
-                charge(size * PASS + vector * VECTOR_PASS, "it")
-            readers.subtract(given)
-            for i in {i for i in given if not readers[i]}:
-                held -= 0 if i in shared else _entries(values[i])
-                values[i] = None  # nobody asks again
-            if shares_numbers(node):
-                shared.update((name, *given))
-            held += size
-            require_at_most(held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
+            values.compute(node)
     with about(source), np.errstate(all="ignore"):
-        flow = _value_of(values, output)
-        if not isinstance(flow, Flow):
-            raise InputError("the output does not depend on the input")
-        found = _finish(flow)
-    return found
+        network, head = _finished(values[output])
+        return ReadGraph(network, head, _before_head(definition, output, head))
 
 
-def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Each of several inputs as its part of the one vector that all of them are."""
+def _rewritten(definition: graph_pb2.GraphDef, output: str) -> list[NodeDef]:
+    """Returns the nodes that a tensor is computed from, rewritten, each after those it reads."""
+    require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
+    charge(NODE * len(definition.node), "it")
+    nodes = {node.name: node for node in definition.node}
+    nodes = {name: nodes[name] for name in _in_order(nodes, node_name(output))}
+    refuse_outputs(nodes.values())
+    nodes = contractions.contracted(patterns.contracted(nodes))
+    return [nodes[name] for name in _in_order(nodes, node_name(output))]
+
+
+class _Values:
+    """The values of nodes, as far as they are computed and somebody asks for them again.
+
+    Args:
+        inputs: placeholder → its value.
+        nodes: those that will be computed.
+    """
+
+    def __init__(self, inputs: Mapping[str, Flow], nodes: Sequence[NodeDef]):
+        self._values: dict[str, Any] = {**inputs}
+        self._readers = collections.Counter(name for node in nodes for name in _arguments(node))
+        self._held = sum(map(_entries, inputs.values()))
+        self._shared: set[str] = set()  # nodes whose numbers another value holds too
+        self._paddings = Paddings()
+
+    def __getitem__(self, tensor: str) -> Any:
+        """Returns the value of a tensor, of a node with one output or with a tuple of them."""
+        name, _, index = tensor.partition(":")
+        value = self._values[name]
+        if isinstance(value, tuple):
+            return value[int(index or 0)]
+        if index not in ("", "0"):
+            raise InputError(f"tensor {tensor!r}: ops with several outputs are not supported")
+        return value
+
+    def compute(self, node: NodeDef) -> None:
+        """Applies the rule of a node, and lets go of arguments that nobody asks for again."""
+        arguments = [self[tensor] for tensor in data_inputs(node)]
+        value = apply(node, arguments)
+        self._paddings.see(node, arguments, value)
+        shares, names = shares_numbers(node), _arguments(node)
+        size = 0 if shares else _entries(value)
+        if node.op != "Const":
+            vector = _vector(value) if size else 0
+            charge(size * PASS + vector * VECTOR_PASS, "it")
+        self._values[node.name] = value
+        self._readers.subtract(names)
+        for name in {name for name in names if not self._readers[name]}:
+            self._held -= 0 if name in self._shared else _entries(self._values[name])
+            self._values[name] = None
+        if shares:
+            self._shared.update((node.name, *names))
+        self._held += size
+        require_at_most(self._held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
+
+
+def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Flow]:
+    """Returns each of several inputs as its part of the one vector that all of them are."""
     ends = np.cumsum([0, *(math.prod(shape) for shape in inputs.values())])
     whole = Flow.input((int(ends[-1]),))
     return {
@@ -149,19 +189,19 @@ def _naming(node: NodeDef, source: str) -> Iterator[None]:
 
 
 def _arguments(node: NodeDef) -> list[str]:
-    """Names of the nodes that it takes something from."""
+    """Returns names of the nodes that a node takes something from."""
     return [node_name(tensor) for tensor in data_inputs(node)]
 
 
 def _vector(value: Any) -> int:
-    """Entries of an example, of what depends on the input."""
+    """Returns the entries of an example, of a value that depends on the input; 0 of others."""
     if isinstance(value, tuple):
         return sum(_vector(part) for part in value)
     return value.shift.shape[0] if isinstance(value, Flow) else 0
 
 
 def _entries(value: Any) -> int:
-    """How many numbers a constant holds, or a flow beside its layers."""
+    """Returns how many numbers a constant holds, or a flow beside its layers."""
     if isinstance(value, tuple):
         return sum(_entries(part) for part in value)
     if isinstance(value, Flow):
@@ -170,7 +210,7 @@ def _entries(value: Any) -> int:
 
 
 def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[str, str]]:
-    """Names of the activations on the way to a tensor, in order, each with that of its argument.
+    """Returns names of the activations before a tensor, in order, each with its argument's name.
 
     Where `output` is computed from a chain, these are what `read_network` makes layers of. Where
     branches meet they are not: layers are then fewer than activations, or have units that carry.
@@ -191,17 +231,13 @@ def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[s
     return [(activation_name(op), source) for op, source in inputs]
 
 
-def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
-    """The tensor that the head before `output` is applied to.
+def _before_head(definition: graph_pb2.GraphDef, output: str, name: str) -> str | None:
+    """Returns the tensor that the head before `output` is applied to; None where there is none.
 
     Ops that turn out to change nothing may follow it: a slice of everything, padding of no width.
-
-    Example:
-        >>> function = tf.function(lambda x: tf.identity(tf.nn.softmax(2.0 * x)))
-        >>> graph = function.get_concrete_function(tf.ones((1, 2))).graph
-        >>> before_head(graph.as_graph_def(), "Identity:0")
-        'mul:0'
     """
+    if name == "logits":
+        return None
     source = patterns.NodeFinder({node.name: node for node in definition.node})
     head = source(output)
     while head is not None and head.op not in _HEAD_OPS:
@@ -212,7 +248,10 @@ def before_head(definition: graph_pb2.GraphDef, output: str) -> str:
     return f"{name}:{index or 0}"
 
 
-def _finish(flow: Flow) -> tuple[Network, str]:
+def _finished(flow: Any) -> tuple[Network, str]:
+    """Returns the network up to the logits, and the name of the head behind them."""
+    if not isinstance(flow, Flow):
+        raise InputError("the output does not depend on the input")
     if len(flow.shape) != 1:
         raise InputError(f"the output must be (batch, classes). Received: {flow.shape}")
     if flow.shape[0] > CLASSES:
@@ -220,36 +259,43 @@ def _finish(flow: Flow) -> tuple[Network, str]:
             f"the model has {flow.shape[0]} classes, of which each is held against every other; at "
             f"most {CLASSES} are supported"
         )
-    source = flow.sources[-1]
-    if flow.head == "logits" and source.sigma is not None and flow.is_base:
-        # Nothing follows the last activation: it is a head. A strictly increasing function of
-        # every logit keeps their order; of one logit, only sigmoid says where its classes part.
-        affines, sigmas = chain(source)
-        name, classes = source.sigma.name, affines[-1].fan_out
-        if name != "sigmoid":
-            raise InputError(
-                f"the output is {name} of an affine map; end the model in logits, "
-                "softmax or sigmoid"
-            )
-        if classes > 1:
-            return Network(affines, sigmas), "sigmoid"
-        last = affines[-1]
-        if last.is_sparse:
-            raise InputError(f"an output of {last.fan_in} entries is too large; pool before it")
-        two: dict[str, Any] = {}
-        for name in ("kernel", "bias", "served_kernel_error", "served_bias_error"):
-            part = getattr(last, name)
-            two[name] = np.concatenate([np.zeros_like(part), part], axis=-1)
-        affines[-1] = dataclasses.replace(last, **two)
-        return Network(affines, sigmas), "binary_sigmoid"
+    last = flow.sources[-1]
+    if flow.head == "logits" and last.sigma is not None and flow.is_base:
+        return _without_last_activation(last)
     affines, sigmas = chain(flow.made())
     if flow.shape == (1,) and flow.head == "logits":
         return Scores(affines, sigmas), flow.head
     return Network(affines, sigmas), flow.head
 
 
+def _without_last_activation(last: Source) -> tuple[Network, str]:
+    """Returns the network before an activation that nothing follows, which then is a head.
+
+    A strictly increasing function of every logit keeps their order; of one logit, only sigmoid says
+    where its classes part.
+    """
+    assert last.sigma is not None
+    affines, sigmas = chain(last)
+    if last.sigma.name != "sigmoid":
+        raise InputError(
+            f"the output is {last.sigma.name} of an affine map; end the model in logits, "
+            "softmax or sigmoid"
+        )
+    if last.size > 1:
+        return Network(affines, sigmas), "sigmoid"
+    one = affines[-1]
+    if one.is_sparse:
+        raise InputError(f"an output of {one.fan_in} entries is too large; pool before it")
+    two: dict[str, Any] = {}
+    for name in ("kernel", "bias", "served_kernel_error", "served_bias_error"):
+        part = getattr(one, name)
+        two[name] = np.concatenate([np.zeros_like(part), part], axis=-1)
+    affines[-1] = dataclasses.replace(one, **two)
+    return Network(affines, sigmas), "binary_sigmoid"
+
+
 def _in_order(nodes: dict[str, NodeDef], last: str) -> list[str]:
-    """The nodes that `last` depends on, each after its inputs; control edges are left out."""
+    """Returns the nodes that `last` depends on, each after its inputs, without control edges."""
     order, seen, done, stack = [], set(), set(), [(last, False)]
     while stack:
         name, ready = stack.pop()
@@ -264,14 +310,3 @@ def _in_order(nodes: dict[str, NodeDef], last: str) -> list[str]:
             # The last one first: a constant is made where it is used, and not all of them before.
             stack += [(i, False) for i in reversed(_arguments(nodes[name]))]
     return order
-
-
-def _value_of(values: dict[str, Any], tensor: str) -> Any:
-    """What a tensor is, of a node with one output or with a tuple of them."""
-    name, _, index = tensor.partition(":")
-    value = values[name]
-    if isinstance(value, tuple):
-        return value[int(index or 0)]
-    if index not in ("", "0"):
-        raise InputError(f"tensor {tensor!r}: ops with several outputs are not supported")
-    return value

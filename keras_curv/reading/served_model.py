@@ -328,7 +328,7 @@ def _read_answer(answer: server.Answer, source: str) -> ServedModel:
     """Reads a flat graph, then gives it to TensorFlow."""
     definition = answer.definition
     inputs = Inputs.of(definition, answer.given, source)
-    network, head = graph.read_network(
+    network, head, before_head = graph.read_network(
         definition,
         inputs=dict(zip(answer.given.values(), inputs.shapes.values(), strict=True)),
         output=answer.returned,
@@ -339,15 +339,13 @@ def _read_answer(answer: server.Answer, source: str) -> ServedModel:
             f"{source}: inputs of type {inputs.dtype.name} are not supported; use one of "
             f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
         )
-    tensors = [answer.returned]
-    if head != "logits":
-        tensors.append(graph.before_head(definition, answer.returned))
+    tensors = [answer.returned] if before_head is None else [answer.returned, before_head]
     calls = calls_of(answer, tensors, inputs)
     return ServedModel(
         network=network,
         head=head,
         inputs=inputs,
         call=calls[0],
-        call_logits=None if head == "logits" else calls[1],
+        call_logits=None if before_head is None else calls[1],
         source=source,
     )

@@ -36,10 +36,10 @@ class Rule(NamedTuple):
     """
 
     function: Callable[..., Any]
-    exact: bool
-    shares: bool
-    broadcasts: bool
-    joins: bool
+    exact: bool = False
+    shares: bool = False
+    broadcasts: bool = False
+    joins: bool = False
 
 
 RULES: dict[str, Rule] = {}
@@ -49,19 +49,13 @@ _WHY_NOT = {
 }
 
 
-def rule(
-    *ops: str,
-    exact: bool = False,
-    shares: bool = False,
-    broadcasts: bool = False,
-    joins: bool = False,
-) -> Callable[[_Function], _Function]:
-    """Registers the decorated function as the rule of some ops; see `Rule` for the flags."""
+def rule(*ops: str, **known: bool) -> Callable[[_Function], _Function]:
+    """Registers the decorated function as the rule of some ops, with attributes of `Rule`."""
 
     def register(function: _Function) -> _Function:
         for op in ops:
             assert op not in RULES, f"{op} has two rules"
-            RULES[op] = Rule(function, exact, shares, broadcasts, joins)
+            RULES[op] = Rule(function, **known)
         return function
 
     return register
