@@ -37,7 +37,7 @@ from keras_curv.saved_model.limits import (
 
 
 def plus(one: Flow, other: Flow) -> Flow:
-    """The sum of two flows of one shape."""
+    """Returns the sum of two flows of one shape."""
     one, other = (flow.multiplied() for flow in _over_both([one, other]))
     terms, shifts = one.terms + other.terms, one.shifts + other.shifts + 1
     roundings = gamma(terms + shifts + 2, FLOAT32_UNIT)
@@ -63,7 +63,7 @@ def plus(one: Flow, other: Flow) -> Flow:
 
 
 def joined(flows: list[Flow], axis: int = 0) -> Flow:
-    """Flows one after the other along an axis of each example; nothing rounds."""
+    """Puts flows one after the other along an axis of each example; nothing rounds."""
     shapes = {flow.shape[:axis] + flow.shape[axis + 1 :] for flow in flows}
     if len(shapes) != 1 or not all(axis < len(flow.shape) for flow in flows):
         raise InputError(
@@ -105,7 +105,7 @@ def joined(flows: list[Flow], axis: int = 0) -> Flow:
 
 
 def larger(one: Flow, other: Flow) -> Flow:
-    """The larger of two flows of one shape, entry by entry."""
+    """Returns the larger of two flows of one shape, entry by entry."""
     size = one.shift.shape[0]
     flat = [flow.rearranged(np.arange(size)) for flow in (plus(other, -one), one)]
     units = unit_wise([(activations.get("relu"), size), (IDENTITY, size)])
@@ -122,7 +122,7 @@ def _over_both(flows: list[Flow]) -> list[Flow]:
 
 
 def _norms(known: list[tuple[Stencil | Bounded, ...]]) -> list[list[float]]:
-    """‖|W|‖ and ‖W‖ of each."""
+    """Returns bounds of ‖|W|‖ and ‖W‖ of each."""
     return [[bound(each) for each in known] for bound in (magnitude_of_product, norm_of_product)]
 
 

@@ -58,7 +58,7 @@ class Source:
 
 
 def ancestors(sources: Iterable[Source]) -> list[Source]:
-    """These sources and all that they are made of, each after those; each once."""
+    """Returns these sources and all that they are made of, each once, after its own."""
     found: dict[Source, None] = {}
     stack = [(source, False) for source in sources]
     while stack:
@@ -89,7 +89,7 @@ class _Layer:
         return sum(source.size for source in self.own) + sum(map(len, self.carried.values()))
 
     def places(self) -> dict[Source, np.ndarray]:
-        """The place of each entry of a source among the units; −1: not here."""
+        """Returns the place of each entry of a source among the units; −1: not here."""
         found, start = {}, 0
         for source in self.own:
             found[source] = start + np.arange(source.size)
@@ -101,7 +101,7 @@ class _Layer:
         return found
 
     def activation(self) -> Activation:
-        """The activation of its units."""
+        """Returns the activation of its units."""
         parts = []
         for source in self.own:
             assert source.sigma is not None  # as only the last one has none
@@ -111,7 +111,7 @@ class _Layer:
 
 
 def chain(last: Source) -> tuple[list[Affine], list[Activation]]:
-    """The affine maps up to that of the last source, and the activations between them.
+    """Returns the affine maps up to that of the last source, and the activations between them.
 
     Raises:
         InputError: too much would have to be carried.
@@ -137,7 +137,7 @@ def chain(last: Source) -> tuple[list[Affine], list[Activation]]:
 
 
 def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
-    """The depth of the last source that reads each entry of a source; 0: none does."""
+    """Returns the depth of the last source that reads each entry of a source; 0: none does."""
     found = {source: np.zeros(source.size, np.int64) for source in sources}
     for reader in sources:
         if reader.reads is None:
@@ -152,7 +152,7 @@ def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
 
 
 def _map(before: _Layer, layer: _Layer) -> Affine:
-    """The affine map from one layer to the next."""
+    """Returns the affine map from one layer to the next."""
     if len(layer.own) == 1 and not layer.carried and not before.carried:
         affine = layer.own[0].affine
         if affine is not None and list(layer.own[0].sources) == before.own:
@@ -198,7 +198,7 @@ def _placed(
     shape: tuple[int, int],
     dense: bool,
 ) -> Any:
-    """Blocks side by side, their rows where they should be, and then an entry for each carried.
+    """Puts blocks side by side, each row in its place, then an entry for each carried unit.
 
     Args:
         blocks: where each row goes, −1: nowhere; and the matrix.

@@ -27,7 +27,7 @@ _LONGEST = 8  # of a chain of clipping ops
 
 
 def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
-    """The graph with a single node where such a chain ends.
+    """Returns the graph with a single node where such a chain ends.
 
     Args:
         nodes: of a flat graph, by name.
@@ -53,7 +53,7 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
 
 
 def _with(node: NodeDef, op: str, inputs: list[str], name: str | None = None) -> NodeDef:
-    """The node with its attributes, another op and other inputs."""
+    """Returns the node with its attributes, another op and other inputs."""
     new = NodeDef(name=name or node.name, op=op, input=inputs)
     for key, value in node.attr.items():
         new.attr[key].CopyFrom(value)
@@ -61,7 +61,7 @@ def _with(node: NodeDef, op: str, inputs: list[str], name: str | None = None) ->
 
 
 def _clip(source: NodeFinder, node: NodeDef) -> NodeDef | None:
-    """`min(max(z, low), high)` of a chain that ends here, if it has both ends."""
+    """Returns `min(max(z, low), high)` of a chain that ends here, if it has both ends."""
     steps, last = [], node
     for _ in range(_LONGEST):
         step = _clipping(source, last)
@@ -84,7 +84,7 @@ def _clip(source: NodeFinder, node: NodeDef) -> NodeDef | None:
 
 
 def _clipping(source: NodeFinder, node: NodeDef) -> tuple[str, str, float] | None:
-    """The argument of a node that clips, how, and where."""
+    """Returns the argument of a node that clips, the op, and the number that it clips at."""
     inputs = data_inputs(node)
     if node.op == "Relu":
         return inputs[0], "Maximum", 0.0
@@ -97,7 +97,7 @@ def _clipping(source: NodeFinder, node: NodeDef) -> tuple[str, str, float] | Non
 
 
 def _rows(source: NodeFinder, node: NodeDef) -> NodeDef | None:
-    """The product before a `Reshape`, of rows that another one before it has made."""
+    """Returns the product before a `Reshape`, of rows that another one before it has made."""
     if node.op != "Reshape" or len(node.input) < 2:
         return None
     product = source(node.input[0])
@@ -173,7 +173,7 @@ def _dilated(source: NodeFinder, node: NodeDef) -> NodeDef | None:
 
 
 def _is_axis(node: NodeDef | None) -> bool:
-    """Whether it is the axis before those of a sequence, `(batch, here, length, channels)`."""
+    """Returns whether it is axis 1 of a sequence, `(batch, here, length, channels)`."""
     array = constant(node, _INTEGERS)
     return array is not None and array.size == 1 and int(array.reshape(())) in (1, -3)
 

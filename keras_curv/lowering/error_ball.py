@@ -113,7 +113,7 @@ class Ball:
         return cls(*(np.concatenate(part, axis=-1) for part in parts))
 
     def each(self, change: Callable[[Any], Any]) -> Ball:
-        """With a change of place, of shape or of storage made to all three arrays."""
+        """Makes a change of place, of shape or of storage to all three arrays."""
         return Ball(change(self.value), change(self.error), change(self.served))
 
     @property
@@ -122,20 +122,20 @@ class Ball:
         return self.value.shape
 
     def equals(self, number: float) -> bool:
-        """Whether every entry is exactly that number."""
+        """Returns whether every entry is exactly that number."""
         exact = not np.any(self.error) and not np.any(self.served)
         return bool(exact and np.all(self.value == number))
 
     def reshape(self, shape: tuple[int, ...]) -> Ball:
-        """The same entries in another shape."""
+        """Returns the same entries in another shape."""
         return self.each(lambda array: array.reshape(shape))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Ball:
-        """As NumPy does; ValueError where the shapes do not fit."""
+        """Broadcasts as NumPy does; ValueError where the shapes do not fit."""
         return self.each(lambda array: np.broadcast_to(array, shape))
 
     def transpose(self, axes: Sequence[int] | None = None) -> Ball:
-        """Axes permuted; reversed without `axes`."""
+        """Permutes the axes; reverses them without `axes`."""
         return self.each(lambda array: array.transpose(axes))
 
     def __getitem__(self, key: Any) -> Ball:
@@ -217,7 +217,7 @@ class Ball:
         return error, (most @ placed(away) + self.served @ placed(weights)) * ROUNDING_SLACK
 
     def reciprocal(self) -> Ball:
-        """1/r; infinite error where 0 is in the ball."""
+        """Returns 1/r; its error is infinite where 0 is in the ball."""
         with np.errstate(all="ignore"):
             value = 1.0 / self.value
             nearest = np.abs(self.value) - 2.0 * self.error
@@ -230,7 +230,7 @@ class Ball:
         return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
 
     def sqrt(self) -> Ball:
-        """√r; infinite error, or NaN, where r may be negative."""
+        """Returns √r; its error is infinite, or NaN, where r may be negative."""
         with np.errstate(all="ignore"):
             value = np.sqrt(self.value)
             spread = 0.51 * self.error / np.sqrt(self.value - 2.0 * self.error)
@@ -243,15 +243,15 @@ class Ball:
         return Ball(value, (error + 8.0 * TINY) * _GROW, served).rounded(2)
 
     def rsqrt(self) -> Ball:
-        """1/√r."""
+        """Returns 1/√r."""
         return self.sqrt().reciprocal()
 
     def square(self) -> Ball:
-        """r²."""
+        """Returns r²."""
         return self * self
 
     def maximum(self, other: Ball) -> Ball:
-        """The larger of two, entrywise."""
+        """Returns the larger of two, entrywise."""
         return Ball(
             np.maximum(self.value, other.value),
             np.maximum(self.error, other.error),
@@ -259,7 +259,7 @@ class Ball:
         )
 
     def rounded(self, times: int = 1) -> Ball:
-        """The same, after the server has rounded it."""
+        """Returns the numbers after the server has rounded them."""
         charge_entries(3, self.value.size, "rounding")
         size = self._size()
         # In place from here on, as weights may be many; of one number numpy makes no array.
@@ -274,7 +274,7 @@ class Ball:
         return dataclasses.replace(self, served=_infinite_beyond(served, size))
 
     def read(self) -> np.ndarray:
-        """Bounds how far a number is off as an op reads it: below τ it may be taken for 0."""
+        """Bounds how far a number is off as an op reads it, which may take it for 0 below τ."""
         least = np.abs(self.value)
         least -= self.error
         least -= self.served
@@ -286,19 +286,19 @@ class Ball:
         return off
 
     def overflows_float32(self) -> bool:
-        """Whether a server could not hold it."""
+        """Returns whether a server might not be able to hold a number."""
         return bool(np.any(self.served_size() > _FLOAT32_MOST))
 
     def away(self, distance: np.ndarray | float) -> Ball:
-        """The same, served off by so much more."""
+        """Returns the numbers as served off by so much more."""
         return dataclasses.replace(self, served=(self.served + distance) * ROUNDING_SLACK)
 
     def served_size(self) -> np.ndarray:
-        """A bound of the absolute values of the numbers that are served."""
+        """Bounds the absolute values of the numbers that are served."""
         return (self._size() + self.served) * ROUNDING_SLACK
 
     def _size(self) -> np.ndarray:
-        """A bound of the real numbers' absolute values."""
+        """Bounds the absolute values of the real numbers."""
         return np.abs(self.value) + self.error
 
     def _is_zero(self) -> Any:
@@ -306,7 +306,7 @@ class Ball:
         return (self.value == 0.0) & (self.error == 0.0) & (self.served == 0.0)
 
     def norm_of_error(self) -> float:
-        """A bound of the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
+        """Bounds the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
         return norm_bound(self.error)
 
     # A matrix, as `SparseBall` is one

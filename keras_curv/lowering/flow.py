@@ -101,7 +101,7 @@ class Flow:
 
     @classmethod
     def input(cls, shape: tuple[int, ...], source: Source | None = None) -> Flow:
-        """The input itself; or the output of an activation."""
+        """Returns the input itself, or the output of an activation."""
         require_shape(shape, EXAMPLE_ENTRIES)
         size = math.prod(shape)
         return cls(
@@ -118,7 +118,7 @@ class Flow:
 
     @property
     def is_base(self) -> bool:
-        """Whether nothing has been done to the base."""
+        """Returns whether nothing has been done to the base."""
         in_order = self.kernel is None and np.array_equal(self.order, np.arange(self.base))
         untouched = self.scale.equals(1.0) and self.shift.equals(0.0)
         return len(self.sources) == 1 and in_order and untouched
@@ -135,7 +135,7 @@ class Flow:
         return 0 if self.kernel is None else self.kernel.entries.value.size
 
     def over(self, sources: tuple[Source, ...]) -> Flow:
-        """The same over a larger base, of these sources."""
+        """Returns the flow over a larger base, of these sources."""
         if sources == self.sources:
             return self
         ends = dict(zip(sources, np.cumsum([source.size for source in sources]), strict=True))
@@ -152,7 +152,7 @@ class Flow:
         return dataclasses.replace(self, sources=sources, base=base, kernel=kernel)
 
     def multiplied(self) -> Flow:
-        """The same with a kernel; where there has been no product, one that nobody executes."""
+        """Returns the flow with a kernel: where there is none, one that no server multiplies by."""
         if self.kernel is not None:
             return self
         size, scale = self.shift.shape[0], self.scale
@@ -168,7 +168,7 @@ class Flow:
         )
 
     def scaled(self, factor: Ball) -> Flow:
-        """Each entry times its factor, `(size,)`."""
+        """Multiplies each entry by its factor, `(size,)`."""
         _require_finite(factor)
         size = factor.served_size()
         runs = size * np.array([np.minimum(self.runs[0], 1.0), np.maximum(self.runs[1], 1.0)])
@@ -193,7 +193,7 @@ class Flow:
         return self.scaled(Ball.exact(-np.ones(self.shift.shape)))
 
     def shifted(self, offset: Ball) -> Flow:
-        """Each entry plus its offset, `(size,)`.
+        """Adds its offset to each entry, `(size,)`.
 
         A runtime may add constant offsets to one another first (TensorFlow's does), and may begin a
         sum of products with them (XLA's does): then each passes through as many roundings as there
@@ -208,7 +208,7 @@ class Flow:
         return self._rounded()._become(**parts, largest=size.max(initial=0.0))
 
     def rounded(self) -> Flow:
-        """The same, after the server has rounded it."""
+        """Returns the flow after the server has rounded it."""
         return dataclasses.replace(self._rounded(), shift=self.shift.rounded())
 
     def _become(self, *, mass: np.ndarray, largest: float, **parts: Any) -> Flow:
@@ -224,7 +224,7 @@ class Flow:
         return dataclasses.replace(self, mass=mass, served_gain=most, **parts)
 
     def _read_shift(self) -> Ball:
-        """The shift, off by so much more as an op that reads the tensor may flush of each entry."""
+        """Returns the shift, off also by what an op that reads the tensor may flush to zero."""
         return self.shift.away(np.full(self.shift.shape, FLOAT32_TINY))
 
     def _rounded(self) -> Flow:
@@ -233,7 +233,7 @@ class Flow:
         return dataclasses.replace(self, kernel=self.kernel.rounded())
 
     def rearranged(self, positions: np.ndarray) -> Flow:
-        """Entry j becomes the former entry `positions[j]`; the shape is that of `positions`."""
+        """Moves the former entry `positions[j]` to entry j, in the shape of `positions`."""
         flat = positions.reshape(-1)
         kernel, stencils = self.kernel, self.stencils
         moves = not np.array_equal(flat, np.arange(len(flat)))
@@ -256,7 +256,7 @@ class Flow:
         )
 
     def times(self, kernel: Ball | SparseBall, stencil: Stencil | Bounded | None = None) -> Flow:
-        """The product with a matrix `(size, out)`, dense or sparse.
+        """Multiplies by a matrix `(size, out)`, dense or sparse.
 
         Args:
             kernel: the matrix.
@@ -319,14 +319,14 @@ class Flow:
         return rows if in_order else rows.with_rows(self.order, self.base)
 
     def _as_product(self) -> Flow:
-        """The same, after a product with an identity where there has been none."""
+        """Returns the flow, multiplied by an identity where there has been no product."""
         if self.kernel is not None:
             return self
         identity = SparseBall.exact(scipy.sparse.eye_array(self.shift.shape[0]))
         return self.times(identity, Bounded(1.0))
 
     def affine(self) -> Affine:
-        """The map, with an identity for a kernel where there has been no product."""
+        """Returns the map, with an identity for a kernel where there has been no product."""
         flow = self._as_product()
         kernel, shift = flow.product, flow.shift
         entries = math.prod(kernel.shape)
@@ -336,7 +336,7 @@ class Flow:
         keep(stored)
         if dense:
             kernel = kernel.dense()
-        errors = kernel.norm_of_error(), shift.norm_of_error()
+        errors = kernel.entries.norm_of_error(), shift.norm_of_error()
         served = kernel.served, shift.served, flow.served_gain
         known = kernel.value, shift.value, *errors, *served
         if dense:
@@ -347,7 +347,7 @@ class Flow:
         return sparse_affine.SparseAffine(*known, *norms)
 
     def made(self, sigma: Activation | None = None) -> Source:
-        """The flow behind its activation; without one, itself."""
+        """Makes the flow a source, behind its activation if there is one."""
         flow = self._as_product()
         return Source(
             size=flow.shift.shape[0],
@@ -359,7 +359,7 @@ class Flow:
         )
 
     def activated(self, sigma: str | Activation) -> Flow:
-        """The output of that activation, as a new base."""
+        """Returns the output of an activation, as a new base."""
         layers = 1 + max(source.depth for source in self.sources)
         require_at_most(layers, LAYERS, "the number of layers")
         sigma = activations.get(sigma) if isinstance(sigma, str) else sigma

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -57,20 +57,6 @@ HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 _HEAD_OPS = ("Sigmoid", "Softmax", "LogSoftmax")
 
 
-class ReadGraph(NamedTuple):
-    """What was read from a graph.
-
-    Attributes:
-        network: from the input to the logits.
-        head: what the output applies to them, a name in `HEADS`.
-        before_head: the tensor that the head is applied to; None where there is no head.
-    """
-
-    network: Network
-    head: str
-    before_head: str | None
-
-
 @one_budget()
 def read_network(
     definition: graph_pb2.GraphDef,
@@ -78,7 +64,7 @@ def read_network(
     inputs: Mapping[str, tuple[int, ...]],
     output: str,
     source: str,
-) -> ReadGraph:
+) -> tuple[Network, str, str | None]:
     """Reads a flat graph of constants and placeholders.
 
     Args:
@@ -86,6 +72,9 @@ def read_network(
         inputs: placeholder → shape of one example, in the order in which they are one vector.
         output: the tensor with logits, or with what a head of `HEADS` makes of them.
         source: for messages.
+
+    Returns:
+        The network, the name of the head, and the tensor that the head is applied to, if any.
 
     Raises:
         InputError: an op without a rule, or used in a way its rule does not cover.
@@ -104,7 +93,7 @@ def read_network(
             values.compute(node)
     with about(source), np.errstate(all="ignore"):
         network, head = _finished(values[output])
-        return ReadGraph(network, head, _before_head(definition, output, head))
+        return network, head, _before_head(definition, output, head)
 
 
 def _rewritten(definition: graph_pb2.GraphDef, output: str) -> list[NodeDef]:

@@ -58,7 +58,7 @@ def refuse_multiples(one: Flow, other: Flow) -> None:
 
 
 def _sampled(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
-    """Values of the flow at the samples, `(samples, size)`, and the sums of their terms' sizes."""
+    """Returns the flow's values at the samples, `(samples, size)`, and the terms' total sizes."""
     for source in ancestors(flow.sources):
         _ = source.samples  # each is made of those before it
     base = np.concatenate([source.samples for source in flow.sources], axis=1)

@@ -47,7 +47,7 @@ HANDS_ON = ("Identity", "IdentityN", "StopGradient", "PreventGradient")
 
 
 def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
-    """The graph with a single node, of the activation's name for an op, where a pattern ends.
+    """Returns the graph with a single node, whose op is the activation, where a pattern ends.
 
     Args:
         nodes: of a flat graph, by name.
@@ -75,7 +75,7 @@ def _contracted(source: NodeFinder, node: NodeDef) -> NodeDef:
 def _matches(
     source: NodeFinder, tensor: str, pattern: Pattern, argument: str | None
 ) -> Iterator[str | None]:
-    """All nodes that may be `Z` in a match of `tensor`, given that it is `argument` if known."""
+    """Yields all nodes that may be `Z` in a match of `tensor`; it is `argument`, if known."""
     node = source(tensor)
     if pattern is Z:
         if node is not None and argument in (None, node.name):
@@ -116,7 +116,7 @@ class NodeFinder:
         self._found: dict[str, NodeDef | None] = {}
 
     def __call__(self, tensor: str) -> NodeDef | None:
-        """The node, or None."""
+        """Returns the node behind a tensor, or None."""
         passed = []
         while tensor not in self._found:
             passed.append(tensor)

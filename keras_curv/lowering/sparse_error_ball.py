@@ -6,7 +6,6 @@ An entry that is not stored is exactly 0, for the server too: nothing rounds the
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -68,7 +67,7 @@ class SparseBall:
         inside = ~entries._is_zero()
         if inside.all():
             return cls(places, entries)
-        kept = _csr(places.indices, places.indptr, places.shape, inside).copy()
+        kept = cls(places, entries).placed(inside).copy()
         kept.eliminate_zeros()
         return cls(kept, entries.each(lambda array: array[inside]))
 
@@ -89,7 +88,8 @@ class SparseBall:
 
     def placed(self, entries: np.ndarray) -> scipy.sparse.csr_array:
         """Returns a matrix with other numbers in the places of the stored entries."""
-        return _csr(self.places.indices, self.places.indptr, self.shape, entries)
+        parts = entries, self.places.indices, self.places.indptr
+        return scipy.sparse.csr_array(parts, shape=self.shape)
 
     def with_entries(self, entries: Ball) -> SparseBall:
         """Returns a matrix with other entries in the same places."""
@@ -97,13 +97,13 @@ class SparseBall:
 
     def row_blocks(self) -> Iterator[Rows]:
         """Yields the rows, so many at a time that little memory goes to what is made of them."""
+        ends = self.places.indptr
         step = -(-self.shape[0] // max(1, -(-self.places.nnz // _AT_ONCE)))
         for start in range(0, self.shape[0], step):
-            ends = self.places.indptr[start : start + step + 1]
-            inside, shape = slice(ends[0], ends[-1]), (len(ends) - 1, self.shape[1])
-            placed = functools.partial(_csr, self.places.indices[inside], ends - ends[0], shape)
+            rows = slice(start, min(start + step, self.shape[0]))
+            inside = slice(ends[rows.start], ends[rows.stop])
             entries = self.entries.each(lambda array: array[inside])  # noqa: B023
-            yield slice(start, start + step), entries, placed
+            yield rows, entries, SparseBall(self.places[rows], entries).placed
 
     def dense(self) -> Ball:
         """Returns the matrix with all of its entries stored."""
@@ -113,10 +113,6 @@ class SparseBall:
     def nonzero(self) -> tuple[scipy.sparse.csr_array, Ball]:
         """Returns the places of the entries that may differ from 0, and these entries."""
         return self.places, self.entries
-
-    def norm_of_error(self) -> float:
-        """A bound of the Frobenius, hence of the spectral norm of the error."""
-        return self.entries.norm_of_error()
 
     def rounded(self, times: int = 1) -> SparseBall:
         """Returns the matrix after the server has rounded it."""
@@ -174,7 +170,7 @@ class SparseBall:
         require_at_most(products, PRODUCTS, f"{what}, in multiplications,")
         charge(products * SPARSE, what)
         terms = other.terms
-        places = _ones(self.places) @ _ones(other.places)
+        places = self._ones() @ other._ones()
         places.sort_indices()
 
         def product(one: np.ndarray, two: np.ndarray) -> np.ndarray:
@@ -201,7 +197,7 @@ class SparseBall:
     def aligned(self, other: SparseBall) -> tuple[SparseBall, SparseBall]:
         """Returns both, each with the places of both."""
         charge_entries(10, self.places.nnz + other.places.nnz, "a sum")
-        places = _ones(self.places) + _ones(other.places)
+        places = self._ones() + other._ones()
         places.sort_indices()
         return self._spread(places), other._spread(places)
 
@@ -218,6 +214,9 @@ class SparseBall:
         entries = Ball.concatenated([matrix.entries for matrix in matrices])
         return cls._renumbered(scipy.sparse.hstack(numbered, format="csr"), entries)
 
+    def _ones(self) -> scipy.sparse.csr_array:
+        return self.placed(np.ones(self.places.nnz))
+
     def _numbered(self, start: int = 0) -> scipy.sparse.csr_array:
         """Returns the numbers of the entries, from `start + 1` on, in their places."""
         return self.placed(np.arange(start + 1.0, start + self.places.nnz + 1.0))
@@ -232,16 +231,6 @@ class SparseBall:
         """Moves each entry to where its number is."""
         charge_entries(9, self.places.nnz, "a rearrangement")
         return self._renumbered(numbers, self.entries)
-
-
-def _csr(
-    columns: np.ndarray, ends: np.ndarray, shape: tuple[int, int], entries: np.ndarray
-) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array((entries, columns, ends), shape=shape)
-
-
-def _ones(places: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    return _csr(places.indices, places.indptr, places.shape, np.ones(places.nnz))
 
 
 def entries_at(places: scipy.sparse.csr_array, array: scipy.sparse.csr_array) -> np.ndarray:

@@ -99,13 +99,13 @@ class Stencil:
         return self._bound(up(np.abs(self.taps.value) + self.taps.error), _sum_norm)
 
     def with_inputs_scaled(self, factor: Ball) -> Stencil:
-        """The same after `diag(factor)`, one for each entry of the image."""
+        """Returns the map after `diag(factor)`, a factor for each entry of the image."""
         largest = Ball.exact(_largest(factor, self.taps.shape[3 if self.alone else 2]))
         factors = largest if self.alone else largest.reshape((-1, 1))
         return dataclasses.replace(self, taps=self.taps * factors)
 
     def with_outputs_scaled(self, factor: Ball) -> Stencil:
-        """The same before `diag(factor)`, one for each entry of the convolved image."""
+        """Returns the map before `diag(factor)`, a factor for each entry that it makes."""
         alike = factor.reshape((-1, self.taps.shape[3]))
         if np.all(alike.value == alike.value[0]) and np.all(alike.error == alike.error[0]):
             return dataclasses.replace(self, taps=self.taps * alike[0])
@@ -113,7 +113,7 @@ class Stencil:
         return dataclasses.replace(self, taps=self.taps * largest, complete=False)
 
     def then(self, other: Stencil | Bounded) -> tuple[Stencil | Bounded, ...]:
-        """This and the other after it: as one where that is sure to be one, else as both.
+        """Returns this and the other after it: as one where that is sure to be one, else as both.
 
         The other must be given the output of this one as the image that it is, unscaled but for
         factors of whole channels, and in its order.
@@ -144,13 +144,13 @@ class Stencil:
         return (Stencil(taps, strides, other.complete, alone),)
 
     def _taps_times(self, tap: Ball, alone: bool) -> Ball:
-        """All taps before one of another stencil, `(channels, filters)`; `alone` is of that one."""
+        """Multiplies all taps by one of another stencil, which may see each channel `alone`."""
         if alone:
             return self.taps * tap
         return self.taps.transpose((0, 1, 3, 2)) * tap if self.alone else self.taps @ tap
 
     def _bound(self, taps: np.ndarray, norm: Callable[[np.ndarray, bool], float]) -> float:
-        """The norm of taps scaled to about 1, which rounds nothing, and scaled back."""
+        """Bounds the norm of taps scaled to about 1, which rounds nothing, and scales it back."""
         largest = float(np.abs(taps).max(initial=0.0))
         if largest == 0.0 or not math.isfinite(largest):
             return 0.0 if largest == 0.0 else math.inf
@@ -177,7 +177,7 @@ class Bounded:
         return self.magnitude if self.spectral is None else self.spectral
 
     def with_inputs_scaled(self, factor: Ball) -> Bounded:
-        """The same after or before `diag(factor)`."""
+        """Returns the map after or before `diag(factor)`."""
         largest = float(_largest(factor, 1)[0])
         spectral = None if self.spectral is None else up(self.spectral * largest)
         return Bounded(up(self.magnitude * largest), spectral)
@@ -190,12 +190,12 @@ class Bounded:
 
 
 def norm_of_product(stencils: tuple[Stencil | Bounded, ...]) -> float:
-    """A bound of the norm of one map after the other."""
+    """Bounds the norm of one map after the other."""
     return up(math.prod(stencil.norm for stencil in stencils), len(stencils))
 
 
 def magnitude_of_product(stencils: tuple[Stencil | Bounded, ...]) -> float:
-    """A bound of the norm of its absolute values, entry by entry at most the product of theirs."""
+    """Bounds the norm of the product's absolute values, at most the product of theirs."""
     return up(math.prod(stencil.magnitude for stencil in stencils), len(stencils))
 
 
@@ -205,7 +205,7 @@ def _largest(factor: Ball, channels: int) -> np.ndarray:
 
 
 def _phases(taps: np.ndarray, strides: tuple[int, int]) -> np.ndarray:
-    """G_q, `(n_1, n_2, filters, s_1 s_2 channels)`."""
+    """Returns G_q, `(n_1, n_2, filters, s_1 s_2 channels)`."""
     height, width, channels, filters = taps.shape
     counts = [-(-size // stride) for size, stride in zip(taps.shape[:2], strides, strict=True)]
     whole = np.zeros((counts[0] * strides[0], counts[1] * strides[1], channels, filters))
@@ -224,13 +224,13 @@ def _norm(phases: np.ndarray, alone: bool) -> float:
 
 
 def _sum_norm(phases: np.ndarray, alone: bool) -> float:
-    """The symbol's norm at 0, where no tap is negative."""
+    """Bounds the symbol's norm at 0, where no tap is negative."""
     total = up(phases.sum(axis=(0, 1)), phases.shape[0] * phases.shape[1])
     return _norm_of(total, alone)
 
 
 def _norm_of(matrix: np.ndarray, alone: bool) -> float:
-    """The norm of a matrix, or the largest of those of its rows."""
+    """Bounds the norm of a matrix, or the largest of those of its rows."""
     return float(norm_bound(matrix, axis=1).max()) if alone else spectral_norm_bound(matrix)
 
 
@@ -266,6 +266,6 @@ def _grid_norm(phases: np.ndarray, alone: bool) -> float:
 
 
 def _waves(points: int, count: int) -> np.ndarray:
-    """`e^{i q ω}` at ω = 0, 2π/N, …, `(points, count)`."""
+    """Returns `e^{i q ω}` at ω = 0, 2π/N, …, `(points, count)`."""
     angle = 2.0 * math.pi * (np.outer(np.arange(points), np.arange(count)) % points) / points
     return np.cos(angle) + 1j * np.sin(angle)

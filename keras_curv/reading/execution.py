@@ -58,7 +58,7 @@ def calls_of(
     _require_shapes(session, open_claims, inputs, places)
 
     def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Without the placeholders, which XLA does not know."""
+        """Runs the graph without its placeholders, which XLA does not know."""
         definition = type(answer.definition)(versions=answer.definition.versions)
         definition.node.extend(n for n in answer.definition.node if n.name not in places)
         read = {node_name(tensor) for node in definition.node for tensor in node.input}
@@ -90,7 +90,7 @@ def calls_of(
 def _open_claims(
     flat: tf.Graph, answer: server.Answer, source: str
 ) -> list[tuple[tf.Tensor, list[int | None]]]:
-    """The shapes that the model says tensors have, and TensorFlow does not know that they have.
+    """Returns the shapes that the model claims and TensorFlow does not know to be so.
 
     It believes them where it knows no better, as Keras knows the sizes behind a convolution.
 

@@ -45,7 +45,7 @@ class Inputs:
 
     @classmethod
     def of(cls, definition: graph_pb2.GraphDef, given: Mapping[str, str], source: str) -> Inputs:
-        """The inputs that placeholders stand for.
+        """Returns the inputs that placeholders stand for.
 
         Args:
             definition: a flat graph.
@@ -111,7 +111,7 @@ class Inputs:
                 )
 
     def joined(self, x: Any) -> np.ndarray:
-        """Examples as one array `(n, *shape)`.
+        """Returns examples as one array `(n, *shape)`.
 
         Args:
             x: such an array, which is handed on; or name → array, for each input.
@@ -145,7 +145,7 @@ class Inputs:
         return flat.reshape(len(flat), *self.shape)
 
     def split(self, x: np.ndarray) -> list[np.ndarray]:
-        """Each input's part of examples `(n, *shape)`."""
+        """Returns each input's part of examples `(n, *shape)`."""
         if len(self.specs) == 1:
             return [x]
         shapes = self.shapes.values()

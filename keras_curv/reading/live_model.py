@@ -67,14 +67,14 @@ def answer(model: Any, output_name: str | None = None) -> server.Answer:
 
 
 def _name(given: Any) -> str:
-    """The name of an input, of which a model that has only one needs none."""
+    """Returns the name of an input; a model that has only one needs none."""
     return str(getattr(given, "name", None) or "input")
 
 
 def _written(
     function: Any, names: Sequence[str], source: str, output_name: str | None
 ) -> server.Answer:
-    """The flat graph of a function that was traced with inputs of these names."""
+    """Writes out the flat graph of a function that was traced with inputs of these names."""
     definition = function.graph.as_graph_def()
     captured = {inner.op.name: outer for outer, inner in function.graph.captures}
     bodies = [definition.node, *(each.node_def for each in definition.library.function)]

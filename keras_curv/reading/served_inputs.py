@@ -52,7 +52,7 @@ class ServedInputs:
     def checked(
         self, x: np.ndarray, y: np.ndarray | None = None, first_index: int = 0
     ) -> CheckedInputs:
-        """One batch; the first is also run through the model's own signature.
+        """Checks and converts one batch; the first is also run through the model's own signature.
 
         Args:
             x: `(n, *input shape)`, in the model's own units; of several inputs `(n, total)`, joined
@@ -73,7 +73,7 @@ class ServedInputs:
         return x.reshape(len(x), self._served.network.dim)
 
     def _check_signature(self, converted: np.ndarray) -> None:
-        """Once, on the first examples at which no model overflows on its way."""
+        """Checks the signature once, on the first examples at which no model overflows."""
         if self._checked:
             return
         size = np.abs(self._flat(converted).astype(np.float64))
@@ -83,7 +83,7 @@ class ServedInputs:
             self._checked = len(usual) > 0
 
     def _as_served(self, x: np.ndarray, first_index: int) -> tuple[np.ndarray, np.ndarray]:
-        """x in the dtype of the model, and bounds of how far that moved each example."""
+        """Returns x in the dtype of the model, and bounds of how far that moved each example."""
         served = self._served
         if x.dtype.kind not in "fiu":
             raise InputError(f"x must hold numbers. Received: {x.dtype}")
@@ -133,7 +133,7 @@ class ServedInputs:
 
 
 def in_float64(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Examples as float64, and which entries it cannot hold.
+    """Returns examples as float64, and which entries it cannot hold.
 
     Example:
         >>> in_float64(np.array([2**53, 2**53 + 1]))[1]

@@ -113,7 +113,7 @@ class ServedModel:
         call: Callable[[tf.Tensor], tf.Tensor],
         head: Callable[[tf.Tensor], tf.Tensor],
     ) -> None:
-        """What `call` returns of batches, beside `head` of the network's logits."""
+        """Compares what `call` returns of batches with `head` of the network's logits."""
         served = np.concatenate([np.asarray(call(tf.constant(part))) for part in parts])
         served, inputs = served.astype(np.float64), np.concatenate(parts)
         flat = inputs.reshape(len(inputs), -1).astype(np.float64)
@@ -140,7 +140,7 @@ class ServedModel:
 
 
 def _coarse(network: Network, seed: int) -> Network:
-    """The network as a server may compute it, where an activation that cancels has lost its digits.
+    """Returns the network as a server may compute it where an activation loses digits.
 
     TensorFlow's elu is `exp(z) − 1`: near 0 it is exact beside 1, and not beside itself. Keras'
     squareplus, `(z + √(z² + 4)) / 2`, is so beside |z|. By how much a server is off there, up to
@@ -162,7 +162,7 @@ def _coarse(network: Network, seed: int) -> Network:
 
 
 def _random_like(x: np.ndarray) -> np.ndarray:
-    """A few inputs between the least and the largest entry of x; of none, between 0 and 1."""
+    """Returns a few inputs between the least and the largest entry of x; of none, from 0 to 1."""
     low, high = (float(x.min()), float(x.max())) if x.size else (0.0, 1.0)
     part = np.random.default_rng(0).random((_RANDOM, *x.shape[1:]))
     between = low * (1.0 - part) + max(high, low + 1.0) * part
@@ -257,7 +257,7 @@ def _read_directory(path: pathlib.Path, signature: str, output_name: str | None)
 
 
 def resolve_directory(path: pathlib.Path) -> pathlib.Path:
-    """The directory with `saved_model.pb`: `path` itself, or its newest numbered version.
+    """Returns the directory with `saved_model.pb`: `path` itself, or its newest numbered version.
 
     Raises:
         InputError: there is none.
@@ -294,7 +294,7 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
 
 
 def numbered_versions(base: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Versions of a model, as TF Serving counts them, that have a `saved_model.pb`.
+    """Returns versions of a model, as TF Serving counts them, that have a `saved_model.pb`.
 
     Raises:
         InputError: two are the same number, or one is spelled as only some parsers take it.

@@ -171,7 +171,7 @@ def _require_inside(
 
 
 def _width(number: int) -> int:
-    """Bytes of a number of a type; zero for what are none, such as strings and references."""
+    """Returns the bytes of a number of a type; zero for strings, references and their like."""
     try:
         dtype = tf.as_dtype(number)
     except TypeError:
@@ -180,7 +180,7 @@ def _width(number: int) -> int:
 
 
 def _require_whole(size: int, parts: list[tuple[int, int]]) -> None:
-    """TensorFlow writes one tensor behind the other: a file has no holes, and nothing twice."""
+    """Refuses holes and overlaps: TensorFlow writes one tensor right behind the other."""
     end = 0
     for offset, length in parts:
         if offset != end:
@@ -191,7 +191,7 @@ def _require_whole(size: int, parts: list[tuple[int, int]]) -> None:
 
 
 def _entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All entries, by increasing key; the first is the header."""
+    """Yields all entries, by increasing key; the first is the header."""
     footer = index[-_FOOTER:]
     if len(footer) < _FOOTER or not footer.endswith(_MAGIC):
         raise ValueError("it is cut off, or of another format")
@@ -221,7 +221,7 @@ def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
 
 
 def _block(index: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of a block: each shares the start of its key with the one before."""
+    """Yields the entries of a block: each shares the start of its key with the one before."""
     offset, size = handle
     block = index[offset : offset + size + _TRAILER]
     if len(block) < size + _TRAILER or size < 4:

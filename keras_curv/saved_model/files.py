@@ -95,7 +95,7 @@ class ModelFiles:
         return string_of(entry, self.data[entry.shard_id], str(self.path))
 
     def fingerprint(self) -> str:
-        """SHA-256 of names and contents, each after its length, so that none runs into the next."""
+        """Returns SHA-256 of names and contents, each after its length to keep them apart."""
         index = [] if self.index is None else [(INDEX, self.index)]
         digest = hashlib.sha256()
         for name, content in [(GRAPH, self.graph), *index]:

@@ -151,7 +151,7 @@ class Inliner:
         limits.require_at_most(self._spent[what], limit, what)
 
     def _written(self, frame: _Frame, tensor: str, waiting: list) -> str:
-        """The tensor of the flat graph; what its node takes is left to be written."""
+        """Returns the tensor of the flat graph; leaves what its node takes to be written."""
         shapes: list[TensorShapeProto] = []
         frame, node, place = self._source(frame, tensor, shapes)
         if node.op == "ReadVariableOp":
@@ -172,7 +172,7 @@ class Inliner:
     def _source(
         self, frame: _Frame, tensor: str, shapes: list[TensorShapeProto]
     ) -> tuple[_Frame, NodeDef, int]:
-        """Which output of which node a tensor is, through calls and arguments.
+        """Follows a tensor through calls and arguments to an output of a node.
 
         Whatever is said of its shape on the way goes to `shapes`.
         """
@@ -224,7 +224,7 @@ class Inliner:
         return frame.calls[node.name]
 
     def _value(self, frame: _Frame, node: NodeDef) -> str:
-        """The constant that a variable is where it is read; each is written once."""
+        """Returns the constant that a variable is where it is read; writes each once."""
         (given,) = data_inputs(node)
         frame, handle, _ = self._source(frame, given, [])
         if frame.caller is not None or self._variable is None:
@@ -245,7 +245,7 @@ class Inliner:
         return self._values[key]
 
     def _new(self, name: str, op: str) -> NodeDef:
-        """A node of the flat graph, named as TensorFlow names it."""
+        """Adds a node to the flat graph, named as TensorFlow names it."""
         limits.require_at_most(len(self._names) + 1, limits.NODES, "the graph with its calls")
         limits.require_at_most(len(name), limits.KEY_BYTES, "the name of a node, in letters,")
         if name in self._names:
@@ -254,7 +254,7 @@ class Inliner:
         return self.flat.node.add(name=name, op=op)
 
     def _copied(self, node: NodeDef, prefix: str) -> NodeDef:
-        """The node without its inputs, with all attributes of its op."""
+        """Adds the node without its inputs, with all attributes of its op."""
         self._spend(node.ByteSize(), limits.GRAPH_BYTES, "the graph with its calls, in bytes,")
         definition = op_definition(node)
         require_noted(node)
@@ -281,7 +281,7 @@ class Inliner:
 
 
 def _said(note: attr_value_pb2.AttrValue | None, place: int) -> Sequence[TensorShapeProto]:
-    """What a note says of the shape of an output; nothing where there is none."""
+    """Returns what a note says of the shape of an output; nothing where there is none."""
     if note is None:
         return ()
     if place >= len(note.list.shape):
@@ -290,7 +290,7 @@ def _said(note: attr_value_pb2.AttrValue | None, place: int) -> Sequence[TensorS
 
 
 def _place(node: NodeDef, output: list[str], *, in_main: bool) -> int:
-    """Which output of the node is meant by what follows its name."""
+    """Returns the number of the output that is meant by what follows the node's name."""
     if in_main:
         (number,) = output or ["0"]
         return _number(node, number)

@@ -128,19 +128,19 @@ def keep(entries: int) -> None:
 
 
 def roomy() -> bool:
-    """Whether the matrices that are kept so far are at most a quarter of what may be."""
+    """Returns whether the matrices that are kept so far are at most a quarter of what may be."""
     spent = _spent.get()
     return spent is None or spent[1] <= TOTAL_ENTRIES // 4
 
 
 def require_at_most(number: int, limit: int, what: str) -> None:
-    """InputError where there is more of it than its limit."""
+    """Refuses a number beyond its limit."""
     if number > limit:
         raise InputError(f"{what} is too large: {number}, at most {limit}")
 
 
 def require_shape(sizes: Iterable[int], limit: int = TENSOR_ENTRIES) -> None:
-    """InputError where an array of that shape would be too large."""
+    """Refuses the shape of an array that would be too large."""
     sizes = [int(size) for size in sizes]
     if math.prod(sizes) > limit:
         shape = " × ".join(map(str, sizes[:8]))

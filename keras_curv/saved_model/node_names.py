@@ -73,7 +73,7 @@ def require_names_of_their_own(reach: Reach) -> None:
 
 
 def _written_out(reach: Reach) -> Iterator[tuple[str, NodeDef]]:
-    """Each node, calls written out, by the name that TensorFlow gives it."""
+    """Yields each node, calls written out, by the name that TensorFlow gives it."""
     nodes, letters, calls = 0, 0, 0
     bodies: list[tuple[str, Iterable[NodeDef], int]] = [("", reach.nodes.values(), 0)]
     while bodies:

@@ -15,7 +15,7 @@ _SHORT = 16  # entries of a constant
 
 
 def attribute(node: NodeDef | function_pb2.FunctionDef, name: str) -> attr_value_pb2.AttrValue:
-    """An attribute, empty where there is none; `node.attr[name]` would add it."""
+    """Returns an attribute, empty where there is none; `node.attr[name]` would add it."""
     return node.attr.get(name, _NOTHING)
 
 

@@ -168,7 +168,7 @@ class _Objects:
         return Argument("variable", stored.attributes[0].checkpoint_key)
 
     def _keys(self) -> dict[int, set[int]]:
-        """Object → the objects in the checkpoint that it may be restored from.
+        """Returns, for each object, the objects in the checkpoint that it may be restored from.
 
         TensorFlow walks both graphs at once, and of two ways to one object takes the one that it
         comes by first. Here all ways are taken.
@@ -192,7 +192,7 @@ class _Objects:
 
 
 def _children(node: SavedObject, count: int) -> dict[str, int]:
-    """The parts of an object by name."""
+    """Returns the parts of an object by name."""
     parts = {child.local_name: child.node_id for child in node.children}
     if len(parts) < len(node.children):
         raise InputError("an object has two parts of one name")
@@ -202,7 +202,7 @@ def _children(node: SavedObject, count: int) -> dict[str, int]:
 
 
 def _inputs(bare: SavedBareConcreteFunction, signature: struct_pb2.StructuredValue) -> list[str]:
-    """Names of a function's inputs, in the order in which it takes them.
+    """Returns names of a function's inputs, in the order in which it takes them.
 
     They are passed by name, and sorted as Python spells them. Positional ones, as a signature that
     was edited could have, are refused.
@@ -223,7 +223,7 @@ def _inputs(bare: SavedBareConcreteFunction, signature: struct_pb2.StructuredVal
 
 
 def _specs(fields: Mapping[str, struct_pb2.StructuredValue], what: str) -> Iterable[str]:
-    """Names of tensors, each of which must be one."""
+    """Returns names of tensors; refuses a field that is none."""
     for name, value in fields.items():
         if value.WhichOneof("kind") != "tensor_spec_value":
             raise InputError(f"the {what} {name!r} of the signature is no tensor in Python")
@@ -231,6 +231,6 @@ def _specs(fields: Mapping[str, struct_pb2.StructuredValue], what: str) -> Itera
 
 
 def _spelled(name: str) -> str:
-    """The name of an input as an argument in Python, as TensorFlow makes it."""
+    """Returns the name of an input as an argument in Python, as TensorFlow makes it."""
     spelled = "".join(letter if letter.isalnum() else "_" for letter in name)
     return spelled if spelled[:1].isalpha() else f"arg_{spelled}"

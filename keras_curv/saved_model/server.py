@@ -169,7 +169,7 @@ class _Server:
         return alike and first.tobytes() == second.tobytes()
 
     def _call(self, definition: meta_graph_pb2.SignatureDef) -> object_graph.Call:
-        """The call of a function by which a server answers a signature."""
+        """Returns the call of a function by which a server answers a signature."""
         names = {info.name: name for name, info in definition.outputs.items()}
         (node, *others) = {node_name(tensor) for tensor in names}
         call = self._nodes[node]
@@ -197,7 +197,7 @@ class _Server:
         raise InputError(f"the signature's function is given {given!r}, which is computed first")
 
     def _places(self, definition: meta_graph_pb2.SignatureDef) -> dict[str, str]:
-        """Name of each input → the node that it goes to; names sorted."""
+        """Returns the node that each input goes to, by sorted names."""
         inputs = dict(sorted(definition.inputs.items()))
         limits.require_at_most(len(inputs), limits.INPUTS, "the number of inputs")
         if not inputs:
@@ -248,7 +248,7 @@ class _Server:
                 )
 
     def _restored(self, handle: NodeDef, read: int) -> np.ndarray:
-        """What a server restores a variable to, that is read as some type."""
+        """Returns the value that a server restores a variable to, read as some type."""
         if handle.op != "VarHandleOp":
             raise InputError(f"op {handle.op} (node {handle.name!r}) is not a variable")
         key, dtype = self._key(handle.name)
@@ -264,7 +264,7 @@ class _Server:
         return array
 
     def _key(self, variable: str) -> tuple[str, int]:
-        """The key of what a variable is restored to, and as which type."""
+        """Returns the key of a variable's value in the checkpoint, and its type there."""
         if self._keys is None:
             self._keys = self._restored_keys()
         if variable not in self._keys:
@@ -275,7 +275,7 @@ class _Server:
         return self._keys[variable]
 
     def _restored_keys(self) -> dict[str, tuple[str, int]]:
-        """Variable → the key of what it is restored to, in the checkpoint, and as which type."""
+        """Returns each variable's key in the checkpoint, and its type there."""
         variables = [node for node in self._nodes.values() if node.op == "VarHandleOp"]
         shared = {attribute(node, "shared_name").s for node in variables} - {b""}
         apart = any(attribute(node, "container").s for node in variables)
@@ -310,7 +310,7 @@ class _Server:
 
 
 def _key(body: dict, tensor: str, file: set[str], lists: dict) -> tuple[str, int]:
-    """The key in the checkpoint of a tensor in the restore function, and its type there."""
+    """Returns the key in the checkpoint of a tensor in the restore function, and its type there."""
     node = body[node_name(tensor)]
     if node.op == "Identity":
         tensor, node = node.input[0], body[node_name(node.input[0])]

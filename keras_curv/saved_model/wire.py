@@ -56,7 +56,7 @@ def _is_table(field: FieldDescriptor) -> bool:
 
 @functools.cache
 def _has_tables(kind: Descriptor) -> bool:
-    """Whether any part of such a message can be a table."""
+    """Returns whether any part of such a message can be a table."""
     seen, waiting = {kind.full_name}, [kind]
     while waiting:
         for field in waiting.pop().fields:
@@ -70,7 +70,7 @@ def _has_tables(kind: Descriptor) -> bool:
 
 
 def _key(entry: memoryview, field: FieldDescriptor) -> bytes | int:
-    """The key of an entry of a table; "" or 0 where it has none, as for a reader."""
+    """Returns the key of an entry of a table; "" or 0 where it has none, as a reader does."""
     keys = [value for number, value in _fields(entry) if number == 1]
     if len(keys) > 1:
         raise InputError(f"it says a key of {field.full_name} twice")
@@ -83,7 +83,7 @@ _STRING = FieldDescriptor.CPPTYPE_STRING
 
 
 def _fields(part: memoryview) -> Iterator[tuple[int, Any]]:
-    """Number and content of each field of a message."""
+    """Yields number and content of each field of a message."""
     place, end = 0, len(part)
     while place < end:
         tag, place = varint(part, place)

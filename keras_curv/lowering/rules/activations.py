@@ -52,7 +52,7 @@ def _minimum(node: NodeDef, a: Value, b: Value) -> Value:
 
 
 def _larger_than(flow: Flow, edge: Ball) -> Flow:
-    """The larger of each entry and its edge: a ReLU, shifted there and back.
+    """Returns the larger of each entry and its edge: a ReLU, shifted there and back.
 
     A server shifts nothing, and so rounds no more than is charged. From an edge far away nothing
     else would come back either: that is an activation of its own.
@@ -73,7 +73,7 @@ def _larger_than(flow: Flow, edge: Ball) -> Flow:
 
 @rule("Clip")
 def _clipped(node: NodeDef, value: Flow) -> Flow:
-    """`Clip` of `contractions.py`: `min(max(z, low), high)`."""
+    """Reads `Clip` of `contractions.py`: `min(max(z, low), high)`."""
     require_flow(value)
     low, high = (float(node.attr[name].s) for name in ("low", "high"))
     return value.activated(capped_relu(high) if low == 0.0 else clip(low, high))
@@ -81,7 +81,7 @@ def _clipped(node: NodeDef, value: Flow) -> Flow:
 
 @rule("sparse_sigmoid")
 def _sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
-    """`½ (min(max(z, −1), 1) + 1)`, which a server computes of a sum z + 1 that it rounds."""
+    """Reads `½ (min(max(z, −1), 1) + 1)`, which a server computes of a sum z + 1 that it rounds."""
     require_flow(value)
     ones = np.ones(value.shift.shape)
     ramp = value.shifted(Ball.exact(ones)).activated("capped_relu(2.0)")
@@ -90,7 +90,7 @@ def _sparse_sigmoid(node: NodeDef, value: Flow) -> Flow:
 
 @rule("Abs", "Relu6", "Selu", "LeakyRelu")
 def _piecewise(node: NodeDef, value: Flow) -> Flow:
-    """`Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
+    """Reads `Abs`, `Relu6`, `Selu` and `LeakyRelu`."""
     require_flow(value)
     if node.op == "LeakyRelu":
         slope = float(node.attr["alpha"].f)
@@ -104,7 +104,7 @@ def _piecewise(node: NodeDef, value: Flow) -> Flow:
 
 @rule("PRelu")
 def _slopes_by_unit(node: NodeDef, value: Flow, slopes_below: Value) -> Flow:
-    """`PRelu` of `contractions.py`: `max(z, 0) + c max(−z, 0)`, a leaky ReLU with the slope −c.
+    """Reads `PRelu` of `contractions.py`: `max(z, 0) + c max(−z, 0)`, a leaky ReLU of slope −c.
 
     Units of one slope are put next to one another, and back.
     """
@@ -129,7 +129,7 @@ def _require_stored(constant: Ball, what: str) -> None:
 def _by_unit(
     value: Flow, parameters: np.ndarray, make: Callable[[float], Activation]
 ) -> Flow | None:
-    """Activations with a parameter for each unit; None: they are too many different ones."""
+    """Returns an activation with a parameter for each unit; None: too many parameters differ."""
     distinct, kind = np.unique(parameters, return_inverse=True)
     if len(distinct) > _PARAMETERS:
         return None

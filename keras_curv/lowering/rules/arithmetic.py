@@ -66,7 +66,7 @@ def _add(node: NodeDef, a: Value, b: Value) -> Value:
 
 
 def _behind_channels(flow: Flow, bias: Ball) -> Ball:
-    """A bias of the first axis of an example, channels first, to be broadcast against it."""
+    """Returns a bias of the first axis, channels first, to be broadcast against examples."""
     if bias.value.ndim != 1 or not flow.shape or bias.shape[0] != flow.shape[0]:
         raise InputError(f"a bias {bias.shape} is none of the channels of examples {flow.shape}")
     return bias.reshape((-1, *(1 for _ in flow.shape[1:])))

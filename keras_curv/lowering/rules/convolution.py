@@ -46,7 +46,7 @@ def matrix(
     padding: str = "VALID",
     dilations: tuple[int, int] = (1, 1),
 ) -> tuple[SparseBall, tuple[int, int, int]]:
-    """The matrix `(in, out)` of a convolution in TensorFlow's sense, a cross-correlation.
+    """Returns the matrix `(in, out)` of a convolution in TensorFlow's sense, a cross-correlation.
 
     Args:
         kernel: `(height, width, channels, filters)`.
@@ -91,8 +91,8 @@ def _places(
     down: tuple[np.ndarray, np.ndarray],
     across: tuple[np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The entries of a convolution's matrix, row by row and in order: which of the stored weights
-    each one is, and its column; and the ends of the rows.
+    """Returns where the entries of a convolution's matrix are, row by row and in order: which of
+    the stored weights each one is, and its column; and the ends of the rows.
 
     Row (y, x, c) has, for each position whose window sees the pixel, the weights of one tap and c.
 
@@ -130,8 +130,8 @@ def _places(
 def _seen_by(
     place: np.ndarray, inside: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By which cell of the window, at which output, each place of an axis is seen, in order of the
-    places; and where those of each place begin, with the end. See `axis`."""
+    """Returns which cell of the window, at which output, sees each place of an axis, in order of
+    the places; and where those of each place begin, with the end. See `axis`."""
     cell, output = np.nonzero(inside)
     seen = place[cell, output]
     order = np.lexsort((output, seen))
@@ -141,12 +141,12 @@ def _seen_by(
 
 
 def _before(counts: np.ndarray) -> np.ndarray:
-    """The sum of the counts before each."""
+    """Returns the sum of the counts before each."""
     return np.cumsum(counts, dtype=np.int32) - counts
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """So many consecutive numbers from each start on, one range after the other."""
+    """Returns so many consecutive numbers from each start on, one range after the other."""
     numbers = np.repeat(starts - _before(counts), counts)
     numbers += np.arange(len(numbers), dtype=np.int32)
     return numbers
@@ -191,7 +191,7 @@ def _refuse_large(
 
 
 def _refuse_many(weights: int, positions: int, entries: int) -> None:
-    """InputError where the matrix of so many weights at so many positions has too many entries."""
+    """Refuses a matrix of so many weights at so many positions if it has too many entries."""
     if entries > CONVOLUTION_ENTRIES:
         raise InputError(
             f"{weights} weights at {positions} positions each are too many (at most "
@@ -225,7 +225,7 @@ def stencil(
 
 @rule("Conv2D", "DepthwiseConv2dNative")
 def convolved(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
-    """`Conv2D` and `DepthwiseConv2dNative`."""
+    """Reads `Conv2D` and `DepthwiseConv2dNative`."""
     image = image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
         raise InputError("the kernel must be a constant (height, width, channels, filters)")
@@ -243,13 +243,13 @@ def convolved(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
 
 
 def _over_each_channel(taps: Ball, image: tuple[int, ...], **how: Any) -> Stencil:
-    """The stencil of filters `(height, width, 1, channels)`, each of which sees its own channel."""
+    """Returns the stencil of filters `(height, width, 1, channels)`, of one channel each."""
     return dataclasses.replace(stencil(taps, (*image[:2], 1), **how), alone=True)
 
 
 @rule("AvgPool")
 def average_pooled(node: NodeDef, flow: Flow) -> Flow:
-    """`AvgPool`: the mean of the entries of the window that are not padding."""
+    """Reads `AvgPool`: the mean of the entries of the window that are not padding."""
     image = image_shape(node, flow)
     size = two_axes(node, "ksize")
     require_shape((*size, image[2]), STORED_ENTRIES)
@@ -264,7 +264,7 @@ def average_pooled(node: NodeDef, flow: Flow) -> Flow:
 def averaged(
     flow: Flow, sums: SparseBall, windows: Stencil | Bounded, shape: tuple[int, ...]
 ) -> Flow:
-    """The sums, each over its number of terms; `windows` are the norms of the sums."""
+    """Divides each sum by its number of terms; `windows` are the norms of the sums."""
     parts = Ball.exact(sums.value.sum(axis=0)).reciprocal()
     averaged = _times(flow, sums, windows, shape).scaled(parts)
     if flow.kernel is None and not np.all(parts.value == parts.value[0]):
@@ -283,7 +283,7 @@ def _times(
 
 
 def _depthwise(kernel: Ball) -> Ball:
-    """`(height, width, channels, multiplier)` as the kernel of an ordinary convolution."""
+    """Makes a kernel `(height, width, channels, multiplier)` that of an ordinary convolution."""
     height, width, channels, multiplier = kernel.shape
     require_shape((height, width, channels, channels, multiplier), STORED_ENTRIES)
     own = np.eye(channels)[:, :, None]
@@ -296,7 +296,7 @@ def _depthwise(kernel: Ball) -> Ball:
 
 
 def of_groups(kernel: Ball, groups: int) -> Ball:
-    """A kernel whose filters see one group of channels each, as that of an ordinary convolution."""
+    """Makes a kernel whose filters see a group of channels that of an ordinary convolution."""
     height, width, channels, filters = kernel.shape
     if filters % groups:
         raise InputError(f"{filters} filters cannot be shared out among {groups} groups")
@@ -311,7 +311,7 @@ def of_groups(kernel: Ball, groups: int) -> Ball:
 
 
 def image_shape(node: NodeDef, flow: Flow) -> tuple[int, int, int]:
-    """The shape of an example, `(height, width, channels)`; InputError if it is no image."""
+    """Returns an example's shape `(height, width, channels)`; InputError if it is no image."""
     if not isinstance(flow, Flow) or len(flow.shape) != 3:
         shape = getattr(flow, "shape", ())
         raise InputError(
@@ -326,7 +326,7 @@ def image_shape(node: NodeDef, flow: Flow) -> tuple[int, int, int]:
 
 
 def placement(node: NodeDef) -> dict[str, Any]:
-    """The attributes of a convolution that say where its kernel lies, as arguments of `matrix`."""
+    """Returns the attributes of a convolution that say where its kernel lies, for `matrix`."""
     return {
         "strides": two_axes(node, "strides"),
         "dilations": two_axes(node, "dilations"),
@@ -335,7 +335,7 @@ def placement(node: NodeDef) -> dict[str, Any]:
 
 
 def two_axes(node: NodeDef, name: str) -> tuple[int, int]:
-    """An attribute with a number for each axis, those of batch and channels being 1."""
+    """Returns the two middle numbers of an attribute; those of batch and channels must be 1."""
     batch, down, across, channels = list(node.attr[name].list.i) or [1, 1, 1, 1]
     if (batch, channels) != (1, 1):
         raise InputError(f"{name} must be 1 along the batch and the channels")

@@ -28,7 +28,7 @@ from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, require_shape
 
 
 def picked(flow: Flow, positions: np.ndarray) -> Flow:
-    """Entry j becomes the former entry `positions[j]`, or 0 where that is −1.
+    """Moves the former entry `positions[j]` to entry j, or puts 0 there where that is −1.
 
     Args:
         flow: what depends on the input.
@@ -51,14 +51,14 @@ def picked(flow: Flow, positions: np.ndarray) -> Flow:
 
 
 def broadcast(flow: Flow, shape: tuple[int, ...]) -> Flow:
-    """Each example repeated along axes of one entry."""
+    """Repeats each example along axes of one entry."""
     return flow if shape == flow.shape else picked(flow, np.broadcast_to(positions_of(flow), shape))
 
 
 @rule("PadV2")
 @rule("Pad", exact=True)
 def padded(node: NodeDef, flow: Flow, paddings: np.ndarray, constant: Ball | None = None) -> Flow:
-    """`Pad` and `PadV2`: constants around each example."""
+    """Reads `Pad` and `PadV2`: constants around each example."""
     before_and_behind = _of_each_axis(flow, paddings)
     positions = _padded(positions_of(flow), before_and_behind)
     result = picked(flow, positions)
@@ -77,7 +77,7 @@ def sliced(
     end: np.ndarray,
     strides: np.ndarray,
 ) -> Flow:
-    """`StridedSlice` of each example; the axis of the batch must be taken whole."""
+    """Reads `StridedSlice` of each example; the axis of the batch must be taken whole."""
     masks = {
         name: node.attr[f"{name}_mask"].i
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -114,7 +114,7 @@ def _require_whole_batch(index: list, rank: int) -> None:
 
 @rule("Tile", exact=True)
 def tiled(node: NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
-    """`Tile` of each example."""
+    """Reads `Tile` of each example."""
     require_flow(flow)
     batch, *times = [int(number) for number in multiples]
     if batch != 1 or len(times) != len(flow.shape) or min(times, default=1) < 1:
@@ -128,7 +128,7 @@ def tiled(node: NodeDef, flow: Flow, multiples: np.ndarray) -> Flow:
 def gathered(
     node: NodeDef, value: Flow | np.ndarray, indices: np.ndarray, axis: np.ndarray
 ) -> Flow | np.ndarray:
-    """`GatherV2` along an axis of each example, or from a shape."""
+    """Reads `GatherV2` along an axis of each example, or from a shape."""
     if not isinstance(indices, np.ndarray) or node.attr["batch_dims"].i:
         raise InputError("only supported with constant indices, alike for all examples")
     indices = np.array([int(i) for i in indices.flat], np.int64).reshape(indices.shape)
@@ -146,14 +146,14 @@ def gathered(
 
 @rule("ReverseV2", exact=True)
 def reversed_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
-    """`ReverseV2` along axes of each example."""
+    """Reads `ReverseV2` along axes of each example."""
     places = axes_of(flow, axes, "a reversal")
     return picked(flow, np.flip(positions_of(flow), tuple(places)))
 
 
 @rule("SpaceToDepth", exact=True)
 def blocks_to_channels(node: NodeDef, flow: Flow) -> Flow:
-    """`SpaceToDepth`."""
+    """Reads `SpaceToDepth`."""
     height, width, channels = convolution.image_shape(node, flow)
     size = node.attr["block_size"].i
     if height % size or width % size:
@@ -165,7 +165,7 @@ def blocks_to_channels(node: NodeDef, flow: Flow) -> Flow:
 
 @rule("DepthToSpace", exact=True)
 def channels_to_blocks(node: NodeDef, flow: Flow) -> Flow:
-    """`DepthToSpace`."""
+    """Reads `DepthToSpace`."""
     height, width, channels = convolution.image_shape(node, flow)
     size = node.attr["block_size"].i
     if channels % size**2:
@@ -177,7 +177,7 @@ def channels_to_blocks(node: NodeDef, flow: Flow) -> Flow:
 
 @rule("Conv2DBackpropInput")
 def transposed_convolved(node: NodeDef, sizes: np.ndarray, kernel: Ball, flow: Flow) -> Flow:
-    """`Conv2DBackpropInput`: the product with the transposed matrix of a convolution."""
+    """Reads `Conv2DBackpropInput`: the product with the transposed matrix of a convolution."""
     image = convolution.image_shape(node, flow)
     if not isinstance(kernel, Ball) or len(kernel.shape) != 4:
         raise InputError("the kernel must be a constant (height, width, filters, channels)")
@@ -204,7 +204,7 @@ def dilated(
     paddings: np.ndarray,
     crops: np.ndarray,
 ) -> Flow:
-    """A dilated convolution, which TensorFlow spells as one of every block-th pixel.
+    """Reads a dilated convolution, which TensorFlow spells as one of every block-th pixel.
 
     Every phase of the padded image is convolved without padding and put back in its place: that is
     the convolution of the padded image with dilations `block`, cropped afterwards.
@@ -257,7 +257,7 @@ def _padded(positions: np.ndarray, paddings: Iterable[Any]) -> np.ndarray:
 
 
 def _of_each_axis(flow: Flow, paddings: np.ndarray) -> list[tuple[int, int]]:
-    """The paddings of an example; none of the batch."""
+    """Returns the paddings of an example's axes; refuses one of the batch."""
     rank = len(require_flow(flow).shape) + 1
     pairs = [(int(before), int(behind)) for before, behind in paddings]
     if len(pairs) != rank or pairs[0] != (0, 0) or min(min(pair) for pair in pairs) < 0:
@@ -266,19 +266,19 @@ def _of_each_axis(flow: Flow, paddings: np.ndarray) -> list[tuple[int, int]]:
 
 
 def positions_of(flow: Flow) -> np.ndarray:
-    """The numbers of an example's entries, of its shape."""
+    """Returns the numbers of an example's entries, in its shape."""
     return np.arange(flow.shift.shape[0]).reshape(flow.shape)
 
 
 def require_flow(flow: Value) -> Flow:
-    """The flow; InputError for anything else."""
+    """Returns the flow; InputError for anything else."""
     if not isinstance(flow, Flow):
         raise InputError("only supported for what depends on the input")
     return flow
 
 
 def require_constant(value: Value) -> Ball:
-    """The floats; InputError for anything else."""
+    """Returns the floats; InputError for anything else."""
     if not isinstance(value, Ball):
         raise InputError(
             "both operands depend on the input, or one is not a float; products of two layers, as "
@@ -288,7 +288,7 @@ def require_constant(value: Value) -> Ball:
 
 
 def axes_of(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
-    """Axes as those of an example, which are one less; InputError where one is the batch's."""
+    """Returns axes as those of an example, one less; InputError where one is the batch's."""
     rank = len(require_flow(flow).shape) + 1
     places = [int(axis) for axis in np.ravel(axes)]
     if not all(-rank < place < rank and place for place in places):
@@ -298,7 +298,7 @@ def axes_of(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
 
 
 def per_example(flow: Flow, constant: Value) -> Ball:
-    """A constant broadcast against the flow, as one example's entries, flattened."""
+    """Broadcasts a constant against the flow; returns one example's entries, flattened."""
     array, shape = require_constant(constant), flow.shape
     if len(array.shape) > len(shape) + 1:
         raise InputError(f"a constant of shape {array.shape} would add an axis")
@@ -315,7 +315,7 @@ def per_example(flow: Flow, constant: Value) -> Ball:
 
 
 def alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
-    """Both flows broadcast against one another, example by example."""
+    """Broadcasts both flows against one another, example by example."""
     if len(a.shape) != len(b.shape):
         raise InputError(f"examples {a.shape} and {b.shape} would mix, or an axis be added")
     try:

@@ -25,7 +25,7 @@ from keras_curv.saved_model.limits import STORED_ENTRIES, require_shape
 
 @rule("MaxPool")
 def max_pooled(node: NodeDef, flow: Flow) -> Flow:
-    """`MaxPool`: the largest entry of each window, padding left out."""
+    """Reads `MaxPool`: the largest entry of each window, padding left out."""
     height, width, channels = convolution.image_shape(node, flow)
     windows, strides = (convolution.two_axes(node, name) for name in ("ksize", "strides"))
     padding = node.attr["padding"].s.decode()
@@ -44,7 +44,7 @@ def max_pooled(node: NodeDef, flow: Flow) -> Flow:
 
 @rule("Max")
 def largest_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
-    """`Max` over axes of each example."""
+    """Reads `Max` over axes of each example."""
     over = _axes_over(flow, axes, "a maximum")
     kept = [axis for axis in range(len(flow.shape)) if axis not in over]
     positions = positions_of(flow).transpose([*kept, *over])
@@ -55,7 +55,7 @@ def largest_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
 
 
 def _axes_over(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
-    """Axes of an example over which something is taken, one at least, in order, each once."""
+    """Returns the axes of an example that are reduced: at least one, in order, each once."""
     if not np.size(axes):
         raise InputError(f"{what} over no axis")
     return sorted(set(axes_of(flow, axes, what)))
@@ -63,7 +63,7 @@ def _axes_over(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
 
 @rule("Mean")
 def mean(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
-    """`Mean` over axes of each example."""
+    """Reads `Mean` over axes of each example."""
     over = _axes_over(flow, axes, "a mean")
     kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))
     target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
@@ -75,7 +75,7 @@ def mean(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
 
 
 def largest_of(flow: Flow, windows: np.ndarray) -> Flow:
-    """The largest entry of each window.
+    """Returns the largest entry of each window.
 
     Args:
         flow: what depends on the input.
@@ -91,7 +91,7 @@ def largest_of(flow: Flow, windows: np.ndarray) -> Flow:
 
 
 def _round(flow: Flow, items: np.ndarray) -> tuple[Flow, np.ndarray]:
-    """The larger of each pair of neighbours; those that are left alone go on."""
+    """Returns the larger of each pair of neighbours, with those that are left alone."""
     if items.shape[1] % 2:
         items = np.concatenate([items, items[:, -1:]], axis=1)
     size = flow.shift.shape[0]

@@ -38,7 +38,7 @@ _MORE = "0123456789"  # the axes that an ellipsis stands for
 
 
 def contracted(flow: Flow, kernel: Ball, taken: str, given: str, made: str) -> Flow:
-    """The sum of products over all axes that the result lacks; see the module.
+    """Sums products over all axes that the result lacks; see the module.
 
     Args:
         flow: what depends on the input.
@@ -97,7 +97,7 @@ def contracted(flow: Flow, kernel: Ball, taken: str, given: str, made: str) -> F
 
 @rule("MatMul", "BatchMatMulV2")
 def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
-    """`MatMul`, and `BatchMatMulV2` of a matrix that is the same for all examples."""
+    """Reads `MatMul`, and `BatchMatMulV2` of a matrix that is the same for all examples."""
     turned = [node.attr[f"transpose_{x}"].b or node.attr[f"adj_{y}"].b for x, y in ("ax", "by")]
     left = isinstance(one, Flow)
     flow, kernel = (one, other) if left else (other, one)
@@ -123,7 +123,7 @@ def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
 
 @rule("Einsum")
 def summed(node: NodeDef, *operands: Value) -> Flow:
-    """`Einsum` of what depends on the input and a constant."""
+    """Reads `Einsum` of a tensor that depends on the input and a constant."""
     text = node.attr["equation"].s.decode(errors="replace")
     terms, _, result = text.partition("->")
     parts = [part for term in (*terms.split(","), result) if (part := _EQUATION.fullmatch(term))]
@@ -149,7 +149,7 @@ def summed(node: NodeDef, *operands: Value) -> Flow:
 
 @rule("RowsMatMul")
 def dense_on_last_axis(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
-    """The product of each pixel's channels with one matrix: a dense layer on the last axis.
+    """Multiplies each pixel's channels by one matrix: a dense layer on the last axis.
 
     TensorFlow reshapes to a matrix with as many columns as the kernel has rows, multiplies, and
     reshapes back. Its rows can only be the pixels' channels, or whole examples.

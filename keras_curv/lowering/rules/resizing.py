@@ -34,7 +34,7 @@ _SEEN = 4  # pixels along an axis that a server may mix into one: two, and their
 
 @rule("ResizeBilinear")
 def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
-    """`ResizeBilinear` of each example."""
+    """Reads `ResizeBilinear` of each example."""
     shape = _resized_shape(node, flow, size)
     charge(_SEEN**2 * shape[0] * shape[1] * shape[2], "resizing")
     axes = [_interpolation(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True)]
@@ -53,14 +53,14 @@ def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
 
 @rule("ResizeNearestNeighbor")
 def nearest(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
-    """`ResizeNearestNeighbor` of each example."""
+    """Reads `ResizeNearestNeighbor` of each example."""
     shape = _resized_shape(node, flow, size)
     rows, columns = (_nearest(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True))
     return picked(flow, positions_of(flow)[np.ix_(rows, columns)])
 
 
 def _interpolation(n: int, m: int) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-    """Weights from n pixels to m, `(n, m)`, and ones wherever a server's weight may not be 0."""
+    """Returns weights from n pixels to m, `(n, m)`, and ones where a server's may not be 0."""
     twice = (2 * np.arange(m) + 1) * n - m  # 2m times the place
     first = twice // (2 * m)
     beyond = twice - 2 * m * first
@@ -76,7 +76,7 @@ def _interpolation(n: int, m: int) -> tuple[scipy.sparse.csr_array, scipy.sparse
 
 
 def _nearest(n: int, m: int) -> np.ndarray:
-    """Which of n pixels is the nearest to each of m; refused where float32 may take another."""
+    """Returns which of n pixels is nearest to each of m; refuses it if float32 may take another."""
     twice = (2 * np.arange(m) + 1) * n
     exact = Fraction(float(np.float32(n) / np.float32(m))) == Fraction(n, m)
     edge = np.minimum(twice % (2 * m), -twice % (2 * m)) / (2 * m)

@@ -113,7 +113,7 @@ def _concat(node: NodeDef, *values: Any) -> Value:
 
 @rule("Split", "SplitV")
 def _split(node: NodeDef, *arguments: Any) -> tuple[Flow, ...]:
-    """`Split` and `SplitV` along an axis of each example: a tuple of flows."""
+    """Reads `Split` and `SplitV` along an axis of each example, as a tuple of flows."""
     if node.op == "Split":
         axis, flow = arguments
         sections = node.attr["num_split"].i
