@@ -7,6 +7,7 @@ a shape of the unknown batch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -43,48 +44,56 @@ def calls_of(
     for node in answer.definition.node:
         for name in [name for name in node.attr if node.attr[name].WhichOneof("value") is None]:
             del node.attr[name]  # a rule has asked for it
-    source, places = inputs.source, [*answer.given.values()]
-    outputs = [name if ":" in name else f"{name}:0" for name in tensors]
-    flat = tf.Graph()
-    try:
-        with flat.as_default():
-            fetched = tf.graph_util.import_graph_def(
-                answer.definition, return_elements=outputs, name=""
-            )
-    except Exception as error:  # whatever TensorFlow raises on a graph that is none
-        raise InputError(f"{source}: TensorFlow cannot build its graph: {_line(error)}") from error
-    open_claims = _open_claims(flat, answer, source)
-    session = Session(graph=flat, config=_REWRITTEN)
-    _require_shapes(session, open_claims, inputs, places)
+    run = _Run(answer, [name if ":" in name else f"{name}:0" for name in tensors], inputs)
+    return [functools.partial(run, number) for number in range(len(tensors))]
 
-    def alone(parts: list[tf.Tensor]) -> list[tf.Tensor]:
+
+class _Run:
+    """Runs the flat graph in a session; what only XLA takes, in a compiled function."""
+
+    def __init__(self, answer: server.Answer, outputs: list[str], inputs: Inputs):
+        self._definition, self._outputs, self._inputs = answer.definition, outputs, inputs
+        self._places = [*answer.given.values()]
+        source, flat = inputs.source, tf.Graph()
+        try:
+            with flat.as_default():
+                self._fetched = tf.graph_util.import_graph_def(
+                    answer.definition, return_elements=outputs, name=""
+                )
+        except Exception as error:  # whatever TensorFlow raises on a graph that is none
+            message = f"{source}: TensorFlow cannot build its graph: {_line(error)}"
+            raise InputError(message) from error
+        claims = _open_claims(flat, answer, source)
+        self._session = Session(graph=flat, config=_REWRITTEN)
+        _require_shapes(self._session, claims, inputs, self._places)
+        specs = [[*inputs.specs.values()]]
+        self._compiled = tf.function(
+            self._alone, input_signature=specs, autograph=False, jit_compile=True
+        )
+
+    def _alone(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Runs the graph without its placeholders, which XLA does not know."""
-        definition = type(answer.definition)(versions=answer.definition.versions)
-        definition.node.extend(n for n in answer.definition.node if n.name not in places)
+        definition = type(self._definition)(versions=self._definition.versions)
+        definition.node.extend(n for n in self._definition.node if n.name not in self._places)
         read = {node_name(tensor) for node in definition.node for tensor in node.input}
-        given = {p: part for p, part in zip(places, parts, strict=True) if p in read}
-        return tf.graph_util.import_graph_def(definition, given, outputs, name="served")
+        given = {p: part for p, part in zip(self._places, parts, strict=True) if p in read}
+        return tf.graph_util.import_graph_def(definition, given, self._outputs, name="served")
 
-    specs = [[*inputs.specs.values()]]
-    compiled = tf.function(alone, input_signature=specs, autograph=False, jit_compile=True)
-
-    def up_to(place: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        def call(x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, number: int, x: tf.Tensor) -> tf.Tensor:
+        """Returns one of the outputs for a batch."""
+        try:
+            parts = self._inputs.split(np.asarray(x))
             try:
-                parts = inputs.split(np.asarray(x))
-                try:
-                    given = {f"{place}:0": part for place, part in zip(places, parts, strict=True)}
-                    return tf.constant(session.run(fetched[place], given))
-                except tf.errors.OpError as error:
-                    if _ONLY_COMPILED not in str(error):
-                        raise
-                    return compiled([tf.constant(part) for part in parts])[place]
-            except (tf.errors.OpError, TypeError, ValueError) as error:
-                raise InputError(f"{source}: its signature fails: {_line(error)}") from error
-
-        return call
-
-    return [up_to(place) for place in range(len(tensors))]
+                places = (f"{place}:0" for place in self._places)
+                given = dict(zip(places, parts, strict=True))
+                return tf.constant(self._session.run(self._fetched[number], given))
+            except tf.errors.OpError as error:
+                if _ONLY_COMPILED not in str(error):
+                    raise
+                return self._compiled([tf.constant(part) for part in parts])[number]
+        except (tf.errors.OpError, TypeError, ValueError) as error:
+            message = f"{self._inputs.source}: its signature fails: {_line(error)}"
+            raise InputError(message) from error
 
 
 def _open_claims(

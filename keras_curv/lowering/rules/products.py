@@ -60,14 +60,7 @@ def contracted(flow: Flow, kernel: Ball, taken: str, given: str, made: str) -> F
     for axis, size in zip(given, kernel.shape, strict=True):
         if sizes.setdefault(axis, size) != size or not size:
             raise InputError(f"a product of {shapes} does not fit")
-    both = [axis for axis in taken if axis in given]
-    free, new = ([axis for axis in axes if axis not in both] for axes in (taken, given))
-    shared = [axis for axis in both if axis in made]
-    summed = [axis for axis in both if axis not in made]
-    if any(len(set(axes)) < len(axes) for axes in (taken, given, made)):
-        raise InputError("an axis that is there twice, as of a diagonal, is not supported")
-    if set(made) != {*free, *shared, *new}:
-        raise InputError("a sum over an axis of one operand alone is not supported")
+    free, shared, summed, new = _kinds(taken, given, made)
 
     def order(axes: Sequence[str], among: Sequence[str]) -> list[int]:
         return [among.index(axis) for axis in axes]
@@ -93,6 +86,18 @@ def contracted(flow: Flow, kernel: Ball, taken: str, given: str, made: str) -> F
     if list(made) == axes:
         return product
     return product.rearranged(positions_of(product).transpose(order(made, axes)))
+
+
+def _kinds(taken: str, given: str, made: str) -> tuple[list[str], ...]:
+    """Returns the axes that are free, shared, summed over, and new."""
+    both = [axis for axis in taken if axis in given]
+    free, new = ([axis for axis in axes if axis not in both] for axes in (taken, given))
+    shared = [axis for axis in both if axis in made]
+    if any(len(set(axes)) < len(axes) for axes in (taken, given, made)):
+        raise InputError("an axis that is there twice, as of a diagonal, is not supported")
+    if set(made) != {*free, *shared, *new}:
+        raise InputError("a sum over an axis of one operand alone is not supported")
+    return free, shared, [axis for axis in both if axis not in made], new
 
 
 @rule("MatMul", "BatchMatMulV2")
