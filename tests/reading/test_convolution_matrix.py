@@ -32,7 +32,7 @@ def test_the_matrix_is_the_convolution(padding, strides, dilations, rng):
         assert shape == expected.shape
         # Integers: both are exact.
         np.testing.assert_array_equal((image.reshape(-1) @ matrix.value).reshape(shape), expected)
-        assert matrix.error.nnz == 0
+        assert not matrix.entries.error.any()
 
 
 def _adversarial_reshape():
