@@ -1,4 +1,4 @@
-"""Where branches of a graph meet: sums, concatenations and the larger of two flows.
+"""Sums, concatenations and the larger of two flows, where branches of a graph meet.
 
 Both are first brought to a common base, the sources of both.
 

@@ -1,4 +1,4 @@
-"""Sources, which flows are affine in, and how they are brought into layers one after the other.
+"""Sources, which flows are affine in, and their layers, one after the other.
 
 A source stands in the layer of its depth, beside the others of that depth. What a later layer
 reads of it is carried there through units with the identity: only those entries, and only so far.
@@ -28,7 +28,7 @@ _SAMPLES = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """What flows are affine in: the input, or what an activation makes of a flow.
+    """The input, or the output of an activation: flows are affine in sources.
 
     Attributes:
         size: entries of an example.
@@ -73,7 +73,7 @@ def ancestors(sources: Iterable[Source]) -> list[Source]:
 
 @dataclasses.dataclass
 class _Layer:
-    """What the entries of one layer are.
+    """The entries of one layer.
 
     Attributes:
         own: the sources of this depth.

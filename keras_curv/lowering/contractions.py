@@ -7,7 +7,7 @@
 - `max(z, c z)` with one constant 0 ≤ c ≤ 1 is `LeakyRelu`, as TensorFlow's optimizer makes of it.
 - Dilated convolutions: `SpaceToBatchND`, a convolution, `BatchToSpaceND` become one.
 
-As in `patterns.py`, what is contracted *is* what the chain computes; anything else is left alone.
+As in `patterns.py`, the contracted node *is* the function of the chain. Others are left alone.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ it stands for. Reading a SavedModel multiplies normalisations into kernels and a
 done with balls, the folded weights come out together with a proof of how far they can be
 from real arithmetic on the stored ones.
 
-The server does the same operations in float32, and not folded. What it rounds is carried along in
+The server does the same operations in float32, and not folded. Its roundings are carried along in
 `served`, as a backward error: a sum or product that comes out as v (1 + δ), |δ| ≤ 2⁻²⁴, is what
 exact arithmetic makes of weights that are off by that much, and a dot product of n terms in any
 order is exact for weights that are each off by a factor of at most 1 + γ_n. So for every input,
@@ -13,8 +13,8 @@ what is served is an affine map with the weights of the folded one, up to `serve
 
 Below τ = 2⁻¹²⁶ a server may flush to zero, what it computes and what it reads. A constant that it
 reads is then off by at most its own size, and so by at most τ: a backward error as the others
-(`read`). What it loses of a number that depends on the input is no factor of it, hence no error of
-a weight; `Flow` carries that along with the shift.
+(`read`). Its loss of a number that depends on the input is no factor of it, hence no error of a
+weight; `Flow` carries that along with the shift.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
 """

@@ -240,7 +240,7 @@ class Flow:
         if kernel is not None and moves:
             kernel = kernel.with_columns(flat)
         if stencils and (moves or positions.shape != self.shape):
-            # What follows has another image before it than the last convolution made.
+            # The next map has another image before it than the last convolution made.
             stencils = *stencils, Bounded(1.0)
         return dataclasses.replace(
             self,
@@ -366,7 +366,7 @@ class Flow:
         return Flow.input(self.shape, self.made(sigma))
 
 
-# What an op takes or makes: of the input, of floats, or of integers.
+# An argument or a result of an op: it depends on the input, or is of floats, or of integers.
 Value = Flow | Ball | np.ndarray
 
 

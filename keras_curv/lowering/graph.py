@@ -3,7 +3,7 @@
 1. **Rewrite**: several ops that are one activation (`patterns.py`), or one op only together
    (`contractions.py`), become one node.
 2. **Interpret**: each node's rule (`rules/`) makes its value of its arguments' values; one without
-   a rule is refused by name. What is affine between two activations is folded (`flow.py`).
+   a rule is refused by name. Affine maps between two activations are folded (`flow.py`).
 3. **Finish**: branches become a chain of layers (`chain.py`), and what follows the logits a head.
 """
 
@@ -45,7 +45,7 @@ from keras_curv.saved_model.limits import (
 from keras_curv.saved_model.nodes import data_inputs, node_name
 from keras_curv.saved_model.server import MALFORMED
 
-# What a served output may apply to the logits; each keeps their order in real arithmetic.
+# Functions that a served output may apply to the logits; each keeps their order in real arithmetic.
 HEADS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "logits": tf.identity,
     "softmax": tf.math.softmax,
@@ -201,8 +201,8 @@ def _entries(value: Any) -> int:
 def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[str, str]]:
     """Returns names of the activations before a tensor, in order, each with its argument's name.
 
-    Where `output` is computed from a chain, these are what `read_network` makes layers of. Where
-    branches meet they are not: layers are then fewer than activations, or have units that carry.
+    If `output` is computed from a chain, `read_network` makes layers of these. If branches meet it
+    does not: layers are then fewer than activations, or have units that carry.
 
     Args:
         definition: a flat graph; variables may be read in it.

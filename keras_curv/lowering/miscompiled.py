@@ -1,7 +1,7 @@
-"""Where TensorFlow runs two ops as one, and as another function: such graphs are refused.
+"""Refuses graphs of which TensorFlow runs two ops as one, and as another function.
 
-Most of it is done with oneDNN, the default on x86. Where ops stand does not matter here, as the
-optimizer moves them.
+oneDNN does most of it, the default on x86. The places of ops do not matter here, as the optimizer
+moves them.
 
 **Leaky ReLU.** The optimizer takes `max(y, c y)` for a leaky ReLU of slope c; for c > 1 that is the
 smaller of the two. Whatever it finds to be a multiple is one as a function of the input. So two

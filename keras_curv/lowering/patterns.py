@@ -4,7 +4,7 @@ TensorFlow has no op for silu, gelu or mish: Keras writes them as small graphs, 
 paths lead from one tensor to one result. A pattern is such a graph with `Z` for the tensor. The
 ops must be these, in this order (but for the operands of sums and products), and the constants
 these numbers, so that what is recognised *is* the function of `network/activations.py`, in real
-arithmetic. What differs in anything is not recognised, and is then read op by op, or refused.
+arithmetic. A graph that differs in anything is read op by op, or refused.
 """
 
 from __future__ import annotations

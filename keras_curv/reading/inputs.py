@@ -1,7 +1,7 @@
-"""What a client sends: one input, or several that are joined to one vector.
+"""The input that a client sends, or several of them joined to one vector.
 
-A network takes one vector. Of a model with several inputs it is all of them, each flattened, one
-after the other in the order of their names, sorted as Python sorts them. What is proved is of that
+A network takes one vector. If a model has several inputs it is all of them, each flattened, one
+after the other in the order of their names, sorted as Python sorts them. Proofs are about that
 vector: the attacker moves all inputs together, and δ is the l2 norm of all their changes.
 """
 
@@ -80,7 +80,7 @@ class Inputs:
 
     @property
     def dtype(self) -> tf.DType:
-        """What a client sends."""
+        """The type that a client sends."""
         return next(iter(self.specs.values())).dtype
 
     def __str__(self) -> str:

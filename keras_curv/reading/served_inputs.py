@@ -29,7 +29,7 @@ class CheckedInputs(NamedTuple):
 
 
 class ServedInputs:
-    """What one model takes.
+    """The inputs of one model.
 
     Args:
         served: the model.

@@ -81,7 +81,7 @@ class ServedModel:
 
     @property
     def input_dtype(self) -> tf.DType:
-        """What the signature takes."""
+        """The type that the signature takes."""
         return self.inputs.dtype
 
     def check(self, x: np.ndarray) -> None:
@@ -123,7 +123,7 @@ class ServedModel:
                 f"{self.source}: the signature returns {served.shape}, "
                 f"but its graph reads as {ours.shape}"
             )
-        # What float32 does to our own evaluation says what it may do to the server's.
+        # The effect of float32 on our own evaluation says what it may do to the server's.
         single = tf.constant(flat, tf.float32)
         rounded = [head(_coarse(self.network, seed).logits(single)) for seed in range(_COARSE)]
         with np.errstate(invalid="ignore"):
@@ -171,8 +171,8 @@ def _random_like(x: np.ndarray) -> np.ndarray:
     return between.astype(x.dtype)
 
 
-# Where a disagreement is more than rounding: relative to the output, and to what float32 does to
-# our own evaluation of the same inputs.
+# A disagreement beyond these is more than rounding: relative to the output, and to the effect of
+# float32 on our own evaluation of the same inputs.
 _FLOAT32_RELATIVE = 1e-5
 _FLOAT32_NOISE = 100.0
 _COARSE = 3  # evaluations of ours that say so, as in one what is lost may cancel

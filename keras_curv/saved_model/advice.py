@@ -1,4 +1,4 @@
-"""What Keras layers ops stand for that are refused, and what would be read instead."""
+"""Names the Keras layers that refused ops stand for, and what would be read instead."""
 
 from __future__ import annotations
 

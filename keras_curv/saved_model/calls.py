@@ -19,7 +19,7 @@ from keras_curv.saved_model.advice import advice
 from keras_curv.saved_model.nodes import attribute, data_inputs
 
 CALLS = ("StatefulPartitionedCall", "PartitionedCall")
-# What exports note down beside the attributes of an op, and what no kernel asks for.
+# Notes of exports beside the attributes of an op; no kernel asks for them.
 _NOTES = {
     "_output_shapes",
     "_class",
@@ -32,7 +32,7 @@ _NOTES = {
 _CALL_NOTES = {"_XlaMustCompile"}
 _FUNCTION_NOTES = {"_input_shapes", "_construction_context", "_noinline", "_XlaMustCompile"}
 _ARGUMENT_NOTES = {"_output_shapes", "_user_specified_name", "_has_manual_control_dependencies"}
-# What a call may ask of the runtime: where and with how many threads it runs, not what.
+# Options of a call: they say where and with how many threads the runtime runs it, not what.
 _PLAIN_OPTIONS = {
     "device_count",
     "intra_op_parallelism_threads",

@@ -30,7 +30,7 @@ _DATA_NAME = "variables.data-{:05d}-of-{:05d}"
 
 @dataclasses.dataclass(frozen=True)
 class ModelFiles:
-    """What a SavedModel consists of, as far as it is used.
+    """The files of a SavedModel, as far as they are used.
 
     Attributes:
         path: the directory.

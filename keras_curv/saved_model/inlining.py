@@ -1,11 +1,11 @@
 """The graph behind one tensor, written out: calls become what they call, variables their values.
 
-Graph and functions are data here; TensorFlow sees none of them. What is made is a flat graph of
+Graph and functions are data here; TensorFlow sees none of them. They become a flat graph of
 ops, each with the attributes that its definition has, and no others: `graph.py` reads it, and a
 session that is given the same graph can do no more than what was read. Only what the tensor is
 computed from is looked at, and no more of it than `limits.py` allows.
 
-Which calls can be replaced by what they call, is in `calls.py`.
+`calls.py` says which calls can be replaced by what they call.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from keras_curv.saved_model.calls import (
 )
 from keras_curv.saved_model.nodes import attribute, data_inputs
 
-# What may stand in a function that XLA compiles: it has kernels of its own, and a bilinear resize
-# by 3 is another function there. Keras has it compile convolutions in groups.
+# Ops that may stand in a function that XLA compiles: in its kernels, a bilinear resize by 3 is
+# another function. Keras has it compile convolutions in groups.
 _COMPILED = {
     *("Conv2D", "ExpandDims", "Squeeze", "SpaceToBatchND", "BatchToSpaceND"),
     *("Const", "Identity", "ReadVariableOp", *CALLS),
@@ -174,7 +174,7 @@ class Inliner:
     ) -> tuple[_Frame, NodeDef, int]:
         """Follows a tensor through calls and arguments to an output of a node.
 
-        Whatever is said of its shape on the way goes to `shapes`.
+        All that is said of its shape on the way goes to `shapes`.
         """
         while True:
             self._spend(1, _STEPS, "the graph, in steps through its calls,")

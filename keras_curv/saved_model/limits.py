@@ -1,4 +1,4 @@
-"""How large a model from anywhere may be: whatever is beyond is refused, not tried.
+"""Limits on the size of models, which may come from anywhere: larger ones are refused, not tried.
 
 A few bytes can ask for any amount of memory or time. No model that certification could finish
 comes near these limits.

@@ -1,4 +1,4 @@
-"""What every loader of TensorFlow refuses, and so no server answers by."""
+"""Refuses graphs that every loader of TensorFlow refuses, so that no server answers by them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _OPTIMIZER = re.compile(
     re.VERBOSE,
 )
 _NORMALIZATION = re.compile(r"FusedBatchNorm(V2|V3)?")  # is written out as nodes named behind it
-# How exports name what one is given.
+# Names that exports give to arguments of a function.
 _GIVEN = re.compile(r"(ReadVariableOp(_\d+)?(/resource)?|scale|offset|mean|variance)")
 
 

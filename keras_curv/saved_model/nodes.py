@@ -1,4 +1,4 @@
-"""What a node of a graph says, read without changing it."""
+"""Reads nodes of a graph without changing them."""
 
 from __future__ import annotations
 

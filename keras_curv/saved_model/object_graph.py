@@ -1,12 +1,12 @@
-"""What `tf.saved_model.load` would answer a signature with, from the files alone.
+"""Finds the call by which `tf.saved_model.load` would answer a signature, from the files alone.
 
 TF Serving answers by the main graph. Python answers by a graph of objects that stands beside it,
 and gives variables what a graph of objects in the checkpoint says. The files can make them two
 different models, so that both are followed, and must lead to one call: of the same function, with
 the same variables, inputs and outputs.
 
-Nothing is loaded. What loading would run beside that, such as the functions by which an object
-restores itself, is refused, and so is what would replace a method of an object by something else.
+Nothing is loaded. Whatever else loading would run, such as the functions by which an object
+restores itself, is refused, and so is a part that would replace a method of an object.
 """
 
 from __future__ import annotations

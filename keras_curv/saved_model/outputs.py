@@ -1,4 +1,4 @@
-"""Which output of a model is read."""
+"""Chooses the output of a model that is read."""
 
 from __future__ import annotations
 

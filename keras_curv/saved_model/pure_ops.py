@@ -1,7 +1,7 @@
 """The ops that a signature may run: an allow-list.
 
-What is computed beside the answer, or for another signature, has no part in a certificate as long
-as it changes nothing. An op that only computes from its inputs cannot; every other op, known or
+Ops beside the answer, or of another signature, have no part in a certificate as long as they
+change nothing. An op that only computes from its inputs cannot; every other op, known or
 not, is refused by name. Most have no rule in `lowering/rules`, and may only lie beside the answer.
 """
 

@@ -1,4 +1,4 @@
-"""What TensorFlow has before it as it computes some tensors of a main graph."""
+"""The nodes and functions that TensorFlow meets as it computes some tensors of a main graph."""
 
 from __future__ import annotations
 

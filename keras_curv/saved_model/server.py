@@ -1,4 +1,4 @@
-"""What a server answers a signature with, from the files alone.
+"""Finds the graph by which a server answers a signature, from the files alone.
 
 TF Serving imports the main graph, runs the saver's restore op, then the init op, and answers a
 signature by the tensors that its definition names. Here each of these steps is followed in the
@@ -43,13 +43,13 @@ _INIT_SIGNATURE = "__saved_model_init_op"
 _GIVEN = ("Placeholder", "VarHandleOp")  # to the function that restores
 _RESTORING = ("Const", "Identity", "RestoreV2", "AssignVariableOp", "NoOp")
 _CHANGING = ("Assign", "Save", "Restore", "MergeV2Checkpoints")  # how names of ops begin
-# What is probably the matter with an exported model that assigns.
+# The probable reason that an exported model assigns.
 _TRAINS = (
     "; random layers do, as for augmentation, and batch normalizations in training mode, into "
     "which a Resizing layer of Keras puts those behind it (keras-team/keras, pull request 23166): "
     "export a function that calls the model with training=False, as docs/methods.md shows"
 )
-# What is raised where a graph is not one that TensorFlow takes.
+# Exceptions that are raised if a graph is not one that TensorFlow takes.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 Tensor = Callable[[str], np.ndarray]
@@ -111,7 +111,7 @@ def answer(
 
 
 class _Server:
-    """What a server does with the main graph."""
+    """A server's steps with the main graph."""
 
     def __init__(self, meta: meta_graph_pb2.MetaGraphDef, stored: Tensor):
         self._meta = meta

@@ -182,3 +182,18 @@ def test_a_product_by_blocks_of_rows_is_that_of_all_rows(monkeypatch, rng):
     np.testing.assert_allclose(parts.served, whole.served, rtol=1e-12)
     rows = [placed(part.value).toarray() for _, part, placed in matrix.row_blocks()]
     np.testing.assert_array_equal(np.concatenate(rows), matrix.dense().value)
+
+
+@pytest.mark.parametrize("part", ["value", "error", "served"])
+def test_only_what_is_zero_for_certain_is_not_stored(part):
+    """An entry of value 0 may differ from 0, in real arithmetic or as it is served."""
+    known = {name: np.zeros((2, 3)) for name in ("value", "error", "served")}
+    known[part][1, 2] = 0.5
+    ball = Ball(**known)
+    everywhere = scipy.sparse.csr_array(np.ones((2, 3)))
+    for sparse in (SparseBall.of(ball), SparseBall.at(everywhere, ball.reshape((-1,)))):
+        assert sparse.places.nnz == 1
+        for name, array in known.items():
+            np.testing.assert_array_equal(getattr(sparse.dense(), name), array)
+    np.testing.assert_array_equal(ball.nonzero_rows(), [False, True])
+    np.testing.assert_array_equal(SparseBall.of(ball).nonzero_rows(), [False, True])

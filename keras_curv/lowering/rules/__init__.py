@@ -1,4 +1,4 @@
-"""What each op does. Each of these modules enters its rules into the table of `registry.py`."""
+"""Rules of ops: each of these modules enters its own into the table of `registry.py`."""
 
 from keras_curv.lowering.rules import (  # noqa: F401
     activations,

@@ -1,7 +1,7 @@
 """Rules of maxima over entries of an example: tournaments of `max(a, b) = a + relu(b − a)`.
 
 Of n entries the largest is found in ⌈log₂ n⌉ rounds, each a layer of relu beside units that carry
-a. A pair that several windows share is played once. What a server rounds of a maximum is nothing.
+a. A pair that several windows share is played once. A server rounds nothing of a maximum.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from keras_curv.lowering.rules.registry import rule
 
 
 class BatchSize:
-    """How many examples there are."""
+    """The number of examples."""
 
     def __repr__(self) -> str:
         return "batch"
