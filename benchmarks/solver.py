@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from algorithms_1_and_2 import algorithm1
 
 from keras_curv import CurvatureCertificate, data, read
 from keras_curv.certificates.certificate import choose_rivals
-from keras_curv.reproduce.algorithms_1_and_2 import algorithm1
 
 _MODEL = flags.DEFINE_string("saved_model", str(ROOT / "saved_models/mnist_2x1024"), "To certify.")
 _DATASET = flags.DEFINE_string("dataset", "mnist", "Its data.")

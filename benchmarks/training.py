@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from algorithms_1_and_2 import algorithm2
 
 from keras_curv import CRTModel, CurvatureRegularizer
 from keras_curv.attacks.ball import project
 from keras_curv.attacks.crt import AttackResult, Hidden
-from keras_curv.reproduce.algorithms_1_and_2 import algorithm2
 from keras_curv.training.models import worst_case
 
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Examples in a step.")

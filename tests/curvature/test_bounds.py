@@ -12,7 +12,6 @@ from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.curvature.gap import curvature_gap
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.curvature.signed import signed_bound
-from keras_curv.curvature.theorem_3 import theorem3
 from keras_curv.curvature.theorem_4 import theorem4
 from keras_curv.errors import InputError
 from keras_curv.network.activations import SMOOTH
@@ -55,8 +54,6 @@ def test_no_hessian_leaves_the_bounds(sizes, names, rng, random_network):
         low, high = _sampled_extremes(network, rng)
         slack = 1e-12 * np.abs([low, high]).max()  # rounding of the sampled eigenvalues
         candidates = [signed_bound(network), curvature_bounds(network)]
-        if network.depth == 2:
-            candidates.append(theorem3(network))
         magnitude = theorem4(network)
         candidates.append(CurvatureBounds(-magnitude, magnitude))
         for bounds in candidates:
@@ -87,7 +84,7 @@ SECOND = {
 @pytest.mark.parametrize("name", list(SECOND))
 def test_theorem3_by_hand(name, rng, random_network):
     network = random_network(rng, (4, 9, 3), name)
-    bounds = theorem3(network)
+    bounds = signed_bound(network)
     low, high = SECOND[name]
     for y, t in _pairs(3):
         w = network.affines[1].kernel[:, y] - network.affines[1].kernel[:, t]
@@ -102,11 +99,6 @@ def test_theorem3_by_hand(name, rng, random_network):
     magnitude = theorem4(network)
     assert np.all(-bounds.lower <= magnitude * (1.0 + 1e-9))
     assert np.all(bounds.upper <= magnitude * (1.0 + 1e-9))
-
-
-def test_theorem3_is_for_two_layers(rng, random_network):
-    with pytest.raises(ValueError, match="Received: 3 layers"):
-        theorem3(random_network(rng, (2, 3, 4, 2), "tanh"))
 
 
 def test_theorem4_by_hand(rng, random_network):
@@ -250,7 +242,7 @@ def test_curvature_gap(rng, random_network):
     assert gap.pairs == len(enough) > 0
     bound = theorem4(network)
     assert gap.upper == pytest.approx(np.mean([bound[y, t] for y, t in enough]), rel=1e-12)
-    ours = theorem3(network)
+    ours = signed_bound(network)
     assert gap.proved == pytest.approx(
         np.mean([max(-ours.lower[y, t], ours.upper[y, t]) for y, t in enough]), rel=1e-9
     )

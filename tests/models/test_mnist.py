@@ -8,11 +8,11 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from algorithms_1_and_2 import algorithm1
 
 from keras_curv import CurvatureCertificate, data, pgd_attack, read
 from keras_curv.certificates.certificate import Status, choose_rivals
 from keras_curv.errors import InputError
-from keras_curv.reproduce.algorithms_1_and_2 import algorithm1
 
 pytestmark = pytest.mark.slow
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "saved_models" / "mnist_2x1024"

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from algorithms_1_and_2 import algorithm1, algorithm2
 
 from keras_curv import CurvatureCertificate, curvature_attack
 from keras_curv.certificates.certificate import choose_rivals
-from keras_curv.reproduce.algorithms_1_and_2 import algorithm1, algorithm2
 
 
 @pytest.fixture(params=["softplus", "sigmoid", "tanh"])

@@ -4,24 +4,19 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from algorithms_1_and_2 import algorithm2
 from loss_oracle import converge, dense_base, logits_of, network_of, random_data, weights_of
 
 from keras_curv.curvature.signed import signed_bound
-from keras_curv.reproduce.algorithms_1_and_2 import algorithm2
 from keras_curv.training.models.crt_model import CRTModel
 
 
-class _Recorded:
-    """Keeps what the loss was given; needs `run_eagerly`."""
+class RecordedCRT(CRTModel):
+    """Keeps what a step has attacked; needs `run_eagerly`."""
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        if tf.executing_eagerly():
-            self.seen = (np.asarray(getattr(x, "points", x)), y)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
-
-
-class RecordedCRT(_Recorded, CRTModel):
-    pass
+    def attack(self, x, y, training):
+        self.seen = super().attack(x, y, training)
+        return self.seen
 
 
 @pytest.mark.parametrize("loss", ["crt", "certified"])
@@ -36,16 +31,16 @@ def test_attacked_points(loss, radius, steps):
         vectors.assign(np.zeros(vectors.shape))
     weights = weights_of(base)
     model.train_on_batch(x, y)
-    points, attacked = model.seen
-    points = points.reshape(40, model.rivals, 4).astype(np.float64)
+    attacked = model.seen
+    points = attacked.worst.point.numpy().reshape(40, model.rivals, 4).astype(np.float64)
     # float32 rounding of the projection.
     assert np.all(np.linalg.norm(points - x[:, None], axis=2) <= radius * (1.0 + 1e-5) + 1e-6)
     logits = logits_of(weights, x)
     ranked = np.argsort(np.where(np.arange(3) == y[:, None], -np.inf, logits), axis=1)[:, ::-1]
-    np.testing.assert_array_equal(attacked.pairs.rival, ranked[:, : model.rivals])
-    np.testing.assert_array_equal(attacked.pairs.label, y)
+    np.testing.assert_array_equal(attacked.rival, ranked[:, : model.rivals])
+    np.testing.assert_array_equal(attacked.label, y)
     for k in range(model.rivals):
-        rows, t = np.arange(40), np.asarray(attacked.pairs.rival)[:, k]
+        rows, t = np.arange(40), np.asarray(attacked.rival)[:, k]
         there = logits_of(weights, points[:, k])
         margin, at_start = there[rows, y] - there[rows, t], logits[rows, y] - logits[rows, t]
         assert np.all(margin <= at_start + 1e-4)  # float32, of margins of up to 30
@@ -61,8 +56,8 @@ def test_the_attack_is_that_of_algorithm_2():
     network = network_of(weights_of(base))
     bounds = signed_bound(network)
     model.train_on_batch(x, y)
-    points, attacked = model.seen
-    rival = np.asarray(attacked.pairs.rival)[:, 0]
+    attacked = model.seen
+    rival = np.asarray(attacked.rival)[:, 0]
     theirs = tf.function(algorithm2, autograph=False)(
         network,
         tf.constant(x, tf.float64),
@@ -75,10 +70,10 @@ def test_the_attack_is_that_of_algorithm_2():
         inner_steps=1000,
         residual=1e-10,
     )
-    exact = np.asarray(attacked.pairs.solved)[:, 0]
+    exact = np.asarray(attacked.worst.solved)[:, 0]
     assert exact.mean() > 0.8
     # Where the dual has a gap, the stationary point inside of the ball is not unique.
-    np.testing.assert_allclose(points[exact], theirs.point.numpy()[exact], atol=1e-3)
+    np.testing.assert_allclose(attacked.worst.point[exact], theirs.point.numpy()[exact], atol=1e-3)
 
 
 @pytest.mark.parametrize("loss", ["crt", "certified"])

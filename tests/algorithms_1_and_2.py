@@ -1,8 +1,8 @@
 """The paper's Algorithms 1 and 2 as they stand there: bisection around majorisation–minimisation.
 
-Kept for tests and benchmarks, as what the solver of `dual.py` is held against: 30 × 20
-gradients for each pair. They need curvature bounds on both sides, and what Algorithm 1 returns
-is a certificate only once it has converged; `dual.minorant` needs neither.
+Tests and benchmarks compare the solver of `dual.py` with them. They take 30 × 20 gradients for each
+pair, need curvature bounds on both sides, and Algorithm 1 returns a certificate only once it has
+converged; `dual.minorant` needs neither.
 
 Reference: Singla & Feizi (2020), appendices C.2 to C.5.
 """
