@@ -49,9 +49,8 @@ def test_attacks_begin_at_the_worst_categories(property):
         threat = Threat(groups=GROUPS, changes=changes)
         model = CRTModel(base, 1e-4, rivals=2, threat=threat, property=property)
         model.compile("sgd", run_eagerly=True)
-        points, attacked, _ = model.prepared((tf.constant(x), tf.constant(y)), training=False)
-        points = getattr(points, "points", points)
-        begin = np.round(points.numpy().reshape(len(x), 2, DIM)[:, 0], 2)
+        attacked = model.attack(tf.constant(x), tf.constant(y), training=False)
+        begin = np.round(attacked.worst.point.numpy().reshape(len(x), 2, DIM)[:, 0], 2)
         margins = []
         for row, label, found in zip(x, y, begin, strict=True):
             rivals = [c for c in harmful if c != label]

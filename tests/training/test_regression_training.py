@@ -14,7 +14,7 @@ from keras_curv import (
     Property,
     Threat,
 )
-from keras_curv.training.models.crt_regressor import _ends
+from keras_curv.training.models.crt_regressor import ends
 from keras_curv.training.run.callbacks import has_tensorboard
 
 L = keras.layers
@@ -51,9 +51,14 @@ def _attacked(model, x, y):
     """Low and high ends `(n, outputs)`, once the estimate of κ has converged."""
     model.compile("sgd", run_eagerly=True)
     _converge(model)
-    points, attacked, _ = model.prepared((tf.constant(x), tf.constant(y)), training=False)
-    minus_m = model.minus_m(model.network(), attacked.pairs.label, attacked.pairs.rival)
-    return _ends(attacked.pairs, model(points), minus_m), (points, attacked)
+    x = tf.constant(x)
+    attacked = model.attack(x, tf.constant(y), training=False)
+    outputs = model.outputs(x, attacked, training=False)
+    return ends(attacked, outputs, model.minus_m(attacked))
+
+
+def _loss(model, x, y, weight=None):
+    return model.step_loss(tf.constant(x), tf.constant(y), weight, training=False)[0]
 
 
 @pytest.mark.parametrize(("kind", "clip"), [*((kind, False) for kind in THREATS), ("none", True)])
@@ -61,7 +66,7 @@ def test_the_ends_enclose_what_the_ball_makes_of_each_output(kind, clip):
     """And next to nothing else, where a grid finds the extremes: κ is small against the radius."""
     threat, (x, y), radius = THREATS[kind], _data(2), 0.2
     model = CRTRegressor(_base(2, clip), radius, threat=threat, attack_steps=8)
-    (low, high), _ = _attacked(model, x, y)
+    low, high = _attacked(model, x, y)
     side = np.linspace(-1.0, 1.0, 41)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     factor, fixed = threat.factors(2)
@@ -82,14 +87,13 @@ def test_the_ends_enclose_what_the_ball_makes_of_each_output(kind, clip):
 def test_the_compiled_loss_is_that_of_the_farther_end(loss):
     x, y = _data(2)
     model = CRTRegressor(_base(2), 0.3)
-    (low, high), (points, attacked) = _attacked(model, x, y)
+    low, high = _attacked(model, x, y)
     model.compile("sgd", loss, run_eagerly=True)
     ends = np.stack([low, high])
     farther = np.abs(ends - y).argmax(axis=0)
     worst = np.take_along_axis(ends, farther[None], axis=0)[0]
     expected = np.mean(keras.losses.get(loss)(y, worst))
-    found = model.step_loss(points, attacked, model(points), None, True)
-    assert float(found) == pytest.approx(expected, rel=1e-4)
+    assert float(_loss(model, x, y)) == pytest.approx(expected, rel=1e-4)
     assert 0.1 < np.mean(farther) < 0.9  # both happen
 
 
@@ -101,9 +105,9 @@ def test_weights_by_feature_are_those_of_a_scaled_kernel():
         (_base(first=SCALE), Threat(), x / SCALE),
     ):
         model = CRTRegressor(base, 0.4, threat=threat)
-        _, (points, attacked) = _attacked(model, inputs, y)
+        _attacked(model, inputs, y)
         with tf.GradientTape() as tape:
-            loss = model.step_loss(points, attacked, model(points), None, True)
+            loss = _loss(model, inputs, y)
         found.append((float(loss), tape.gradient(loss, base.layers[0].kernel.value).numpy()))
     (ours, gradient), (theirs, scaled) = found
     assert ours == pytest.approx(theirs, rel=1e-4)
@@ -202,12 +206,10 @@ def test_training_narrows_what_is_proved():
 def test_examples_count_by_their_weight():
     x, y = _data()
     model = CRTRegressor(_base(), 0.2, gamma=0.01)
-    _, (points, attacked) = _attacked(model, x, y)
+    _attacked(model, x, y)
     some = np.zeros(len(x), np.float32)
     some[:10] = 1.0
-    whole = float(model.step_loss(points, attacked, model(points), some, True))
-    (low, high), (points, attacked) = _attacked(model, x[:10], y[:10])
-    part = float(model.step_loss(points, attacked, model(points), None, True))
+    whole, part = float(_loss(model, x, y, some)), float(_loss(model, x[:10], y[:10]))
     assert whole == pytest.approx(part * 10 / len(x), rel=1e-3)
 
 

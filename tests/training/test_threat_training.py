@@ -37,11 +37,10 @@ def _data(count=96, seed=3):
     return x, np.argmax(x @ rng.standard_normal((DIM, CLASSES)), axis=1).astype("int32")
 
 
-def _prepared(model, x, y):
+def _attacked(model, x, y):
     model.compile("sgd", run_eagerly=True)
-    points, attacked, _ = model.prepared((tf.constant(x), tf.constant(y)), training=True)
-    points = getattr(points, "points", points).numpy()
-    return points.reshape(len(x), -1, DIM), attacked
+    attacked = model.attack(tf.constant(x), tf.constant(y), training=True)
+    return attacked.worst.point.numpy().reshape(len(x), -1, DIM), attacked
 
 
 GROUPS = Threat(groups=[[0, 1, 2]], changes=1)
@@ -101,8 +100,7 @@ def test_weights_by_feature_are_those_of_a_scaled_kernel():
         model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
         model.fit(inputs, y, batch_size=len(x), verbose=0)  # the estimate of κ begins
         with tf.GradientTape() as tape:
-            points, attacked, _ = model.prepared((inputs, y), training=True)
-            loss = model.step_loss(points, attacked, model(points), None, True)
+            loss, _ = model.step_loss(tf.constant(inputs), y, None, training=True)
         found.append((float(loss), tape.gradient(loss, base.layers[0].kernel.value).numpy()))
     (ours, gradient), (theirs, scaled) = found
     assert ours == pytest.approx(theirs, rel=1e-4)
@@ -113,7 +111,7 @@ def test_weights_by_feature_are_those_of_a_scaled_kernel():
 def test_attacks_obey_the_threat(kind):
     threat, (x, y) = THREATS[kind], _data()
     radius = 0.7
-    points, _ = _prepared(CRTModel(_base(), radius, threat=threat, attack_steps=4), x, y)
+    points, _ = _attacked(CRTModel(_base(), radius, threat=threat, attack_steps=4), x, y)
     factor, fixed = threat.factors(DIM)
     move = points - x[:, None]
     assert np.all(move[..., fixed] == 0.0) and np.any(move[..., ~fixed] != 0.0)
@@ -150,11 +148,11 @@ def test_the_metric_foretells_the_certificates(options):
 def test_what_does_no_harm_is_not_attacked():
     x, y = _data()
     model = CRTModel(_base(), 0.5, rivals=3, property="harmful:0>1,2;1>0")
-    points, attacked = _prepared(model, x, y)
+    points, attacked = _attacked(model, x, y)
     logits = model.base(x).numpy()
     harmful = {0: {1, 2}, 1: {0}, 2: set(), 3: set()}
     for i, label in enumerate(y):
-        rivals, harms = attacked.pairs.rival[i].numpy(), attacked.harms[i].numpy()
+        rivals, harms = attacked.rival[i].numpy(), attacked.harms[i].numpy()
         assert {*rivals[harms]} == harmful[label]
         assert not harms[len(harmful[label]) :].any()  # they come first
         for some in (rivals[harms], rivals[~harms]):
@@ -162,23 +160,22 @@ def test_what_does_no_harm_is_not_attacked():
         moved = np.any(points[i] != x[i], axis=-1)
         assert np.array_equal(moved, harms)
     still = ~attacked.harms.numpy()
-    assert np.all(attacked.pairs.shortfall.numpy()[still] == 0.0)
-    assert np.all(attacked.pairs.added.numpy()[still] == 0.0)
+    assert np.all(attacked.worst.shortfall.numpy()[still] == 0.0)
+    assert np.all(attacked.worst.added.numpy()[still] == 0.0)
 
 
 def test_as_many_may_pass_as_the_property_says():
     """The compiled loss is that of all rivals but the k − 1 with the smallest values."""
     x, y = _data()
     model = CRTModel(_base(), 0.5, rivals=3, property=Property.top_k(3))
-    points, attacked = _prepared(model, x, y)
-    logits = model(points.reshape(-1, DIM))
-    table = model.minus_m(model.network(), attacked.pairs.label, attacked.pairs.rival).numpy()
-    own = logits.numpy().reshape(len(x), 3, CLASSES)
+    points, attacked = _attacked(model, x, y)
+    table = model.minus_m(attacked).numpy()
+    own = model(points.reshape(-1, DIM)).numpy().reshape(len(x), 3, CLASSES)
     margin = np.take_along_axis(own, y[:, None, None].repeat(3, 1), 2)[..., 0]
-    margin = margin - np.take_along_axis(own, attacked.pairs.rival.numpy()[..., None], 2)[..., 0]
-    largest = (margin + attacked.pairs.added + table * attacked.pairs.shortfall).numpy().max(axis=1)
+    margin = margin - np.take_along_axis(own, attacked.rival.numpy()[..., None], 2)[..., 0]
+    largest = (margin + attacked.worst.added + table * attacked.worst.shortfall).numpy().max(axis=1)
     expected = np.mean(np.log1p(np.exp(-largest)))
-    loss = model.step_loss(points, attacked, logits, None, True)
+    loss, _ = model.step_loss(tf.constant(x), tf.constant(y), None, training=False)
     assert float(loss) == pytest.approx(expected, rel=1e-4)
     assert model.get_config()["property"] == "top_3"
 

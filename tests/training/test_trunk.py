@@ -39,8 +39,7 @@ def _loss_of(model, x, y):
         model.curvature.advance(model.network())
 
     def loss():
-        points, attacked, _ = model.prepared((x, y), True)
-        return model.step_loss(points, attacked, model(points, training=True), None, True)
+        return model.step_loss(tf.constant(x), y, None, training=True)[0]
 
     advance, loss = (tf.function(each, autograph=False) for each in (advance, loss))
 
@@ -69,9 +68,8 @@ def test_the_gradient_is_that_of_the_loss():
     variables = model.trainable_variables
     assert len(variables) == 8 and "conv" in variables[0].path
     loss_here()
-    points, attacked, _ = model.prepared((x, y), True)
     with tf.GradientTape() as tape:
-        loss = model.step_loss(points, attacked, model(points, training=True), None, True)
+        loss, _ = model.step_loss(tf.constant(x), y, None, training=True)
     gradients = tape.gradient(loss, [v.value for v in variables])
     rng, step = np.random.default_rng(1), 1e-3
     for variable, gradient in zip(variables, gradients, strict=True):
@@ -166,19 +164,18 @@ def test_kernels_stay_orthogonal(channels):
 
 def test_dropout_acts_on_attacked_points_alone():
     """A step's own mode reaches the layers in front of the features, and those behind them."""
-    x, y = _data()
     for place in range(2):
         layers = trunk_layers(2, IMAGE)
         layers.insert(1 + place, L.Dropout(0.9))
         model = CRTModel(_base(*layers), 0.2)
         model.curvature.start_iterations = model.lipschitz.start_iterations = 2
         model.compile("adam", jit_compile=False)
-        points, _, _ = model.prepared((x, y), True)
-        again, _, _ = model.prepared((x, y), True)
-        np.testing.assert_array_equal(points.offset, again.offset)
-        plain, dropped = model(points, training=False), model(points, training=True)
+        x, y = map(tf.constant, _data())
+        offset, again = (model.attack(x, y, training=False).worst.point for _ in range(2))
+        np.testing.assert_array_equal(offset, again)
+        plain, dropped = (model(x, offset=offset, training=mode) for mode in (False, True))
         assert np.abs(plain - dropped).max() > 1e-3
-        np.testing.assert_array_equal(plain, model(points))
+        np.testing.assert_array_equal(plain, model(x, offset=offset))
 
 
 def test_numbers_are_trained_behind_a_trunk():

@@ -1,4 +1,4 @@
-"""What the trainings against an l2 ball share whose radius rises."""
+"""A base model that is trained against an l2 ball, whose radius rises."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BallModel(LogitsModel):
         return tf.minimum(tf.cast(self.optimizer.iterations, tf.float32) / self.ramp_steps, 1.0)
 
     def current_radius(self, training: bool) -> tf.Tensor:
-        """Returns ρ times what the ramp leaves of it now."""
+        """Returns the radius of this step: ρ, or the part of it that the ramp has reached."""
         part = _RAMP_START + (1.0 - _RAMP_START) * self.progress(training)
         return self.radius * tf.minimum(part, 1.0)
 
@@ -71,7 +71,7 @@ class BallModel(LogitsModel):
         self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
     ) -> dict[str, tf.Tensor]:
         """Returns the compiled metrics and the clean one, on the clean examples."""
-        self.clean_metric.update_state(self.targets.as_given(y), y_pred, sample_weight)
+        self.clean_metric.update_state(y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
 

@@ -23,14 +23,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.attacks.proximal import ProximalAttack
 from keras_curv.errors import InputError, require_one_of
-from keras_curv.network.network import likeliest_rivals
+from keras_curv.network.network import FeedForward, likeliest_rivals
 from keras_curv.threats.properties.property import ARGMAX, Argmax, Harmful, Property, TopK
 from keras_curv.threats.threat import UNRESTRICTED, Threat
-from keras_curv.training.models.ball_model import NEVER, constants
+from keras_curv.training.models.ball_model import NEVER
 from keras_curv.training.models.threatened import Threatened
-from keras_curv.training.models.worst_case import Attacked, Start, WorstCaseModel, pairs_of
+from keras_curv.training.models.worst_case import Attacked, WorstCaseModel
 
 LOSSES = ("certified", "crt")
 _RIVALS = 4  # of the certified loss, by default
@@ -129,25 +128,21 @@ class CRTModel(WorstCaseModel):
         self.rivals = 1 if loss == "crt" else int(rivals or min(_RIVALS + spared, others))
         self.certified_metric = keras.metrics.Mean("certified")
 
-    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
-        """Returns a step's data, with attacked points `(n·k, …)` for x and `Attacked` for y."""
-        x, label, sample_weight = super().prepared(data, training)
-        start = self.start(x)
-        logits = found = start.network.logits(start.point)
-        if self.threat.categories is not None:
-            start = self._with_worst_categories(start, label)
-            found = start.network.logits(start.point)
-        rival, harms = self._rivals(found, label)
-        attack = self.attacked(start, label, rival, training)
-        if self._harms is not None:
-            spared = _spared(attack.worst, start.point, harms)
-            attack = attack._replace(worst=spared, hidden=None)
-        points = self.inputs(start, attack, x)
-        y = Attacked(pairs_of(attack, label, rival), label, logits, harms)
-        return *constants((points, y)), sample_weight
+    def base_outputs(self, logits: tf.Tensor) -> tf.Tensor:
+        """See `WorstCaseModel`; they are the logits."""
+        return logits
 
-    def _with_worst_categories(self, start: Start, label: tf.Tensor) -> Start:
-        """Returns where attacks begin, once categories have changed."""
+    def margins(
+        self, network: FeedForward, start: tf.Tensor, logits: tf.Tensor, y: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """See `WorstCaseModel`; where categories may change, attacks begin at the worst ones."""
+        if isinstance(network, Threatened) and self.threat.categories is not None:
+            start = self._worst_categories(network, start, y)
+            logits = network.logits(start)
+        return start, y, *self._rivals(logits, y)
+
+    def _worst_categories(self, network: Threatened, u: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        """Returns the points with the categories that make the smallest margin least."""
         own = tf.one_hot(label, self.live.sizes[-1], dtype=tf.bool, on_value=True, off_value=False)
         held = own if self._harms is None else ~tf.gather(tf.constant(self._harms), label)
 
@@ -155,8 +150,7 @@ class CRTModel(WorstCaseModel):
             mine = tf.reduce_sum(tf.where(own[:, None], logits, 0.0), axis=-1)
             return mine - tf.reduce_max(tf.where(held[:, None], NEVER, logits), axis=-1)
 
-        assert isinstance(start.network, Threatened)
-        return start._replace(point=start.network.with_worst_categories(start.point, margins))
+        return network.with_worst_categories(u, margins)
 
     def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Returns rivals, `(n, k)`, those that do harm first, and which do; None: all."""
@@ -168,29 +162,33 @@ class CRTModel(WorstCaseModel):
         rival = likeliest_rivals(tf.where(harms, logits + above, logits), label, self.rivals)
         return rival, tf.gather(harms, rival, batch_dims=1)
 
-    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+    def worst_outputs(
+        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, minus_m: tf.Tensor
+    ) -> tf.Tensor:
         """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`.
 
         Nor those that may pass, the ones with the smallest V_t. Of "crt" the logits as they are.
         """
         if self.objective == "crt":
-            return y_pred
-        classes, dual_values = self.live.sizes[-1], y.pairs.dual_values(y_pred, minus_m)
-        rivals = tf.one_hot(y.pairs.rival, classes)
+            return outputs
+        classes, dual_values = self.live.sizes[-1], attacked.dual_values(outputs, minus_m)
+        rivals = tf.one_hot(attacked.rival, classes)
         if self.property.spared:
             counts = tf.logical_not(_lowest(dual_values, self.property.spared))
             rivals *= tf.cast(counts, rivals.dtype)[..., None]
-        taking_part = tf.one_hot(y.target, classes) + tf.reduce_sum(rivals, axis=1)
+        taking_part = tf.one_hot(y, classes) + tf.reduce_sum(rivals, axis=1)
         worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
         return worst + NEVER * (1.0 - taking_part)
 
-    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+    def proved(
+        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
+    ) -> tf.Tensor:
         """See `WorstCaseModel`."""
         # What is proved is counted, not what is left: NaN is neither above 0 nor below, and of a
         # comparison that is negated TensorFlow makes the opposite one.
-        held = y.pairs.dual_values(y_pred, y.pairs.minus_m) > 0.0
-        if y.harms is not None:
-            held |= tf.logical_not(y.harms)
+        held = attacked.dual_values(outputs, attacked.minus_m) > 0.0
+        if attacked.harms is not None:
+            held |= tf.logical_not(attacked.harms)
         count = tf.reduce_sum(tf.cast(held, tf.int32), axis=1)
         return count >= held.shape[1] - self.property.spared
 
@@ -215,17 +213,6 @@ def _harms(property: Property, classes: int) -> np.ndarray | None:
     for rows, rivals in property.rivals(np.zeros((classes, classes)), labels):
         harms[rows[:, None], rivals] = True
     return harms
-
-
-def _spared(worst: ProximalAttack, start: tf.Tensor, harms: tf.Tensor) -> ProximalAttack:
-    """Returns the attack where rivals do harm, and no move where they do not."""
-    return ProximalAttack(
-        tf.where(harms[..., None], worst.point, start[:, None]),
-        added=tf.where(harms, worst.added, 0.0),
-        shortfall=tf.where(harms, worst.shortfall, 0.0),
-        distance=tf.where(harms, worst.distance, 0.0),
-        solved=worst.solved | ~harms,
-    )
 
 
 def _lowest(values: tf.Tensor, count: int) -> tf.Tensor:

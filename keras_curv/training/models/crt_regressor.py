@@ -20,10 +20,9 @@ from keras_curv.network.network import FeedForward
 from keras_curv.threats.properties.property import Property
 from keras_curv.threats.properties.scores import Interval
 from keras_curv.threats.threat import UNRESTRICTED, Threat
-from keras_curv.training.models.ball_model import constants
 from keras_curv.training.models.output_margins import OutputMargins, signed
 from keras_curv.training.models.targets import Numbers
-from keras_curv.training.models.worst_case import Attacked, Pairs, WorstCaseModel, pairs_of
+from keras_curv.training.models.worst_case import Attacked, WorstCaseModel
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -102,35 +101,38 @@ class CRTRegressor(WorstCaseModel):
 
     @property
     def logit_count(self) -> int:
-        """See `CurvatureModel`."""
+        """See `WorstCaseModel`."""
         return 1 + 2 * self.live.sizes[-1]
 
     def margin_network(self) -> FeedForward:
         """See `WorstCaseModel`."""
         return OutputMargins(self.live.now())
 
-    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
-        """Returns a step's data, with attacked points `(2n·outputs, …)` for x."""
-        x, target, sample_weight = super().prepared(data, training)
-        start = self.start(x)
-        label = tf.zeros(tf.shape(start.point)[:1], tf.int32)
-        rival = label[:, None] + tf.range(1, self.logit_count)
-        attack = self.attacked(start, label, rival, training)
-        points = self.inputs(start, attack, x)
-        output = start.network.logits(start.point)[:, 1::2]
-        y = Attacked(pairs_of(attack, label, rival), target, output)
-        return *constants((points, y)), sample_weight
+    def base_outputs(self, logits: tf.Tensor) -> tf.Tensor:
+        """See `WorstCaseModel`."""
+        return logits[:, 1::2]
 
-    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+    def margins(
+        self, network: FeedForward, start: tf.Tensor, logits: tf.Tensor, y: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """See `WorstCaseModel`."""
+        label = tf.zeros(tf.shape(start)[:1], tf.int32)
+        return start, label, label[:, None] + tf.range(1, self.logit_count), None
+
+    def worst_outputs(
+        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, minus_m: tf.Tensor
+    ) -> tf.Tensor:
         """Returns the farther ends."""
-        return _farther(*_ends(y.pairs, y_pred, minus_m), y.target)
+        return _farther(*ends(attacked, outputs, minus_m), y)
 
-    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+    def proved(
+        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
+    ) -> tf.Tensor:
         """See `WorstCaseModel`; counts the ends, and how far they are away."""
-        low, high = _ends(y.pairs, y_pred, y.pairs.minus_m)
-        away = tf.maximum(high - y.output, y.output - low)
-        self.interval_metric.update_state(tf.reduce_mean(away, axis=1), sample_weight)
-        self.error_metric.update_state(y.target, _farther(low, high, y.target), sample_weight)
+        low, high = ends(attacked, outputs, attacked.minus_m)
+        away = tf.maximum(high - attacked.output, attacked.output - low)
+        self.interval_metric.update_state(tf.reduce_mean(away, axis=1), weight)
+        self.error_metric.update_state(y, _farther(low, high, y), weight)
         return tf.reduce_all(away < self._room, axis=1)
 
     def get_config(self) -> dict[str, Any]:
@@ -150,9 +152,9 @@ def _room(property: Property | None, network: FeedForward) -> np.ndarray:
     return room
 
 
-def _ends(pairs: Pairs, outputs: tf.Tensor, minus_m: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def ends(attacked: Attacked, outputs: tf.Tensor, minus_m: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns L and U, `(n, outputs)`, from the outputs at the attacked points."""
-    values = pairs.dual_values(signed(outputs), minus_m)
+    values = attacked.dual_values(signed(outputs), minus_m)
     return values[:, 1::2], -values[:, ::2]
 
 

@@ -1,11 +1,12 @@
-"""What every training method of this library wraps: a base model that returns logits, or numbers.
+"""The model that every training method of this library is: a base of logits or numbers, wrapped.
 
-A method changes what one training step minimises; data, targets, compiling, saving and the export
-of the base are the same for all, and are here.
+A method says what one training step minimises; data, targets, compiling, saving and the export of
+the base are the same for all, and are here.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -21,8 +22,8 @@ from keras_curv.training.trainable.trainable_network import LiveNetwork
 class LogitsModel(keras.Model):
     """A base model and the network read from it, to be trained as any Keras model is.
 
-    Subclasses say in `step_loss` what a step minimises and in `prepared` on what data. Every
-    one raises an InputError for an argument out of range, or a base that cannot be read.
+    Subclasses say in `step_loss` what a step minimises. Every one raises an InputError for an
+    argument out of range, or a base that cannot be read.
 
     Attributes:
         base: what is trained, and exported afterwards.
@@ -57,7 +58,7 @@ class LogitsModel(keras.Model):
         self.built = True
 
     def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """What the base returns, `(n, classes)`."""
+        """Returns what the base returns, `(n, outputs)`."""
         return self.base(x, training=training)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
@@ -113,20 +114,40 @@ class LogitsModel(keras.Model):
             return  # where training is distributed Keras does the same by itself
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
-        none = tf.zeros((2, self.live.sizes[-1]), self.compute_dtype)
-        keras.Model.compute_metrics(self, None, self.targets.none(2), none)
+        outputs = tf.zeros((2, self.live.sizes[-1]), self.compute_dtype)
+        self.compute_metrics(None, self.targets.zeros(2), outputs)
         self.reset_metrics()
         self._has_state = True
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Takes Keras' own step on what `prepared` makes of the data."""
-        return super().train_step(self.prepared(data, training=True))
+        """Takes one step: the gradient of `step_loss`, by Keras' optimizer."""
+        x, y, weight = self.checked(data)
+        with tf.GradientTape() as tape:
+            loss, outputs = self.step_loss(x, y, weight, training=True)
+            scaled = self.optimizer.scale_loss(loss)
+        if variables := self.trainable_weights:
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(scaled, variables), variables, strict=True)
+            )
+        else:
+            warnings.warn("the base has no trainable weights", stacklevel=2)
+        return self._logs(loss, x, y, outputs, weight)
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Does the same at the full radius; nothing moves."""
-        return super().test_step(self.prepared(data, training=False))
+        """Evaluates the same loss, without dropout and at the full radius; nothing moves."""
+        x, y, weight = self.checked(data)
+        loss, outputs = self.step_loss(x, y, weight, training=False)
+        return self._logs(loss, x, y, outputs, weight)
 
-    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
+    def _logs(
+        self, loss: tf.Tensor, x: tf.Tensor, y: tf.Tensor, outputs: tf.Tensor, weight: Any
+    ) -> dict[str, tf.Tensor]:
+        """Returns all metrics, those of this step counted; Keras' mean loss is the first one."""
+        whole = loss * tf.distribute.get_strategy().num_replicas_in_sync
+        self.metrics[0].update_state(whole, sample_weight=tf.shape(x)[0])
+        return self.compute_metrics(x, y, outputs, weight)
+
+    def checked(self, data: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Returns a step's `(x, y, sample_weight)`; InputError for other examples or targets."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         shape, wanted = tf.TensorShape(x.shape), self.live.input_shape
@@ -136,26 +157,22 @@ class LogitsModel(keras.Model):
             )
         return x, self.targets.checked(y), sample_weight
 
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> tf.Tensor:
-        """Returns `step_loss`, under the name by which Keras asks for it."""
-        return self.step_loss(x, y, y_pred, sample_weight, training)
-
     def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
-        """Returns what a step minimises, of what `prepared` gave and the base made of it."""
-        return self.compiled_loss(y, y_pred, sample_weight)
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what a step minimises, and the outputs at x that the compiled metrics are of.
 
-    def compiled_loss(self, y: Any, logits: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
-        """Returns the loss that the model was compiled with, and the added ones."""
-        return super().compute_loss(None, y, logits, sample_weight)
+        Here that is the compiled loss. Methods also count their own metrics, and move their state
+        on in a step that trains.
+
+        Args:
+            x: `(n, …)`.
+            y: targets, as `Targets.checked` returns them.
+            weight: of the examples, `(n,)` or `(n, 1)`; None: all alike.
+            training: whether the step is one of `fit`.
+        """
+        outputs = self(x, training=training)
+        return self.compute_loss(x, y, outputs, weight), outputs
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""

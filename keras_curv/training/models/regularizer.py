@@ -1,4 +1,4 @@
-"""Training with a curvature penalty, and what it shares with curvature-based robust training.
+"""Training with a penalty on the estimated curvature.
 
 The network is read from the layers of a base model (`trainable_network.py`), its curvature is
 estimated by power iteration that goes on from step to step (`curvature_estimate.py`). The state
@@ -14,68 +14,31 @@ import tensorflow as tf
 
 from keras_curv.errors import require_non_negative
 from keras_curv.network.activations import SMOOTH
-from keras_curv.network.network import FeedForward, likeliest_rivals
+from keras_curv.network.network import likeliest_rivals
 from keras_curv.training.models.logits_model import LogitsModel
-from keras_curv.training.models.targets import class_numbers
-from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate, Reached
+from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate
 
 
-class CurvatureModel(LogitsModel):
-    """A base model, and the estimated curvature of the network read from it.
-
-    Subclasses move the vectors of the estimate on, once in a step that trains.
-    """
-
-    activations = SMOOTH
-    options: tuple[str, ...] = ("gamma",)
-
-    def __init__(self, base: keras.Model, gamma: float, **kwargs: Any):
-        super().__init__(base, **kwargs)
-        self.gamma = require_non_negative(gamma, "gamma")
-        sizes = *self.live.sizes[:-1], self.logit_count
-        self.curvature = CurvatureEstimate(sizes, self.live.activations)
-        self.curvature_metric = keras.metrics.Mean("curvature")
-
-    @property
-    def logit_count(self) -> int:
-        """How many logits `network` has."""
-        return self.live.sizes[-1]
-
-    def network(self) -> FeedForward:
-        """Returns the network whose curvature counts, with the weights of this moment."""
-        return self.live.now()
-
-    def minus_m(
-        self,
-        network: FeedForward,
-        label: tf.Tensor,
-        rival: tf.Tensor,
-        reached: Reached | None = None,
-    ) -> tf.Tensor:
-        """Returns κ of each pair, of the shape of `rival`; differentiable, moves nothing."""
-        matrix = self.curvature.estimate(network, reached)
-        rows = tf.matmul(tf.one_hot(label, matrix.shape[0]), matrix)
-        return tf.gather(rows, rival, batch_dims=1)
-
-    def add_penalty(self, minus_m: tf.Tensor, sample_weight: Any) -> None:
-        """Adds `γ · mean κ` to the loss of the step."""
-        if self.gamma == 0.0:
-            return
-        if sample_weight is not None:
-            weight = tf.cast(sample_weight, minus_m.dtype)
-            minus_m *= tf.reshape(weight, (-1, *[1] * (minus_m.shape.rank - 1)))
-        count = tf.cast(tf.size(minus_m), minus_m.dtype)  # zero for a replica without examples
-        self.add_loss(self.gamma * tf.math.divide_no_nan(tf.reduce_sum(minus_m), count))
+def curvature_penalty(gamma: float, minus_m: tf.Tensor, weight: Any) -> tf.Tensor | float:
+    """Returns `γ · mean κ`, each example's κ times its weight; a replica's share of it."""
+    if gamma == 0.0:
+        return 0.0
+    if weight is not None:
+        weight = tf.cast(weight, minus_m.dtype)
+        minus_m *= tf.reshape(weight, (-1, *[1] * (minus_m.shape.rank - 1)))
+    count = tf.cast(tf.size(minus_m), minus_m.dtype)  # zero for a replica without examples
+    mean = gamma * tf.math.divide_no_nan(tf.reduce_sum(minus_m), count)
+    return mean / tf.distribute.get_strategy().num_replicas_in_sync
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
-class CurvatureRegularizer(CurvatureModel):
+class CurvatureRegularizer(LogitsModel):
     """Trains a base model with the penalty `γ · mean κ(W, y, t)` on its curvature.
 
     `κ = −m ≥ 0` bounds how fast the margin of the label y over the runner-up t can bend down;
     the smaller, the larger a certificate. For two layers it is that of theorem 3, for deeper
     ones `signed_bound` of `curvature/signed.py`, both by power iteration, one step a batch. The
-    penalty arrives through `add_loss`; everything else is plain `compile` and `fit`. With γ = 0
+    penalty is added to the compiled loss; everything else is plain `compile` and `fit`. With γ = 0
     the base trains as it would alone, bit for bit.
 
     Args:
@@ -98,21 +61,23 @@ class CurvatureRegularizer(CurvatureModel):
     Reference: Singla & Feizi (2020), section 5, equation 10 without an attack.
     """
 
-    def __init__(self, base: keras.Model, gamma: float = 0.01, **kwargs: Any):
-        super().__init__(base, gamma, **kwargs)
+    activations = SMOOTH
+    options = ("gamma",)
 
-    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """Takes a step; moves the vectors of the curvature estimate on first."""
-        self.curvature.advance(self.network())
-        return super().train_step(data)
+    def __init__(self, base: keras.Model, gamma: float = 0.01, **kwargs: Any):
+        super().__init__(base, **kwargs)
+        self.gamma = require_non_negative(gamma, "gamma")
+        self.curvature = CurvatureEstimate(self.live.sizes, self.live.activations)
+        self.curvature_metric = keras.metrics.Mean("curvature")
 
     def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss, plus the penalty."""
-        label = class_numbers(y)
-        rival = likeliest_rivals(tf.cast(y_pred, tf.float32), label, 1)[:, 0]
-        minus_m = self.minus_m(self.live.now(), label, rival)
+        if training:
+            self.curvature.advance(self.live.now())
+        loss, outputs = super().step_loss(x, y, weight, training)
+        rival = likeliest_rivals(tf.cast(outputs, tf.float32), y, 1)[:, 0]
+        minus_m = self.curvature.of_pairs(self.live.now(), y, rival)
         self.curvature_metric.update_state(minus_m)
-        self.add_penalty(minus_m, sample_weight)
-        return self.compiled_loss(label, y_pred, sample_weight)
+        return loss + curvature_penalty(self.gamma, minus_m, weight), outputs

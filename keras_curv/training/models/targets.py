@@ -1,4 +1,4 @@
-"""What a model is to learn: labels of classes, or numbers."""
+"""The targets that a model learns: labels of classes, or numbers."""
 
 from __future__ import annotations
 
@@ -53,15 +53,8 @@ class Targets(abc.ABC):
         del y
 
     @abc.abstractmethod
-    def as_given(self, y: tf.Tensor) -> tf.Tensor:
-        """Returns targets as `checked` does, unchecked.
-
-        Keras builds its losses on targets as they come: in a column, with tf.distribute as floats.
-        """
-
-    def none(self, count: int) -> tf.Tensor:
-        """Returns so many targets, of zeros."""
-        return self.as_given(tf.zeros((count, self.outputs)))
+    def zeros(self, count: int) -> tf.Tensor:
+        """Returns so many targets, as `checked` does, all zero."""
 
 
 class Labels(Targets):
@@ -127,11 +120,7 @@ class Labels(Targets):
                     f"labels must be from 0 to {self.outputs - 1}. Received: {low} to {high}"
                 )
 
-    def as_given(self, y: tf.Tensor) -> tf.Tensor:
-        """See `Targets`."""
-        return class_numbers(y)
-
-    def none(self, count: int) -> tf.Tensor:
+    def zeros(self, count: int) -> tf.Tensor:
         """See `Targets`."""
         return tf.zeros(count, tf.int32)
 
@@ -169,16 +158,12 @@ class Numbers(Targets):
                 f"targets must be numbers (n, {self.outputs}), as the base returns. "
                 f"Received: shape {y.shape}"
             )
-        return self.as_given(y if column else tf.ensure_shape(y, (None, self.outputs)))
-
-    def as_given(self, y: tf.Tensor) -> tf.Tensor:
-        """See `Targets`."""
+        y = y if column else tf.ensure_shape(y, (None, self.outputs))
         return tf.reshape(tf.cast(y, tf.float32), (-1, self.outputs))
 
-
-def class_numbers(y: tf.Tensor) -> tf.Tensor:
-    """Returns labels `(n,)`, int32; see `Targets.as_given`."""
-    return tf.reshape(tf.cast(y, tf.int32), (-1,))
+    def zeros(self, count: int) -> tf.Tensor:
+        """See `Targets`."""
+        return tf.zeros((count, self.outputs))
 
 
 def _losses(loss: Any) -> list[tuple[Any, str]]:

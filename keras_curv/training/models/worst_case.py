@@ -24,41 +24,43 @@ import tensorflow as tf
 
 from keras_curv.attacks.crt import Hidden, curvature_attack
 from keras_curv.attacks.proximal import ProximalAttack, proximal_attack
-from keras_curv.errors import InputError, require_at_least
+from keras_curv.errors import InputError, require_at_least, require_non_negative
+from keras_curv.network.activations import SMOOTH
 from keras_curv.network.network import FeedForward
 from keras_curv.threats.box import box_reach
 from keras_curv.threats.clipped import clipped
 from keras_curv.threats.confined import Reach
 from keras_curv.threats.threat import Threat
-from keras_curv.training.models.ball_model import BallModel, flattened
-from keras_curv.training.models.regularizer import CurvatureModel
+from keras_curv.training.models.ball_model import BallModel, constants, flattened
+from keras_curv.training.models.regularizer import curvature_penalty
 from keras_curv.training.models.threatened import Threatened
 from keras_curv.training.trainable.centring import Centring
-from keras_curv.training.trainable.curvature_estimate import Reached
-from keras_curv.training.trainable.trunk import Behind, LipschitzEstimate, Moved, through
+from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate, Reached
+from keras_curv.training.trainable.trunk import Behind, LipschitzEstimate, through
 
 
-class Pairs(NamedTuple):
-    """The attacked margins of a step: of a label over its rivals, logits of `network`.
+class Attacked(NamedTuple):
+    """The attacked margins of a step, of a label over its rivals, and the points found.
 
     Attributes:
-        label: `(n,)`.
-        rival: `(n, k)`.
-        shortfall: `min(‖x̂ − x‖² − ρ², 0)/2`, `(n, k)`, or `∂V_t/∂κ_t` of a confined attack.
-        added: to the dual values, `(n, k)`; 0 but where the attack is confined.
-        minus_m: κ, without a gradient, `(n, k)`.
-        distance: ‖x̂ − x‖, `(n, k)`.
-        solved: whether the attack met its dual bound, `(n, k)`.
+        label: `(n,)`, a logit of `network`.
+        rival: `(n, k)`, logits; of numbers, two of each output, as rivals of logit 0.
+        harms: whether a rival is attacked, `(n, k)`; None: all are.
+        output: of the base at the examples, `(n, outputs)`.
+        worst: the attack; its points are `(n·k, …)`, of the shape of examples as the network is
+            given them, or offsets of the features behind a trunk, `(n, k, features)`.
+        minus_m: κ, `(n, k)`.
+        hidden: what the network made of the points, where that need not be worked out again.
         reached: for `CurvatureEstimate.estimate`.
     """
 
     label: tf.Tensor
     rival: tf.Tensor
-    shortfall: tf.Tensor
-    added: tf.Tensor
+    harms: tf.Tensor | None
+    output: tf.Tensor
+    worst: ProximalAttack
     minus_m: tf.Tensor
-    distance: tf.Tensor
-    solved: tf.Tensor
+    hidden: Hidden | None
     reached: Reached | None
 
     def dual_values(self, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
@@ -67,68 +69,11 @@ class Pairs(NamedTuple):
         logits = tf.reshape(tf.cast(logits, tf.float32), (-1, self.rival.shape[1], classes))
         # Products with one-hot rows instead of gathers: their gradients are dense.
         sign = tf.one_hot(self.label, classes)[:, None] - tf.one_hot(self.rival, classes)
-        return tf.reduce_sum(sign * logits, axis=-1) + self.added + minus_m * self.shortfall
+        margin = tf.reduce_sum(sign * logits, axis=-1)
+        return margin + self.worst.added + minus_m * self.worst.shortfall
 
 
-class Attacked(NamedTuple):
-    """What takes the place of the targets while a step works on attacked examples.
-
-    Attributes:
-        pairs: the rivals of each label; of numbers, two of each output, as rivals of logit 0.
-        target: labels `(n,)`, or numbers `(n, outputs)`.
-        output: of the clean examples, `(n, outputs)`.
-        harms: whether a rival is attacked, `(n, k)`; None: all are.
-    """
-
-    pairs: Pairs
-    target: tf.Tensor
-    output: tf.Tensor
-    harms: tf.Tensor | None = None
-
-
-class Start(NamedTuple):
-    """Where the attacks of a step begin.
-
-    Attributes:
-        network: that is attacked.
-        point: in its coordinates, `(n, dim)`.
-        reach: of these, where they are confined.
-    """
-
-    network: FeedForward
-    point: tf.Tensor
-    reach: Reach | None
-
-
-class Evaluated(NamedTuple):
-    """Points at which the network is asked, instead of the base: for the same logits.
-
-    Attributes:
-        points: as the network takes them, `(n, …)`.
-        hidden: what it made of them, where that is known already; see `attacks/crt.py`.
-    """
-
-    points: tf.Tensor
-    hidden: Hidden | None
-
-
-class Attack(NamedTuple):
-    """What the attack of a step found.
-
-    Attributes:
-        worst: the points.
-        minus_m: κ of the pairs, `(n, k)`.
-        hidden: of the points, where the attack evaluated them.
-        reached: for `CurvatureEstimate.estimate`.
-    """
-
-    worst: ProximalAttack
-    minus_m: tf.Tensor
-    hidden: Hidden | None
-    reached: Reached | None
-
-
-class WorstCaseModel(CurvatureModel, BallModel):
+class WorstCaseModel(BallModel):
     """Trains a base model on attacked points; subclasses say which margins, and what is lost.
 
     Metrics: those of `BallModel`; `curvature`, mean κ; `attack_distance`, mean ‖x̂ − x‖;
@@ -152,6 +97,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
         InputError: an argument out of range, or the base has a part that cannot be read.
     """
 
+    activations = SMOOTH
     clips = True
     trunks = True
     options = ("gamma", *BallModel.options, "attack_steps", "centre")
@@ -169,7 +115,11 @@ class WorstCaseModel(CurvatureModel, BallModel):
         centre: bool = False,
         **kwargs: Any,
     ):
-        super().__init__(base, gamma, radius=radius, ramp_steps=ramp_steps, **kwargs)
+        super().__init__(base, radius, ramp_steps=ramp_steps, **kwargs)
+        self.gamma = require_non_negative(gamma, "gamma")
+        sizes = *self.live.sizes[:-1], self.logit_count
+        self.curvature = CurvatureEstimate(sizes, self.live.activations)
+        self.curvature_metric = keras.metrics.Mean("curvature")
         self.centre = bool(centre)
         self.centring = Centring(self.live) if self.centre else None
         self.threat = Threat.of(threat)
@@ -191,6 +141,15 @@ class WorstCaseModel(CurvatureModel, BallModel):
         self.distance_metric = keras.metrics.Mean("attack_distance")
         self.success_metric = keras.metrics.Mean("attack_success")
 
+    @property
+    def logit_count(self) -> int:
+        """Number of logits of `network`."""
+        return self.live.sizes[-1]
+
+    def margin_network(self) -> FeedForward:
+        """Returns the network of x whose logits make the margins."""
+        return self.live.now()
+
     def network(self) -> FeedForward:
         """Returns the network that is attacked: of u where there is a threat."""
         network = self.margin_network()
@@ -199,9 +158,7 @@ class WorstCaseModel(CurvatureModel, BallModel):
         return network if self.threat.plain else Threatened(network, self.threat)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """See `CurvatureModel`."""
-        if self.lipschitz is not None:
-            self.lipschitz.advance()
+        """Takes one step; where activations are centred, biases follow their kernels."""
         if self.centring is None:
             return super().train_step(data)
         before = self.centring.kernels()
@@ -209,110 +166,136 @@ class WorstCaseModel(CurvatureModel, BallModel):
         self.centring.move_biases(before)
         return logs
 
-    def call(self, x: Any, training: bool | None = None) -> tf.Tensor:
-        """Returns what the base returns, `(n, classes)`; of `Moved` and `Evaluated` ones, too."""
-        if isinstance(x, Evaluated):
-            pre, post = (None, None) if x.hidden is None else x.hidden[:2]
-            means = None if self.centring is None else self.centring.means
-            return self.live.now().logits_given(x.points, pre, post, means)
-        if not isinstance(x, Moved):
-            return super().call(x, training)
-        assert self.lipschitz is not None
-        shape = self.lipschitz.trunk.output_shape
-        features = tf.cast(self.lipschitz.trunk.features(x.x), tf.float32)
-        offset = tf.reshape(x.offset, (-1, x.offset.shape[1], *shape))
-        points = features[:, None] + self.lipschitz.estimate() * offset
-        return through(self.live.layers, tf.reshape(points, (-1, *shape)))
+    def step_loss(
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the compiled loss at the worst outputs, plus the penalty."""
+        attacked = self.attack(x, y, training)
+        outputs = self.outputs(x, attacked, training)
+        minus_m = self.minus_m(attacked)
+        loss = self.compute_loss(x, y, self.worst_outputs(attacked, y, outputs, minus_m), weight)
+        proved = self.proved(attacked, y, outputs, weight)
+        if self.certified_metric is not None:
+            self.certified_metric.update_state(proved, weight)
+        self.curvature_metric.update_state(attacked.minus_m)
+        self.distance_metric.update_state(attacked.worst.distance)
+        self.success_metric.update_state(attacked.worst.solved)
+        return loss + curvature_penalty(self.gamma, minus_m, weight), attacked.output
 
-    def margin_network(self) -> FeedForward:
-        """Returns the network of x whose logits make the margins."""
-        return self.live.now()
+    def attack(self, x: tf.Tensor, y: tf.Tensor, training: bool) -> Attacked:
+        """Finds the worst points, constants to the gradient; a step that trains moves the state."""
+        if training and self.lipschitz is not None:
+            self.lipschitz.advance()
+        network, start, reach = self.start(x)
+        logits = network.logits(start)
+        output = self.base_outputs(logits)
+        start, label, rival, harms = self.margins(network, start, logits, y)
+        vectors = self.curvature.advance(network) if training else None
+        if training and self.centring is not None:
+            self.centring.advance(network.hidden(start)[1:])
+        reached = self.curvature.reached(network, vectors) if self.live.is_dense else None
+        minus_m = self.curvature.of_pairs(network, label, rival, reached)
+        radius, steps = self.current_radius(training), self.attack_steps
+        if reach is None:
+            worst, hidden = worst_in_ball(network, start, label, rival, radius, minus_m, steps)
+        else:
+            hidden = None
+            worst = proximal_attack(
+                network, start, reach, label, rival, radius=radius, curvature=minus_m, steps=steps
+            )
+        if harms is not None:
+            worst, hidden = _spared(worst, start, harms), None
+        if not (self.live.as_in_training and self.live.is_dense):
+            hidden = None
+        if isinstance(network, Behind):
+            points = worst.point - start[:, None]
+        else:
+            points = worst.point
+            points = network.inputs(points) if isinstance(network, Threatened) else points
+            points = tf.reshape(points, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
+        worst = worst._replace(point=points)
+        return constants(Attacked(label, rival, harms, output, worst, minus_m, hidden, reached))
 
-    def start(self, x: tf.Tensor) -> Start:
-        """Returns where attacks on inputs begin, `(n, …)`."""
+    def start(self, x: tf.Tensor) -> tuple[FeedForward, tf.Tensor, Reach | None]:
+        """Returns the network that is attacked, where attacks begin, and what confines them."""
         network, layer = self.network(), self.live.clip
         if isinstance(network, Behind):
             assert self.lipschitz is not None
             features = flattened(self.lipschitz.trunk.features(x), network.dim)
-            return Start(network, features / network.factor, None)
+            return network, features / network.factor, None
         point, reach = flattened(x, network.dim), None
         if isinstance(network, Threatened):
             point = _inside(network.coordinates(point), network)
             reach = None if network.limits is None else box_reach(network, point, tf)
         elif layer is not None:
             point, reach, _ = clipped(layer.clip(network.dim), point)
-        return Start(network, point, reach)
+        return network, point, reach
 
-    def attacked(self, start: Start, label: tf.Tensor, rival: tf.Tensor, training: bool) -> Attack:
-        """Returns the worst points; a step that trains moves vectors and means on."""
-        network, point, reach = start
-        vectors = self.curvature.advance(network) if training else None
-        if training and self.centring is not None:
-            self.centring.advance(network.hidden(point)[1:])
-        reached = self.curvature.reached(network, vectors) if self.live.is_dense else None
-        minus_m = self.minus_m(network, label, rival, reached)
-        radius, steps = self.current_radius(training), self.attack_steps
-        if reach is None:
-            worst, hidden = worst_in_ball(network, point, label, rival, radius, minus_m, steps)
-        else:
-            hidden = None
-            worst = proximal_attack(
-                network, point, reach, label, rival, radius=radius, curvature=minus_m, steps=steps
-            )
-        return Attack(worst, minus_m, hidden, reached)
+    def outputs(self, x: tf.Tensor, attacked: Attacked, training: bool) -> tf.Tensor:
+        """Returns the outputs at the attacked points, `(n·k, outputs)`; differentiable."""
+        points, hidden, clip = attacked.worst.point, attacked.hidden, self.live.clip
+        if self.lipschitz is not None:
+            return self(x, offset=points, training=training)
+        if self.centring is not None or hidden is not None:
+            pre, post = (None, None) if hidden is None else hidden[:2]
+            means = None if self.centring is None else self.centring.means
+            return self.live.now().logits_given(points, pre, post, means)
+        return self(points if clip is None else clip.inverse(points), training=training)
 
-    def inputs(self, start: Start, attack: Attack, like: tf.Tensor) -> Any:
-        """Returns attacked points as `call` takes them: `(n·k, …)`, of the shape of others."""
-        points = attack.worst.point
-        if isinstance(start.network, Behind):
-            return Moved(like, points - start.point[:, None])
-        if isinstance(start.network, Threatened):
-            points = start.network.inputs(points)
-        points = tf.reshape(points, tf.concat([[-1], tf.shape(like)[1:]], axis=0))
-        known = attack.hidden is not None and self.live.as_in_training and self.live.is_dense
-        if self.centring is not None or (known and self.live.clip is None):
-            return Evaluated(points, attack.hidden)
-        return points if self.live.clip is None else self.live.clip.inverse(points)
-
-    def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
+    def call(
+        self, x: tf.Tensor, training: bool | None = None, offset: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Returns the compiled loss at the worst outputs, plus the penalty."""
-        if not isinstance(y, Attacked):  # Keras builds its losses on the data as they come
-            return self.compiled_loss(y, y_pred, sample_weight)
-        pairs = y.pairs
-        minus_m = self.minus_m(self.network(), pairs.label, pairs.rival, pairs.reached)
-        self.add_penalty(minus_m, sample_weight)
-        worst = self.worst_outputs(y, y_pred, minus_m)
-        return self.compiled_loss(y.target, worst, sample_weight)
+        """Returns what the base returns, `(n, outputs)`.
+
+        Args:
+            offset: what is added to the features of a trunk, in units of the input,
+                `(n, k, features)`, for outputs `(n·k, outputs)`; None: nothing.
+        """
+        if offset is None:
+            return super().call(x, training)
+        assert self.lipschitz is not None
+        return through(self.live.layers, self.lipschitz.moved_features(x, offset))
+
+    def minus_m(self, attacked: Attacked) -> tf.Tensor:
+        """Returns κ of the attacked pairs, `(n, k)`; differentiable."""
+        pairs = attacked.label, attacked.rival, attacked.reached
+        return self.curvature.of_pairs(self.network(), *pairs)
 
     @abc.abstractmethod
-    def worst_outputs(self, y: Attacked, y_pred: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
+    def base_outputs(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns the outputs of the base, of the logits of `network`."""
+
+    @abc.abstractmethod
+    def margins(
+        self, network: FeedForward, start: tf.Tensor, logits: tf.Tensor, y: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """Returns where attacks begin, and of `Attacked` label, rival and harms.
+
+        Args:
+            network: that is attacked.
+            start: the examples in its coordinates, `(n, dim)`.
+            logits: there.
+            y: the targets.
+        """
+
+    @abc.abstractmethod
+    def worst_outputs(
+        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, minus_m: tf.Tensor
+    ) -> tf.Tensor:
         """Returns the outputs that the compiled loss is of.
 
         Args:
-            y: what was attacked.
-            y_pred: the outputs there, `(n·k, outputs)`.
+            attacked: what was attacked.
+            y: the targets.
+            outputs: at the attacked points, `(n·k, outputs)`.
             minus_m: κ of the pairs, `(n, k)`, differentiable.
         """
 
     @abc.abstractmethod
-    def proved(self, y: Attacked, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+    def proved(
+        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
+    ) -> tf.Tensor:
         """Returns which examples an estimated κ would certify, `(n,)`; counts what goes with it."""
-
-    def compute_metrics(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
-    ) -> dict[str, tf.Tensor]:
-        """Returns the compiled metrics on the clean examples, and what the attacks met."""
-        if isinstance(y, Attacked):
-            proved = self.proved(y, y_pred, sample_weight)
-            if self.certified_metric is not None:
-                self.certified_metric.update_state(proved, sample_weight)
-            self.curvature_metric.update_state(y.pairs.minus_m)
-            self.distance_metric.update_state(y.pairs.distance)
-            self.success_metric.update_state(y.pairs.solved)
-            y, y_pred = y.target, y.output
-        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""
@@ -327,18 +310,14 @@ def _inside(u: tf.Tensor, network: Threatened) -> tf.Tensor:
         return tf.where(outside[:, None], tf.constant(float("nan"), u.dtype), u)
 
 
-def pairs_of(attack: Attack, label: tf.Tensor, rival: tf.Tensor) -> Pairs:
-    """Returns the attacked pairs, without their points."""
-    worst = attack.worst
-    return Pairs(
-        label,
-        rival,
-        shortfall=worst.shortfall,
-        added=worst.added,
-        minus_m=attack.minus_m,
-        distance=worst.distance,
-        solved=worst.solved,
-        reached=attack.reached,
+def _spared(worst: ProximalAttack, start: tf.Tensor, harms: tf.Tensor) -> ProximalAttack:
+    """Returns the attack where rivals do harm, and no move where they do not."""
+    return ProximalAttack(
+        tf.where(harms[..., None], worst.point, start[:, None]),
+        added=tf.where(harms, worst.added, 0.0),
+        shortfall=tf.where(harms, worst.shortfall, 0.0),
+        distance=tf.where(harms, worst.distance, 0.0),
+        solved=worst.solved | ~harms,
     )
 
 

@@ -16,7 +16,6 @@ from keras_curv.errors import InputError, optional_at_least, require_at_least
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.unitwise import UnitWise
 from keras_curv.training.models.ball_model import BallModel, flattened
-from keras_curv.training.models.targets import class_numbers
 from keras_curv.training.rivals.polytope import margin_bounds
 
 
@@ -64,23 +63,22 @@ class COAPModel(BallModel):
         self.certified_metric = keras.metrics.Mean("certified")
 
     def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss at the worst logits."""
-        network = self.live.now()
-        label = class_numbers(y)
+        outputs, network = self(x, training=training), self.live.now()
         bounds = margin_bounds(
             network,
             flattened(x, network.dim),
-            label,
+            y,
             self.current_radius(training),
             projections=self.projections,
             seed=self._seed_of(training),
         )
-        own = tf.one_hot(label, network.classes, on_value=True, off_value=False)
+        own = tf.one_hot(y, network.classes, on_value=True, off_value=False)
         proved = tf.reduce_all(own | (bounds > 0.0), axis=1)
-        self.certified_metric.update_state(proved, sample_weight)
-        return self.compiled_loss(label, -bounds, sample_weight)
+        self.certified_metric.update_state(proved, weight)
+        return self.compute_loss(x, y, -bounds, weight), outputs
 
     def _seed_of(self, training: bool) -> tf.Tensor:
         drawn = self.seed_generator.next() if training and self.projections else (self.seed, 0)

@@ -38,7 +38,6 @@ from keras_curv.errors import InputError, require_non_negative
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.training.models.ball_model import BallModel, flattened
-from keras_curv.training.models.targets import class_numbers
 from keras_curv.training.rivals.interval import interval_bounds, l2_norm, row_products
 
 _NARROW = 1e-3  # below, in float32, the tangent is closer to the chord than its own quotient
@@ -191,24 +190,23 @@ class CROWNIBPModel(BallModel):
         self.certified_metric = keras.metrics.Mean("certified")
 
     def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns κ times the compiled loss, and 1 − κ times that of the worst logits."""
-        label, network = class_numbers(y), self.live.now()
+        (clean, outputs), network = super().step_loss(x, y, weight, training), self.live.now()
         done = self.progress(training)
         kappa, beta = (a + (b - a) * done for a, b in (self.kappa, self.beta))
         rivals = tf.range(network.classes - 1)[None]
-        rivals += tf.cast(rivals >= label[:, None], tf.int32)  # all but the label
-        args = flattened(x, network.dim), label, rivals, self.current_radius(training)
+        rivals += tf.cast(rivals >= y[:, None], tf.int32)  # all but the label
+        args = flattened(x, network.dim), y, rivals, self.current_radius(training)
         by_intervals = interval_bounds(network, *args)
         by_lines = linear_margins(network, *args, by_intervals.hidden)
         margins = (1.0 - beta) * by_intervals.margins + beta * by_lines
         # 0 for the label.
         worst = -tf.reduce_sum(tf.one_hot(rivals, network.classes) * margins[..., None], axis=1)
         proved = tf.reduce_all(tf.maximum(by_intervals.margins, by_lines) > 0.0, axis=1)
-        self.certified_metric.update_state(proved, sample_weight)
-        clean = self.compiled_loss(label, y_pred, sample_weight)
-        return kappa * clean + (1.0 - kappa) * self.compiled_loss(label, worst, sample_weight)
+        self.certified_metric.update_state(proved, weight)
+        return kappa * clean + (1.0 - kappa) * self.compute_loss(x, y, worst, weight), outputs
 
 
 def _ends(pair: Sequence[float], name: str) -> tuple[float, float]:

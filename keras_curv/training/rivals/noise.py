@@ -11,30 +11,18 @@ with the very draws that the step then trains on.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_curv.errors import InputError, require_at_least, require_one_of, require_positive
 from keras_curv.network.network import FeedForward, likeliest_rivals
-from keras_curv.training.models.ball_model import NEVER, BallModel, constants, flattened
+from keras_curv.training.models.ball_model import NEVER, BallModel, flattened
 from keras_curv.training.rivals.pgd import l2_ascent
 
 _RIVALS = ("all", "runner_up")
 _STEP_SIZE = 2.0  # times ρ / attack_steps: the ball can be crossed
-
-
-class _Noisy(NamedTuple):
-    """What takes the place of the labels while a step works on noisy examples.
-
-    Attributes:
-        label: `(n,)`.
-        logits: of the clean examples, `(n, classes)`.
-    """
-
-    label: tf.Tensor
-    logits: tf.Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -92,9 +80,8 @@ class NoiseModel(BallModel):
             )
         self.noisy_metric = keras.metrics.SparseCategoricalAccuracy("noisy_accuracy")
 
-    def prepared(self, data: Any, training: bool) -> tuple[Any, Any, Any]:
-        """Returns a step's data, with noisy points `(n·m, …)` for x and `_Noisy` for y."""
-        x, label, sample_weight = super().prepared(data, training)
+    def noisy(self, x: tf.Tensor, label: tf.Tensor, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the noisy points of a step, `(n·m, …)`, and the logits at x, both constants."""
         network = self.live.now()
         flat = flattened(x, network.dim)
         shape = tf.shape(flat)[0], self.samples, network.dim
@@ -107,8 +94,7 @@ class NoiseModel(BallModel):
                 network, flat, noise, label, rivals, radius=radius, steps=self.attack_steps
             )
         points = tf.reshape(point[:, None] + noise, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
-        y = _Noisy(label, network.logits(flat))
-        return *constants((points, y)), sample_weight
+        return tf.stop_gradient(points), tf.stop_gradient(network.logits(flat))
 
     def _taking_part(
         self, network: FeedForward, x: tf.Tensor, noise: tf.Tensor, label: tf.Tensor
@@ -121,23 +107,14 @@ class NoiseModel(BallModel):
         return sum(tf.one_hot(one, network.classes) for one in classes) > 0.0
 
     def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss, of all draws."""
-        if isinstance(y, _Noisy):  # Keras builds its losses on the data as they come
-            y, sample_weight = self._repeated(y.label), self._repeated(sample_weight)
-        return self.compiled_loss(y, y_pred, sample_weight)
-
-    def compute_metrics(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any = None
-    ) -> dict[str, tf.Tensor]:
-        """Returns the compiled metrics on the clean examples, and both accuracies."""
-        if not isinstance(y, _Noisy):
-            return super().compute_metrics(x, y, y_pred, sample_weight)
-        self.noisy_metric.update_state(
-            self._repeated(y.label), y_pred, self._repeated(sample_weight)
-        )
-        return super().compute_metrics(x, y.label, y.logits, sample_weight)
+        points, outputs = self.noisy(x, y, training)
+        noisy = self(points, training=training)
+        y, weight = self._repeated(y), self._repeated(weight)
+        self.noisy_metric.update_state(y, noisy, weight)
+        return self.compute_loss(x, y, noisy, weight), outputs
 
     def _repeated(self, values: Any) -> tf.Tensor | None:
         """Returns one entry for each draw."""

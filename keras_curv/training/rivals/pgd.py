@@ -15,7 +15,6 @@ import tensorflow as tf
 from keras_curv.attacks.ball import normalized, project, uniform_in_ball
 from keras_curv.errors import require_at_least, require_positive
 from keras_curv.training.models.ball_model import BallModel, flattened
-from keras_curv.training.models.targets import class_numbers
 
 Objective = Callable[[tf.Tensor], tf.Tensor]
 Start = Callable[[tf.Tensor, Any, tf.Tensor], tf.Tensor]
@@ -131,16 +130,16 @@ class PGDModel(AttackedModel):
     """
 
     def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss at the attacked points."""
-        label, network = class_numbers(y), self.live.now()
+        outputs, network = self(x, training=training), self.live.now()
         point = self.attacked(
-            lambda point: self.compiled_loss(label, network.logits(point)),
+            lambda point: self.compute_loss(x, y, network.logits(point)),
             x,
             training,
             uniform_in_ball,
         )
         worst = self.base(point, training=training)
-        self.attack_metric.update_state(label, worst, sample_weight)
-        return self.compiled_loss(label, worst, sample_weight)
+        self.attack_metric.update_state(y, worst, weight)
+        return self.compute_loss(x, y, worst, weight), outputs

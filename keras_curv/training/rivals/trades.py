@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from keras_curv.errors import require_non_negative
 from keras_curv.training.models.ball_model import flattened
-from keras_curv.training.models.targets import class_numbers
 from keras_curv.training.rivals.pgd import AttackedModel
 
 _START = 1e-3  # spread of the first points; at x itself the divergence has no gradient
@@ -42,23 +41,22 @@ class TRADESModel(AttackedModel):
         self.divergence_metric = keras.metrics.Mean("divergence")
 
     def step_loss(
-        self, x: tf.Tensor, y: Any, y_pred: tf.Tensor, sample_weight: Any, training: bool
-    ) -> tf.Tensor:
+        self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss, plus the divergence."""
-        label = class_numbers(y)
-        clean_loss = self.compiled_loss(label, y_pred, sample_weight)
+        clean_loss, outputs = super().step_loss(x, y, weight, training)
         if self.trade_off == 0.0:
-            return clean_loss
+            return clean_loss, outputs
         network = self.live.now()
         clean = network.logits(flattened(x, network.dim))
         point = self.attacked(
             lambda point: _divergences(clean, network.logits(point)), x, training, _beside
         )
         worst = self.base(point, training=training)
-        divergence = _Divergence(name="divergence")(y_pred, worst, sample_weight)
-        self.attack_metric.update_state(label, worst, sample_weight)
-        self.divergence_metric.update_state(_divergences(y_pred, worst), sample_weight)
-        return clean_loss + self.trade_off * divergence
+        divergence = _Divergence(name="divergence")(outputs, worst, weight)
+        self.attack_metric.update_state(y, worst, weight)
+        self.divergence_metric.update_state(_divergences(outputs, worst), weight)
+        return clean_loss + self.trade_off * divergence, outputs
 
 
 class _Divergence(keras.losses.Loss):

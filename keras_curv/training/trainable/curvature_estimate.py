@@ -143,6 +143,18 @@ class CurvatureEstimate(TrainingState):
             total += whole
         return tf.reshape(total, (self.classes, self.classes))
 
+    def of_pairs(
+        self,
+        network: FeedForward,
+        label: tf.Tensor,
+        rival: tf.Tensor,
+        reached: Reached | None = None,
+    ) -> tf.Tensor:
+        """Returns κ of each label `(n,)` and its rivals, `(n, …)`; see `estimate`."""
+        matrix = self.estimate(network, reached)
+        rows = tf.matmul(tf.one_hot(label, matrix.shape[0]), matrix)
+        return tf.gather(rows, rival, batch_dims=1)
+
     def _vectors(self, network: FeedForward) -> Vectors:
         # Random vectors say nothing: before the first step, iterate for this one answer.
         return self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))

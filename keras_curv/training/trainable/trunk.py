@@ -12,7 +12,7 @@ Reference: Singla, Singla & Feizi, "Improved deterministic l2 robustness on CIFA
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -117,18 +117,6 @@ def trunk_layers(count: int, input_shape: tuple[int, ...]) -> list[keras.layers.
     return layers
 
 
-class Moved(NamedTuple):
-    """What the base is to be evaluated at, where attacks are on the features of a trunk.
-
-    Attributes:
-        x: the inputs, `(n, …)`.
-        offset: of their features, in units of the input, `(n, k, features)`.
-    """
-
-    x: tf.Tensor
-    offset: tf.Tensor
-
-
 class Trunk:
     """The layers of a base up to the last activation with a kink.
 
@@ -196,6 +184,13 @@ class LipschitzEstimate(TrainingState):
             squares = tf.reduce_sum(tf.square(part.product(vector)), axis=-1)
             total *= slope * tf.sqrt(tf.reduce_max(squares) + _LEAST)
         return total
+
+    def moved_features(self, x: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+        """Returns features of x plus offsets in units of the input, `(n·k, *output_shape)`."""
+        shape = self.trunk.output_shape
+        features = tf.cast(self.trunk.features(x), tf.float32)
+        offset = tf.reshape(offset, (-1, offset.shape[1], *shape))
+        return tf.reshape(features[:, None] + self.estimate() * offset, (-1, *shape))
 
     def _iterated(self, iterations: tf.Tensor) -> list[tf.Tensor]:
         """Returns orthonormal vectors after so many steps; constants to the gradient."""
