@@ -1,6 +1,6 @@
 """The closest adversarial point that a search can find, for a few examples.
 
-What is found bounds the distance to the decision boundary from above, as a certificate does from
+A point found bounds the distance to the decision boundary from above, as a certificate does from
 below. A ball in which projected gradient descent finds an adversarial point shrinks, one in which
 it finds none grows, and along the line to a point found the crossing is bisected:
 
@@ -27,7 +27,7 @@ _STEPS, _RESTARTS = 50, 3  # of the descent
 
 
 class ClosestPoints(NamedTuple):
-    """Arrays of length n.
+    """The closest adversarial points found; arrays of length n.
 
     Attributes:
         point: float64, `(n, dim)`; x itself where none was found.

@@ -15,11 +15,11 @@ from keras_curv.attacks.ball import examples_of, require_radius
 from keras_curv.errors import require_at_least
 from keras_curv.network.network import Evaluation, FeedForward
 
-_WRITTEN = 4  # steps up to which there is no loop: what is in one shares nothing with the rest
+_WRITTEN = 4  # steps that are written out: a loop shares no subexpression with the rest
 
 
 class Hidden(NamedTuple):
-    """What the network made of the points of an attack, in rows, one for each and rival.
+    """Hidden values of the network at the points of an attack, a row for each (example, rival).
 
     Attributes:
         pre: `z_1, …, z_{L−1}`, each `(n · rivals, width)`.
@@ -33,14 +33,14 @@ class Hidden(NamedTuple):
 
 
 class AttackResult(NamedTuple):
-    """What an attack found; arrays are of the shape of `rival`, `(n,)` or `(n, rivals)`.
+    """Result of an attack; arrays are of the shape of `rival`, `(n,)` or `(n, rivals)`.
 
     Attributes:
         point: that shape and then `(dim,)`; in the ball.
         margin: f at the point; never above f(x0).
         lower_bound: `≤ f` everywhere in the ball, by the curvature given (up to rounding).
         primal_equals_dual: the two agree: the point is the worst one in the ball.
-        hidden: what the network made of the points.
+        hidden: the network's hidden values at the points.
     """
 
     point: tf.Tensor
@@ -155,7 +155,7 @@ def _in_ball(
     of: tf.Tensor,
     at_start: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, Hidden]:
-    """Returns the nearest points of the ball, their margins and what goes with them.
+    """Returns the nearest points of the ball, their margins and hidden values.
 
     Where these are no lower than at the origin it is the origin, whose evaluation is `start`.
     """

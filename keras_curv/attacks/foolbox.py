@@ -1,4 +1,4 @@
-"""Attacks of Foolbox, a library of others: what our own attacks miss, they may find.
+"""Attacks of the Foolbox library, which may find points that our own attacks miss.
 
 Foolbox is an extra, `pip install 'keras_curv[attacks]'`.
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_curv.network.network import FeedForward
 
-_FREE = 100.0  # a box so wide that Foolbox, which wants one, never meets it
+_FREE = 100.0  # Foolbox needs a box: one so wide that no attack reaches it
 _BATCH = 250
 
 
@@ -26,7 +26,7 @@ def available() -> bool:
 def ddn_distances(
     network: FeedForward, x: np.ndarray, label: np.ndarray, *, steps: int = 200
 ) -> np.ndarray:
-    """Returns how far the closest adversarial point is that DDN finds, without a given radius.
+    """Returns the distance of the closest adversarial point that DDN finds, without a given radius.
 
     Of Foolbox' attacks it came closest on the digits model, at 1.005 of the certified radius in the
     median, FMN at 1.1 to 1.8.

@@ -90,7 +90,7 @@ def pgd_attack(
 
 
 class _Ball(NamedTuple):
-    """Where an attacker may go.
+    """The points that an attacker may choose.
 
     Attributes:
         x, radius: `(n, dim)` and `(n,)`.

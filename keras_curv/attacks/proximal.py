@@ -1,8 +1,8 @@
-"""The curvature-based attack where coordinates have limits and prices: by proximal steps.
+"""The curvature-based attack by proximal steps, where coordinates have limits and prices.
 
 Plain gradients say nothing where a clip is flat; here the clip is part of the step, and gradients
-are those of the network behind it. `V` below is the dual function of `threats/confined.py` at a λ,
-for a move that minimises it: what the best certificate of a radius is about.
+are those of the network behind it. `V` below is the dual function of `threats/confined.py`, at a λ
+and the move that minimises it: its maximum over λ is the best certificate of a radius.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST = 1e-6  # of λ, where κ is 0
 
 
 class ProximalAttack(NamedTuple):
-    """All of the shape of `rival`, `(n, rivals)`, but `point`.
+    """Result of an attack; all but `point` are of the shape of `rival`, `(n, rivals)`.
 
     `V = f(point) + added + κ · shortfall` is the dual value; with `point` held fixed its gradient
     in κ is `shortfall`.
@@ -34,7 +34,7 @@ class ProximalAttack(NamedTuple):
         added: see above.
         shortfall: see above; never positive.
         distance: square root of the cost of the move.
-        solved: whether that is ρ, or λ the least possible.
+        solved: whether the distance is ρ, or λ the least possible.
     """
 
     point: tf.Tensor
@@ -97,7 +97,7 @@ def proximal_attack(
 def _multiplier(
     gradient: tf.Tensor, curvature: tf.Tensor, reach: Reach, radius: tf.Tensor, floor: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns λ, at which the move costs ρ² or which is about the least; and whether it is that.
+    """Returns λ, at which the move costs ρ² or which is near the least, and whether it is that.
 
     The cost falls as λ rises, all at once near the least λ where a move has a price of entry: so
     halvings, of the order of λ's distance from there.

@@ -1,8 +1,8 @@
 """Projected gradient descent through the clip that a network begins with.
 
-A gradient in x is 0 wherever the clip is flat, though a step far enough would leave the flat part.
-So descent goes on behind the clip, where gradients are: each step takes the least of a linear model
-of the margin, of the mean gradient so far, over all T(x + δ) with ‖δ‖ ≤ ρ.
+A gradient in x is 0 wherever the clip is flat, though a long enough step would leave the flat part.
+So the descent works behind the clip: each step minimises a linear model of the margin, by the mean
+gradient so far, over all T(x + δ) with ‖δ‖ ≤ ρ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HALVINGS = 30
 
 
 def steepest_move(gradient: tf.Tensor, reach: Reach, radius: tf.Tensor) -> tf.Tensor:
-    """Returns about the `argmin g·e` over the e with `C(e) ≤ ρ²`, `(n, dim)`; it costs no more.
+    """Returns nearly the `argmin g·e` over the e with `C(e) ≤ ρ²`, `(n, dim)`; within that cost.
 
     The Lagrangian's minimiser, by coordinate, with λ halved until the budget is used up.
 

@@ -1,4 +1,4 @@
-"""What the columns of the paper's tables say of one trained network.
+"""Measures one trained network: the columns of the paper's tables.
 
 Each is measured on the first examples of the test set, as many as its `Column` says: where the
 paper takes 150 correct ones for mean certificates we take the first 150 correct ones, and
@@ -37,7 +37,7 @@ _BATCH = 250
 
 
 class Subject:
-    """A trained network, the examples, and what has been found out about them so far.
+    """A trained network and examples, with the results computed for them so far.
 
     Args:
         model: SavedModel directory.
@@ -75,7 +75,7 @@ class Subject:
 
     @property
     def curved(self) -> bool:
-        """Whether curvature proves its radii, and not linear bounds."""
+        """Whether its radii are proved by curvature, not by linear bounds."""
         return self.method("crc") == "crc" and self.row.training not in ("crown_ibp", "coap")
 
     @functools.cached_property
@@ -100,7 +100,7 @@ class Subject:
         return found, (time.perf_counter() - started) / len(x)
 
     def mean_radius(self, method: str, rivals: str) -> tuple[float, float]:
-        """Returns that of the first correct ones, and seconds for each; NaN if there are none."""
+        """Returns the mean radius of the first correct examples and seconds for each, or NaN."""
         if not self.correct.any():
             return math.nan, math.nan
         found, seconds = self.certificates(self.method(method), rivals, "correct")
@@ -110,7 +110,7 @@ class Subject:
         """Returns whether CROWN proves the ball of radius ρ, without a search for the largest."""
         count = len(self.x) if self.network.depth == 2 else min(LINEAR, len(self.x))
         proved = np.zeros(count, bool)
-        if rivals == "runner_up":  # which is one of them all
+        if rivals == "runner_up":  # proved wherever all rivals are
             proved |= self.linear_bounds_hold("all")
         rows = np.flatnonzero(self.correct[:count] & ~proved)
         label, radius = self.y[rows], np.full(len(rows), np.nextafter(self.radius, np.inf))

@@ -1,4 +1,4 @@
-"""How each network of the tables is trained: the paper's protocol where it says, ours where not.
+"""Training recipes of the tables' networks: the paper's protocol where it gives one, else ours.
 
 The paper gives the loss, γ and ρ; steps, rates and epochs are ours, chosen for two cores. CRT and
 the penalty train by Muon on MNIST, which needs a third of Adam's epochs. Where a table asks what
@@ -15,8 +15,8 @@ from typing import Any
 from keras_curv.reproduce.tables import Row, Table
 from keras_curv.training.run.recipe import Recipe
 
-# Networks and figures of an older one are not taken for today's: raise it when `keras_curv train`
-# makes something else of the same recipe.
+# A part of all file names: raise it when `keras_curv train` makes another network of a recipe, so
+# that older networks and figures are not reused.
 REVISION = 1
 
 _MUON = {"batch_size": 512, "learning_rate": 4e-3}
@@ -55,7 +55,7 @@ def recipe(table: Table, row: Row, *, seed: int = 0, quick: bool = False) -> Rec
         **_settings(table, row),
     }
     if row.training in ("certified", "crt"):
-        chosen["attack_steps"] = 3  # nearer to the paper's, which go on until they stand still
+        chosen["attack_steps"] = 3  # nearer to the paper's, which run until they converge
     if row.training in ("crt", "penalty"):
         chosen["gamma"] = row.weight
     if row.training == "noise":
@@ -74,7 +74,7 @@ def _settings(table: Table, row: Row) -> dict[str, Any]:
         epochs = _PENALTY_EPOCHS[row.layers]
         if row.training == "crt":
             epochs = _CRT_EPOCHS[row.layers][table.radius > 1.0]
-        # Above two layers, sigmoids pass too little on without a larger first kernel.
+        # With more than two layers, sigmoids pass on too little without a larger first kernel.
         squashed = row.activation in ("sigmoid", "tanh") and row.training == "crt"
         return {
             **_MUON,

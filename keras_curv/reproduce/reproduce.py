@@ -1,9 +1,9 @@
-"""One table, run: networks trained and measured, or taken from where an earlier run left them.
+"""Reproduces one table: trains and measures its networks, and reuses what earlier runs left.
 
-Everything is kept under the output folder by what decides it, so that a run that was killed goes
-on, tables share networks, and several processes started with the same folder share the work: each
-takes a network that no other holds the lock of. The folder `models`, which is large, is needed for
-figures that are still missing only: where all are known nothing is trained.
+Results are stored in the output folder under a hash of the settings that decide them. So a killed
+run goes on, tables share networks, and several processes with the same folder share the work: each
+takes a network whose lock no other holds. The large folder `models` is needed only for figures that
+are still missing: nothing is trained where all are known.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def reproduce(
     progress: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, pathlib.Path]:
-    """Trains and measures what a table asks for, and writes it down.
+    """Trains and measures the networks of a table, and writes the table.
 
     Args:
         name: of the table, one of `tables.TABLES`.
@@ -62,7 +62,7 @@ def reproduce(
         quick: tiny networks and 40 examples, to see that everything runs; marked so.
         limit: measure the first so many test examples only; marked so, and so is the files' name,
             as it is for `quick` and another seed.
-        layers: train and measure only networks of so many; others stay as they are.
+        layers: train and measure only networks of so many layers; others stay as they are.
         train: if not, only networks that are in the folder are measured.
         progress: show bars.
         say: called with a line of text as each network is begun, and where others are at work.
@@ -72,8 +72,8 @@ def reproduce(
 
     Raises:
         InputError: the table is unknown, its data are not there, the folder cannot be used, or a
-            file in it is broken or of another recipe; what one network comes to (a diverged one is
-            refused) is raised when all others are done and written down.
+            file in it is broken or of another recipe. An error of one network, as of one that
+            diverged, is raised after all others are done and written.
     """
     table, folder = tables.get(name), pathlib.Path(output)
     whole = data.load(table.dataset, "test", data_dir=data_dir)
@@ -112,7 +112,7 @@ def reproduce(
 
 
 def key(*settings: Any) -> str:
-    """Returns a short name for what these settings decide."""
+    """Returns a short name of the results that these settings decide."""
     parts = [one.given() if isinstance(one, Recipe) else one for one in settings]
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -120,7 +120,7 @@ def key(*settings: Any) -> str:
 
 @contextlib.contextmanager
 def lock(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
-    """Yields whether the lock is ours; it goes with the process, however that ends."""
+    """Yields whether this process holds the lock; its end, of any kind, releases it."""
     with writing(path):
         file = open_regular(path, os.O_RDWR | os.O_CREAT)
     with file:
@@ -133,13 +133,13 @@ def lock(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
 
 
 class _Net:
-    """One network of a table, and where what is known of it is kept.
+    """One network of a table, and the files of its results.
 
     Attributes:
-        row, recipe: what it is.
+        row, recipe: of the network.
         model: its SavedModel.
-        training: JSON file of what the training took.
-        measured: JSON file of figures, by what exactly they mean; null where there is none.
+        training: JSON file with the seconds of the training.
+        measured: JSON file of figures by their exact meaning; null where none exists.
     """
 
     def __init__(
@@ -159,15 +159,15 @@ class _Net:
 
     @property
     def trained(self) -> bool:
-        """Whether it can be measured: the card is what a training writes last."""
+        """Whether it can be measured: the card is the last file that a training writes."""
         return (self.model / "CARD.md").is_file()
 
     def known(self) -> dict:
-        """Returns the figures by what exactly they mean."""
+        """Returns the figures that were measured, by their exact meaning."""
         return _read(self.measured)
 
     def missing(self, known: dict) -> list[str]:
-        """Returns the columns that can be measured here of such a network, and were not yet."""
+        """Returns the columns that can be measured of this network here, and were not yet."""
         return [
             column
             for column in self._table.columns
@@ -193,7 +193,7 @@ class _Net:
         write_json(self.training, {"seconds": time.time() - earlier, "resumed": begun})
 
     def measure(self) -> None:
-        """Measures what is not there yet; what is, is written down column by column."""
+        """Measures the missing columns, and writes each as soon as it is known."""
         known = self.known()
         missing = self.missing(known)
         if not missing:  # another process was here before
@@ -205,7 +205,7 @@ class _Net:
             write_text(self.measured, json.dumps(known, indent=1))
 
     def result(self) -> Result:
-        """Returns what is known of it now."""
+        """Returns the row of the table, as far as it is known."""
         known, took = self.known(), _read(self.training) or {"resumed": True}
         figures = {column: known.get(_meaning(column)) for column in self._table.columns}
         return Result(

@@ -1,8 +1,8 @@
-"""The tables of the paper: which networks they compare, in what, and the figures printed there.
+"""The tables of the paper: the networks and columns that they compare, and the printed figures.
 
 The figures are in `paper/`, one file a table: a row for each network, with its number of layers
 (each hidden one of 1,024 units), activation, training, the weight that goes with the training (γ of
-the curvature, or the deviation of the noise), and what was measured; percentages and l2 radii.
+the curvature, or the deviation of the noise), and the measured figures; percentages and l2 radii.
 
 Reference: Singla & Feizi (2020); `source` says which table. Some of its rows contradict others. In
 table 5, 3 × 1024 with CRT has the certificates of the row above it, and 97.23 for a standard
@@ -30,7 +30,7 @@ class Row(NamedTuple):
         activation: its Keras name.
         training: a loss of `training.recipe.Recipe`.
         weight: γ for "crt" and "penalty", the deviation for "noise", None for others.
-        figures: the paper's, column → figure; columns without one are not there.
+        figures: the paper's, column → figure; columns without a figure are left out.
     """
 
     layers: int
@@ -41,12 +41,12 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a table compares.
+    """A table of the paper.
 
     Attributes:
-        title: of the table.
-        source: where it is in the paper.
-        columns: names in `measurements.COLUMNS`, those that the paper does not have among them.
+        title: its heading.
+        source: its place in the paper.
+        columns: names in `measurements.COLUMNS`, some of which the paper does not have.
         dataset: one of `data.DATASETS`.
         radius: ρ of attack and certified accuracy, on pixels in [0, 1].
         ours: networks that the paper does not have.
@@ -72,7 +72,7 @@ _SUCCESSES = ("attack_success", "certificate_success")
 def _defences(name: str, source: str, dataset: str, radius: float, *depths: int) -> Table:
     """Returns a table of provable defences, with our certified loss at these depths.
 
-    They are softplus nets, as the paper's, and at two layers one with what does best.
+    They are softplus nets, as the paper's, and one two-layer net with the best activation.
     """
     nets = [*((layers, "softplus") for layers in depths), (2, "sparse_plus")]
     ours = tuple(Row(layers, activation, "certified", None, {}) for layers, activation in nets)

@@ -30,9 +30,9 @@ class Result:
     Attributes:
         row: as in the paper.
         recipe: by which the network was trained.
-        figures: column → figure; a column that no process has measured yet is not there.
-        seconds: what the training took, with its certification; None: not trained yet, or resumed.
-        done: whether all figures are there that there are of such a network.
+        figures: column → figure; columns not measured yet are left out.
+        seconds: of training and certification; None: not trained yet, or resumed.
+        done: whether all figures that this network can have are measured.
     """
 
     row: Row
@@ -44,13 +44,13 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Marks:
-    """What a table is of, if not all that the paper's is: nothing else may be taken for that.
+    """The terms of a table, which say where it covers less than the paper's.
 
     Attributes:
         name: of the table.
         examples: measured.
         quick: whether the networks are tiny.
-        limited: whether there are more examples.
+        limited: whether some of the test set was left out.
         seed: of the trainings.
     """
 
@@ -62,7 +62,7 @@ class Marks:
 
     @property
     def stem(self) -> str:
-        """The name of the files, without a suffix."""
+        """Name of the files, without a suffix."""
         limited = self.limited and not self.quick
         parts = {
             self.name: True,
@@ -97,7 +97,7 @@ _TRAININGS = {
 def table(
     paper: Table, results: Sequence[Result], folder: pathlib.Path, marks: Marks
 ) -> dict[str, pathlib.Path]:
-    """Writes Markdown, CSV and, with matplotlib, a picture; returns where."""
+    """Writes Markdown, CSV and, with matplotlib, a picture; returns the files."""
     files = {kind: folder / f"{marks.stem}.{kind}" for kind in ("md", "csv", "png")}
     write_text(files["md"], markdown(paper, results, marks))
     write_text(files["csv"], _csv(paper, results, marks))
@@ -113,7 +113,7 @@ def network(result: Result) -> str:
 
 
 def trained(row: Row) -> str:
-    """Returns how the network was trained, in a few words."""
+    """Returns the method of training in a few words."""
     return _TRAININGS[row.training].format(row.weight)
 
 
@@ -126,7 +126,7 @@ def _figure(column: str, value: float | None) -> str:
 
 
 def markdown(table: Table, results: Sequence[Result], marks: Marks) -> str:
-    """Returns the table, what its columns mean, and the commands behind its rows."""
+    """Returns the table, the meaning of its columns, and the commands behind its rows."""
     headings = [COLUMNS[column].heading for column in table.columns]
     lines = [f"# {table.title}", "", _terms(table, results, marks), ""]
     lines.append("| " + " | ".join(["network", "training", *headings]) + " |")
@@ -153,7 +153,7 @@ def markdown(table: Table, results: Sequence[Result], marks: Marks) -> str:
 
 
 def _terms(table: Table, results: Sequence[Result], marks: Marks) -> str:
-    """Returns on what terms the figures stand."""
+    """Returns a line on the terms of the figures: examples, ρ, seed, command."""
     done = sum(result.done for result in results)
     parts = [
         f"Ours, and in brackets the paper's ({table.source}); {marks.examples.name}, ρ = "
@@ -179,7 +179,7 @@ def _csv(table: Table, results: Sequence[Result], marks: Marks) -> str:
 
 
 def _plot(table: Table, results: Sequence[Result], path: pathlib.Path, marks: Marks) -> bool:
-    """Writes ours as bars, the paper's as marks, by network; returns whether it could."""
+    """Draws our figures as bars and the paper's as marks; returns whether it could."""
     try:
         require_drawable(path)
     except InputError:

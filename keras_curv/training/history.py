@@ -1,4 +1,4 @@
-"""The history of a training: one line an epoch, in a file that is opened once."""
+"""The history of a training: a CSV file with one line an epoch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class History(keras.callbacks.CSVLogger):
     """Appends each epoch's logs to a CSV file, and follows no link to another one.
 
     Args:
-        path: of the file; made where there is none.
+        path: of the file, which is made if need be.
 
     Raises:
-        InputError: as the training begins, if that is no file that can be written.
+        InputError: when training begins, if the file cannot be written.
     """
 
     def __init__(self, path: pathlib.Path):
         super().__init__(str(path), append=True)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Opens the file; the first line of one that has none says what the columns are."""
+        """Opens the file; a new one begins with a line of column names."""
         with writing(self.filename):
             file = open_regular(self.filename, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self.append_header = not file.readline()

@@ -53,7 +53,7 @@ def _attacked(model, x, y):
     _converge(model)
     x = tf.constant(x)
     attacked = model.attack(x, tf.constant(y), training=False)
-    outputs = model.outputs(x, attacked, training=False)
+    outputs = model(x, attacked=attacked)
     return ends(attacked, outputs, model.minus_m(attacked))
 
 

@@ -1,1 +1,1 @@
-"""The models that train, as Keras sees them."""
+"""The Keras models that train."""

@@ -11,12 +11,12 @@ import tensorflow as tf
 from keras_curv.errors import require_at_least, require_positive
 from keras_curv.training.models.logits_model import LogitsModel
 
-NEVER = -1e9  # the logit of a class that takes no part
+NEVER = -1e9  # logit of a class that is left out
 _RAMP_START = 0.05
 
 
 class BallModel(LogitsModel):
-    """Trains a base model against the worst of an l2 ball; subclasses say in `step_loss` how.
+    """Trains a base model against the worst of an l2 ball, by the `step_loss` of a subclass.
 
     Metrics: those compiled, on the clean examples, and `clean_accuracy` (of numbers,
     `clean_error`). While the radius rises, loss and metrics of a training step are at the radius
@@ -58,8 +58,8 @@ class BallModel(LogitsModel):
     def seed_of_step(self, training: bool) -> tf.Tensor:
         """Returns the seed of a step's random numbers, `(2,)`: a replica's own in every step.
 
-        No state of its own: a loaded model goes on with the draws that it would have had. Outside
-        of training it is always the same.
+        It follows from the optimizer's count of steps, so that a loaded model goes on with the
+        draws that it would have had. Outside of training it is always the same.
         """
         if not training:
             return tf.constant([self.seed, -1])

@@ -1,12 +1,12 @@
 """Curvature-based robust training (CRT), and the certified loss in its place.
 
-The model wraps a base that returns logits; after training, export the base. How its curvature is
-estimated: `curvature_estimate.py`.
+The model wraps a base that returns logits; after training, export the base. Its curvature is
+estimated by `curvature_estimate.py`.
 
 The certified loss. With V_t the dual value of the margin of the label over rival t, see
 `worst_case.py`, `log(1 + Σ_t exp(−V_t))` is the cross-entropy of the logits
-`(0, −V_1, …, −V_k)` with the first as label, so whichever loss the model was compiled with is
-given these. It is a surrogate: k rivals, and an estimated κ. Only a certificate is a bound.
+`(0, −V_1, …, −V_k)` with the first as label, so the loss that the model was compiled with is
+evaluated at these. It is a surrogate: k rivals, and an estimated κ. Only a certificate is a bound.
 
 A `Property` says which rivals are attacked, and how many may pass: one that does no harm counts
 with its margin at the example itself.
@@ -32,7 +32,7 @@ from keras_curv.training.models.threatened import Threatened
 from keras_curv.training.models.worst_case import Attacked, WorstCaseModel
 
 LOSSES = ("certified", "crt")
-_RIVALS = 4  # of the certified loss, by default
+_RIVALS = 4  # default of the certified loss
 
 
 @keras.saving.register_keras_serializable(package="keras_curv")
@@ -153,7 +153,7 @@ class CRTModel(WorstCaseModel):
         return network.with_worst_categories(u, margins)
 
     def _rivals(self, logits: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns rivals, `(n, k)`, those that do harm first, and which do; None: all."""
+        """Returns rivals, `(n, k)`, harmful ones first, and whether each does harm; None: all."""
         if self._harms is None:
             rival = likeliest_rivals(logits, label, self.rivals)
             return rival, None
@@ -165,9 +165,10 @@ class CRTModel(WorstCaseModel):
     def worst_outputs(
         self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, minus_m: tf.Tensor
     ) -> tf.Tensor:
-        """Returns 0 for the label, −V_t for its rivals, never the other classes, `(n, classes)`.
+        """Returns logits of the certified loss, `(n, classes)`; of "crt" the outputs themselves.
 
-        Nor those that may pass, the ones with the smallest V_t. Of "crt" the logits as they are.
+        They are 0 for the label and −V_t for its rivals; other classes, and the rivals with the
+        smallest V_t, as many as may pass, are left out.
         """
         if self.objective == "crt":
             return outputs
@@ -184,8 +185,8 @@ class CRTModel(WorstCaseModel):
         self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
     ) -> tf.Tensor:
         """See `WorstCaseModel`."""
-        # What is proved is counted, not what is left: NaN is neither above 0 nor below, and of a
-        # comparison that is negated TensorFlow makes the opposite one.
+        # Count what is proved, not what is not: TensorFlow turns a negated comparison into the
+        # opposite one, in which NaN would count as proved.
         held = attacked.dual_values(outputs, attacked.minus_m) > 0.0
         if attacked.harms is not None:
             held |= tf.logical_not(attacked.harms)
@@ -199,10 +200,10 @@ class CRTModel(WorstCaseModel):
 
 
 def _harms(property: Property, classes: int) -> np.ndarray | None:
-    """Returns which rivals do harm, `(label, rival)` bools; None: all.
+    """Returns whether a rival does harm, `(label, rival)`; None: all do.
 
     Raises:
-        InputError: the property is none of classes, or not of so many.
+        InputError: the property is not one of classes, or of another number of classes.
     """
     if not isinstance(property, (Argmax, TopK, Harmful)):
         raise InputError(f"training knows argmax, top_k and harmful. Received: property={property}")
@@ -216,6 +217,6 @@ def _harms(property: Property, classes: int) -> np.ndarray | None:
 
 
 def _lowest(values: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns which are the `count` smallest of each row, `(n, k)`."""
+    """Returns whether an entry is among the `count` smallest of its row, `(n, k)`."""
     chosen = tf.math.top_k(-values, count).indices
     return tf.reduce_any(tf.one_hot(chosen, values.shape[1], True, False), axis=1)

@@ -1,9 +1,9 @@
-"""Training of numbers with certified intervals: what the worst change of an input makes of them.
+"""Training of models that return numbers: on the intervals that curvature proves for them.
 
 The margins of an output f_j are f_j itself and −f_j (`output_margins.py`). Their dual values (see
-`worst_case.py`) L_j = V(f_j) and U_j = −V(−f_j) enclose what the ball can make of the output, if κ
-is a bound. The compiled loss is given, of each output, the end that is farther from its target: a
-loss that grows with the distance from the target is largest there, of all that is in between.
+`worst_case.py`) L_j = V(f_j) and U_j = −V(−f_j) enclose the output on the whole ball, if κ is a
+bound. The compiled loss is taken at the end of the interval that is farther from the target, where
+a loss that grows with the distance from the target is largest.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ class CRTRegressor(WorstCaseModel):
     def worst_outputs(
         self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, minus_m: tf.Tensor
     ) -> tf.Tensor:
-        """Returns the farther ends."""
+        """Returns the ends that are farther from the targets."""
         return _farther(*ends(attacked, outputs, minus_m), y)
 
     def proved(
         self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
     ) -> tf.Tensor:
-        """See `WorstCaseModel`; counts the ends, and how far they are away."""
+        """See `WorstCaseModel`; also counts the errors of the ends, and their distances."""
         low, high = ends(attacked, outputs, attacked.minus_m)
         away = tf.maximum(high - attacked.output, attacked.output - low)
         self.interval_metric.update_state(tf.reduce_mean(away, axis=1), weight)
@@ -142,7 +142,7 @@ class CRTRegressor(WorstCaseModel):
 
 
 def _room(property: Property | None, network: FeedForward) -> np.ndarray:
-    """Returns how far each output may move, `(outputs,)`; InputError unless by an interval."""
+    """Returns how far each output may move, `(outputs,)`; InputError for another property."""
     room = np.full(network.classes, np.inf, np.float32)
     if property is not None:
         if not isinstance(property, Interval):
@@ -159,5 +159,5 @@ def ends(attacked: Attacked, outputs: tf.Tensor, minus_m: tf.Tensor) -> tuple[tf
 
 
 def _farther(low: tf.Tensor, high: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    """Returns which end is farther from the target."""
+    """Returns the end that is farther from the target."""
     return tf.where(high - target >= target - low, high, low)

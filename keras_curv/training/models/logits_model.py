@@ -1,7 +1,7 @@
-"""The model that every training method of this library is: a base of logits or numbers, wrapped.
+"""A base model of logits or numbers, wrapped for training: the parent of every training method.
 
-A method says what one training step minimises; data, targets, compiling, saving and the export of
-the base are the same for all, and are here.
+A method says what one training step minimises. Data, targets, compiling, saving and the export of
+the base are the same for all.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class LogitsModel(keras.Model):
     argument out of range, or a base that cannot be read.
 
     Attributes:
-        base: what is trained, and exported afterwards.
+        base: the model that is trained, and exported afterwards.
         live: the base as affine maps and activations; `live.now()` is differentiable in the
             variables.
-        targets: what it learns.
-        target_kind: the class of that.
-        activations: which ones the method has a theory for.
-        clips: whether it has one for a base that begins with `ClipInput`.
+        targets: the targets that it learns.
+        target_kind: their class.
+        activations: those that the method has a theory for.
+        clips: whether the method has a theory for a base that begins with `ClipInput`.
         trunks: whether it has one for layers with kinks in front of smooth ones.
         options: the constructor's other arguments, kept as attributes of these names.
     """
@@ -62,7 +62,7 @@ class LogitsModel(keras.Model):
         return self.base(x, training=training)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
-        """Exports the base, which is what is to be served."""
+        """Exports the base alone, as that is served."""
         self.base.export(*args, **kwargs)
 
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
@@ -87,8 +87,7 @@ class LogitsModel(keras.Model):
         self.optimizer.build(self.trainable_variables)
 
     def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains as any Keras model does; InputError for labels out of range before the first step,
-        if they are an array."""
+        """Trains as any Keras model does; labels out of range in an array are an InputError."""
         self.targets.require_known(y)
         return super().fit(x, y, *args, **kwargs)
 
@@ -108,7 +107,7 @@ class LogitsModel(keras.Model):
         return super().make_test_function(force)
 
     def _create_state(self) -> None:
-        """Gives optimizer and metrics their variables, once: a step that does is traced twice."""
+        """Makes the variables of optimizer and metrics; a step that made them is traced twice."""
         distributed = self.distribute_strategy is not tf.distribute.get_strategy()
         if self._has_state or distributed or tf.distribute.has_strategy():
             return  # where training is distributed Keras does the same by itself

@@ -1,4 +1,4 @@
-"""A network of numbers as one of logits, so that bounds of a number are margins."""
+"""A network of numbers as one of logits, whose margins bound the numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from keras_curv.network.products import Product
 class OutputMargins(FeedForward):
     """The network `(0, f_1, −f_1, f_2, −f_2, …)` of a network f.
 
-    The margins of logit 0 over its rivals are −f_1, f_1, −f_2, f_2, …: what bounds them from below
-    bounds each output from above and from below; `threats/scores.py` certifies intervals so.
+    The margins of logit 0 over its rivals are −f_1, f_1, −f_2, f_2, …: lower bounds of these bound
+    each output from both sides. `threats/properties/scores.py` certifies intervals the same way.
 
     Args:
         network: f.

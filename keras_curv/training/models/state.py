@@ -1,4 +1,4 @@
-"""Variables that a training carries from step to step, and that no optimizer moves."""
+"""Variables of a training that no optimizer moves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import keras
 
 
 class TrainingState(keras.layers.Layer):
-    """Variables that move in `advance` of a subclass alone, and the number of steps so far."""
+    """Variables that only `advance` of a subclass moves, and the number of steps so far."""
 
     steps: keras.Variable
     start_iterations = 25  # of power iteration at the first step; then one a step
@@ -24,7 +24,7 @@ class TrainingState(keras.layers.Layer):
         initializer: Any = "zeros",
         dtype: Any = "float32",
     ) -> keras.Variable:
-        """Adds a variable, an attribute by its name; of several replicas the first one's counts."""
+        """Adds a variable as an attribute; of several replicas the first one's value counts."""
         variable = self.add_weight(
             shape=shape,
             dtype=dtype,

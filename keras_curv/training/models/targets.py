@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 
-# In the names of losses of labels, or of which an end farther from the target may lose less.
+# Parts of names of losses for labels, or of losses that may fall with the distance from the target.
 _OTHER_LOSSES = (
     *("crossentropy", "hinge", "cosine", "divergence", "poisson", "logarithmic"),
     *("dice", "tversky", "circle", "ctc"),
@@ -23,9 +23,9 @@ class Targets(abc.ABC):
 
     Attributes:
         fewest: outputs that a model with such targets has at least.
-        loss: that a model is compiled with where none is said.
-        metric: of the clean examples, by its class.
-        metric_name: what it is called.
+        loss: the default.
+        metric: class of the metric of clean examples.
+        metric_name: its name.
     """
 
     fewest: int
@@ -49,7 +49,7 @@ class Targets(abc.ABC):
         """Returns the targets of a step; InputError for another shape or type."""
 
     def require_known(self, y: Any) -> None:
-        """Raises InputError for targets in memory that no step could take, before the first one."""
+        """Raises InputError for arrays of targets that no step could take."""
         del y
 
     @abc.abstractmethod
@@ -108,7 +108,7 @@ class Labels(Targets):
                 tf.debugging.assert_less(label, tf.constant(classes, tf.int64), message),
             ]
         ):
-            # XLA drops the assertions; what stays out of range makes the loss NaN.
+            # XLA drops the assertions; a label out of range then makes the loss NaN.
             return tf.cast(tf.clip_by_value(label, -1, classes), tf.int32)
 
     def require_known(self, y: Any) -> None:

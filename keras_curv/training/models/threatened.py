@@ -1,8 +1,8 @@
-"""A network in training as an attacker sees it who weighs features, or may not move them all.
+"""A network in training under a threat: features with weights, frozen ones, limits, categories.
 
-`Threat.network` with weights that still move: of u = x/s, s the weights by feature, 1 where they
-are frozen. Its first kernel is s ∘ W; what is frozen takes part on the way there, and never on the
-way back, so that no gradient moves it and no curvature counts it.
+It is `Threat.network` with weights that still move, a network of u = x/s, s the weights by feature,
+1 where they are frozen. Its first kernel is s ∘ W. Frozen features count in the forward pass alone:
+no gradient moves them, and no curvature includes them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ROUNDING = 2.0**-20  # of float32: of u, of limits, and of what is divided by t
 
 
 class Threatened(ScaledFirst):
-    """The network of u, float32; gradients and curvature are those of what can move.
+    """The network of u, float32; gradients and curvature are those of the features that can move.
 
     Args:
         network: of x.
         threat: without a basis, in l2.
 
     Raises:
-        InputError: the threat is of inputs of another size, or another one.
+        InputError: the threat is for inputs of another size, or of another kind.
 
     Example:
         >>> from keras_curv.network.network import Network
@@ -66,7 +66,7 @@ class Threatened(ScaledFirst):
         return u * self.factor
 
     def outside(self, u: tf.Tensor) -> tf.Tensor:
-        """Returns which points no attacker may start from, `(n,)`; but for rounding."""
+        """Returns whether points are outside of the threat by more than rounding, `(n,)`."""
         found = tf.reduce_any(tf.math.is_nan(u), axis=1)
         if self.limits is not None:
             for limit, side in zip(self.limits, (-1.0, 1.0), strict=True):
@@ -86,7 +86,7 @@ class Threatened(ScaledFirst):
     ) -> tf.Tensor:
         """Returns each point with the categories that make its margin small, `(n, dim)`.
 
-        One group after the other, the worst change first; as it is where no change makes it worse.
+        Greedily, the worst change first; a point that no change makes worse stays.
 
         Args:
             u: `(n, dim)`.

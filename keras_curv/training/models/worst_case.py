@@ -1,4 +1,4 @@
-"""Training at the worst points of a ball that curvature finds: what classes and numbers share.
+"""Training at the worst points of a ball that curvature finds, for classes and for numbers.
 
 Let `∇²f_t ≽ −κ_t` for a margin f_t. For any x̂_t in the ball of radius ρ around x, the dual optimum
 of the attack is at most
@@ -74,10 +74,10 @@ class Attacked(NamedTuple):
 
 
 class WorstCaseModel(BallModel):
-    """Trains a base model on attacked points; subclasses say which margins, and what is lost.
+    """Trains a base model on attacked points; subclasses choose the margins and their loss.
 
     Metrics: those of `BallModel`; `curvature`, mean κ; `attack_distance`, mean ‖x̂ − x‖;
-    `attack_success`, how often the attack met its bound; `certified` where a subclass has it.
+    `attack_success`, how often the attack met its bound; `certified` if a subclass has it.
 
     While a step trains, dropout and the batch's own statistics act on the attacked points, as they
     do in any training; attacks, κ and validation are without. Within a box, or behind a clip, an
@@ -171,7 +171,7 @@ class WorstCaseModel(BallModel):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss at the worst outputs, plus the penalty."""
         attacked = self.attack(x, y, training)
-        outputs = self.outputs(x, attacked, training)
+        outputs = self(x, attacked=attacked, training=training)
         minus_m = self.minus_m(attacked)
         loss = self.compute_loss(x, y, self.worst_outputs(attacked, y, outputs, minus_m), weight)
         proved = self.proved(attacked, y, outputs, weight)
@@ -231,30 +231,24 @@ class WorstCaseModel(BallModel):
             point, reach, _ = clipped(layer.clip(network.dim), point)
         return network, point, reach
 
-    def outputs(self, x: tf.Tensor, attacked: Attacked, training: bool) -> tf.Tensor:
-        """Returns the outputs at the attacked points, `(n·k, outputs)`; differentiable."""
+    def call(
+        self, x: tf.Tensor, training: bool | None = None, attacked: Attacked | None = None
+    ) -> tf.Tensor:
+        """Returns the base's outputs at x, `(n, outputs)`, or at attacked points, `(n·k, outputs)`.
+
+        Where the network computes what the base does, it is evaluated in its place, so that what an
+        attack has computed already is not computed again.
+        """
+        if attacked is None:
+            return super().call(x, training)
         points, hidden, clip = attacked.worst.point, attacked.hidden, self.live.clip
         if self.lipschitz is not None:
-            return self(x, offset=points, training=training)
+            return through(self.live.layers, self.lipschitz.moved_features(x, points))
         if self.centring is not None or hidden is not None:
             pre, post = (None, None) if hidden is None else hidden[:2]
             means = None if self.centring is None else self.centring.means
             return self.live.now().logits_given(points, pre, post, means)
-        return self(points if clip is None else clip.inverse(points), training=training)
-
-    def call(
-        self, x: tf.Tensor, training: bool | None = None, offset: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        """Returns what the base returns, `(n, outputs)`.
-
-        Args:
-            offset: what is added to the features of a trunk, in units of the input,
-                `(n, k, features)`, for outputs `(n·k, outputs)`; None: nothing.
-        """
-        if offset is None:
-            return super().call(x, training)
-        assert self.lipschitz is not None
-        return through(self.live.layers, self.lipschitz.moved_features(x, offset))
+        return super().call(points if clip is None else clip.inverse(points), training)
 
     def minus_m(self, attacked: Attacked) -> tf.Tensor:
         """Returns κ of the attacked pairs, `(n, k)`; differentiable."""
@@ -295,7 +289,7 @@ class WorstCaseModel(BallModel):
     def proved(
         self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
     ) -> tf.Tensor:
-        """Returns which examples an estimated κ would certify, `(n,)`; counts what goes with it."""
+        """Returns whether an estimated κ certifies an example, `(n,)`; counts further metrics."""
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""
@@ -303,7 +297,7 @@ class WorstCaseModel(BallModel):
 
 
 def _inside(u: tf.Tensor, network: Threatened) -> tf.Tensor:
-    """Returns the points; InputError, or NaN where XLA drops it, of those outside of the threat."""
+    """Returns the points; one outside of the threat is an error, or NaN where XLA drops that."""
     outside = network.outside(u)
     message = "an example is outside of the threat's box, or not one-hot in one of its groups"
     with tf.control_dependencies([tf.debugging.assert_equal(outside, False, message)]):
@@ -330,7 +324,7 @@ def worst_in_ball(
     curvature: tf.Tensor,
     steps: int,
 ) -> tuple[ProximalAttack, Hidden]:
-    """Returns the curvature attack in the terms of the one that is confined."""
+    """Returns the result of the curvature attack as a `ProximalAttack`, and hidden values."""
     attack = curvature_attack(
         network, x, label, rival, radius=radius, curvature=curvature, steps=steps, tolerance=1e-3
     )

@@ -2,8 +2,9 @@
 
 **Bound.** Interval arithmetic bounds the pre-activations of the hidden layers; on these intervals
 each activation lies between two lines; and one backward pass with the lines, as in
-`certificates/crown.py`, leaves a linear function of the input below each margin, whose minimum
-over the ball is `Λ x + c − R ‖Λ‖₂`. All is differentiable, in float32; rounding is not charged.
+`certificates/linear/crown.py`, leaves a linear function of the input below each margin, whose
+minimum over the ball is `Λ x + c − R ‖Λ‖₂`. All is differentiable, in float32; rounding is not
+charged.
 
 **Lines** on `[l, u]` with midpoint m.
 
@@ -118,7 +119,7 @@ def linear_margins(
     radius: Any,
     hidden: list[tuple[tf.Tensor, tf.Tensor]],
 ) -> tf.Tensor:
-    """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, up to rounding.
+    """Returns lower bounds of `z_label − z_rival` on the ball, `(n, k)`, up to rounding.
 
     Args:
         network: its activations must have passed `require_lines`.

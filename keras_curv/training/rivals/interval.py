@@ -11,7 +11,7 @@ from keras_curv.network.network import FeedForward
 
 
 class IntervalBounds(NamedTuple):
-    """What intervals say of a network on a ball.
+    """Interval bounds of a network on a ball.
 
     Attributes:
         hidden: `(low, high)` of `z_1, …, z_{L−1}`, each `(n, N_k)`.

@@ -99,7 +99,7 @@ class NoiseModel(BallModel):
     def _taking_part(
         self, network: FeedForward, x: tf.Tensor, noise: tf.Tensor, label: tf.Tensor
     ) -> tf.Tensor | None:
-        """Returns which classes the attack sees, `(n, classes)`; None for all."""
+        """Returns whether the attack sees a class, `(n, classes)`; None: all."""
         if self.rivals == "all":
             return None
         mean = tf.reduce_mean(tf.nn.softmax(_noisy_logits(network, x, noise)), axis=1)

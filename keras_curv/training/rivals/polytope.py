@@ -85,13 +85,13 @@ def hidden_layers(
     projections: int | None = None,
     seed: Any = (0, 0),
 ) -> list[Layer]:
-    """Bounds of the hidden layers wherever `‖δ‖₂ ≤ radius`; estimates if there are projections.
+    """Returns bounds of the hidden layers wherever `‖δ‖₂ ≤ radius`; estimates by projections.
 
     Args:
         network: with relu alone.
         x: `(n, dim)`, float32 or float64, in which it is computed; rounding is not charged.
         radius: R ≥ 0, a number.
-        projections: r, for what is wider than that; None: exact.
+        projections: r, for layers wider than that; None: exact.
         seed: `(2,)`, integers, of the projections.
 
     Example:
@@ -132,7 +132,7 @@ def margin_bounds(
     projections: int | None = None,
     seed: Any = (0, 0),
 ) -> tf.Tensor:
-    """Lower bounds of `z_label − z_t` wherever `‖δ‖₂ ≤ radius`, for every class t, `(n, classes)`.
+    """Returns lower bounds of `z_label − z_t` wherever `‖δ‖₂ ≤ radius`, `(n, classes)`.
 
     That of the label itself is zero. For the other arguments see `hidden_layers`.
 

@@ -137,7 +137,7 @@ class AffineLayers:
 
 
 class CarriedLayers:
-    """`[a W, a W V]` of affine layers W and a dense one behind them: what `Carry` feeds its units.
+    """The map `[a W, a W V]` of affine layers W and of V, the dense layer in a `Carry` behind them.
 
     Attributes: as of `AffineLayers`.
     """
@@ -179,10 +179,10 @@ class CarriedLayers:
 
 
 def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | float]:
-    """Returns what the layer makes of directions at inference, and what it adds to points.
+    """Returns the layer's linear map of rows in inference, and the shift that it adds to points.
 
-    In float32 whatever the layer computes in, and without taking differences of its values:
-    beside a shift, the digits of the kernel would be lost.
+    In float32 whatever the layer's dtype, and without differences of its values: beside a large
+    shift, digits of the kernel would be lost.
     """
     if isinstance(layer, (_layers.Dense, *_CONVOLUTIONS)):
         dense, bias = isinstance(layer, _layers.Dense), layer.bias

@@ -1,6 +1,6 @@
-"""Training images as they might also have been: mirrored, shifted, elastically distorted.
+"""Augmentation of training images: mirrored, shifted, elastically distorted.
 
-Functions of images and seed alone, so that a resumed run sees what an uninterrupted one sees.
+All is a function of images and seed, so that a resumed run sees the same images as another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layer with which a network grows deeper without losing what it was."""
+"""A layer that passes its input on, so that a deeper network can be any shallower one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from keras_curv.errors import InputError
 
 @keras.saving.register_keras_serializable(package="keras_curv")
 class Carry(keras.layers.Layer):
-    """Carries its input along beside what a dense layer makes of it: `[x, σ(x W + b)]`.
+    """Passes its input on beside the output of a dense layer: `[x, σ(x W + b)]`.
 
-    Where the next layer gives the new units no weight the network is the one without them, and so
-    is every bound of its curvature, which is continuous in that weight: depth is used where it
-    pays. Several in a row each see what all before them have made.
+    Where the next layer gives the new units no weight, the network and every bound of its curvature
+    are those without them, and both are continuous in that weight: depth is used where it pays.
+    Several in a row each see the outputs of all before them.
 
     Args:
         layer: a `keras.layers.Dense`.
@@ -46,7 +46,7 @@ class Carry(keras.layers.Layer):
             self.layer.build(input_shape)
 
     def call(self, x: Any) -> Any:
-        """`(…, n)` → `(…, n + units)`."""
+        """Returns both, `(…, n)` → `(…, n + units)`."""
         return keras.ops.concatenate([x, self.layer(x)], axis=-1)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -1,13 +1,13 @@
-"""Hidden activations as seen from their running means, while training alone.
+"""Steps of training that centre hidden activations on their running means.
 
 The gradient of a kernel W is `Σ aᵀ δ`, and activations such as softplus have a large mean: all
 steps of W share that direction. With μ the mean of a, the same map is
 
     z = (a − μ) W + β,    β = b + μ W,
 
-in which the gradient of W is `Σ (a − μ)ᵀ δ`, that of β the one of b. A step is taken in W and β;
-what is trained stays W and b, so b moves by `Δβ − μ ΔW`. A change of μ changes no function. So
-networks, certificates and what is exported know nothing of it: only steps of training are others.
+in which the gradient of W is `Σ (a − μ)ᵀ δ`, and that of β is the one of b. A step is taken in W
+and β; the variables stay W and b, so b moves by `Δβ − μ ΔW`. A change of μ changes no function. So
+only the steps of training differ: networks, certificates and exports do not know of it.
 
 Reference: Schraudolph, "Centering neural network gradient factors" (1998), of activations.
 """
@@ -55,7 +55,7 @@ class Centring(TrainingState):
         self.built = True
 
     def advance(self, activations: Sequence[tf.Tensor]) -> None:
-        """Moves the means on by those of a batch, `a_1, …, a_{L−1}`, each `(n, width)`."""
+        """Moves the means on by a batch of activations, `a_1, …, a_{L−1}`, each `(n, width)`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             raise InputError("centre trains on one device: each would have its own means")
         self.steps.assign_add(1)
@@ -64,11 +64,11 @@ class Centring(TrainingState):
             mean.assign_add(part * (tf.reduce_mean(a, axis=0) - mean))
 
     def kernels(self) -> list[tf.Tensor]:
-        """Returns those of the dense layers, before a step."""
+        """Returns the kernels of the dense layers."""
         return [tf.convert_to_tensor(dense.kernel) for dense in self.dense]
 
     def move_biases(self, before: Sequence[tf.Tensor]) -> None:
-        """Takes `μ ΔW` off each bias, W having been this before the step."""
+        """Subtracts `μ ΔW` from each bias after a step, given the kernels before it."""
         for dense, mean, old in zip(self.dense, self.means, before, strict=True):
             moved = tf.convert_to_tensor(dense.kernel) - old
             dense.bias.assign_sub(tf.linalg.matvec(moved, mean, transpose_a=True))

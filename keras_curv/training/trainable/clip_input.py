@@ -1,4 +1,4 @@
-"""The layer with which a classifier clips its own input."""
+"""A layer that clips the input of its classifier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keras_curv.network.clip import Clip
 
 @keras.saving.register_keras_serializable(package="keras_curv")
 class ClipInput(keras.layers.Layer):
-    """Clips to `[low, high]`, what is near either limit to the limit itself.
+    """Clips to `[low, high]`, and moves values near either limit to the limit itself.
 
         T(x) = clip((x − c)/(1 − 2a) + c, low, high),    c = (low + high)/2
 
@@ -45,7 +45,7 @@ class ClipInput(keras.layers.Layer):
         self.offset = (1.0 - self.scale) * (self.low + self.high) / 2.0
 
     def call(self, x: Any) -> Any:
-        """T(x), of the shape of x."""
+        """Returns T(x), of the shape of x."""
         if self.dead_zone:
             x = x * self.scale + self.offset
         return keras.ops.clip(x, self.low, self.high)

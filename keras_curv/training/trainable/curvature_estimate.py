@@ -5,10 +5,9 @@ eigenvalues in them are Rayleigh quotients, from below, at vectors that power it
 on from one training step to the next. An estimate trains; only a bound certifies.
 
 Every norm is of a product `s_i W_{i+1} c_{i+1} W_{i+2} ⋯ W_{j+1}`, or of one and `√D` behind it:
-s and c, the centre and half the width of the range of each σ′, are inside, as those of units that
-carry differ from the others'. Where all of a layer are alike, no product of norms is less than what
-is telescoped with these; where they are not, a certificate takes the less of both, and this does
-not.
+s and c, the centre and half the width of the range of each σ′, are inside, as units that carry have
+other ones. Where all units of a layer are alike, no product of norms is below the telescoped sum of
+these; where they are not, a certificate takes the smaller of both, and this estimate does not.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Span = tuple[int, int]  # from one hidden layer to another, both included, coun
 
 
 class Vectors(NamedTuple):
-    """Those of power iteration, each list by spans or kernels; constants to the gradient."""
+    """Vectors of power iteration, each list by spans or kernels; constants to the gradient."""
 
     pairs: list[tf.Tensor]
     products: list[tf.Tensor]
@@ -40,10 +39,9 @@ class Vectors(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The vectors, and where single kernels take those of the class pairs, by layers.
+    """The vectors, and the products of single kernels with those of the class pairs, by layers.
 
-    To the gradient of these nothing counts but the vectors: where several kernels are multiplied,
-    that of one needs the others.
+    A product of several kernels is not among them, as the gradient of one kernel needs the others.
     """
 
     vectors: Vectors
@@ -93,7 +91,7 @@ class CurvatureEstimate(TrainingState):
         self.built = True
 
     def advance(self, network: FeedForward) -> Vectors:
-        """Moves the vectors on, and returns them: the one place where training's state changes."""
+        """Moves the vectors on and returns them; nothing else changes the state."""
         first = tf.equal(self.steps, 0)
         vectors = self._iterated(network, tf.where(first, self.start_iterations - 1, 0), written=1)
         for variables, moved in zip(
@@ -105,10 +103,10 @@ class CurvatureEstimate(TrainingState):
         return vectors
 
     def reached(self, network: FeedForward, vectors: Vectors | None = None) -> Reached:
-        """Returns where the network's kernels take the vectors of the class pairs; moves nothing.
+        """Returns the products of kernels with the vectors of the class pairs; moves nothing.
 
         Args:
-            vectors: what `advance` has just returned; None: the present ones.
+            vectors: those that `advance` has just returned; None: the present ones.
         """
         products = network.products(tf.float32)
         vectors = self._vectors(network) if vectors is None else vectors
@@ -122,8 +120,8 @@ class CurvatureEstimate(TrainingState):
         """Returns κ for every (label, rival), `(classes, classes)`; moves nothing.
 
         Args:
-            reached: of the same weights, all maps dense; none of these products is worked out once
-                more then, but for its gradient.
+            reached: of the same weights, all maps dense; its products are not computed again, but
+                for their gradients.
         """
         vectors = self._vectors(network) if reached is None else reached.vectors
         products = network.products(tf.float32)
@@ -156,15 +154,16 @@ class CurvatureEstimate(TrainingState):
         return tf.gather(rows, rival, batch_dims=1)
 
     def _vectors(self, network: FeedForward) -> Vectors:
-        # Random vectors say nothing: before the first step, iterate for this one answer.
+        # The first vectors are random: before the first step, iterate for this one answer.
         return self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
 
     def _iterated(self, network: FeedForward, iterations: tf.Tensor, written: int = 0) -> Vectors:
-        """Returns the vectors after so many more steps; to the gradient they are constants.
+        """Returns the vectors after so many more steps, constants to the gradient.
 
         Args:
-            iterations: in a loop.
-            written: before these, written out: XLA is slow at transposed convolutions in loops.
+            iterations: steps in a loop.
+            written: steps before these, without a loop, in which XLA's transposed convolutions are
+                slow.
         """
         maps = network.products(tf.float32)
         powered = functools.partial(_power_iteration, iterations=iterations, written=written)
@@ -189,7 +188,7 @@ class CurvatureEstimate(TrainingState):
         return Vectors(pairs, products, kernels)
 
     def _forward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
-        """Rows times `s_i W_{i+1} c_{i+1} ⋯ W_{j+1}`."""
+        """Returns rows times `s_i W_{i+1} c_{i+1} ⋯ W_{j+1}`."""
         first, last = span
         rows = rows * self._spreads[first - 1] if first else rows
         for index in range(first, last + 1):
@@ -198,7 +197,7 @@ class CurvatureEstimate(TrainingState):
         return rows
 
     def _backward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
-        """Rows times the transposed product of `_forward`."""
+        """Returns rows times the transposed product of `_forward`."""
         first, last = span
         for index in reversed(range(first, last + 1)):
             rows = rows * self._centres[index] if index < last else rows
@@ -208,14 +207,14 @@ class CurvatureEstimate(TrainingState):
     def _kernel_norms(
         self, products: list[Product], vectors: list[tf.Tensor]
     ) -> dict[int, tf.Tensor]:
-        """Estimates of ‖W‖, by the number of the layer, of those in `kernels`."""
+        """Returns estimates of ‖W‖ of those in `kernels`, by the number of the layer."""
         return {
             index: _norm(products[index].forward(vector))[0]
             for index, vector in zip(self.kernels, vectors, strict=True)
         }
 
     def _lipschitz(self, products: list[Product], vectors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Lip(z_1), …, Lip(z_{L−2})."""
+        """Returns Lip(z_1), …, Lip(z_{L−2})."""
         norms: list[list[tf.Tensor]] = [[] for _ in self.activations[:-1]]
         for span, vector in zip(self.spans, vectors, strict=True):
             norms[span[1]].append(_norm(self._forward(products, span, vector))[0])
@@ -227,7 +226,7 @@ class CurvatureEstimate(TrainingState):
     def _diagonals(
         self, network: FeedForward, kernel_norms: dict[int, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """`(−d_lo)⁺` for each pair and hidden layer, `(classes², N_I)`; see `signed.py`."""
+        """Returns `(−d_lo)⁺` of each pair, `(classes², N_I)`, by layers; see `signed.py`."""
         kernels, _ = network.weights(tf.float32)
         rows = tf.transpose(kernels[-1])
         w = tf.reshape(rows[:, None] - rows[None], (self.classes**2, -1))
@@ -252,19 +251,19 @@ class CurvatureEstimate(TrainingState):
 
 
 def _telescoped(norms: list[tf.Tensor], before: list[tf.Tensor]) -> tf.Tensor:
-    """`ℓ_I` by norms of products from W_1, …, W_I on, and ℓ_1, …; see `liplt.py`."""
+    """Returns `ℓ_I`, by norms of products from W_1, …, W_I on and ℓ_1, …; see `liplt.py`."""
     return sum((norm * bound for norm, bound in zip(norms[1:], before, strict=False)), norms[0])
 
 
 def _as_float32(numbers: Iterable[Any]) -> tuple[np.ndarray, ...]:
-    """Converts numbers, of all units or of each."""
+    """Converts numbers, one for all units or one for each."""
     return tuple(np.asarray(number, np.float32) for number in numbers)
 
 
 def _power_iteration(
     maps: Sequence[_Map], vectors: Sequence[tf.Tensor], iterations: tf.Tensor, written: int = 0
 ) -> list[tf.Tensor]:
-    """`v ← A v / ‖A v‖` so many times, for each A and row; a row that A sends to zero is kept."""
+    """Repeats `v ← A v / ‖A v‖` for each A and row; a row that A sends to zero is kept."""
 
     def stepped(state: list[tf.Tensor]) -> list[tf.Tensor]:
         moved = []
@@ -287,11 +286,11 @@ def _power_iteration(
 
 
 def _norm(rows: tf.Tensor) -> tf.Tensor:
-    """Row norms; see `_root`."""
+    """Returns norms of rows; see `_root`."""
     return _root(tf.reduce_sum(rows * rows, axis=1))
 
 
 def _root(squares: tf.Tensor) -> tf.Tensor:
-    """Square roots; the gradient at zero is zero instead of NaN."""
+    """Returns square roots; the gradient at zero is zero instead of NaN."""
     positive = squares > 0.0
     return tf.where(positive, tf.sqrt(tf.where(positive, squares, 1.0)), 0.0)

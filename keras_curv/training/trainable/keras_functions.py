@@ -28,7 +28,7 @@ def sin(x: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_curv")
 def absolute(x: Any) -> Any:
-    """Returns |x|, entry by entry, which takes no length off a gradient.
+    """Returns |x|, entry by entry; gradients keep their length.
 
     Example:
         >>> keras.layers.Dense(2, activation=absolute).activation(tf.constant([-1.0, 2.0])).numpy()

@@ -1,8 +1,8 @@
 """Average pooling whose gradient is quick.
 
 The gradient is the same in all of a window, but XLA adds up as many numbers for each place as a
-window has places: on a CPU that takes longer than the convolution before. The gradient of a mean
-over two axes does not.
+window has places: on a CPU that takes longer than the convolution before. A mean over two axes has
+a quick gradient.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TrainedAveragePooling2D(keras.layers.AveragePooling2D):
 
 
 def averages(layer: keras.layers.AveragePooling2D, images: tf.Tensor) -> tf.Tensor:
-    """Returns what the layer makes of images, quickly where its windows tile them."""
+    """Returns the layer's output, quickly where its windows tile the images."""
     (down, across), (height, width, channels) = layer.pool_size, images.shape[1:]
     tiles = tuple(layer.strides) == (down, across) and layer.data_format == "channels_last"
     if not tiles or height is None or width is None or height % down or width % across:

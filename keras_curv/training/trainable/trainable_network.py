@@ -33,12 +33,12 @@ from keras_curv.training.trainable.trunk import Trunk
 
 _layers = keras.layers
 _HALF = ("float16", "bfloat16")
-_ULPS = 2.0**-22  # a relative change that is as good as none
-_NOISE = 64.0  # times what that does to logits is what sums in another order may do
-# Settings of layers that training reads no others of. TensorFlow has no second gradient of another
-# interpolation, and tells so of some only.
+_ULPS = 2.0**-22  # a relative change of the size of rounding
+_NOISE = 64.0  # times its effect on logits: the largest effect of sums in another order
+# The only values of these settings that training reads. TensorFlow has no second gradient of other
+# interpolations, and says so of some only.
 _USUAL = {"groups": 1, "interpolation": "nearest", "data_format": "channels_last"}
-_FEW = 64  # classes, of which all logits are quicker than the margins of some
+_FEW = 64  # classes up to which all logits are quicker than the margins of some
 
 
 class _Snapshot(FeedForward):
@@ -62,11 +62,11 @@ class _Snapshot(FeedForward):
         )
 
     def products(self, dtype: tf.DType) -> list[Product]:
-        """Returns what `FeedForward` does; in float32 by the layers where that is quicker."""
+        """See `FeedForward`; in float32 through the layers where that is quicker."""
         return self._products if dtype == tf.float32 else super().products(dtype)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns what `FeedForward` does; of structured maps in float32 layer by layer."""
+        """See `FeedForward`; structured maps in float32 layer by layer."""
         x = tf.convert_to_tensor(x)
         single = x.dtype == tf.float32
         return self._last_logits(self.forward(x)[1]) if single else super().logits(x)
@@ -80,13 +80,13 @@ class _Snapshot(FeedForward):
     ) -> tf.Tensor:
         """Returns the logits at inputs of which z_I and a_I are known: for their gradient.
 
-        Of dense maps. The kernels are read before anything that is known here is used: TensorFlow
-        leaves away what would order their reading and the step that changes them, where it sees
-        that the one leads to the other anyway, and only then what leads there.
+        For dense maps. The kernels are read before any known value is used. Otherwise TensorFlow
+        may drop the control edge between the reading of a kernel and its update, because data lead
+        from one to the other, and then drop those data, which are known.
 
         Args:
             x: `(n, …)`, float32.
-            pre: `z_1, …, z_{L−1}`, each `(n, width)`; None: they are not known.
+            pre: `z_1, …, z_{L−1}`, each `(n, width)`; None: not known.
             post: `a_1, …, a_{L−1}`.
             means: of the latter, for gradients as `centring.py` has them; None: plain ones.
         """
@@ -119,7 +119,7 @@ class _Snapshot(FeedForward):
     def _last_margins(
         self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what `FeedForward` does; of few classes without gathers of long rows."""
+        """See `FeedForward`; of few classes without gathers of long rows."""
         by_layers = self._by_layers(post[0])
         if not by_layers and (self.classes > _FEW or post[0].dtype != tf.float32):
             return super()._last_margins(post, label, rivals)
@@ -139,7 +139,7 @@ class _Snapshot(FeedForward):
 
 
 def _product(kernel: tf.Tensor) -> Product:
-    """Returns the products with a matrix and with its transpose, which lies in memory."""
+    """Returns the products with a matrix and with its transpose, which is stored."""
     transposed = materialized(tf.transpose(kernel))
     return Product(
         lambda a: last_axis_product(a, kernel), lambda t: last_axis_product(t, transposed)
@@ -162,7 +162,7 @@ class LiveNetwork:
         trunk: the layers up to the last kink, if smooth ones follow and `trunks` is set; the
             network is what comes after them.
         layers: those of the network, as Keras has them.
-        as_in_training: whether a base in training computes just what the network is, in float32.
+        as_in_training: whether a base in training computes the same as the network, in float32.
         is_dense: whether all maps are those of one dense layer each, and there is no trunk.
 
     Raises:
@@ -238,7 +238,7 @@ class LiveNetwork:
         return _Snapshot(self)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Returns the logits of what comes after the clip, `(n, *input_shape)`, read so."""
+        """Returns the network's logits at inputs behind the clip, `(n, *input_shape)`."""
         if self.trunk is not None:
             x = np.asarray(self.trunk.features(x), np.float32)
 
@@ -251,7 +251,7 @@ class LiveNetwork:
         return logits(tf.constant(x.reshape(len(x), -1))).numpy()
 
     def _check(self, model: keras.Model) -> None:
-        """Compares logits with the model's: a chain of layers does not say how they are wired."""
+        """Compares logits with the model's, whose layers may be wired otherwise than in a chain."""
         x = np.random.default_rng(0).standard_normal((3, *self.input_shape))
         # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
@@ -271,7 +271,7 @@ class LiveNetwork:
 
 
 def _same_in_training(layer: keras.layers.Layer) -> bool:
-    """Whether the layer does in training what it does at inference, and in float32."""
+    """Returns whether the layer computes the same in training as in inference, in float32."""
     changes = (*CHANGES_IN_TRAINING, _layers.ActivityRegularization, _layers.BatchNormalization)
     inside = [layer.layer] if isinstance(layer, Carry) else []
     return (
@@ -283,7 +283,7 @@ def _same_in_training(layer: keras.layers.Layer) -> bool:
 
 
 def _chain(model: keras.Model) -> list[keras.layers.Layer]:
-    """Returns the layers in order, those of nested models in their place; operations too."""
+    """Returns layers and operations in order, those of nested models in their place."""
     if not type(model).call.__module__.startswith("keras."):
         raise InputError(
             f"base has a `call` of its own in {model.name!r} ({type(model).__name__}), which may "
@@ -298,7 +298,7 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer]:
 def _split_clip(
     layers: list[keras.layers.Layer],
 ) -> tuple[ClipInput | None, list[keras.layers.Layer]]:
-    """Returns the clip that the layers begin with, if they do, and the others."""
+    """Returns the clip that the layers begin with, None without, and the other layers."""
     first = next((layer for layer in layers if not isinstance(layer, KEEPS_ENTRIES)), None)
     if type(first) is not ClipInput:
         return None, layers
@@ -308,7 +308,7 @@ def _split_clip(
 def _split_trunk(
     layers: list[keras.layers.Layer], shape: tuple[int, ...] | None
 ) -> tuple[Trunk | None, list[keras.layers.Layer]]:
-    """Returns the layers up to the last kink, if there is one and smooth ones follow, and others.
+    """Returns the trunk, the layers up to the last kink if smooth ones follow, and the others.
 
     Args:
         layers: without a clip.
@@ -352,13 +352,13 @@ def _parts(
 
 
 def _known(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
-    """Returns the layer's activation, None where it has none or one that is not in the table."""
+    """Returns the layer's activation, None without one and for one not in the table."""
     name = name_of(getattr(layer, "activation", None))
     return None if name is None else table.get(name)
 
 
 def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
-    """Returns what the layer ends with, None where it is affine; refuses what has no rule."""
+    """Returns the layer's activation, None where it is affine; refuses layers without a rule."""
     known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation, Carry)
     # A subclass may do anything in its call.
     settings = {name: getattr(layer, name, usual) for name, usual in _USUAL.items()}

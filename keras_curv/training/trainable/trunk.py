@@ -1,4 +1,4 @@
-"""A base whose first layers have kinks: a trunk, of which a Lipschitz constant counts.
+"""A base whose first layers have kinks: a trunk, of which only a Lipschitz constant is used.
 
 Where the base is `g ∘ φ`, φ of slope L at most and g smooth, a ball of radius ρ around x is sent
 into one of radius Lρ around φ(x), where the curvature of g finds the worst point. In the units of
@@ -53,7 +53,7 @@ class Orthogonal(keras.constraints.Constraint):
         self.shifts = shifts
 
     def __call__(self, kernel: Any) -> tf.Tensor:
-        """Returns the nearest such kernel."""
+        """Returns the nearest orthogonal kernel."""
         kernel = tf.convert_to_tensor(kernel)
         channels = kernel.shape[-1]
         if self.shifts:
@@ -83,8 +83,8 @@ def taps(shape: Sequence[int]) -> np.ndarray:
 def trunk_layers(count: int, input_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
     """Returns so many convolutions with `Orthogonal` kernels and |·| behind each.
 
-    The first one makes the channels of a place of 2 × 2 pixels, the others see 3 × 3 places. At
-    first all matrices are the identity, and nothing that is not negative is changed but for shifts.
+    The first one makes the channels of a place of 2 × 2 pixels, the others see 3 × 3 places. All
+    matrices start as the identity, so that non-negative inputs are shifted, and not changed.
 
     Args:
         count: at least 1.
@@ -144,9 +144,9 @@ class Trunk:
 
 
 def through(layers: Sequence[keras.layers.Layer], x: tf.Tensor) -> tf.Tensor:
-    """Returns what these layers make of x, one after the other.
+    """Returns the output of these layers, one after the other.
 
-    Inside of a model's `call` they are in its mode, as Keras hands that on; elsewhere at inference.
+    Within a model's `call` they are in its mode, which Keras hands on; elsewhere in inference.
     """
     for layer in layers:
         x = layer(x)
@@ -154,7 +154,7 @@ def through(layers: Sequence[keras.layers.Layer], x: tf.Tensor) -> tf.Tensor:
 
 
 class LipschitzEstimate(TrainingState):
-    """`Π g_k ‖W_k‖` of a trunk, from below: each norm is at the best of some vectors.
+    """Estimates `Π g_k ‖W_k‖` of a trunk from below, each norm by the best of some vectors.
 
     The vectors are carried on by power iteration from step to step, and move in `advance` alone.
     """
@@ -219,4 +219,4 @@ def _orthonormal(rows: tf.Tensor) -> tf.Tensor:
 
 
 class Behind(ScaledFirst):
-    """What comes behind a trunk, of features in units of the input: `v ↦ g(L v)`; L the factor."""
+    """The network behind a trunk, of features in units of the input: `v ↦ g(L v)`."""
