@@ -191,30 +191,36 @@ class Ball:
         served = np.full(product.shape, 8.0 * terms * FLOAT32_TINY)
         for rows_of_other, entries, placed in other.row_blocks():
             mine = self.each(lambda array: array[..., rows_of_other])  # noqa: B023
-            off, away = mine._off_in_product(entries, placed, terms)
+            off, away = mine.off_in_product(entries, terms, lambda a, b: a @ placed(b))  # noqa: B023
             error += off
             served += away
         error *= 1.0 + 2.0 * gamma(terms + 4)
         return Ball(product, error, _infinite_beyond(served, np.abs(product) + error + served))
 
-    def _off_in_product(
-        self, entries: Ball, placed: Callable[[np.ndarray], Any], terms: int
+    def off_in_product(
+        self, other: Ball, terms: int, product: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what some rows of a second factor with so many add to both errors."""
-        size, other_size = np.abs(self.value), np.abs(entries.value)
-        error = gamma(terms + 2) * (size @ placed(other_size))
-        if entries.error.any():
-            error = error + size @ placed(entries.error)
-        weights, most = other_size + entries.error, size
+        """Returns what a product, or some of its terms, adds to `error` and to `served`.
+
+        Args:
+            other: the stored entries of the second factor.
+            terms: how many the whole product sums.
+            product: of an array in the place of this one and an array in the place of the other.
+        """
+        size, other_size = np.abs(self.value), np.abs(other.value)
+        error = gamma(terms + 2) * product(size, other_size)
+        if other.error.any():
+            error = error + product(size, other.error)
+        weights, most = other_size + other.error, size
         if np.any(self.error):
-            error = error + self.error @ placed(weights)
+            error = error + product(self.error, weights)
             most = size + self.error
         # Each of these weights is off by what it was before, and by a factor of 1 + γ_{n+1}: an
         # offset that is added to the sum may have been its first term.
-        away = entries.read()
+        away = other.read()
         away = away + (weights + away) * gamma(terms + 1, FLOAT32_UNIT)
         weights = weights + away
-        return error, (most @ placed(away) + self.served @ placed(weights)) * ROUNDING_SLACK
+        return error, (product(most, away) + product(self.served, weights)) * ROUNDING_SLACK
 
     def reciprocal(self) -> Ball:
         """Returns 1/r; its error is infinite where 0 is in the ball."""

@@ -118,7 +118,7 @@ class _Values:
     def __init__(self, inputs: Mapping[str, Flow], nodes: Sequence[NodeDef]):
         self._values: dict[str, Any] = {**inputs}
         self._readers = collections.Counter(name for node in nodes for name in _arguments(node))
-        self._held = sum(map(_entries, inputs.values()))
+        self._held = sum(_entries(value)[0] for value in inputs.values())
         self._shared: set[str] = set()  # nodes whose numbers another value holds too
         self._paddings = Paddings()
 
@@ -138,14 +138,13 @@ class _Values:
         value = apply(node, arguments)
         self._paddings.see(node, arguments, value)
         shares, names = shares_numbers(node), _arguments(node)
-        size = 0 if shares else _entries(value)
+        size, vector = (0, 0) if shares else _entries(value)
         if node.op != "Const":
-            vector = _vector(value) if size else 0
             charge(size * PASS + vector * VECTOR_PASS, "it")
         self._values[node.name] = value
         self._readers.subtract(names)
         for name in {name for name in names if not self._readers[name]}:
-            self._held -= 0 if name in self._shared else _entries(self._values[name])
+            self._held -= 0 if name in self._shared else _entries(self._values[name])[0]
             self._values[name] = None
         if shares:
             self._shared.update((node.name, *names))
@@ -182,20 +181,15 @@ def _arguments(node: NodeDef) -> list[str]:
     return [node_name(tensor) for tensor in data_inputs(node)]
 
 
-def _vector(value: Any) -> int:
-    """Returns the entries of an example, of a value that depends on the input; 0 of others."""
+def _entries(value: Any) -> tuple[int, int]:
+    """Returns how many numbers a value holds beside its layers, and how many of an example."""
     if isinstance(value, tuple):
-        return sum(_vector(part) for part in value)
-    return value.shift.shape[0] if isinstance(value, Flow) else 0
-
-
-def _entries(value: Any) -> int:
-    """Returns how many numbers a constant holds, or a flow beside its layers."""
-    if isinstance(value, tuple):
-        return sum(_entries(part) for part in value)
+        parts = [_entries(part) for part in value]
+        return sum(held for held, _ in parts), sum(vector for _, vector in parts)
     if isinstance(value, Flow):
-        return _vector(value) + value.stored
-    return math.prod(np.shape(value.value if isinstance(value, Ball) else value))
+        vector = value.shift.shape[0]
+        return vector + value.stored, vector
+    return math.prod(np.shape(value.value if isinstance(value, Ball) else value)), 0
 
 
 def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ import scipy.sparse
 
 from keras_curv.lowering.error_ball import Ball, Rows
 from keras_curv.numerics.batches import NEAR, batches
-from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, ROUNDING_SLACK, TINY, gamma
+from keras_curv.numerics.rounding import FLOAT32_TINY, TINY, gamma
 from keras_curv.saved_model.limits import (
     HALF_SPARSE,
     PRODUCTS,
@@ -178,19 +178,11 @@ class SparseBall:
                 return np.zeros(places.nnz)
             return entries_at(places, self.placed(one) @ other.placed(two))
 
-        value, other_value = self.entries.value, other.entries.value
-        error, other_error = self.entries.error, other.entries.error
-        size, other_size = np.abs(value), np.abs(other_value)
-        real, weights = size + error, other_size + other_error
-        off = gamma(terms + 2) * product(size, other_size) + product(size, other_error)
-        off = (off + product(error, weights)) * (1.0 + 2.0 * gamma(terms + 8))
-        away = other.entries.read()
-        away = away + gamma(terms + 1, FLOAT32_UNIT) * (weights + away)
-        served = product(real, away) + product(self.entries.served, weights + away)
+        off, served = self.entries.off_in_product(other.entries, terms, product)
         entries = Ball(
-            product(value, other_value),
-            off + 8.0 * terms * TINY,
-            served * ROUNDING_SLACK + 8.0 * terms * FLOAT32_TINY,
+            product(self.entries.value, other.entries.value),
+            off * (1.0 + 2.0 * gamma(terms + 8)) + 8.0 * terms * TINY,
+            served + 8.0 * terms * FLOAT32_TINY,
         )
         return SparseBall(places, entries.rounded())
 
