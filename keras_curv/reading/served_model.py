@@ -19,9 +19,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
-import os
 import pathlib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,15 +36,13 @@ from keras_curv.reading import live_model
 from keras_curv.reading.execution import calls_of
 from keras_curv.reading.inputs import Inputs
 from keras_curv.saved_model import meta_graph, server
-from keras_curv.saved_model.files import GRAPH, ModelFiles
+from keras_curv.saved_model.files import GRAPH, ModelFiles, resolve_directory
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
 _ALONE = 8  # inputs that are also served in a batch of their own, of all kinds that are tried
 _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
-_ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
-_OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,74 +250,6 @@ def _read_directory(path: pathlib.Path, signature: str, output_name: str | None)
         raise InputError(f"{path} changed while it was being read; try again")
     served = _read_answer(answer, source=str(path))
     return dataclasses.replace(served, signature=signature, fingerprint=fingerprint)
-
-
-def resolve_directory(path: pathlib.Path) -> pathlib.Path:
-    """Returns the directory with `saved_model.pb`: `path` itself, or its newest numbered version.
-
-    Raises:
-        InputError: there is none.
-    """
-    if not path.exists():
-        raise InputError(f"{path} does not exist; give the directory of a SavedModel")
-    if path.is_file():
-        hint = ""
-        if path.suffix in (".keras", ".h5"):
-            hint = f"; load it with keras.models.load_model and model.export('{path.stem}')"
-        raise InputError(f"{path} is a file, not a SavedModel directory{hint}")
-    versions = numbered_versions(path)
-    if (path / GRAPH).is_file():
-        if versions:
-            raise InputError(
-                f"{path} has a {GRAPH} beside numbered versions, which a server would take; "
-                "give the directory of one of them"
-            )
-        return path
-    if not versions:
-        raise InputError(
-            f"{path} has no saved_model.pb, nor a numbered version that has one; "
-            "make one with model.export(directory)"
-        )
-    newest = versions[max(versions)]
-    for entry in path.iterdir():
-        newer = (version_number(entry.name) or 0) > max(versions)
-        if newer and any((entry / name).exists() for name in _OTHER_FORMATS):
-            raise InputError(
-                f"{entry}, which is newer than {newest.name}, is a SavedModel in another format; "
-                "only saved_model.pb is read"
-            )
-    return newest
-
-
-def numbered_versions(base: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Returns versions of a model, as TF Serving counts them, that have a `saved_model.pb`.
-
-    Raises:
-        InputError: two are the same number, or one is spelled as only some parsers take it.
-    """
-    found: dict[int, pathlib.Path] = {}
-    for entry in sorted(base.iterdir()):
-        number = version_number(entry.name)
-        if number is None and _ODD_VERSION.fullmatch(entry.name) and entry.is_dir():
-            raise InputError(
-                f"{base}: a server may take {entry.name!r} for a version; rename or remove it"
-            )
-        graph = entry / GRAPH
-        if number is not None and os.path.lexists(graph) and not graph.is_file():
-            raise InputError(f"{graph} is not a file; a server would wait for it, or fail")
-        if number is not None and graph.is_file():
-            other = found.setdefault(number, entry)
-            if other != entry:
-                raise InputError(
-                    f"{base}: {other.name} and {entry.name} are the same version; remove one"
-                )
-    return found
-
-
-def version_number(name: str) -> int | None:
-    """Returns which version a directory of this name is; None: it is none."""
-    number = int(name) if name.isascii() and name.isdigit() else 2**63
-    return number if number < 2**63 else None
 
 
 def _read_answer(answer: server.Answer, source: str) -> ServedModel:

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from keras_curv.errors import InputError
-from keras_curv.reading import served_model
 from keras_curv.rows.reason import Reason
+from keras_curv.saved_model.files import version_number
 from keras_curv.serving.prediction_log import LoggedRequest, batch_size, parse_log, read_tensor
 from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.tf_record import read_records
@@ -268,7 +268,7 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
 def _file_version(file: str) -> int | None:
     """Returns the version in whose directory a warm-up file lies."""
     path = pathlib.Path(file).absolute()
-    number = served_model.version_number(path.parent.parent.name)
+    number = version_number(path.parent.parent.name)
     return number if path.parts[-2:] == _WARM_UP else None
 
 

@@ -11,7 +11,12 @@ from keras_curv.errors import InputError, visible
 from keras_curv.reading import served_model
 from keras_curv.rows.reason import Reason
 from keras_curv.saved_model import meta_graph
-from keras_curv.saved_model.files import ModelFiles
+from keras_curv.saved_model.files import (
+    ModelFiles,
+    numbered_versions,
+    resolve_directory,
+    version_number,
+)
 from keras_curv.serving.prediction_log import LoggedRequest
 from keras_curv.serving.refusal import Refusal
 
@@ -60,14 +65,14 @@ class Versions:
         self.path = str(path)
         base = pathlib.Path(path)
         try:
-            newest = served_model.resolve_directory(base)
+            newest = resolve_directory(base)
             self._only: str | None = None
             if newest == base:
                 self._only = self._newest = _label(base.resolve())
                 self._directories = {self._only: base}
             else:
                 self._newest = _label(newest)
-                numbered = served_model.numbered_versions(base)
+                numbered = numbered_versions(base)
                 self._directories = {str(number): entry for number, entry in numbered.items()}
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -149,7 +154,7 @@ class Versions:
 
 
 def _label(directory: pathlib.Path) -> str:
-    number = served_model.version_number(directory.name)
+    number = version_number(directory.name)
     return visible(directory.name) if number is None else str(number)
 
 

@@ -12,6 +12,7 @@ from refused import assert_refused
 
 from keras_curv.errors import InputError
 from keras_curv.reading import served_model
+from keras_curv.saved_model.files import resolve_directory
 
 L = keras.layers
 
@@ -24,13 +25,13 @@ def test_a_missing_directory_is_named(tmp_path):
 def test_what_a_server_takes_for_no_version_is_none(name, tmp_path):
     for version in ("007", name):
         export(tmp_path / version)
-    assert served_model.resolve_directory(tmp_path).name == "007"
+    assert resolve_directory(tmp_path).name == "007"
 
 
 def test_a_newer_version_in_another_format_is_not_passed_over(tmp_path):
     export(tmp_path / "1")
     (tmp_path / "2").mkdir()
-    assert served_model.resolve_directory(tmp_path).name == "1"  # nothing in it yet
+    assert resolve_directory(tmp_path).name == "1"  # nothing in it yet
     (tmp_path / "2" / "saved_model.pbtxt").write_text("")
     assert_refused(tmp_path, "newer than 1", "another format")
 
