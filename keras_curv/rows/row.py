@@ -125,14 +125,13 @@ class Row(NamedTuple):
         ):
             if (radius > 0.0) != (status == Status.CERTIFIED.name) or not radius >= 0.0:
                 raise ValueError(f"radius {radius} with status {status}")
-        if row.reason is not None and columns in (EXAMPLE_COLUMNS, QUALIFIED_COLUMNS):
+        if row.reason is not None and "file" not in columns:
             raise ValueError(f"status {row.status}")
         return row
 
 
 EXAMPLE_COLUMNS = Row._fields[: Row._fields.index("file")]
 QUALIFIED = ("property", "threat")  # further columns, of a claim other than the usual one
-QUALIFIED_COLUMNS = (*EXAMPLE_COLUMNS, *QUALIFIED)
 REQUEST_COLUMNS = (
     *("index", "file", "record", "example", "timestamp", "version", "signature"),
     *EXAMPLE_COLUMNS[EXAMPLE_COLUMNS.index("prediction") :],

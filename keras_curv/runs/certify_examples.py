@@ -22,7 +22,7 @@ from keras_curv.reading.served_inputs import in_float64
 from keras_curv.reading.served_model import ServedModel
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
-from keras_curv.rows.row import QUALIFIED_COLUMNS, Row
+from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
 from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
@@ -91,7 +91,7 @@ class ExampleJob(Job):
     def __init__(self, model: Any, examples: Examples, options: ExampleOptions):
         self._model, self._options = model, options
         if options.qualified:
-            self.columns = QUALIFIED_COLUMNS
+            self.columns = (*EXAMPLE_COLUMNS, *QUALIFIED)
         rivals, smoothing = options.rivals, options.smoothing
         method, guarantee, search = options.method, options.guarantee, options.search
         certifier: Certifier | SmoothedClassifier
