@@ -24,8 +24,8 @@ class ProofOptions:
         method: method of proof. auto takes the largest radius of all that apply: crc, crc_local,
             crown, lipschitz, quadratic, two_stage, each of which can be named alone; interval, coap
             and, on the command line, smoothing are there to compare with.
-        guarantee: what the proof is about. real: real arithmetic on the stored weights; float32:
-            also what a server makes of them in float32.
+        guarantee: arithmetic that the proof is about. real: real arithmetic on the stored weights;
+            float32: also the float32 arithmetic of a server.
         tolerance: fraction by which a further method must be able to enlarge a radius for the
             method auto to try it; 0 tries all of them. A search for a ball may also leave that
             fraction of the radius, within 0.1 to 0.3 %. No radius becomes wrong by it, only

@@ -35,8 +35,8 @@ class RunOptions(ProofOptions):
     """Options of every run.
 
     Attributes:
-        decide: asks of each example only whether each of the radii is proved or cannot be, which is
-            many times faster; radii in rows are then lower bounds, enough for that.
+        decide: decides only whether each of the radii can be proved for an example, which is many
+            times faster; the radii in rows are then lower bounds, enough for that.
         radii: radii at which to report certified accuracy, in the model's input units or those of a
             threat; default: 0.1, 0.25, 0.5, 1.0 and 1.58.
         batch_size: number of examples certified at a time; default: by the size of the model, or
@@ -51,13 +51,13 @@ class RunOptions(ProofOptions):
         report: HTML file to write for people: curve, classes, least robust examples, terms.
         command: the words of the command that makes this run again, for the report.
         runner: Apache Beam runner on whose workers to certify, as DirectRunner on this machine.
-            Workers leave rows in a folder beside the output, which all of them must reach, as they
-            must the model and the data.
+            Workers leave rows in a folder beside the output, which all of them must reach, like the
+            model and the data.
         beam_options: options of the runner, as Beam spells them but without dashes, as
             direct_num_workers=2.
-        read_from: files that these options were read from, which nothing is written over; the file
+        read_from: files that these options were read from; nothing is written over them. The file
             of a property that is given by its spelling is added.
-        progress: tells on stderr how far the run is: a bar, or lines where that is no terminal.
+        progress: shows progress on stderr: a bar, or lines if stderr is no terminal.
 
     Raises:
         InputError: an option out of range, or one that another needs is missing.

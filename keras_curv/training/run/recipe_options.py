@@ -37,8 +37,8 @@ class RecipeFields:
         width: number of units of each hidden dense layer; default: 256.
         carry: number of units of the hidden dense layers before the last one, which then carry
             their input along; default: they have the width of the last one, and carry nothing.
-        trunk: number of convolutions in front of all these that keep lengths; 2 × 2 pixels become
-            one place, and sizes of what follows are in places. Default: none.
+        trunk: number of convolutions that keep lengths, in front of all other layers; 2 × 2 pixels
+            become one place, and the sizes of later layers are in places. Default: none.
         filters: numbers of filters of convolutions before the dense layers, as in 16,32; default:
             no convolutions.
         kernel_size: side of the convolutions' kernels, in pixels; default: 4.
