@@ -19,7 +19,7 @@ HARMLESS, harmless_case = cases()
 
 
 def _listing(op, attribute, body):
-    """As if the op had a billion inputs or outputs."""
+    """Makes it look as if the op had a billion inputs or outputs."""
 
     def build(path, canary):
         export(path, body)

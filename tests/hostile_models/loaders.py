@@ -1,4 +1,4 @@
-"""What no loader of TensorFlow takes, or what one takes otherwise than another."""
+"""Models that no loader of TensorFlow takes, or that one takes otherwise than another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""What TensorFlow computes while it loads: here what a reshape is asked to make of the examples."""
+"""Work that TensorFlow does while it loads: here for the shape that a reshape is asked for."""
 
 from __future__ import annotations
 

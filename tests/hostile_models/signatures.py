@@ -172,7 +172,7 @@ def _tag(path, canary):
 
 @case("signature: objects give the function other variables")
 def _captures(path, canary):
-    """As loading in Python would go by; a server does not look at them."""
+    """Loading in Python would go by these; a server does not look at them."""
     two_heads(path)
     with edited(path) as meta:
         for function in meta.object_graph_def.concrete_functions.values():

@@ -1,4 +1,4 @@
-"""What a refusal must say, and how tests of it write models."""
+"""Asserts that a model is refused, and writes specs and functions for such models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server answers: a session of TensorFlow 1 that imports the graph, restores and fetches.
+"""Answers as a server: a session of TensorFlow 1 imports the graph, restores and fetches.
 
 And what a model answers that Python has loaded.
 """
@@ -12,7 +12,7 @@ from keras_curv.reading import served_model
 
 
 def answered(path, x, signature="serving_default"):
-    """What a client gets, by name, for the one input that it sends, or for a mapping of several."""
+    """Returns outputs by name for the one input that a client sends, or for several by name."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         meta = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
         definition = meta.signature_def[signature]

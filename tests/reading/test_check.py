@@ -66,7 +66,7 @@ def test_check_sees_what_was_not_read(served_net, case):
 
 @pytest.mark.parametrize("head", ["softmax", "log_softmax", "sigmoid"])
 def test_saturation_hides_no_disagreement(head):
-    """What softmax makes of logits that are far apart is the same for most wrong readings."""
+    """A softmax of logits that are far apart is the same for most wrong readings."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), L.Dense(3), L.Activation(head)])
     model.layers[0].set_weights([np.eye(4, 3, dtype=np.float32) * 1e3, np.zeros(3, np.float32)])

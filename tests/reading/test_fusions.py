@@ -1,4 +1,4 @@
-"""What TensorFlow's optimizer, XLA or notes of shapes make another function of, is refused."""
+"""Graphs that TensorFlow's optimizer, XLA or notes of shapes change are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _classes(z):
 
 
 def _twice(pick):
-    """Of a tensor and another that is twice as large, the larger."""
+    """Picks the larger of a tensor and another that is twice as large."""
     return lambda x, _: _classes(pick(x @ KERNEL))
 
 

@@ -144,7 +144,7 @@ def test_shapes_that_are_not_as_is_said_are_refused(name, tmp_path, nothing_is_l
 
 
 def test_a_second_head_of_the_same_shape_is_fine(tmp_path):
-    """What the cases above change is what is refused, not what they are made of."""
+    """The changes of the cases above are refused, not the model that they change."""
     assert served_model.read(two_heads(tmp_path / "model")).network.classes == 3
 
 
@@ -160,7 +160,7 @@ def test_only_what_a_server_answers_is_read(name, tmp_path, nothing_is_loaded):
 
 
 def test_links_within_the_directory_are_followed(tmp_path):
-    """As a mounted volume has them: names that lead to one version of all files."""
+    """A mounted volume has such links: names that lead to one version of all files."""
     path = export(tmp_path / "model")
     (path / "..data").mkdir()
     for name in ("saved_model.pb", "variables"):

@@ -78,7 +78,7 @@ def rows(x):
 
 @pytest.fixture(scope="module")
 def crc(pair):
-    """What CRC proves of the sparse network."""
+    """The certificates of CRC for the sparse network."""
     _, x, _, sparse = pair
     return choose_method("crc", sparse.network).certify(rows(x))
 

@@ -1,4 +1,4 @@
-"""What is too large, or too much work, is refused before it is done."""
+"""Models that are too large, or too much work, are refused before it is done."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_small_ops_and_layers_are_charged_too(module, name, monkeypatch):
     ids=["sum", "concatenation", "scaling", "shift", "reversal"],
 )
 def test_what_an_op_does_to_each_weight_is_charged(op, sparse, monkeypatch):
-    """Where nothing is charged for the op itself."""
+    """Nothing is charged here for the op itself."""
     for name in ("NODE", "OP", "PASS", "VECTOR_PASS"):
         monkeypatch.setattr(graph, name, 0)
     monkeypatch.setattr(flow, "LAYER", 0)

@@ -86,7 +86,7 @@ class _Times(tf.Module):
 
 
 def test_two_keys_do_not_become_one(tmp_path):
-    """What is no UTF-8 was read as the character for such, which is a key of its own."""
+    """Bytes that are not UTF-8 were read as the character for such, which is a key of its own."""
     module, path = _Times(), tmp_path / "model"
     tf.saved_model.save(module, str(path), signatures={"serving_default": module.__call__})
     file = path / "saved_model.pb"

@@ -1,4 +1,4 @@
-"""What `benchmarks/fuzz_graphs.py` has found."""
+"""Graphs that `benchmarks/fuzz_graphs.py` has found."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ SPELLINGS = {
     [*((name, False) for name in SPELLINGS), ("rescaled", True), ("dead zone", True)],
 )
 def test_a_clip_is_read(spelling, exported, tmp_path):
-    """Where it is flat, and that both parts together are the model."""
+    """It is flat where it should be, and both parts together are the model."""
     first, low, high = SPELLINGS[spelling]
     keras.utils.set_random_seed(0)
     behind = [layers.Flatten(), layers.Dense(5, "softplus"), layers.Dense(3)]

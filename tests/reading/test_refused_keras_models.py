@@ -125,7 +125,7 @@ def test_a_model_of_words_is_not_called_broken(tmp_path):
 
 
 def test_a_model_saved_without_its_variables_is_pointed_to_export(tmp_path):
-    """As `tf.saved_model.save` does with models of Keras 3."""
+    """`tf.saved_model.save` does so with models of Keras 3."""
     tf.saved_model.save(_stack(lambda: L.Dense(5, "tanh"))(), str(tmp_path / "model"))
     assert_refused(tmp_path / "model", "tf.saved_model.save", "use model.export(directory)")
 

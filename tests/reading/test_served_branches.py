@@ -1,4 +1,4 @@
-"""Where branches meet, what is charged covers a server that adds up in any order.
+"""The charge for branches that meet covers a server that adds up in any order.
 
 The oracle is that of `test_served_extremes.py`, with a sum of branches in the middle.
 """

@@ -1,4 +1,4 @@
-"""Of weights of any size, what is folded says how far float32 may be off: underflow and overflow.
+"""Folded maps of weights of any size say how far float32 may be off: underflow and overflow.
 
 The oracle: a server that takes the steps one by one, in any order of the terms, flushing subnormal
 numbers or keeping them, multiplying neighbouring constants first or not; and exact rationals.
@@ -254,7 +254,7 @@ def test_a_subnormal_weight_behind_a_large_map(rng):
 
 @pytest.mark.parametrize("size", [1e-20, 1e20])
 def test_constants_in_a_row_are_multiplied_first(rng, size):
-    """Of which the product is 0, or infinite, while nothing else is out of range."""
+    """Their product is 0, or infinite, while nothing else is out of range."""
     factor = np.full(3, np.float32(size**1.5))
     steps = [
         ("product", np.float32(1.0 / size**1.5) * np.eye(3)),
@@ -287,7 +287,7 @@ def test_overflow_of_offsets_that_cancel(rng):
 
 
 def test_ordinary_scales_pay_nothing(rng):
-    """Of the size of a float32 rounding, times a few."""
+    """The charge is a few float32 roundings."""
     kernels = [np.float32(rng.standard_normal((4, 4)) / 2.0) for _ in range(3)]
     steps = [("product", kernel) for kernel in kernels]
     x = np.float32(rng.standard_normal(4))

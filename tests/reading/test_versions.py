@@ -1,4 +1,4 @@
-"""Which model is read: its version, and the fingerprint of all of it."""
+"""The version of a model that is read, and the fingerprint of all of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_serving_base_path_means_its_newest_version(tmp_path):
 
 
 def test_no_part_of_a_fingerprint_runs_into_the_next(tmp_path):
-    """What is left out of the files may be at the end of the graph, as fields of no name."""
+    """Bytes missing from a file may stand at the end of the graph, as fields of no name."""
     data = tmp_path / "variables.data-00000-of-00001"
     data.write_bytes(b"weights")
     whole = ModelFiles(tmp_path, b"graph", b"index", (data,), {}).fingerprint()

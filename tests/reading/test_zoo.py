@@ -267,7 +267,7 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
 
 
 def _assert_charged(network: Network, x, served):
-    """What serving in float32 takes off margins is within its charge."""
+    """Asserts that serving in float32 takes no more off margins than its charge."""
     real = network.logits(x).numpy()
     label = real.argmax(axis=1)
     rivals = np.array([[t for t in range(network.classes) if t != y] for y in label])
