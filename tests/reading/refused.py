@@ -1,4 +1,4 @@
-"""Asserts that a model is refused, and writes specs and functions for such models."""
+"""Asserts that a model is refused, and makes the specs of such models."""
 
 from __future__ import annotations
 
