@@ -16,10 +16,11 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.auto import BestOf
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.crc.crc_clipped import ClippedCurvatureCertificate
+from keras_curv.certificates.crc.geometry import Clip
 from keras_curv.certificates.crc.proved_radius import Charged, charged, charged_minorant
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
-from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
+from keras_curv.certificates.method import Method, ServedError, no_error
+from keras_curv.certificates.question import Proof, Question
 from keras_curv.curvature.vertex import vertex_curvature
 from keras_curv.numerics import rounding
 
@@ -49,32 +50,23 @@ class BudgetCertificate(Method):
         for one in asked:
             if type(one) is LinearBoundCertificate:
                 self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
-            elif isinstance(one, ClippedCurvatureCertificate):
-                continue  # its curvature is that of the network behind the clip
-            elif isinstance(one, CurvatureCertificate):
+            elif isinstance(one, CurvatureCertificate) and not isinstance(one.geometry, Clip):
+                # That of a clip is the curvature of the network behind it.
                 self._more.insert(0, VertexCertificate(one, served_error))
 
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
+    def prove(self, question: Question) -> Proof:
         """See `Method`."""
         # What is not proved of a rival in l2 may be in l1.
-        every = Prospect.of_each(self._method, len(x))
-        found = self._method.radii(x, label, rivals, known, every)
-        radius, gradients = found.radius, found.gradient_evaluations
-        method = found.method
-        if method is None:
-            method = np.where(radius > known, self._method.name, "").astype("U16")
+        every = question._replace(goal=question.goal.of_each_rival())
+        proof = self._method.prove(every)
         for one in self._more:
-            more = one.radii(x, label, rivals, radius, Prospect.open(len(x), self._method.gap))
-            method = np.where(more.radius > radius, one.name, method)
-            radius, gradients = more.radius, gradients + more.gradient_evaluations
-        return PairCertificates(radius, gradients, None, method)
+            known = every._replace(known=proof.radius, goal=question.goal.opened())
+            more = one.prove(known)
+            method = np.where(more.method == "", proof.method, more.method)
+            proof = proof._replace(
+                radius=more.radius, method=method, gradients=proof.gradients + more.gradients
+            )
+        return proof._replace(distance=np.full(proof.radius.shape, np.inf), weakest=None)
 
 
 class VertexCertificate(Method):
@@ -93,26 +85,19 @@ class VertexCertificate(Method):
         kappa = vertex_curvature(network, certificate.curvature) + rounding.CURVATURE_FLOOR
         self._kappa = np.where(certificate.constant_margins, 0.0, kappa)
 
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
+    def prove(self, question: Question) -> Proof:
         """See `Method`."""
-        start = tf.constant(x, tf.float64)
-        evaluation = self.network.evaluate(start, tf.constant(label), tf.constant(rivals))
+        x, label, rivals = question[:3]
+        pairs = tf.constant(label), tf.constant(rivals)
+        evaluation = self.network.evaluate(tf.constant(x), *pairs)
         found = charged(self.network.layer_norms, evaluation)
         kappa = tf.constant(self._kappa[label[:, None], rivals])
         radius = self._proved(found, kappa, np.zeros(rivals.shape))
         charge = self.served_error(x, label, rivals, radius)
         if np.any(charge):
             radius = np.minimum(radius, self._proved(found, kappa, charge))
-        return PairCertificates(
-            np.maximum(radius, known), np.full(len(x), rivals.shape[1], np.int64)
-        )
+        gradients = np.full(len(question.x), rivals.shape[1], np.int64)
+        return question.answer(self.name, radius, gradients)
 
     def _proved(self, found: Charged, kappa: tf.Tensor, taken_off: np.ndarray) -> np.ndarray:
         """Radii `(n, rivals)` where serving takes no more off; rounding charged."""

@@ -82,9 +82,8 @@ class Certifier:
         error = no_error
         if asked.guarantee == "float32":
             error = _float32_error(self.served, network, self.property, self.threat)
-        self.method = choose_method(
-            asked.method, network, error, tolerance=asked.tolerance, decide=_radii_to_decide(decide)
-        )
+        self._tolerance, self._decide = asked.tolerance, _radii_to_decide(decide)
+        self.method = choose_method(asked.method, network, error, tolerance=asked.tolerance)
         if self.threat.norm != PLAIN:
             self.method = BudgetCertificate(self.method, error)
         labels = self.property.labels(network)
@@ -156,7 +155,13 @@ class Certifier:
         ) -> Certificates:
             whole = np.concatenate([self.threat.coordinates(x), numbers[rows]], axis=1)
             result = self.method.certify(
-                whole, label, rivals=rivals, seeds=seeds, property=self.property
+                whole,
+                label,
+                rivals=rivals,
+                seeds=seeds,
+                property=self.property,
+                tolerance=self._tolerance,
+                decide=self._decide,
             )
             result = moved_away(result, moved[rows])
             # A radius beyond all that the attacker can reach is one of all that there is.

@@ -19,14 +19,8 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.method import (
-    Method,
-    PairCertificates,
-    Prospect,
-    ServedError,
-    Sighting,
-    no_error,
-)
+from keras_curv.certificates.method import Method, ServedError, no_error
+from keras_curv.certificates.question import Proof, Question, WeakestPoint
 from keras_curv.curvature.liplt import (
     UnitNorms,
     centre_and_spread,
@@ -108,33 +102,25 @@ class LipschitzCertificate(Method):
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
-        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> LipschitzCertificate(network).radii(x, label, rivals, np.zeros((1, 1))).radius.round(6)
+        >>> question = Question.of([[3.0, 1.0]], [0], [[1]])
+        >>> LipschitzCertificate(network).prove(question).radius.round(6)
         array([[1.414214]])
     """
 
-    name = "lipschitz"
+    name, turn = "lipschitz", 2
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         self.network = network
         self.served_error = served_error
         self._lipschitz = margin_lipschitz_bounds(network)
 
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
+    def prove(self, question: Question) -> Proof:
         """See `Method`; a forward pass is all that it takes.
 
         The served error E does not fall with the radius, so its value at `r_0 = f/L` may be taken
-        for all smaller ones: `r = (f − E(r_0))/L`. Asked alone it counts a gradient for each rival.
+        for all smaller ones: `r = (f − E(r_0))/L`. It takes no gradient.
         """
-        x, known = np.asarray(x, np.float64), np.asarray(known, np.float64)
-        label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
+        x, label, rivals = question[:3]
         margin, activations = self.network.margins(
             tf.constant(x), tf.constant(label), tf.constant(rivals)
         )
@@ -148,17 +134,11 @@ class LipschitzCertificate(Method):
             left = margin - served - 4.0 * UNIT * (np.abs(margin) + served)
             radius = np.minimum(left / lipschitz, np.finfo(np.float64).max) * (1.0 - gamma(8))
             proved = (left > 0.0) & np.isfinite(left) & ~np.isnan(radius)
-        gradients = np.full(len(x), rivals.shape[1] if prospect is None else 0, np.int64)
-        return PairCertificates(np.maximum(known, np.where(proved, radius, 0.0)), gradients)
+        radius, gradients = np.where(proved, radius, 0.0), np.zeros(len(x), np.int64)
+        return question.answer(self.name, radius, gradients)
 
-    def ceiling(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rival: np.ndarray,
-        radius: np.ndarray,
-        sighting: Sighting,
-    ) -> np.ndarray:
+    def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """See `Method`: f/L, of which charges only take off."""
+        lipschitz = self._lipschitz[question.label, question.weakest(weakest.column)]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return sighting.start / self._lipschitz[label, rival] * (1.0 + 1e-9)
+            return weakest.start / lipschitz * (1.0 + 1e-9)

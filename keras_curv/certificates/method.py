@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,9 +20,9 @@ from keras_curv.certificates.certificate import (
     Status,
     choose_rivals,
 )
+from keras_curv.certificates.question import Proof, Question, WeakestPoint
 from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import as_graph
-from keras_curv.numerics.bracket import COARSE, FINE
 from keras_curv.process import certifying
 from keras_curv.threats.properties.property import ARGMAX, Property
 
@@ -50,148 +50,38 @@ class ServedError:
 no_error = ServedError()
 
 
-class Sighting(NamedTuple):
-    """The point at which a search ended, of the rival that it found the weakest; one an example.
-
-    Any point and any rival are a valid sighting: tests that exclude a method hold at each.
-
-    Attributes:
-        column: of the rival, in `rivals`, `(n,)`.
-        point: `(n, dim)`.
-        margin: against that rival at the point, `(n,)`.
-        start: that margin at the example itself, `(n,)`.
-    """
-
-    column: np.ndarray
-    point: np.ndarray
-    margin: np.ndarray
-    start: np.ndarray
-
-    def take(self, rows: np.ndarray) -> Sighting:
-        """Returns those of these examples only."""
-        return Sighting(*(part[rows] for part in self))
-
-    def spread(self, rows: np.ndarray, count: int) -> Sighting:
-        """Spreads these over `count` examples; what the others get excludes nothing."""
-        whole = []
-        for part in self:
-            nothing = 0 if part.dtype.kind == "i" else np.inf
-            whole.append(np.full((count, *part.shape[1:]), nothing, part.dtype))
-            whole[-1][rows] = part
-        return Sighting(*whole)
-
-
-class Prospect(NamedTuple):
-    """What is expected of a method before it is asked, and how close a search must come to it.
-
-    Attributes:
-        ceiling: no radius is expected above it, `(n,)`.
-        aim: no radius need be found that is not above it, `(n,)`.
-        gap: that a search may leave, in points of the grid of `numerics/bracket.py`.
-    """
-
-    ceiling: np.ndarray
-    aim: np.ndarray
-    gap: float = COARSE
-
-    @classmethod
-    def open(cls, count: int, gap: float = FINE) -> Prospect:
-        """Returns the prospect of so many examples, of which nothing is known."""
-        return cls(np.full(count, np.inf), np.zeros(count), gap)
-
-    @classmethod
-    def of_each(cls, method: Method, count: int) -> Prospect | None:
-        """Returns one for which a method that decides does so of each rival by itself, where the
-        smallest radius is not all that counts; None: for others it needs none."""
-        decide = getattr(method, "decide", ())
-        return cls.open(count)._replace(ceiling=np.full(count, max(decide))) if decide else None
-
-    def up_to(self, radius: np.ndarray | float) -> Prospect:
-        """Returns the prospect in which no more than these radii counts."""
-        return self._replace(ceiling=np.minimum(self.ceiling, radius))
-
-    def take(self, rows: np.ndarray | slice) -> Prospect:
-        """Returns what is expected for these examples only."""
-        return Prospect(self.ceiling[rows], self.aim[rows], self.gap)
-
-
-class PairCertificates(NamedTuple):
-    """Radii for each example and each of its rivals.
-
-    Attributes:
-        radius: proved, `(n, rivals)`.
-        gradient_evaluations: gradients of one margin, summed over the rivals, `(n,)`.
-        adversarial_distance: of a point that was found to change the prediction, `(n, rivals)`;
-            None, or `inf`, where none was.
-        method: that proved the radius, `(n, rivals)`; None: all by this one.
-        sighting: where the search ended; None if there was none.
-    """
-
-    radius: np.ndarray
-    gradient_evaluations: np.ndarray
-    adversarial_distance: np.ndarray | None = None
-    method: np.ndarray | None = None
-    sighting: Sighting | None = None
-
-
 class Method(abc.ABC):
     """A way to prove radii for one network.
 
     Attributes:
         name: as in `--method`.
+        turn: "auto" asks methods in this order, from cheap to dear.
         network: what it certifies.
         dear_rivals: whether each rival costs far more than some gradients.
         cost: of a bound for one example, besides its margins, in gradients.
-        gap: that its search for a ball leaves where there is no prospect, see `Prospect`.
     """
 
     name: str
+    turn: ClassVar[int] = 0
     network: Network
     dear_rivals: bool = False
     cost: float = 0.0
-    gap: float = FINE
 
     @abc.abstractmethod
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
-        """Proved radii, none below `known`.
+    def prove(self, question: Question) -> Proof:
+        """Returns proved radii, none below those that are known."""
 
-        What counts is the smallest radius of each example; another may be far from the largest
-        that the method could prove.
+    def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
+        """Returns an upper bound on what this method can prove, cheaply, `(n,)`.
+
+        It excludes without doubt: no radius above both this and the goal's aim, which is positive,
+        can be proved.
 
         Args:
-            x: `(n, dim)`, float64.
-            label: `(n,)`.
-            rivals: `(n, rivals)`, none equal to its label.
-            known: radii that are proved already, `(n, rivals)`.
-            prospect: what is expected; None: anything.
+            question: what would be asked.
+            weakest: a point for each example, as an earlier search left it.
         """
-
-    def ceiling(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rival: np.ndarray,
-        radius: np.ndarray,
-        sighting: Sighting,
-    ) -> np.ndarray:
-        """Upper bound on what this method can prove, where that is above `radius`, `(n,)`.
-
-        Cheap, and exact in what it excludes: no radius above both this and `radius` is proved.
-
-        Args:
-            x, label: as in `radii`.
-            rival: `(n,)`, that of the sighting.
-            radius: `(n,)`, positive.
-            sighting: of each example.
-        """
-        return np.full(len(x), np.inf)
+        return np.full(len(question.x), np.inf)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """`(n, dim)` → `(n, classes)`, float64."""
@@ -211,6 +101,8 @@ class Method(abc.ABC):
         rivals: str = "all",
         seeds: np.ndarray | None = None,
         property: Property = ARGMAX,
+        tolerance: float = 0.01,
+        decide: Sequence[float] = (),
     ) -> Certificates:
         """Certifies the predicted class of each input, or another property.
 
@@ -224,6 +116,7 @@ class Method(abc.ABC):
                 certificates of a classifier.
             seeds: `(n,)`, for "random": the draw of each example depends on its seed alone.
             property: what must not change, of a network that it made; "all" are its rivals then.
+            tolerance, decide: see `SearchGoal`.
 
         Returns:
             `Certificates`.
@@ -259,8 +152,9 @@ class Method(abc.ABC):
             groups = iter([(np.arange(len(rows)), against)])
         for some, against in groups:
             if len(some):
-                args = x[rows[some]], logits[rows[some]], reference[some], against
-                self._fill(result, rows[some], property, *args)
+                pairs = x[rows[some]], reference[some], against
+                question = Question.of(*pairs, tolerance=tolerance, decide=decide)
+                self._fill(result, rows[some], property, logits[rows[some]], question)
         return result
 
     def _fill(
@@ -268,22 +162,20 @@ class Method(abc.ABC):
         result: Certificates,
         rows: np.ndarray,
         property: Property,
-        x: np.ndarray,
         logits: np.ndarray,
-        reference: np.ndarray,
-        against: np.ndarray,
+        question: Question,
     ) -> None:
         """Certifies these rows, whose property holds and which have equally many rivals."""
-        if not against.shape[1]:  # nobody can do harm
+        if not question.rivals.shape[1]:  # nobody can do harm
             result.radius[rows], result.status[rows] = np.inf, Status.CERTIFIED
             result.method[rows] = self.name
             return
         if property.spared:
-            pairs, against = sparing(self, x, reference, against, property.spared)
+            against, proof = sparing(self, question, property.spared)
         else:
-            pairs = self.radii(x, reference, against, np.zeros(against.shape))
+            against, proof = question.rivals, self.prove(question)
         # Before any comparison, as NaN, which proves nothing, is neither less nor more.
-        proved = np.where(pairs.radius > 0.0, pairs.radius, 0.0)
+        proved = np.where(proof.radius > 0.0, proof.radius, 0.0)
         # Of rivals that are equally near, as far as is proved, the likeliest.
         likely = np.take_along_axis(logits, against, axis=1)
         least = proved == proved.min(axis=1, keepdims=True)
@@ -292,53 +184,54 @@ class Method(abc.ABC):
         result.radius[rows] = radius
         result.nearest_rival[rows] = property.decider(against[here])
         result.status[rows[radius > 0.0]] = Status.CERTIFIED
-        result.gradient_evaluations[rows] = pairs.gradient_evaluations
-        result.method[rows] = self.name if pairs.method is None else pairs.method[here]
-        result.method[rows[radius == 0.0]] = ""
-        if pairs.adversarial_distance is not None:
-            distance = pairs.adversarial_distance.min(axis=1)
-            result.adversarial_distance[rows] = distance
-            result.primal_equals_dual[rows] = distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
+        result.gradient_evaluations[rows] = proof.gradients
+        result.method[rows] = np.where(radius > 0.0, proof.method[here], "")
+        distance = proof.distance.min(axis=1)
+        result.adversarial_distance[rows] = distance
+        result.primal_equals_dual[rows] = distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
 
 
-def sparing(
-    method: Method, x: np.ndarray, reference: np.ndarray, rivals: np.ndarray, spared: int
-) -> tuple[PairCertificates, np.ndarray]:
-    """Radii against all rivals but the nearest ones, so many of which may pass the reference.
+def sparing(method: Method, question: Question, spared: int) -> tuple[np.ndarray, Proof]:
+    """Proves radii against all rivals but so many of the nearest ones, which may pass the label.
 
     Any that are left out prove what the others' radii prove. At first those are left out that are
     nearest by f/‖∇f‖ at x; then the farthest of them and the one whose radius is the smallest
     change places, where that one's turns out smaller.
 
     Returns:
-        Radii of the rivals that are held, without adversarial points, as one that passes alone
-        changes nothing; and these rivals, `(n, rivals − spared)`.
+        The rivals that are held, `(n, rivals − spared)`, and radii against them, without
+        adversarial points: one rival that passes alone changes nothing.
     """
-    evaluation = method.network.evaluate(tf.constant(x), reference, rivals)
+    evaluation = method.network.evaluate(tf.constant(question.x), question.label, question.rivals)
     steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=2)
     with np.errstate(divide="ignore", invalid="ignore"):
         estimate = np.nan_to_num(evaluation.margin.numpy() / steepness, nan=0.0)
-    order = np.take_along_axis(rivals, estimate.argsort(axis=1, kind="stable"), axis=1)
+    order = np.take_along_axis(question.rivals, estimate.argsort(axis=1, kind="stable"), axis=1)
     left, held = order[:, :spared], order[:, spared:]
-    found = method.radii(x, reference, held, np.zeros(held.shape), Prospect.of_each(method, len(x)))
-    radius, gradients = found.radius.copy(), found.gradient_evaluations + rivals.shape[1]
-    proved_by = found.method if found.method is not None else np.full(radius.shape, method.name)
+    every = question._replace(goal=question.goal.of_each_rival())
+
+    def prove(rows: slice | np.ndarray, rivals: np.ndarray) -> Proof:
+        """Asks for some examples, against rivals of which nothing is known."""
+        some = every.take(rows)
+        return method.prove(some._replace(rivals=rivals, known=np.zeros(rivals.shape)))
+
+    found = prove(slice(None), held)
+    radius, method_of = found.radius.copy(), found.method.copy()
+    gradients = found.gradients + question.rivals.shape[1]
     for column in reversed(range(spared)):
-        pairs = x, reference, left[:, column : column + 1], np.zeros((len(x), 1))
-        other = method.radii(*pairs, Prospect.of_each(method, len(x)))
-        gradients = gradients + other.gradient_evaluations
+        other = prove(slice(None), left[:, column : column + 1])
+        gradients = gradients + other.gradients
         worst = np.nan_to_num(radius).argmin(axis=1)
-        better = np.flatnonzero(other.radius[:, 0] > radius[np.arange(len(x)), worst])
+        better = np.flatnonzero(other.radius[:, 0] > radius[np.arange(len(radius)), worst])
         if not len(better):
             break
         place = better, worst[better]
         held[place], radius[place] = left[better, column], other.radius[better, 0]
-        args = x[better], reference[better], held[better], radius[better]
-        again = method.radii(*args, Prospect.of_each(method, len(better)))
-        gradients[better] += again.gradient_evaluations
-        radius[better] = np.maximum(radius[better], again.radius)
-        if again.method is not None:
-            proved_by[better] = np.where(again.method == "", proved_by[better], again.method)
-        if other.method is not None:
-            proved_by[place] = other.method[better, 0]
-    return PairCertificates(radius, gradients, None, proved_by), held
+        method_of[place] = other.method[better, 0]
+        known = radius[better]
+        again = method.prove(every.take(better)._replace(rivals=held[better], known=known))
+        gradients[better] += again.gradients
+        radius[better] = np.maximum(known, again.radius)
+        method_of[better] = np.where(again.radius > known, again.method, method_of[better])
+    nowhere = np.full(radius.shape, np.inf)
+    return held, Proof(radius, gradients, method_of, nowhere)

@@ -8,9 +8,7 @@ after another epoch.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -131,23 +129,6 @@ def compiled(
     except TypeError:  # units that differ have activations of their own
         graph = _graph.__wrapped__(*key)
     return functools.partial(graph, weights)
-
-
-def trace_ahead(*graphs: Any) -> None:
-    """Traces what `compiled` returned in a thread, one by one; a call waits for its own.
-
-    Tracing keeps one core busy while others multiply: bounds of curvature, a first batch. Where
-    TensorFlow runs functions eagerly nothing is traced.
-    """
-    if tf.config.functions_run_eagerly():
-        return
-
-    def trace() -> None:
-        for graph in graphs:
-            with contextlib.suppress(Exception):  # its call will say what it was
-                getattr(graph, "func", graph).get_concrete_function()
-
-    threading.Thread(target=trace, name="trace_ahead").start()
 
 
 def traced(

@@ -3,47 +3,19 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from crc_searching import searched
 from scripts import succeeds_alone
 
 from keras_curv import CurvatureCertificate, Network
-from keras_curv.certificates.crc import crc, first_gradients, rival_search
-from keras_curv.certificates.crc.first_gradients import StartGradients
-from keras_curv.certificates.crc.rival_search import RivalSearch
-from keras_curv.network import activations, shared_graph
+from keras_curv.certificates.crc import first_gradients, rival_search
+from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.pinned import PinnedNetwork
-
-
-def searched(network, x, *, tolerance=1e-4, max_steps=40, as_graph=False):
-    """Radii of all pairs and gradients, without a graph that another test may have traced.
-
-    One of its own is for searches of many steps: tracing takes as long as twenty of them.
-    """
-    shared_graph._graph.cache_clear()
-    certificate = CurvatureCertificate(network, tolerance=tolerance, max_steps=max_steps)
-    search = RivalSearch(network, tolerance, max_steps)
-    label = certificate.logits(x).argmax(axis=1).astype(np.int32)
-    rivals = np.stack([np.delete(np.arange(network.classes), one) for one in label])
-    kappa = tf.constant(certificate.kappa(label, rivals))
-    none = tf.zeros_like(kappa)
-    start = StartGradients(network, double=not max_steps)(tf.constant(x), label, rivals)
-    pairs = tf.constant(label), tf.constant(rivals, tf.int32)
-    given = tf.constant(x), *pairs, kappa, none, none[:, 0], start
-    if as_graph:
-        search = tf.function(search, autograph=False)
-    found = search(*given)
-    return found.radius.numpy().min(axis=1), found.evaluations.numpy(), label
 
 
 def at(iterate, origin, cells, *_):
     """What `approach` returns that comes to these iterates by no gradient."""
     return iterate, tf.fill([len(cells)], tf.constant(np.inf, tf.float64)), cells[:, 0] * 0
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_traced_ahead(monkeypatch):
-    """Certificates here are asked for what a search needs, and do not search themselves."""
-    monkeypatch.setattr(crc, "trace_ahead", lambda *graphs: None)
 
 
 @pytest.fixture
@@ -115,17 +87,19 @@ def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_awa
 IN_BFLOAT16 = """
 import numpy as np, tensorflow as tf
 from keras_curv import CurvatureCertificate, Network
+from keras_curv.certificates.question import Question
 
 rng = np.random.default_rng(0)
 kernels = [rng.standard_normal(shape) / 8.0 for shape in ((64, 64), (64, 3))]
 network = Network.from_weights(kernels, [np.zeros(64), np.zeros(3)], "softplus")
-certificate, x = CurvatureCertificate(network, decide=[1e-3]), rng.standard_normal((40, 64))
+certificate, x = CurvatureCertificate(network), rng.standard_normal((40, 64))
 label = certificate.logits(x).argmax(axis=1)
 rivals = np.stack([np.delete(np.arange(3), one) for one in label])
-before = certificate.certify_pairs(x, label, rivals).radius
+question = Question.of(x, label, rivals, decide=[1e-3])
+before = certificate.prove(question).radius
 tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": True})
-after = certificate.certify_pairs(x, label, rivals).radius
-exact = CurvatureCertificate(network, max_steps=0).certify_pairs(x, label, rivals).radius
+after = certificate.prove(question).radius
+exact = CurvatureCertificate(network, max_steps=0).prove(Question.of(x, label, rivals)).radius
 assert np.all(before <= exact) and np.any(before < exact * (1.0 - 1e-6))  # by float32
 if not np.array_equal(after, before):  # as where a processor has no bfloat16 to round to
     np.testing.assert_allclose(after, exact, rtol=1e-9)

@@ -7,6 +7,7 @@ from single_gradient import radius_at
 
 from keras_curv.certificates.certificate import Status, choose_rivals
 from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.curvature.bounds import CurvatureBounds
 from keras_curv.network.network import Network
 
@@ -302,7 +303,10 @@ def test_all_rivals_are_the_smallest_of_single_rivals(wide):
     result = certificate.certify(x)
     rivals = choose_rivals(certificate.logits(x), result.prediction, "all", np.arange(40))
     single = np.concatenate(
-        [certificate.certify_pairs(x, result.prediction, rivals[:, [t]]).radius for t in range(5)],
+        [
+            certificate.prove(Question.of(x, result.prediction, rivals[:, [t]])).radius
+            for t in range(5)
+        ],
         axis=1,
     )
     # Each search stops within 1e-4 of its bracket: 2e-4 between two of them.

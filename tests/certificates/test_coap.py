@@ -9,6 +9,7 @@ from polytope_dual import SIZES, dual_margins, dual_of, every_depth, in_ball, re
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.linear.coap import PolytopeCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.network import Network
 from keras_curv.training.rivals.polytope import hidden_layers, margin_bounds
@@ -47,7 +48,7 @@ def test_bounds_are_the_dual_and_hold_under_sampling(depth, radius, random_netwo
 def test_no_attack_reaches_inside_the_certificate(depth, random_network, rng):
     network, x, label, rivals = relu_case(random_network, rng, depth, 10)
     certificate = PolytopeCertificate(network)
-    radius = certificate.radii(x, label, rivals, np.zeros(rivals.shape)).radius
+    radius = certificate.prove(Question.of(x, label, rivals)).radius
     assert np.all(radius > 0.0) and np.all(radius == radius[:, :1])
     radius = radius[:, 0]
     assert np.all(certificate.margin_bounds(x, label, rivals, radius) > 0.0)

@@ -9,7 +9,6 @@ import tensorflow as tf
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.crc.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.crc.success_rates import success_rates
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.errors import InputError
@@ -59,7 +58,7 @@ def test_no_point_of_a_grid_is_nearer(activation, scale):
     behind = _behind(1, activation=activation)
     network = _clipping(behind, scale=scale)
     x = _points(2, 60, 2)
-    result = ClippedCurvatureCertificate(network).certify(x)
+    result = CurvatureCertificate(network).certify(x)
     axis = np.linspace(-2.0, 3.0, 601)
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
     there = network.logits(tf.constant(grid.reshape(-1, 2))).numpy().argmax(axis=1)
@@ -79,7 +78,7 @@ def test_nothing_breaks_inside_and_something_does_outside(dead_zone):
     behind = _behind(3, (12, 20, 4), steep=0.6)
     network = _clipping(behind, dead_zone)
     x = _points(4, 80, 12)
-    result = ClippedCurvatureCertificate(network).certify(x)
+    result = CurvatureCertificate(network).certify(x)
     finite = (result.radius > 0.0) & (result.radius < 1e3)
     assert finite.sum() > 50
     x, label, radius = x[finite], result.prediction[finite], result.radius[finite]
@@ -103,7 +102,7 @@ def test_a_clip_never_costs(seed):
     behind = _behind(seed, (8, 15, 3), steep=0.8)
     x = np.random.default_rng(seed).uniform(0.0, 1.0, (100, 8))
     plain = CurvatureCertificate(behind).certify(x).radius
-    clipped = ClippedCurvatureCertificate(_clipping(behind)).certify(x).radius
+    clipped = CurvatureCertificate(_clipping(behind)).certify(x).radius
     assert np.all(clipped >= plain * (1.0 - 2e-3))
     assert np.max(clipped / plain) > 1.05  # and near a corner it helps
 
@@ -117,9 +116,7 @@ def test_limits_out_of_reach_change_nothing():
                     - 512.0 * behind.affines[0].kernel.sum(axis=0))  # fmt: skip
     sigmas = [activations.get("capped_relu(1024.0)"), *behind.activations]
     wide = Network([first, second, *behind.affines[1:]], sigmas)
-    np.testing.assert_allclose(
-        ClippedCurvatureCertificate(wide).certify(x).radius, plain, rtol=2e-3
-    )
+    np.testing.assert_allclose(CurvatureCertificate(wide).certify(x).radius, plain, rtol=2e-3)
 
 
 def test_a_linear_margin_behind_a_clip():
@@ -127,7 +124,7 @@ def test_a_linear_margin_behind_a_clip():
     last = Affine(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0.25, 0.0]))
     network = Network([Affine(np.eye(2), np.zeros(2)), last], [activations.get("capped_relu(1.0)")])
     x = np.array([[0.5, 0.0], [0.5, -3.0], [1.5, 0.5], [0.0, 0.0], [0.0, -1.0]])
-    radius = ClippedCurvatureCertificate(network).certify(x, np.zeros(5, int)).radius
+    radius = CurvatureCertificate(network).certify(x, np.zeros(5, int)).radius
     # Free: 0.75/√2. Only v₁ near: then 0.5 of it is all there is, so v₂ has to come, too.
     known = [0.75 / np.sqrt(2.0), np.hypot(0.5, 3.25), np.hypot(0.75, 0.5), 0.25, 1.25]
     assert np.all(radius <= np.array(known) * (1.0 + 1e-12))
@@ -140,7 +137,7 @@ def test_a_linear_margin_behind_a_clip():
 def test_where_nothing_can_change_the_radius_is_without_end():
     last = Affine(np.zeros((2, 2)), np.array([1.0, 0.0]))
     network = Network([Affine(np.eye(2), np.zeros(2)), last], [activations.get("capped_relu(1.0)")])
-    result = ClippedCurvatureCertificate(network).certify(np.zeros((1, 2)))
+    result = CurvatureCertificate(network).certify(np.zeros((1, 2)))
     assert result.radius[0] > 1e100
 
 
@@ -149,7 +146,7 @@ def test_a_scale_of_one_is_that_up_to_what_folding_left():
     first = Affine(np.eye(1), np.zeros(1), kernel_error=5e-4)
     last = Affine(np.array([[0.0, 1.0]]), np.array([0.5, 0.0]))
     network = Network([first, last], [activations.get("capped_relu(1.0)")])
-    radius = ClippedCurvatureCertificate(network).certify(np.zeros((1, 1))).radius.item()
+    radius = CurvatureCertificate(network).certify(np.zeros((1, 1))).radius.item()
     assert 0.4997 < radius <= 0.5 / (1.0 + 5e-4)
 
 

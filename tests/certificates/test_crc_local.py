@@ -9,6 +9,7 @@ from keras_curv.certificates.certificate import choose_rivals
 from keras_curv.certificates.crc import crc_local
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
@@ -47,7 +48,9 @@ def _predicted(network, rng, count=12):
 def test_no_margin_vanishes_within_the_radius(network, rng):
     x, label, rivals = _predicted(network, rng)
     known = np.zeros(rivals.shape)
-    radius, gradients, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    radius, gradients, *_ = LocalCurvatureCertificate(network).prove(
+        Question.of(x, label, rivals, known)
+    )
     assert radius.shape == rivals.shape and gradients.dtype == np.int64 and np.all(gradients > 0)
     smallest = radius.min(axis=1)
     assert np.all(smallest > 0.0) and np.isfinite(radius).all()
@@ -71,7 +74,7 @@ def test_far_rivals_need_no_bound_of_their_own(rng, random_network, monkeypatch)
     for few in (crc_local._FEW, rivals.shape[1]):
         monkeypatch.setattr(crc_local, "_FEW", few)
         asked.append(0)
-        result = LocalCurvatureCertificate(network).radii(x, label, rivals, np.zeros(rivals.shape))
+        result = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals))
         found.append(result.radius.min(axis=1))
     assert 0 < asked[0] < asked[1]
     np.testing.assert_array_equal(*found)
@@ -79,8 +82,8 @@ def test_far_rivals_need_no_bound_of_their_own(rng, random_network, monkeypatch)
 
 def test_larger_than_the_global_certificate(network, rng):
     x, label, rivals = _predicted(network, rng)
-    known = CurvatureCertificate(network).certify_pairs(x, label, rivals).radius
-    radius, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    known = CurvatureCertificate(network).prove(Question.of(x, label, rivals)).radius
+    radius, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals, known))
     assert np.all(radius >= known)
     assert radius.min(axis=1).mean() > 1.01 * known.min(axis=1).mean()
 
@@ -92,11 +95,13 @@ def test_alone_it_is_not_below_the_global_certificate(rng, random_network):
         network = random_network(rng, sizes, "softplus", 0.5)
         x, label, rivals = _predicted(network, rng)
         nothing = np.zeros(rivals.shape)
-        everywhere = CurvatureCertificate(network).certify_pairs(x, label, rivals).radius
+        everywhere = CurvatureCertificate(network).prove(Question.of(x, label, rivals)).radius
         certificate = LocalCurvatureCertificate(network)
-        assert np.all(certificate.radii(x, label, rivals, nothing).radius >= everywhere)
+        assert np.all(
+            certificate.prove(Question.of(x, label, rivals, nothing)).radius >= everywhere
+        )
         certificate.__dict__["_everywhere"] = None
-        alone = certificate.radii(x, label, rivals, nothing).radius
+        alone = certificate.prove(Question.of(x, label, rivals, nothing)).radius
         behind += np.sum(alone.min(axis=1) < everywhere.min(axis=1))
     assert behind > 0  # or this test could not fail
 
@@ -110,8 +115,10 @@ def test_served_error_is_taken_off(rng, random_network):
         return 0.2 + 0.5 * radius
 
     known = np.zeros(rivals.shape)
-    radius, *_ = LocalCurvatureCertificate(network, served).radii(x, label, rivals, known)
-    free, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    radius, *_ = LocalCurvatureCertificate(network, served).prove(
+        Question.of(x, label, rivals, known)
+    )
+    free, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals, known))
     assert np.all(radius.min(axis=1) <= free.min(axis=1) * 1.02)  # where a bisection stops
     assert radius.min(axis=1).mean() < 0.99 * free.min(axis=1).mean()
     of = np.repeat(np.arange(len(x)), 2)
@@ -124,9 +131,9 @@ def test_examples_do_not_depend_on_their_batch(rng, random_network, monkeypatch)
     network = random_network(rng, (9, 5, 7, 3), "tanh", 1.5)
     x, label, rivals = _predicted(network, rng, 5)
     known = np.zeros(rivals.shape)
-    together, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    together, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals, known))
     monkeypatch.setattr("keras_curv.certificates.crc.crc_local._NUMBERS_AT_ONCE", 1)
-    alone, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    alone, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals, known))
     np.testing.assert_allclose(alone, together, rtol=1e-3)  # Lanczos starts differ
 
 
@@ -137,16 +144,20 @@ def test_nothing_to_prove(rng, random_network):
     label[0], rivals[0] = rivals[0, 0], [label[0], 3 - label[0] - rivals[0, 0]]  # misclassified
     x[1, 0], x[2, 0] = np.nan, np.inf
     known = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.0], [0.1, 1e6]])
-    radius, gradients, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, known)
+    radius, gradients, *_ = LocalCurvatureCertificate(network).prove(
+        Question.of(x, label, rivals, known)
+    )
     np.testing.assert_array_equal(radius[:3], known[:3])
     np.testing.assert_array_equal(gradients[:3], 0)
     assert radius[3, 0] > 0.1 and radius[3, 1] == 1e6
     for everything in (np.full((4, 2), 1e9), np.full((4, 2), np.inf)):  # nothing left to improve
-        radius, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, everything)
+        radius, *_ = LocalCurvatureCertificate(network).prove(
+            Question.of(x, label, rivals, everything)
+        )
         np.testing.assert_array_equal(radius, everything)
     empty = np.zeros((0, 2))
-    radius, *_ = LocalCurvatureCertificate(network).radii(
-        np.zeros((0, 4)), np.zeros(0, int), empty.astype(int), empty
+    radius, *_ = LocalCurvatureCertificate(network).prove(
+        Question.of(np.zeros((0, 4)), np.zeros(0, int), empty.astype(int), empty)
     )
     assert radius.shape == (0, 2)
 
@@ -156,7 +167,7 @@ def test_nothing_to_prove(rng, random_network):
 def test_extreme_weights(sizes, scale, rng, random_network):
     network = random_network(rng, sizes, "softplus", scale)
     x, label, rivals = _predicted(network, rng, 4)
-    radius, *_ = LocalCurvatureCertificate(network).radii(x, label, rivals, np.zeros(rivals.shape))
+    radius, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals))
     assert not np.isnan(radius).any() and np.all(radius >= 0.0)
     of = np.repeat(np.arange(4), 2)
     reach = np.minimum(radius.ravel(), 1e6)

@@ -19,6 +19,7 @@ from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.interval import IntervalCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -137,8 +138,8 @@ def test_affine_networks_are_exact(rng):
     got = network.evaluate(tf.constant(x), label, rivals)
     margin, slope = got.margin.numpy(), np.linalg.norm(got.gradient.numpy(), axis=-1)
     exact = (margin / slope).min(axis=1)
-    radius, gradients, *_ = LinearBoundCertificate(network).radii(
-        x, label, rivals, np.zeros((5, 2))
+    radius, gradients, *_ = LinearBoundCertificate(network).prove(
+        Question.of(x, label, rivals, np.zeros((5, 2)))
     )
     assert np.all(radius <= exact[:, None]) and np.all(radius >= 0.999 * exact[:, None])
     assert np.all(gradients >= 2)
@@ -150,7 +151,7 @@ def test_radii_survive_attack_and_are_the_largest(name, depth, rng):
     x = 0.7 * rng.standard_normal((8, network.dim))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    radius, *_ = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
+    radius, *_ = certificate.prove(Question.of(x, label, rivals))
     assert np.all(radius > 0.0) and np.all(radius == radius[:, :1])
     inside = radius[:, 0] * (1.0 - 1e-9)
     assert np.all(certificate.margin_bounds(x, label, rivals, radius[:, 0]) > 0.0)
@@ -178,7 +179,7 @@ def test_a_unit_that_turns_many_times_does_not_spoil_the_lines_of_others():
     kernels = [[[100.0, 0.3, 0.3], [0.0, 0.3, 0.3]], [[0.3, 0.0], [4.0, 0.0], [-4.0, 0.0]]]
     network = Network.from_weights(kernels, [[0.0, 0.0, 0.5], [2.8, 0.0]], "sin")
     question = np.zeros((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1))
-    assert 2.9 < LinearBoundCertificate(network).radii(*question).radius.item() < 3.0
+    assert 2.9 < LinearBoundCertificate(network).prove(Question.of(*question)).radius.item() < 3.0
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid", "softsign"])

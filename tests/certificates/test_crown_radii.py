@@ -10,6 +10,7 @@ from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates.linear import ball_search
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network
@@ -21,9 +22,9 @@ def test_known_radii(rng):
     x = rng.standard_normal((9, 4))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    free, gradients, *_ = certificate.radii(x, label, rivals, np.zeros((9, 2)))
+    free, gradients, *_ = certificate.prove(Question.of(x, label, rivals, np.zeros((9, 2))))
     known = free * np.array([[9.0, 9.0], [0.3, 0.5], [9.0, 0.5]] * 3)
-    radius, fewer, *_ = certificate.radii(x, label, rivals, known)
+    radius, fewer, *_ = certificate.prove(Question.of(x, label, rivals, known))
     assert np.all(radius >= known)
     np.testing.assert_array_equal(radius[::3], known[::3])  # nothing left to gain
     assert np.all(fewer[::3] < gradients[::3])
@@ -35,7 +36,7 @@ def test_known_radii(rng):
     weakest = certificate.margin_bounds(x, label, rivals, free[:, 0] * 1.01).argmin(axis=1)
     known = np.zeros((9, 2))
     known[np.arange(9), weakest] = 100.0
-    radius, *_ = certificate.radii(x, label, rivals, known)
+    radius, *_ = certificate.prove(Question.of(x, label, rivals, known))
     assert np.all(radius[np.arange(9), 1 - weakest] > free[:, 0])
     assert np.all(radius[np.arange(9), weakest] == 100.0)
 
@@ -45,7 +46,7 @@ def test_a_rival_known_to_be_far_does_not_cost_the_others_their_second_pass(rng)
     x = rng.standard_normal((20, 4))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    radius = certificate.radii(x, label, rivals, np.zeros((20, 2)))[0][:, 0]
+    radius = certificate.prove(Question.of(x, label, rivals, np.zeros((20, 2))))[0][:, 0]
     for k in range(2):
         alone = certificate.margin_bounds(x, label, rivals[:, [k]], radius)
         asked = np.tile(np.arange(2) == k, (20, 1))
@@ -61,13 +62,13 @@ def test_nothing_is_proved_of_wrong_tied_or_overflowing_inputs(rng):
     x[0], x[1] = np.nan, 1e308
     rivals = rivals_of(network, label)
     known = rng.uniform(size=rivals.shape)
-    radius, *_ = LinearBoundCertificate(network).radii(x, label, rivals, known)
+    radius, *_ = LinearBoundCertificate(network).prove(Question.of(x, label, rivals, known))
     np.testing.assert_array_equal(radius, known)
     kernels = [np.eye(2), np.ones((2, 2))]
     tied = Network.from_weights(kernels, [np.zeros(2), np.zeros(2)], "tanh")
     one = np.array([[1]])
-    radius, *_ = LinearBoundCertificate(tied).radii(
-        np.ones((1, 2)), np.array([0]), one, np.zeros((1, 1))
+    radius, *_ = LinearBoundCertificate(tied).prove(
+        Question.of(np.ones((1, 2)), np.array([0]), one, np.zeros((1, 1)))
     )
     assert radius == 0.0
 
@@ -77,18 +78,18 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     x = rng.standard_normal((7, 4))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    whole = certificate.radii(x, label, rivals, np.zeros((7, 2)))
+    whole = certificate.prove(Question.of(x, label, rivals, np.zeros((7, 2))))
     for entries, processors in ((600, 1), (60, 1), (600, 3)):
         monkeypatch.setattr(ball_search, "in_batches", partial(in_batches, at_once=entries))
         monkeypatch.setattr("keras_curv.numerics.batches._processors", lambda: processors)  # noqa: B023
-        parts = certificate.radii(x, label, rivals, np.zeros((7, 2)))
+        parts = certificate.prove(Question.of(x, label, rivals, np.zeros((7, 2))))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
 
 
 def test_an_empty_batch(rng):
     network = draw_network(rng, SIZES[3], "tanh")
     empty = np.zeros((0, 4)), np.zeros(0, int), np.zeros((0, 2), int), np.zeros((0, 2))
-    radius, gradients, *_ = LinearBoundCertificate(network).radii(*empty)
+    radius, gradients, *_ = LinearBoundCertificate(network).prove(Question.of(*empty))
     assert radius.shape == (0, 2) and gradients.shape == (0,)
     assert [low.shape for low, _ in pre_activation_bounds(network, empty[0], 1.0)] == [
         (0, 9),

@@ -8,6 +8,7 @@ from ball_oracle import SIZES, build, draw_network, labelled, lowest_margins
 from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 
@@ -41,14 +42,14 @@ def test_served_error_is_taken_off(rng):
         return 0.05 + 0.1 * radius
 
     certificate = LinearBoundCertificate(network, grows)
-    radius, *_ = certificate.radii(x, label, rivals, known)
+    radius, *_ = certificate.prove(Question.of(x, label, rivals, known))
     left = certificate.margin_bounds(x, label, rivals, radius[:, 0]) - 0.05 - 0.1 * radius
     positive = radius[:, 0] > 0.0
     assert positive.any() and np.all(left[positive] > 0.0)
-    plain, *_ = LinearBoundCertificate(network).radii(x, label, rivals, known)
+    plain, *_ = LinearBoundCertificate(network).prove(Question.of(x, label, rivals, known))
     assert np.all(radius[positive] < plain[positive])
     endless = LinearBoundCertificate(network, lambda x, y, t, r: np.full(t.shape, np.nan))
-    assert not endless.radii(x, label, rivals, known)[0].any()
+    assert not endless.prove(Question.of(x, label, rivals, known))[0].any()
 
 
 @pytest.mark.parametrize("name", ["tanh", "softplus", "relu"])
@@ -61,7 +62,9 @@ def test_extreme_weights(name, power, rng):
         network = Network([scaled, *network.affines[1:]], network.activations)
         x = rng.standard_normal((4, 4))
         label, rivals = labelled(network, x)
-        radius, *_ = LinearBoundCertificate(network).radii(x, label, rivals, np.zeros((4, 2)))
+        radius, *_ = LinearBoundCertificate(network).prove(
+            Question.of(x, label, rivals, np.zeros((4, 2)))
+        )
         assert not np.isnan(radius).any() and np.all(radius >= 0.0)
         usable = (radius[:, 0] > 0.0) & (radius[:, 0] < 1e90)
         if power == 20:

@@ -18,10 +18,10 @@ from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.budget import VertexCertificate
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.crc.crc_clipped import ClippedCurvatureCertificate
 from keras_curv.certificates.linear import plan
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
-from keras_curv.certificates.method import Method, PairCertificates
+from keras_curv.certificates.method import Method
+from keras_curv.certificates.question import Question
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine
@@ -50,7 +50,7 @@ def proved(network, x, points=(), method="crc"):
     with np.errstate(all="ignore"):
         if method != "crc":
             certificate = choose_method(method, network)
-            found = certificate.radii(x, label, 1 - label[:, None], np.zeros((1, 1)))
+            found = certificate.prove(Question.of(x, label, 1 - label[:, None], np.zeros((1, 1))))
             return float(found.radius[0, 0]), int(label[0])
         points = np.concatenate([x, np.reshape(points, (-1, x.shape[1]))])
         origin, label = np.repeat(x, len(points), axis=0), np.repeat(label, len(points))
@@ -146,7 +146,7 @@ def test_a_square_that_underflows_before_it_is_multiplied(certificate, s, w):
     if certificate == "l1":
         prover = VertexCertificate(prover)
     question = np.zeros((1, 1)), np.array([0]), np.array([[1]])
-    radius = prover.radii(*question, np.zeros((1, 1))).radius.item()
+    radius = prover.prove(Question.of(*question, np.zeros((1, 1)))).radius.item()
     boundary = np.log(np.expm1(1.0 + np.log(2.0))) / s
     assert 0.5 * boundary < radius < boundary
 
@@ -159,7 +159,11 @@ def test_a_slope_that_cancels_is_charged_whatever_its_scale():
     network = Network.from_weights(kernels, biases, "leaky_relu(1.0)")
     question = np.zeros((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1))
     boundary = 1.0 / (w * s * size * apart * np.sqrt(2.0))
-    assert 0.9 * boundary < LinearBoundCertificate(network).radii(*question).radius < boundary
+    assert (
+        0.9 * boundary
+        < LinearBoundCertificate(network).prove(Question.of(*question)).radius
+        < boundary
+    )
 
 
 def test_a_point_across_a_near_boundary_has_a_distance():
@@ -208,9 +212,9 @@ def test_a_clip_of_any_scale(exponent):
     bias, s = 1.0 + np.log(2.0), 10.0**exponent
     weights = [[[s]], [[1.0]], [[-1.0, 0.0]]], [[0.0], [0.0], [bias, 0.0]]
     network = Network.from_weights(*weights, ["relu", "softplus"])
-    certificate = ClippedCurvatureCertificate(network)
+    certificate = CurvatureCertificate(network)
     question = np.zeros((1, 1)), np.array([0]), np.array([[1]])
-    radius = certificate.certify_pairs(*question).radius.item()
+    radius = certificate.prove(Question.of(*question)).radius.item()
     assert radius < np.log(np.expm1(bias)) / s
 
 
@@ -305,8 +309,9 @@ class _Stub(Method):
         self.network = Network.from_weights([np.eye(4)], [np.zeros(4)], ())
         self._radii = np.array([radii])
 
-    def radii(self, x, label, rivals, known, prospect=None):
-        return PairCertificates(self._radii, np.zeros(len(x), np.int64))
+    def prove(self, question):
+        proof = question.answer(self.name, self._radii, np.zeros(1, np.int64))
+        return proof._replace(radius=self._radii)
 
 
 @pytest.mark.parametrize("place", range(3))

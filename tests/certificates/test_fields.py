@@ -12,6 +12,7 @@ from keras_curv.certificates.linear import crown, linear_bounds, plan, receptive
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.certificates.linear.plan import Plan
+from keras_curv.certificates.question import Question
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.rules.convolution import matrix
 from keras_curv.network import activations
@@ -196,9 +197,9 @@ def test_radii_survive_attack_and_are_far_larger_than_without(name, rng):
     label, rivals = labelled(network, x)
     method = LinearBoundCertificate(network)
     args = x, label, rivals, np.zeros(rivals.shape)
-    radius = method.radii(*args).radius[:, 0]
+    radius = method.prove(Question.of(*args)).radius[:, 0]
     method._plan = method._plan._replace(fields=())
-    without = method.radii(*args).radius[:, 0]
+    without = method.prove(Question.of(*args)).radius[:, 0]
     assert np.all(radius >= 0.999 * without) and radius.mean() > 1.3 * without.mean()
     inside = radius * (1.0 - 1e-9)
     assert np.all(lowest_margins(network, x, label, rivals, inside, rng) > 0.0)
@@ -279,9 +280,12 @@ def test_radii_are_those_of_searches_without_memory(name, seed, monkeypatch):
     x = rng.standard_normal((8, network.dim))
     label, rivals = labelled(network, x)
     args = x, label, rivals, np.zeros(rivals.shape)
-    radius = LinearBoundCertificate(network).radii(*args).radius[:, 0]
-    each = [LinearBoundCertificate(network).radii(*(a[k : k + 1] for a in args)) for k in range(8)]
+    radius = LinearBoundCertificate(network).prove(Question.of(*args)).radius[:, 0]
+    each = [
+        LinearBoundCertificate(network).prove(Question.of(*(a[k : k + 1] for a in args)))
+        for k in range(8)
+    ]
     np.testing.assert_allclose(radius, [found.radius[0, 0] for found in each], rtol=1e-9)
     monkeypatch.setattr(Centres, "keep", lambda *_: None)
-    alone = LinearBoundCertificate(network).radii(*args).radius[:, 0]
+    alone = LinearBoundCertificate(network).prove(Question.of(*args)).radius[:, 0]
     np.testing.assert_allclose(radius, alone, rtol=2.1e-3)

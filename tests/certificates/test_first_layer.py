@@ -13,6 +13,7 @@ from keras_curv.certificates.linear import crown, first_layer, linear_bounds
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.first_layer import FirstLayer, Functions
 from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.question import Question
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -234,12 +235,12 @@ def test_radii_grow_by_it(name, sizes, rng, monkeypatch):
     x = rng.standard_normal((20, network.dim))
     label, rivals = labelled(network, x)
     args = x, label, rivals, np.zeros(rivals.shape)
-    radius = LinearBoundCertificate(network).radii(*args).radius.min(axis=1)
+    radius = LinearBoundCertificate(network).prove(Question.of(*args)).radius.min(axis=1)
     points = ball_points(rng, x, radius, 300)
     logits = network.logits(tf.constant(points.reshape(-1, network.dim))).numpy()
     assert np.all(logits.argmax(axis=1).reshape(300, -1) == label)
     monkeypatch.setattr(crown.FirstLayer, "of", lambda network: None)
-    without = LinearBoundCertificate(network).radii(*args).radius.min(axis=1)
+    without = LinearBoundCertificate(network).prove(Question.of(*args)).radius.min(axis=1)
     assert np.all(radius >= 0.98 * without) and radius.mean() >= 1.1 * without.mean()
 
 

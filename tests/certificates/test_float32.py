@@ -14,7 +14,8 @@ from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.certificates.method import Prospect, ServedError
+from keras_curv.certificates.method import ServedError
+from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
@@ -152,9 +153,11 @@ def test_a_rival_is_charged_up_to_its_own_radius_not_that_of_a_nearer_one():
     network = Network.from_weights(kernels, biases, "softplus")
     certificate = CurvatureCertificate(network, Float32Error(network))
     args = np.array([[-3.0, 0.0]]), np.array([0]), np.array([[1, 2]]), np.zeros((1, 2))
-    near, far = certificate.radii(*args).radius[0]
+    near, far = certificate.prove(Question.of(*args)).radius[0]
     assert near < 0.11 and far > 3.0
-    near, far = certificate.radii(*args, Prospect(np.array([12.9]), np.zeros(1))).radius[0]
+    question = Question.of(*args)
+    every = question.goal.up_to(12.9)._replace(every_rival=True)
+    near, far = certificate.prove(question._replace(goal=every)).radius[0]
     assert near < 0.11 and far > 12.5
 
 
@@ -164,7 +167,7 @@ def test_a_near_rival_is_not_charged_for_a_far_one():
     network = Network.from_weights(kernels, [np.array([0.0, -1.0, -8.0])], ())
     certificate = CurvatureCertificate(network, ErrorBeyond(2.0))
     args = np.zeros((1, 2)), np.array([0]), np.array([[1, 2]]), np.zeros((1, 2))
-    near, far = certificate.radii(*args).radius[0]
+    near, far = certificate.prove(Question.of(*args)).radius[0]
     assert near == pytest.approx(1.0) and far == 0.0
 
 

@@ -13,6 +13,7 @@ from keras_curv.certificates.interval_bounds import value_range
 from keras_curv.certificates.linear import ball_search
 from keras_curv.certificates.linear.interval import IntervalCertificate
 from keras_curv.certificates.method import ServedError
+from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import Network
@@ -192,7 +193,7 @@ def test_the_bound_holds_at_the_radius_and_not_beyond(rng, random_network):
     x = rng.standard_normal((10, 4))
     label, rivals = labelled(network, x)
     certificate = IntervalCertificate(network)
-    radius = certificate.radii(x, label, rivals, np.zeros(rivals.shape)).radius.min(axis=1)
+    radius = certificate.prove(Question.of(x, label, rivals)).radius.min(axis=1)
     assert np.all(certificate.margin_bounds(x, label, rivals, radius) > 0.0)
     beyond = certificate.margin_bounds(x, label, rivals, 1.01 * radius)
     assert np.all(beyond.min(axis=1) < 0.0)
@@ -203,11 +204,11 @@ def test_rivals_that_are_known_to_be_farther_are_left_out(rng, random_network):
     x = rng.standard_normal((10, 4))
     label, rivals = labelled(network, x)
     certificate = IntervalCertificate(network)
-    plain = certificate.radii(x, label, rivals, np.zeros(rivals.shape)).radius
+    plain = certificate.prove(Question.of(x, label, rivals)).radius
     known = np.zeros(rivals.shape)
     known[:, 0] = 1e3
-    found = certificate.radii(x, label, rivals, known).radius
-    alone = certificate.radii(x, label, rivals[:, 1:], known[:, 1:]).radius
+    found = certificate.prove(Question.of(x, label, rivals, known)).radius
+    alone = certificate.prove(Question.of(x, label, rivals[:, 1:], known[:, 1:])).radius
     assert np.all(found[:, 0] == 1e3)
     np.testing.assert_allclose(found[:, 1:], alone, rtol=2e-3)  # the brackets that are left
     assert np.any(found[:, 1] > 1.1 * plain[:, 1])
@@ -234,7 +235,7 @@ def test_what_overflows_proves_nothing(rng, random_network):
     label, rivals = np.zeros(5, int), np.tile([1, 2], (5, 1))
     certificate = IntervalCertificate(network)
     assert np.all(certificate.margin_bounds(x, label, rivals, np.ones(5)) == -np.inf)
-    assert np.all(certificate.radii(x, label, rivals, np.zeros((5, 2))).radius == 0.0)
+    assert np.all(certificate.prove(Question.of(x, label, rivals, np.zeros((5, 2)))).radius == 0.0)
 
 
 def test_chunks_and_an_empty_batch(rng, random_network, monkeypatch):
@@ -247,7 +248,7 @@ def test_chunks_and_an_empty_batch(rng, random_network, monkeypatch):
     np.testing.assert_allclose(parts.radius, whole.radius, rtol=2e-3)  # probes may differ
     assert whole.gradient_evaluations.min() > 2
     empty = np.zeros((0, 4)), np.zeros(0, int), np.zeros((0, 2), int), np.zeros((0, 2))
-    assert certificate.radii(*empty).radius.shape == (0, 2)
+    assert certificate.prove(Question.of(*empty)).radius.shape == (0, 2)
 
 
 def test_an_activation_without_a_rule_is_refused(rng, random_network):

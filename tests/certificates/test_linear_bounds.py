@@ -14,6 +14,7 @@ from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.linear.relaxation import relaxation
 from keras_curv.certificates.lipschitz import LipschitzCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine
@@ -174,8 +175,12 @@ def test_radii_of_sparse_maps_survive_attack_and_gain_on_lipschitz(rng):
     x = rng.standard_normal((12, 4))
     label, rivals = labelled(network, x)
     known = np.zeros(rivals.shape)
-    radius = LinearBoundCertificate(network).radii(x, label, rivals, known).radius[:, 0]
-    plain = LipschitzCertificate(network).radii(x, label, rivals, known).radius.min(axis=1)
+    radius = (
+        LinearBoundCertificate(network).prove(Question.of(x, label, rivals, known)).radius[:, 0]
+    )
+    plain = (
+        LipschitzCertificate(network).prove(Question.of(x, label, rivals, known)).radius.min(axis=1)
+    )
     assert np.all(radius > 0.0) and radius.mean() > 1.5 * plain.mean()
     inside = radius * (1.0 - 1e-9)
     assert np.all(lowest_margins(network, x, label, rivals, inside, rng) > 0.0)

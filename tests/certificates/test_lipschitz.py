@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.certificates.lipschitz import LipschitzCertificate, margin_lipschitz_bounds
+from keras_curv.certificates.question import Question
 from keras_curv.curvature import liplt
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
@@ -85,8 +86,8 @@ def test_a_linear_regime_attains_the_bound():
     kernels = [np.array([[3.0]]), np.array([[2.0]]), np.array([[5.0, 0.0]])]
     network = Network.from_weights(kernels, [np.zeros(1), np.zeros(1), np.zeros(2)], "softplus")
     assert margin_lipschitz_bounds(network)[0, 1] == pytest.approx(30.0, rel=1e-12)
-    radius, *_ = LipschitzCertificate(network).radii(
-        np.array([[100.0]]), np.array([0]), np.array([[1]]), np.zeros((1, 1))
+    radius, *_ = LipschitzCertificate(network).prove(
+        Question.of(np.array([[100.0]]), np.array([0]), np.array([[1]]), np.zeros((1, 1)))
     )
     assert radius[0, 0] == pytest.approx(100.0, rel=1e-12)
 
@@ -96,7 +97,9 @@ def test_nothing_inside_the_radius_changes_the_margin(name, rng):
     network = _network(rng, SIZES[3], name)
     x = rng.standard_normal((40, network.dim))
     _, label, rivals = _against_all(network, x)
-    radius, gradients, *_ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((40, 2)))
+    radius, gradients, *_ = LipschitzCertificate(network).prove(
+        Question.of(x, label, rivals, np.zeros((40, 2)))
+    )
     assert np.all(radius > 0.0) and np.all(gradients == 2)
     for k in range(2):
         gradient = network.evaluate(tf.constant(x), label, rivals[:, k : k + 1]).gradient.numpy()
@@ -115,18 +118,20 @@ def test_served_error_is_taken_off(rng):
     network = _network(rng, SIZES[3], "tanh")
     x = rng.standard_normal((6, network.dim))
     _, label, rivals = _against_all(network, x)
-    plain, *_ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((6, 2)))
+    plain, *_ = LipschitzCertificate(network).prove(Question.of(x, label, rivals, np.zeros((6, 2))))
 
     def grows(x, label, rivals, radius):
         assert radius.shape == rivals.shape
         return 0.01 + 0.1 * radius
 
-    charged, *_ = LipschitzCertificate(network, grows).radii(x, label, rivals, np.zeros((6, 2)))
+    charged, *_ = LipschitzCertificate(network, grows).prove(
+        Question.of(x, label, rivals, np.zeros((6, 2)))
+    )
     lipschitz = margin_lipschitz_bounds(network)[label[:, None], rivals]
     expected = plain - (0.01 + 0.1 * plain) / lipschitz
     np.testing.assert_allclose(charged, np.maximum(expected, 0.0), rtol=1e-9)
-    endless, *_ = LipschitzCertificate(network, lambda *a: np.full((6, 2), np.inf)).radii(
-        x, label, rivals, np.zeros((6, 2))
+    endless, *_ = LipschitzCertificate(network, lambda *a: np.full((6, 2), np.inf)).prove(
+        Question.of(x, label, rivals, np.zeros((6, 2)))
     )
     assert not endless.any()
 
@@ -162,8 +167,10 @@ def test_the_error_of_products_is_what_folding_can_do(rng):
     x = rng.standard_normal((5, network.dim))
     _, label, rivals = _against_all(network, x)
     known = np.zeros(rivals.shape)
-    ours = LipschitzCertificate(folded).radii(x, label, rivals, known)[0]
-    assert np.all(ours < LipschitzCertificate(network).radii(x, label, rivals, known)[0])
+    ours = LipschitzCertificate(folded).prove(Question.of(x, label, rivals, known))[0]
+    assert np.all(
+        ours < LipschitzCertificate(network).prove(Question.of(x, label, rivals, known))[0]
+    )
 
 
 def test_known_radii_stay_and_nothing_is_proved_of_wrong_or_overflowing_inputs(rng):
@@ -174,7 +181,7 @@ def test_known_radii_stay_and_nothing_is_proved_of_wrong_or_overflowing_inputs(r
     rivals = np.array([[t for t in range(3) if t != y] for y in label])
     known = rng.uniform(size=(4, 2))
     x[0], x[1] = np.nan, 1e308
-    radius, *_ = LipschitzCertificate(network).radii(x, label, rivals, known)
+    radius, *_ = LipschitzCertificate(network).prove(Question.of(x, label, rivals, known))
     np.testing.assert_array_equal(radius, known)
 
 
@@ -188,7 +195,9 @@ def test_extreme_weights(power, rng):
     assert np.all(bound[off] > 0.0) and not np.isnan(bound).any()
     x = rng.standard_normal((5, 4))
     _, label, rivals = _against_all(network, x)
-    radius, *_ = LipschitzCertificate(network).radii(x, label, rivals, np.zeros((5, 2)))
+    radius, *_ = LipschitzCertificate(network).prove(
+        Question.of(x, label, rivals, np.zeros((5, 2)))
+    )
     assert np.all(np.isfinite(radius)) and np.all(radius >= 0.0)
 
 
@@ -203,7 +212,7 @@ def test_products_that_underflow_are_charged(name):
     assert np.all(lipschitz_bounds(network) >= np.array(slopes) * (1.0 - 1e-9))
     assert margin_lipschitz_bounds(network)[0, 1] >= slopes[-1] * large * (1.0 - 1e-9)
     one = np.zeros((1, 1)), np.zeros(1, int), np.ones((1, 1), int), np.zeros((1, 1))
-    radius, *_ = LipschitzCertificate(network).radii(*one)
+    radius, *_ = LipschitzCertificate(network).prove(Question.of(*one))
     assert 0.0 <= radius.item() <= 1.0 / (slopes[-1] * large)
 
 

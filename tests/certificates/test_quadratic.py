@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from keras_curv.certificates.linear import quadratic
 from keras_curv.certificates.linear.quadratic import QuadraticCertificate, parabolas
+from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -123,7 +124,9 @@ def test_the_quadratic_is_below_the_margin(sizes, rho, rng, random_network):
 def test_no_certified_radius_can_be_attacked(sizes, scale, rng, random_network):
     network, x, label, rivals = _case(rng, random_network, sizes, count=15, scale=scale)
     known = np.zeros(rivals.shape)
-    radius, gradients, *_ = QuadraticCertificate(network).radii(x, label, rivals, known)
+    radius, gradients, *_ = QuadraticCertificate(network).prove(
+        Question.of(x, label, rivals, known)
+    )
     assert np.all(radius > 0.0) and np.all(np.isfinite(radius)) and np.all(gradients > 0)
     lowest = _attacked(rng, network, x, label, rivals, radius)
     # The attack touches the sphere; 1e-9 is its own rounding of a margin.
@@ -203,8 +206,8 @@ def test_a_network_without_kinks_nearby_gets_its_exact_distance():
         [np.array([50.0, 50.0]), np.array([2.0 * np.sqrt(2.0), 0.0])],
         "relu",
     )
-    radius, *_ = QuadraticCertificate(network).radii(
-        np.zeros((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1))
+    radius, *_ = QuadraticCertificate(network).prove(
+        Question.of(np.zeros((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1)))
     )
     assert radius[0, 0] == pytest.approx(2.0, rel=1e-6)
 
@@ -212,13 +215,13 @@ def test_a_network_without_kinks_nearby_gets_its_exact_distance():
 def test_known_radii_are_kept_and_only_the_others_searched(rng, random_network):
     network, x, label, rivals = _case(rng, random_network, (6, 40, 5))
     certificate = QuadraticCertificate(network)
-    fresh, all_gradients, *_ = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
+    fresh, all_gradients, *_ = certificate.prove(Question.of(x, label, rivals))
     known = np.where(rng.random(rivals.shape) < 0.5, 3.0 * fresh, 0.0)
-    radius, gradients, *_ = certificate.radii(x, label, rivals, known)
+    radius, gradients, *_ = certificate.prove(Question.of(x, label, rivals, known))
     assert np.all(radius >= known) and np.all(radius[known > 0.0] == known[known > 0.0])
     assert np.all(radius.min(axis=1) >= 0.97 * fresh.min(axis=1))
     assert np.all(gradients <= all_gradients)
-    radius, *_ = certificate.radii(x, label, rivals, np.full(rivals.shape, 1e3))
+    radius, *_ = certificate.prove(Question.of(x, label, rivals, np.full(rivals.shape, 1e3)))
     assert np.all(radius == 1e3)
 
 
@@ -226,9 +229,9 @@ def test_all_rivals_share_one_radius(rng, random_network, monkeypatch):
     """The least of them is what each alone would get, whichever is asked first."""
     network, x, label, rivals = _case(rng, random_network, (6, 40, 5), count=100)
     certificate = QuadraticCertificate(network)
-    together, *_ = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
+    together, *_ = certificate.prove(Question.of(x, label, rivals))
     alone = [
-        certificate.radii(x, label, rivals[:, j : j + 1], np.zeros((len(x), 1)))[0]
+        certificate.prove(Question.of(x, label, rivals[:, j : j + 1], np.zeros((len(x), 1))))[0]
         for j in range(rivals.shape[1])
     ]
     least = np.min(alone, axis=0)[:, 0]
@@ -236,7 +239,7 @@ def test_all_rivals_share_one_radius(rng, random_network, monkeypatch):
     assert np.all(together.min(axis=1) > 0.998 * least)
     # Where another rival takes the lead as the ball grows, the ball of the first is too large.
     monkeypatch.setattr(quadratic, "_LEADERS", 1)
-    first, *_ = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
+    first, *_ = certificate.prove(Question.of(x, label, rivals))
     assert np.any(first.min(axis=1) < 0.98 * least)
 
 
@@ -246,8 +249,8 @@ def test_folding_errors_are_charged(rng, random_network):
     loose = Network(
         [Affine(a.kernel, a.bias, size, size) for a in network.affines], network.activations
     )
-    exact, *_ = QuadraticCertificate(network).radii(x, label, rivals, np.zeros(rivals.shape))
-    radius, *_ = QuadraticCertificate(loose).radii(x, label, rivals, np.zeros(rivals.shape))
+    exact, *_ = QuadraticCertificate(network).prove(Question.of(x, label, rivals))
+    radius, *_ = QuadraticCertificate(loose).prove(Question.of(x, label, rivals))
     assert np.all(radius.min(axis=1) < exact.min(axis=1)) and np.any(radius > 0.0)
     for _ in range(20):
         moved = []
@@ -270,7 +273,7 @@ def test_a_folding_error_of_the_worst_kind_is_charged(rng, random_network):
     first, last = network.affines
     for size in (0.003, 0.03):
         loose = Network([Affine(first.kernel, first.bias, size), last], network.activations)
-        radius, *_ = QuadraticCertificate(loose).radii(x, label, rivals, np.zeros(rivals.shape))
+        radius, *_ = QuadraticCertificate(loose).prove(Question.of(x, label, rivals))
         assert np.any(radius > 0.0)
         for i in np.flatnonzero(radius[:, 0]):
             w = last.kernel[:, label[i]] - last.kernel[:, rivals[i, 0]]
@@ -290,8 +293,8 @@ def test_the_served_error_is_taken_off_the_margin(rng, random_network):
         return 0.05 + 0.1 * radius
 
     certificate = QuadraticCertificate(network, served_error)
-    radius, *_ = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
-    exact, *_ = QuadraticCertificate(network).radii(x, label, rivals, np.zeros(rivals.shape))
+    radius, *_ = certificate.prove(Question.of(x, label, rivals))
+    exact, *_ = QuadraticCertificate(network).prove(Question.of(x, label, rivals))
     assert np.all(radius.min(axis=1) <= exact.min(axis=1)) and np.any(radius > 0.0)
     lowest = _attacked(rng, network, x, label, rivals, radius)
     error = served_error(x, label, rivals, radius)
@@ -303,21 +306,23 @@ def test_examples_that_prove_nothing(rng, random_network):
     certificate = QuadraticCertificate(network)
     wrong = _logits(network, x).argmin(axis=1)
     others = _against_all(wrong, 4)
-    radius, *_ = certificate.radii(x, wrong, others, np.zeros(others.shape))
+    radius, *_ = certificate.prove(Question.of(x, wrong, others, np.zeros(others.shape)))
     assert np.all(radius == 0.0)
-    radius, *_ = certificate.radii(x, wrong, others, np.full(others.shape, 0.25))
+    radius, *_ = certificate.prove(Question.of(x, wrong, others, np.full(others.shape, 0.25)))
     assert np.all(radius == 0.25)
     for bad in (np.nan, np.inf, 1e200):
-        radius, *_ = certificate.radii(np.full_like(x, bad), label, rivals, np.zeros(rivals.shape))
+        radius, *_ = certificate.prove(Question.of(np.full_like(x, bad), label, rivals))
         assert np.all(radius == 0.0)
-    empty, gradients, *_ = certificate.radii(x[:0], label[:0], rivals[:0], np.zeros((0, 3)))
+    empty, gradients, *_ = certificate.prove(
+        Question.of(x[:0], label[:0], rivals[:0], np.zeros((0, 3)))
+    )
     assert empty.shape == (0, 3) and gradients.shape == (0,)
 
 
 def test_a_tie_has_no_radius():
     network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "relu")
-    radius, *_ = QuadraticCertificate(network).radii(
-        np.ones((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1))
+    radius, *_ = QuadraticCertificate(network).prove(
+        Question.of(np.ones((1, 2)), np.array([0]), np.array([[1]]), np.zeros((1, 1)))
     )
     assert radius[0, 0] == 0.0
 
@@ -334,8 +339,8 @@ def test_extreme_weights(first, last, rng, random_network):
         ],
         network.activations,
     )
-    plain, *_ = QuadraticCertificate(network).radii(x, label, rivals, np.zeros(rivals.shape))
-    radius, *_ = QuadraticCertificate(scaled).radii(x, label, rivals, np.zeros(rivals.shape))
+    plain, *_ = QuadraticCertificate(network).prove(Question.of(x, label, rivals))
+    radius, *_ = QuadraticCertificate(scaled).prove(Question.of(x, label, rivals))
     assert radius == pytest.approx(plain, rel=1e-6)
 
 
@@ -356,7 +361,9 @@ def test_dead_and_constant_networks(rng):
         network = Network.from_weights(
             [kernel, np.zeros((5, 2))], [np.full(5, -1.0), np.array([1.0, 0.0])], "relu"
         )
-        radius, *_ = QuadraticCertificate(network).radii(x, label, rivals, np.zeros((4, 1)))
+        radius, *_ = QuadraticCertificate(network).prove(
+            Question.of(x, label, rivals, np.zeros((4, 1)))
+        )
         assert np.all(radius > 100.0) and not np.any(np.isnan(radius))
 
 
@@ -377,10 +384,10 @@ def test_other_networks_are_refused_by_name(sizes, activation, message, rng, ran
 def test_a_search_that_ends_early_leaves_next_to_nothing(sizes, rng, random_network, monkeypatch):
     network, x, label, rivals = _case(rng, random_network, sizes, count=40)
     none = np.zeros(rivals.shape)
-    found = QuadraticCertificate(network).radii(x, label, rivals, none)
+    found = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     monkeypatch.setattr(quadratic, "_SEARCH", 60)
     monkeypatch.setattr(quadratic, "_CLOSED", 1.0 + 1e-12)
-    longer = QuadraticCertificate(network).radii(x, label, rivals, none)
+    longer = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     share = found.radius.min(axis=1) / longer.radius.min(axis=1)
     assert np.mean(share) > 0.997  # r(ρ) has steps, at which either may end
     assert found.gradient_evaluations.sum() < 0.9 * longer.gradient_evaluations.sum()
@@ -389,8 +396,8 @@ def test_a_search_that_ends_early_leaves_next_to_nothing(sizes, rng, random_netw
 def test_batches_side_by_side_change_nothing(rng, random_network, monkeypatch):
     network, x, label, rivals = _case(rng, random_network, SIZES[1], count=9)
     none = np.zeros(rivals.shape)
-    alone = QuadraticCertificate(network).radii(x, label, rivals, none)
+    alone = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     monkeypatch.setattr(batches, "_processors", lambda: 2)
-    beside = QuadraticCertificate(network).radii(x, label, rivals, none)
+    beside = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     np.testing.assert_allclose(beside.radius, alone.radius, rtol=1e-9)
     np.testing.assert_array_equal(beside.gradient_evaluations, alone.gradient_evaluations)

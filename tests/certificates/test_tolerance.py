@@ -10,7 +10,8 @@ from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
-from keras_curv.certificates.method import Method, PairCertificates, Prospect, Sighting
+from keras_curv.certificates.method import Method
+from keras_curv.certificates.question import Question, WeakestPoint
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.local import LocalCurvature
@@ -22,18 +23,24 @@ _COARSE_GAP = 0.004  # relative: 0.3 % of the grid that a search below a ceiling
 
 
 def _searched(network, x):
-    """Classes, rivals and what crc found, sighting included."""
+    """Classes, rivals and what crc found, with the weakest points."""
     crc = CurvatureCertificate(network)
     logits = crc.logits(x)
     label = logits.argmax(axis=1)
     rivals = choose_rivals(logits, label, "all", np.arange(len(x)))
-    return label, rivals, crc.radii(x, label, rivals, np.zeros(rivals.shape))
+    return label, rivals, crc.prove(Question.of(x, label, rivals))
+
+
+def _aiming(x, label, rivals, aim, known=0.0):
+    """The question of a radius above these."""
+    question = Question.of(x, label, rivals, known, tolerance=0.01)
+    return question._replace(goal=question.goal._replace(aim=aim))
 
 
 def _alone(method, x, label, rivals, found):
     """What a method proves itself: little is known, so that it need not ask another."""
     known = np.full(rivals.shape, 1e-2 * found.radius.min())
-    return method.radii(x, label, rivals, known).radius.min(axis=1)
+    return method.prove(Question.of(x, label, rivals, known)).radius.min(axis=1)
 
 
 @pytest.mark.parametrize("kind", DEAR)
@@ -45,17 +52,20 @@ def test_no_radius_exceeds_the_ceiling(kind, sizes, name, rng, random_network):
     x = rng.standard_normal((30, sizes[0]))
     label, rivals, found = _searched(network, x)
     method, rows = kind(network), np.arange(len(x))
-    searched = found.sighting
+    searched = found.weakest
+    assert searched is not None
     scale = found.radius.min(axis=1)
     anywhere = x + scale[:, None] * rng.standard_normal(x.shape)
     for point in (searched.point, x, anywhere):
         column = searched.column
         rival = rivals[rows, column]
         margin = network.margin(tf.constant(point), label, tf.constant(rival)).numpy()
-        sighting = Sighting(column, point, margin, searched.start)
-        alone = method.radii(x, label, rival[:, None], np.zeros((len(x), 1))).radius[:, 0]
+        sighting = WeakestPoint(column, point, margin, searched.start)
+        alone = method.prove(Question.of(x, label, rival[:, None], np.zeros((len(x), 1)))).radius[
+            :, 0
+        ]
         for factor in (0.3, 0.9, 1.0, 1.01, 1.3):
-            ceiling = method.ceiling(x, label, rival, factor * scale, sighting)
+            ceiling = method.ceiling(_aiming(x, label, rivals, factor * scale), sighting)
             assert np.all(alone <= np.maximum(ceiling, factor * scale) * (1.0 + 1e-9))
 
 
@@ -64,9 +74,8 @@ def test_ceilings_exclude_most_that_gains_nothing(kind, rng, random_network):
     network = random_network(rng, (6, 15, 3), ("sigmoid",), 2.0)
     x = rng.standard_normal((60, 6))
     label, rivals, found = _searched(network, x)
-    rival = rivals[np.arange(60), found.sighting.column]
     radius = 1.5 * found.radius.min(axis=1)
-    ceiling = kind(network).ceiling(x, label, rival, radius, found.sighting)
+    ceiling = kind(network).ceiling(_aiming(x, label, rivals, radius), found.weakest)
     assert np.mean(ceiling <= radius) > 0.5
 
 
@@ -80,7 +89,7 @@ def test_large_inputs_that_cancel_exclude_nothing(shift):
         network = Network.from_weights(kernels, biases, "sigmoid")
         x = rng.standard_normal((30, 3)) + shift
         every, some = (
-            choose_method("auto", network, tolerance=tolerance).certify(x).radius
+            choose_method("auto", network).certify(x, tolerance=tolerance).radius
             for tolerance in (0.0, 0.01)
         )
         assert np.all(some * (1.01 + _COARSE_GAP) >= every)
@@ -96,9 +105,8 @@ def test_what_float32_cannot_hold_excludes_nothing(kind, exponents, rng, random_
     network = Network.from_weights(kernels, [np.zeros(15), np.zeros(3)], "tanh")
     x = rng.standard_normal((20, 6))
     label, rivals, found = _searched(network, x)
-    rival = rivals[np.arange(20), found.sighting.column]
     radius = 1e-6 * found.radius.min(axis=1)
-    ceiling = kind(network).ceiling(x, label, rival, radius, found.sighting)
+    ceiling = kind(network).ceiling(_aiming(x, label, rivals, radius), found.weakest)
     assert np.all(ceiling > radius)
 
 
@@ -129,15 +137,14 @@ def test_what_is_aimed_at_is_found_and_what_is_out_of_reach_not_searched(
     label, rivals, found = _searched(network, x)
     most = _alone(method, x, label, rivals, found)
     known = np.repeat(0.5 * most[:, None], rivals.shape[1], axis=1)
-    anywhere = np.full(20, np.inf)
-    reached = method.radii(x, label, rivals, known, Prospect(anywhere, 0.9 * most))
+    reached = method.prove(_aiming(x, label, rivals, 0.9 * most, known))
     assert np.all(reached.radius.min(axis=1) >= most * (1.0 - _COARSE_GAP))
-    missed = method.radii(x, label, rivals, known, Prospect(anywhere, 1.1 * most))
+    missed = method.prove(_aiming(x, label, rivals, 1.1 * most, known))
     assert np.array_equal(missed.radius, known)
     if kind is LinearBoundCertificate and len(sizes) == 3:  # gradients at x0, and one bound
-        assert np.all(missed.gradient_evaluations == 2 * rivals.shape[1])
+        assert np.all(missed.gradients == 2 * rivals.shape[1])
     else:
-        assert missed.gradient_evaluations.sum() <= 0.5 * reached.gradient_evaluations.sum()
+        assert missed.gradients.sum() <= 0.5 * reached.gradients.sum()
 
 
 @pytest.mark.parametrize("kind", [LinearBoundCertificate, LocalCurvatureCertificate])
@@ -145,12 +152,13 @@ def test_deeper_ceilings_exclude_most_that_gains_nothing(kind, rng, random_netwo
     network = random_network(rng, (6, 25, 25, 3), ("sigmoid",) * 2, 2.0)
     x = rng.standard_normal((40, 6))
     label, rivals, found = _searched(network, x)
-    rival = rivals[np.arange(40), found.sighting.column]
     most = _alone(kind(network), x, label, rivals, found)
     far = 3.0 * most
-    assert np.mean(kind(network).ceiling(x, label, rival, far, found.sighting) <= far) > 0.5
+    assert (
+        np.mean(kind(network).ceiling(_aiming(x, label, rivals, far), found.weakest) <= far) > 0.5
+    )
     near = 0.9 * most
-    assert np.all(kind(network).ceiling(x, label, rival, near, found.sighting) > near)
+    assert np.all(kind(network).ceiling(_aiming(x, label, rivals, near), found.weakest) > near)
 
 
 def test_what_auto_proves_of_an_example_does_not_depend_on_the_others(rng, random_network):
@@ -166,20 +174,24 @@ def test_what_auto_proves_of_an_example_does_not_depend_on_the_others(rng, rando
 class Written(Method):
     """Proves radii that were written down, and says where it looked."""
 
-    def __init__(self, name, network, radius, sighting=None, highest=None, distance=None):
+    def __init__(self, name, network, radius, weakest=None, highest=np.inf, distance=np.inf):
         self.name, self.network, self._radius, self._distance = name, network, radius, distance
-        self._sighting, self._highest, self.asked = sighting, highest, 0
-        self.prospect = None
+        self._weakest, self._highest, self.asked = weakest, highest, 0
+        self.goal = None
 
-    def radii(self, x, label, rivals, known, prospect=None):
-        self.asked, self.prospect = self.asked + len(x), prospect
-        radius = np.maximum(np.full(rivals.shape, self._radius), known)
-        distance = None if self._distance is None else np.full(rivals.shape, self._distance)
-        gradients = np.ones(len(x), np.int64)
-        return PairCertificates(radius, gradients, distance, sighting=self._sighting)
+    def prove(self, question):
+        count, shape = len(question.x), question.rivals.shape
+        self.asked, self.goal = self.asked + count, question.goal
+        return question.answer(
+            self.name,
+            np.full(shape, self._radius),
+            np.ones(count, np.int64),
+            distance=np.full(shape, self._distance),
+            weakest=self._weakest,
+        )
 
-    def ceiling(self, x, label, rival, radius, sighting):
-        return np.full(len(x), np.inf if self._highest is None else self._highest)
+    def ceiling(self, question, weakest):
+        return np.full(len(question.x), self._highest)
 
 
 @pytest.fixture
@@ -190,7 +202,7 @@ def line():
 
 def _looking(x, point):
     margin = 2.0 * np.array([x, point])
-    return Sighting(np.zeros(1, int), np.array([[point]]), margin[1:], margin[:1])
+    return WeakestPoint(np.zeros(1, int), np.array([[point]]), margin[1:], margin[:1])
 
 
 @pytest.mark.parametrize(
@@ -207,7 +219,7 @@ def _looking(x, point):
 def test_an_adversarial_point_just_beyond_is_the_end(line, radius, point, tolerance, asked):
     first = Written("first", line, radius, _looking(1.0, point))
     second = Written("second", line, 0.999)
-    result = BestOf([first, second], tolerance=tolerance).certify(np.ones((1, 1)))
+    result = BestOf([first, second]).certify(np.ones((1, 1)), tolerance=tolerance)
     assert second.asked == asked
     assert result.radius[0] == (0.999 if asked else radius)
     if not asked:
@@ -217,7 +229,7 @@ def test_an_adversarial_point_just_beyond_is_the_end(line, radius, point, tolera
         )
 
 
-@pytest.mark.parametrize(("distance", "looked"), [(1.0, 0), (1.004, 0), (1.006, 1), (None, 1)])
+@pytest.mark.parametrize(("distance", "looked"), [(1.0, 0), (1.004, 0), (1.006, 1), (np.inf, 1)])
 def test_where_an_adversarial_point_is_known_none_is_looked_for(
     line, distance, looked, monkeypatch
 ):
@@ -241,7 +253,7 @@ def test_where_an_adversarial_point_is_known_none_is_looked_for(
 def test_a_method_is_asked_where_its_ceiling_is_worth_it(line, highest, tolerance, asked):
     first = Written("first", line, 0.5, _looking(1.0, 0.9))
     second = Written("second", line, 0.51, highest=highest)
-    BestOf([first, second], tolerance=tolerance).certify(np.ones((1, 1)))
+    BestOf([first, second]).certify(np.ones((1, 1)), tolerance=tolerance)
     assert second.asked == asked
 
 
@@ -256,12 +268,13 @@ def test_without_a_radius_every_method_is_asked(line):
 def test_no_more_is_lost_than_the_tolerance(sizes, name, rng, random_network):
     network = random_network(rng, sizes, (name,) * (len(sizes) - 2), 2.0)
     x = rng.standard_normal((40, sizes[0]))
-    every = choose_method("auto", network, tolerance=0.0).certify(x)
+    every = choose_method("auto", network, tolerance=0.0).certify(x, tolerance=0.0)
     default = choose_method("auto", network).certify(x)
     assert np.all(default.radius >= every.radius * (1.0 - 0.01 - _COARSE_GAP))
     assert default.radius.sum() >= 0.997 * every.radius.sum()
     # Of more layers only points across the boundary exclude a method, and finding one may cost.
-    most = 0.9 if len(sizes) == 3 else 1.1
+    # Curvature alone settles two layers of softplus, which leaves nothing to save.
+    most = 1.1 if len(sizes) > 3 else 1.0 + 1e-9 if name == "softplus" else 0.9
     assert default.gradient_evaluations.sum() < most * every.gradient_evaluations.sum()
 
 
@@ -276,9 +289,13 @@ def test_rivals_are_searched_as_far_as_asked(rng, random_network):
     x = rng.standard_normal((20, 6))
     label, rivals, found = _searched(network, x)
     crc = CurvatureCertificate(network)
-    each = np.concatenate([crc.certify_pairs(x, label, t[:, None]).radius for t in rivals.T], 1)
+    each = np.concatenate(
+        [crc.prove(Question.of(x, label, t[:, None])).radius for t in rivals.T], 1
+    )
     up_to = 1.2 * found.radius.min(axis=1)
-    farther = crc.certify_pairs(x, label, rivals, search_up_to=up_to).radius
+    question = Question.of(x, label, rivals)
+    goal = question.goal.up_to(up_to)._replace(every_rival=True)
+    farther = crc.prove(question._replace(goal=goal)).radius
     wanted = np.minimum(each, up_to[:, None])
     assert np.all(farther >= wanted * (1.0 - 2e-4))
     assert np.any(found.radius < wanted * (1.0 - 1e-2))
@@ -290,10 +307,10 @@ def test_rivals_are_searched_as_far_as_asked(rng, random_network):
 def test_decisions_are_those_of_the_radii(method, tolerance, sizes, rng, random_network):
     network = random_network(rng, sizes, ("sigmoid",) * (len(sizes) - 2), 2.0)
     x = rng.standard_normal((60, sizes[0]))
-    every = choose_method(method, network, tolerance=0.0).certify(x)
+    every = choose_method(method, network, tolerance=0.0).certify(x, tolerance=0.0)
     asked = np.quantile(every.radius, [0.2, 0.5, 0.8])
-    chosen = choose_method(method, network, tolerance=tolerance, decide=tuple(asked))
-    decided = chosen.certify(x)
+    chosen = choose_method(method, network, tolerance=tolerance)
+    decided = chosen.certify(x, tolerance=tolerance, decide=asked)
     assert np.all(decided.radius <= every.radius * (1.0 + 3e-3))
     for radius in asked:
         clear = np.abs(every.radius / radius - 1.0) > _COARSE_GAP
@@ -307,11 +324,11 @@ def test_for_a_decision_no_more_is_asked_for(line, decide):
     """But for each radius: a method is asked once, whichever the next one is."""
     first = Written("first", line, 0.4, _looking(1.0, 0.9))
     second = Written("second", line, 0.95)
-    BestOf([first, second], decide=decide).certify(np.ones((1, 1)))
-    assert max(decide) < second.prospect.ceiling[0] < 1.01 * max(decide)
-    assert second.prospect.aim[0] == 0.5
+    BestOf([first, second]).certify(np.ones((1, 1)), decide=decide)
+    assert max(decide) < second.goal.ceiling[0] < 1.01 * max(decide)
+    assert second.goal.aim[0] == 0.5
     BestOf([first, second]).certify(np.ones((1, 1)))
-    assert second.prospect.ceiling[0] == np.inf
+    assert second.goal.ceiling[0] == np.inf
 
 
 def test_a_reach_decides_every_rival(rng, random_network):
@@ -319,15 +336,17 @@ def test_a_reach_decides_every_rival(rng, random_network):
     x = rng.standard_normal((40, 6))
     label, rivals, found = _searched(network, x)
     radius = float(np.median(found.radius.min(axis=1)))
-    crc = CurvatureCertificate(network, decide=[radius])
-    each = np.concatenate([crc.certify_pairs(x, label, t[:, None]).radius for t in rivals.T], 1)
-    everyone = crc.certify_pairs(x, label, rivals, search_up_to=np.full(len(x), radius))
+    crc = CurvatureCertificate(network)
+    pairs = [Question.of(x, label, t[:, None], decide=[radius]) for t in rivals.T]
+    each = np.concatenate([crc.prove(question).radius for question in pairs], 1)
+    question = Question.of(x, label, rivals, decide=[radius])
+    everyone = crc.prove(question._replace(goal=question.goal.of_each_rival()))
     assert np.array_equal(everyone.radius > radius, each > radius)
-    weakest = everyone.sighting.column
+    weakest = everyone.weakest.column
     assert np.all((each > radius).all(axis=1) | (each[np.arange(len(x)), weakest] <= radius))
-    anyone = crc.certify_pairs(x, label, rivals)
+    anyone = crc.prove(question)
     assert np.array_equal((anyone.radius > radius).all(axis=1), (each > radius).all(axis=1))
-    assert anyone.gradient_evaluations.sum() < everyone.gradient_evaluations.sum()
+    assert anyone.gradients.sum() < everyone.gradients.sum()
 
 
 def test_an_adversarial_point_decides(rng, random_network, monkeypatch):
@@ -335,25 +354,25 @@ def test_an_adversarial_point_decides(rng, random_network, monkeypatch):
     x = rng.standard_normal((200, 6))
     label, rivals, found = _searched(network, x)
     radius = 3.0 * float(np.median(found.radius.min(axis=1)))
-    auto = choose_method("auto", network, decide=(radius,))
+    auto = choose_method("auto", network)
     asked = []
     for method in auto.methods:
         if method.name in ("crown", "crc_local"):
 
-            def radii(x, *args, search=method.radii):
-                asked.append(x)
-                return search(x, *args)
+            def prove(question, search=method.prove):
+                asked.append(question.x)
+                return search(question)
 
-            monkeypatch.setattr(method, "radii", radii)
-    distance = auto.radii(x, label, rivals, np.zeros(rivals.shape)).adversarial_distance
+            monkeypatch.setattr(method, "prove", prove)
+    question = Question.of(x, label, rivals, tolerance=0.01, decide=[radius])
+    distance = auto.prove(question).distance
     reached = distance.min(axis=1) <= radius
     assert np.mean(reached) > 0.3
     for rows in asked:
         assert not (rows[:, None] == x[reached]).all(axis=2).any()
     # A few steps of an attack reach more than one.
     monkeypatch.setattr("keras_curv.certificates.auto._ATTACK_STEPS", (1,))
-    auto = choose_method("auto", network, decide=(radius,))
-    nearer = auto.radii(x, label, rivals, np.zeros(rivals.shape)).adversarial_distance
+    nearer = choose_method("auto", network).prove(question).distance
     assert np.count_nonzero(nearer.min(axis=1) <= radius) < np.count_nonzero(reached)
 
 
@@ -362,7 +381,7 @@ def test_what_a_lipschitz_bound_decides_needs_no_gradient(rng, random_network):
     x = rng.standard_normal((60, 6))
     clean = choose_method("lipschitz", network).certify(x).radius
     radius = float(np.median(clean))
-    decided = choose_method("auto", network, decide=(radius,)).certify(x)
+    decided = choose_method("auto", network).certify(x, decide=[radius])
     assert np.array_equal(decided.gradient_evaluations == 0, clean > radius)
     assert np.all(decided.radius[clean > radius] > radius)
 
@@ -372,7 +391,7 @@ def test_a_ball_that_is_searched_alone_is_closed_with_a_tolerance_of_0(method, r
     """And with another one not far from there, for fewer bounds."""
     network = random_network(rng, (5, 8, 9, 3), ("tanh", "tanh"), 2.0)
     x = rng.standard_normal((40, 5))
-    exact = choose_method(method, network, tolerance=0.0).certify(x)
+    exact = choose_method(method, network, tolerance=0.0).certify(x, tolerance=0.0)
     default = choose_method(method, network).certify(x)
     assert np.all(default.radius >= exact.radius * (1.0 - _COARSE_GAP))
     assert default.gradient_evaluations.sum() < exact.gradient_evaluations.sum()

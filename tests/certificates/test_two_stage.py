@@ -11,6 +11,7 @@ from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.two_stage import TwoStageCertificate
 from keras_curv.certificates.float32 import Float32Error
+from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.network.network import Network
@@ -37,7 +38,7 @@ def _rotation(rng, size):
 def _radii(certificate, x):
     label = certificate.network.logits(x).numpy().argmax(axis=1)
     rivals = rivals_of(certificate.network, label)
-    found = certificate.radii(x, label, rivals, np.zeros(rivals.shape))
+    found = certificate.prove(Question.of(x, label, rivals))
     return label, rivals, found
 
 
@@ -81,7 +82,7 @@ def test_a_trunk_that_is_a_rotation_costs_nothing(rng):
     )
     x = rng.standard_normal((40, dim))
     label, rivals, found = _radii(TwoStageCertificate(network), x)
-    alone = CurvatureCertificate(plain).radii(x, label, rivals, np.zeros(rivals.shape))
+    alone = CurvatureCertificate(plain).prove(Question.of(x, label, rivals))
     weakest = alone.radius.min(axis=1)
     np.testing.assert_allclose(found.radius.min(axis=1), weakest, rtol=2e-3)
 
@@ -127,7 +128,7 @@ def test_errors_of_features_are_charged(shift, rng):
         ]
         assert np.linalg.norm(away) <= bound
     label, rivals, proved = _radii(certificate, x)
-    inside = certificate._curved.certify_pairs(found[2].numpy(), label, rivals).radius
+    inside = certificate._curved.prove(Question.of(found[2].numpy(), label, rivals)).radius
     left = (inside - error[:, None]) / certificate.lipschitz
     assert np.all(proved.radius <= np.maximum(left, 0.0) * (1.0 + 1e-12))
     assert (error.min() > 1e-3) == (shift == 2.0**44)
@@ -151,7 +152,7 @@ def test_what_can_be_proved_is_decided(shift, rng):
     x = rng.standard_normal((60, 4))
     full = TwoStageCertificate(network).certify(x)
     aim = np.quantile(full.radius[full.radius > 0.0], 0.3)
-    decided = TwoStageCertificate(network, decide=[aim]).certify(x)
+    decided = TwoStageCertificate(network).certify(x, decide=[aim])
     np.testing.assert_array_equal(decided.radius > aim, full.radius > aim)
     assert np.count_nonzero(decided.radius > aim) > 30
     fewer = decided.gradient_evaluations.sum() < full.gradient_evaluations.sum()

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.question import Question
 from keras_curv.curvature.bounds import CurvatureBounds
 
 # Theirs is ‖x_cert − x0‖ of a float32 solve by 600 gradients: right to about 1e-3.
@@ -22,7 +23,7 @@ def _radii(case, curvature=None):
     network = case["network"]
     given = curvature is not None
     certificate = _certificate(network, curvature) if given else _of_its_own_bounds(network)
-    pairs = certificate.certify_pairs(case["x"], case["label"], case["rival"][:, None])
+    pairs = certificate.prove(Question.of(case["x"], case["label"], case["rival"][:, None]))
     return pairs.radius[:, 0]
 
 

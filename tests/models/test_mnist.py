@@ -12,6 +12,7 @@ from algorithms_1_and_2 import algorithm1
 
 from keras_curv import CurvatureCertificate, data, pgd_attack, read
 from keras_curv.certificates.certificate import Status, choose_rivals
+from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -63,7 +64,7 @@ def test_tight_against_converged_algorithm_1(mnist, certificate):
     logits = certificate.logits(x)
     label = logits.argmax(axis=1)
     rivals = choose_rivals(logits, label, "runner_up", np.zeros(len(x), int))
-    ours = certificate.certify_pairs(x, label, rivals).radius[:, 0]
+    ours = certificate.prove(Question.of(x, label, rivals)).radius[:, 0]
     bounds, rival = certificate.curvature, rivals[:, 0]
     # Far more steps than the paper's 30 × 20, in float64: its dual value is then the optimum.
     theirs = tf.function(algorithm1, autograph=False)(

@@ -1,7 +1,6 @@
 """A graph is traced once for all networks of the same activations, and is each one's own."""
 
 import functools
-import threading
 
 import numpy as np
 import pytest
@@ -11,11 +10,10 @@ from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.errors import InputError
 from keras_curv.network import shared_graph
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
-from keras_curv.network.shared_graph import compiled, trace_ahead
+from keras_curv.network.shared_graph import compiled
 
 ROWS = tf.TensorSpec((None, None), tf.float64)
 
@@ -66,29 +64,6 @@ def test_sizes_and_weights_are_arguments(traced):
         x, found = logits(traced, mine)
         np.testing.assert_array_equal(found, mine.logits(tf.constant(x)).numpy())
     assert traced.count == 1
-
-
-def test_a_graph_that_is_traced_ahead_is_traced_once(traced):
-    mine = network((3, 5, 2), "tanh")
-    trace_ahead(compiled(traced, mine, signature=(ROWS,)))
-    x, found = logits(traced, mine)  # waits for it
-    np.testing.assert_array_equal(found, mine.logits(tf.constant(x)).numpy())
-    assert traced.count == 1
-
-
-def test_an_error_ahead_is_the_error_of_the_call(traced, monkeypatch):
-    failed = threading.Event()
-
-    def fail(self, x):
-        failed.set()
-        raise InputError("it cannot be traced")
-
-    monkeypatch.setattr(traced, "__call__", fail)
-    mine = network((3, 5, 2), "tanh")
-    trace_ahead(compiled(traced, mine, signature=(ROWS,)))
-    assert failed.wait(60.0)
-    with pytest.raises(InputError, match="cannot be traced"):
-        logits(traced, mine)
 
 
 def test_activations_depth_and_settings_are_not(traced):

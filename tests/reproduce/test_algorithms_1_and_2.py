@@ -7,6 +7,7 @@ from algorithms_1_and_2 import algorithm1, algorithm2
 
 from keras_curv import CurvatureCertificate, curvature_attack
 from keras_curv.certificates.certificate import choose_rivals
+from keras_curv.certificates.question import Question
 
 
 @pytest.fixture(params=["softplus", "sigmoid", "tanh"])
@@ -25,7 +26,7 @@ def problem(request, rng, random_network):
 
 def test_algorithm_1_converged_proves_the_same(problem):
     certificate, x, label, rival, lower, upper = problem
-    ours = certificate.certify_pairs(x, label, rival[:, None])
+    ours = certificate.prove(Question.of(x, label, rival[:, None]))
     theirs = tf.function(algorithm1, autograph=False)(
         certificate.network,
         tf.constant(x),

@@ -5,16 +5,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from attacked import METHODS_AND_SIGMAS, ball, float32_network, model_of, of_threat, scores, sizes
+from crc_searching import searched
 
 from keras_curv import Property, Threat, certify
 from keras_curv.attacks.closest import closest_points
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.auto import choose_method
-from keras_curv.certificates.crc.clipped_search import BoxSearch, ClippedSearch, Place
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.crc.crc_confined import ConfinedCurvatureCertificate, PlainCeiling
+from keras_curv.certificates.crc.geometry import Box, Clip, Place
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.network.shared_graph import compiled
 from keras_curv.threats.box import least_linear
 from keras_curv.threats.confined import Reach
 
@@ -91,53 +90,19 @@ def test_no_radius_of_float32_is_below_that_without_a_box(scale, rng, random_net
         confined = Threat(low=-3.0 * scale, high=3.0 * scale).network(network, 3)
         x = np.clip(x, -3.0 * scale, 3.0 * scale)
         plain = CurvatureCertificate(network, Float32Error(network)).certify(x)
-        box = ConfinedCurvatureCertificate(confined, Float32Error(confined)).certify(x)
+        box = CurvatureCertificate(confined, Float32Error(confined)).certify(x)
         assert (box.radius >= plain.radius * (1.0 - 1e-12)).all()
         assert (plain.radius > 0.0).sum() >= 5
-
-
-def test_nothing_proves_more_without_limits_than_its_ceiling(rng, random_network):
-    """At whatever point it is looked for; at the solution it is close."""
-    network = float32_network(rng, random_network, (5, 9, 3), "tanh", steepness=3.0)
-    x = drawn_inside(rng, 60, 5)
-    plain = CurvatureCertificate(network)
-    label = network.logits(tf.constant(x)).numpy().argmax(axis=1)
-    rival = (label + 1) % 3
-    found = plain.certify_pairs(x, label, rival[:, None])
-    kappa = tf.constant(np.maximum(-plain.curvature.lower[label, rival], 0.0))
-    ceiling = PlainCeiling(network)
-    arguments = tf.constant(label), tf.constant(rival), kappa
-    for spread in (0.0, 0.1, 1.0, 10.0, 1e200):
-        point = tf.constant(x + spread * rng.standard_normal(x.shape))
-        bound = ceiling(tf.constant(x), *arguments, point).numpy()
-        assert (bound * (1.0 + 1e-9) >= found.radius[:, 0]).all()
-    close = ceiling(tf.constant(x), *arguments, tf.constant(found.sighting.point)).numpy()
-    assert np.median(close / found.radius[:, 0]) < 1.001
-
-
-def test_a_box_that_says_nothing_is_searched_without_one(rng, random_network):
-    """There the ceiling is above the radius, so that the plain search is gone through as well."""
-    network = float32_network(rng, random_network, (5, 9, 3), "tanh", steepness=3.0)
-    x = rng.standard_normal((40, 5))
-    wide = of_threat(network, Threat(low=-1e6, high=1e6), "crc")(x)
-    plain = choose_method("crc", network).certify(x)
-    assert (wide.radius >= plain.radius * (1.0 - 1e-12)).all()
-    assert (wide.gradient_evaluations >= plain.gradient_evaluations + 2).all()
 
 
 def test_a_box_is_searched_like_limits_without_dead_zones(rng, random_network):
     """By other ways to the same λ, and so to the same solution."""
     network = float32_network(rng, random_network, (5, 9, 3), "softplus", steepness=3.0)
-    certificate = ConfinedCurvatureCertificate(UNIT_BOX.network(network, 5))
-    x = drawn_inside(rng, 40, 5)
-    label = network.logits(tf.constant(x)).numpy().argmax(axis=1)
-    rivals = np.array([[c for c in range(3) if c != one] for one in label])
-    least = []
-    for search in (BoxSearch, ClippedSearch):
-        certificate._search = compiled(
-            search, certificate.network, 1e-6, 60, signature=certificate._signature
-        )
-        least.append(certificate.certify_pairs(x, label, rivals).radius.min(axis=1))
+    confined, x = UNIT_BOX.network(network, 5), drawn_inside(rng, 40, 5)
+    least = [
+        searched(confined, x, geometry=geometry, tolerance=1e-6, max_steps=60, as_graph=True)[0]
+        for geometry in (Box, Clip)
+    ]
     np.testing.assert_allclose(*least, rtol=1e-3)
 
 
@@ -152,8 +117,8 @@ def test_there_is_room_in_a_box_of_subnormal_numbers(low, high, method):
     assert found.radius[0] <= 5e-310
 
 
-@pytest.mark.parametrize("search", [BoxSearch, ClippedSearch])
-def test_the_best_move_in_a_box_comes_to_the_boundary_of_the_linear_model(search, rng):
+@pytest.mark.parametrize("geometry", [Box, Clip])
+def test_the_best_move_in_a_box_comes_to_the_boundary_of_the_linear_model(geometry, rng):
     """Of several examples, of which one has no room to get there."""
     gradient, room = rng.standard_normal((2, 30, 40)) * [[[1.0]], [[0.2]]]
     limits = np.abs(room)
@@ -162,7 +127,7 @@ def test_the_best_move_in_a_box_comes_to_the_boundary_of_the_linear_model(search
     reach = Reach(tf.constant(limits), tf.constant(limits), none, none, one)
     margin = np.full(30, 1.5)
     given = (tf.constant(part) for part in (margin, gradient, 0.0 * gradient, margin * 1e-3))
-    move = search.__new__(search)._move(Place(*given, reach)).numpy()
+    move = geometry._move(Place(*given, reach)).numpy()
     fallen = margin + (gradient * move).sum(axis=1)
     assert fallen[0] > 1.0
     np.testing.assert_allclose(fallen[1:], 0.0, atol=0.02)

@@ -14,6 +14,7 @@ from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import ServedError
+from keras_curv.certificates.question import Question
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.vertex import vertex_curvature
 from keras_curv.network.network import Network
@@ -262,8 +263,8 @@ def test_radii_of_every_pair_hold(rng, random_network):
     label = network.logits(x).numpy().argmax(axis=1)
     rivals = np.array([[c for c in range(4) if c != y] for y in label])
     for inner in (CurvatureCertificate(network), LinearBoundCertificate(network)):
-        pairs = BudgetCertificate(inner).radii(x, label, rivals, np.zeros(rivals.shape))
-        assert pairs.adversarial_distance is None and pairs.sighting is None
+        pairs = BudgetCertificate(inner).prove(Question.of(x, label, rivals))
+        assert np.all(np.isinf(pairs.distance)) and pairs.weakest is None
         for i, row in enumerate(x):
             for rival, radius in zip(rivals[i], pairs.radius[i], strict=True):
                 logits = network.logits(
@@ -307,8 +308,8 @@ def test_decisions_are_those_of_radii_where_rivals_differ_in_norm():
     x = rng.normal(size=(100, 24)) * 0.6
 
     def radii(decide):
-        parts = CurvatureCertificate(network, decide=decide), LipschitzCertificate(network)
-        return BudgetCertificate(BestOf(parts, decide=decide)).certify(x).radius
+        parts = CurvatureCertificate(network), LipschitzCertificate(network)
+        return BudgetCertificate(BestOf(parts)).certify(x, decide=decide).radius
 
     full = radii(())
     for share in (0.2, 0.35, 0.5, 0.65, 0.8, 0.9):

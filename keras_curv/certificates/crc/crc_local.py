@@ -29,15 +29,8 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.crc.ball_step import IN_BALL, IN_LIMITED_BALL, BallStep
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.crc.crc_confined import ConfinedCurvatureCertificate
-from keras_curv.certificates.method import (
-    Method,
-    PairCertificates,
-    Prospect,
-    ServedError,
-    Sighting,
-    no_error,
-)
+from keras_curv.certificates.method import Method, ServedError, no_error
+from keras_curv.certificates.question import Proof, Question, WeakestPoint
 from keras_curv.curvature.ball_floor import CurvatureFloor
 from keras_curv.curvature.local import Anchor, LocalCurvature
 from keras_curv.curvature.sketch import CurvatureSketch
@@ -77,15 +70,14 @@ class LocalCurvatureCertificate(Method):
         >>> kernels = [np.eye(2), 4.0 * np.eye(2)]
         >>> network = Network.from_weights(kernels, [np.zeros(2)] * 2, "sigmoid")
         >>> certificate = LocalCurvatureCertificate(network)
-        >>> x, label, rivals = np.array([[1.0, -1.0]]), np.array([0]), np.array([[1]])
-        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> radius = certificate.prove(Question.of([[1.0, -1.0]], [0], [[1]])).radius
         >>> 1.3 < radius.item() < 2**0.5  # the boundary is √2 away
         True
 
     Reference: Singla & Feizi (2020), appendix "Computing certificate using local curvature bounds".
     """
 
-    name = "crc_local"
+    name, turn = "crc_local", 6
     dear_rivals = True
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
@@ -113,67 +105,51 @@ class LocalCurvatureCertificate(Method):
         """Proves by the curvature on all of ℝᵈ, where that may be more."""
         if self.network.depth == 2:
             return None
-        confined = self.network.limits is not None
-        kind = ConfinedCurvatureCertificate if confined else CurvatureCertificate
-        return kind(self.network, self._served_error)
+        return CurvatureCertificate(self.network, self._served_error)
 
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
+    def prove(self, question: Question) -> Proof:
         """See `Method`."""
-        x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
-        prospect = prospect or Prospect.open(len(x), self.gap)
-        radius = np.where(np.asarray(known) > 0.0, known, 0.0)
-        gradients = np.zeros(len(x), np.int64)
+        radius = np.where(question.known > 0.0, question.known, 0.0)
+        gradients = np.zeros(len(question.x), np.int64)
         unknown = np.flatnonzero(radius.min(axis=1) <= 0.0)
         if len(unknown) and self._everywhere is not None:
-            pairs = x[unknown], label[unknown], rivals[unknown], radius[unknown]
-            radius[unknown], gradients[unknown], *_ = self._everywhere.radii(*pairs)
-        every = np.arange(len(x) if self._curvature.in_range else 0)
+            goal = question.goal.opened()._replace(decide=())
+            everywhere = self._everywhere.prove(question._replace(goal=goal).take(unknown))
+            radius[unknown], gradients[unknown] = everywhere.radius, everywhere.gradients
+        asked = question._replace(known=radius)
+        every = np.arange(len(question.x) if self._curvature.in_range else 0)
 
         def prove(rows: slice) -> tuple[np.ndarray, ...]:
-            scale, usable = self._scale(x[rows], label[rows], rivals[rows])
+            scale, usable = self._scale(*asked.take(rows)[:3])
             some = every[rows][usable & np.isfinite(radius[rows].min(axis=1))]
             if not len(some):
                 return some, radius[some], gradients[some]
-            args = x[some], label[some], rivals[some], radius[some], prospect.take(some)
-            return some, *self._batch(*args, scale[some - every[rows][0]])
+            return some, *self._batch(asked.take(some), scale[some - every[rows][0]])
 
         size = self._curvature.anchor_size()
         with np.errstate(all="ignore"):
             for _, (rows, found, used) in in_batches(prove, len(every), size, _NUMBERS_AT_ONCE):
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] += used
-        return PairCertificates(radius, gradients)
+        return question.answer(self.name, radius, gradients)
 
-    def ceiling(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rival: np.ndarray,
-        radius: np.ndarray,
-        sighting: Sighting,
-    ) -> np.ndarray:
+    def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """See `Method`: from the least curvature on the ball; of more than two layers, about that.
 
         A radius R needs a curvature κ that holds in `B(x, R)`, and no more than
         `√(‖x̂ − x‖² + 2 max(f(x̂), 0)/κ)` can be proved by it, for any x̂ (`dual.radius_bracket`).
         """
+        x, radius, rival = question.x, question.goal.aim, question.weakest(weakest.column)
         found = np.full(len(x), np.inf)
         if self.network.limits is not None:
             return found
-        far = np.sum((sighting.point - x) ** 2, axis=1)
-        left = 2.0 * np.maximum(sighting.margin, 0.0)
+        far = np.sum((weakest.point - x) ** 2, axis=1)
+        left = 2.0 * np.maximum(weakest.margin, 0.0)
         for floor in self._floors:
             some = np.flatnonzero(found > radius)
             if len(some):
                 with np.errstate(all="ignore"):
-                    kappa = floor(*(part[some] for part in (x, label, rival, radius)))
+                    kappa = floor(*(part[some] for part in (x, question.label, rival, radius)))
                     highest = np.sqrt(far[some] + left[some] / kappa) * (1.0 + 1e-9)
                 found[some] = np.fmin(found[some], highest)
         return found
@@ -187,20 +163,18 @@ class LocalCurvatureCertificate(Method):
         scale = np.min(margin / np.maximum(slope, 1e-300), axis=1)
         return scale, np.isfinite(scale) & (margin > 0.0).all(axis=1)
 
-    def _batch(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect,
-        scale: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(self, question: Question, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns radii `(n, rivals)` that are proved on balls, and gradients used, `(n,)`.
+
+        Args:
+            scale: about where radii are, `(n,)`.
+        """
+        x, label, rivals, known, goal = question
         anchor = self._curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)
         low = grid_below(np.maximum(least, scale / 4096.0), scale)
-        ceiling, aim, gap = prospect
+        ceiling, aim, gap = goal.ceiling, goal.aim, goal.gap
         in_vain = grid_below(aim, scale) + 1.0
         high = np.maximum(grid_below(2.0 * np.maximum(scale, least), scale), in_vain) + 1.0
         # First just beyond what is known, or worth a proof: few rivals are in reach, and often it

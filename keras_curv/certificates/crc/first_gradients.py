@@ -6,8 +6,7 @@ a few examples of a batch tell. Its rounding is charged as that of float64 is, b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -44,11 +43,6 @@ class StartGradients:
             dtype: compiled(_Gradients, network, dtype, signature=(ROWS, CLASS, CLASSES))
             for dtype in (tf.float64, tf.float32)
         }
-
-    @property
-    def graphs(self) -> list[Callable[..., Any]]:
-        """Those that a batch begins with, to be traced."""
-        return [self._in[tf.float64 if self._double else tf.float32]]
 
     def __call__(self, x: tf.Tensor, label: np.ndarray, rivals: np.ndarray) -> Charged:
         """Returns them in float64, whatever they were computed in.

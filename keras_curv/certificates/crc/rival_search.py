@@ -10,15 +10,14 @@ early, or searching badly, makes the result smaller and never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.crc.float32_search import approach
-from keras_curv.certificates.crc.proved_radius import Charged, charged, proved_radius
+from keras_curv.certificates.crc.geometry import Geometry, Place
+from keras_curv.certificates.crc.proved_radius import Charged, charged
 from keras_curv.certificates.crc.search_state import Batch, Found, SearchState, SearchStep, finite
 from keras_curv.network.network import Network
 from keras_curv.threats.confined import Reach
@@ -32,22 +31,24 @@ class RivalSearch:
 
     Args:
         network: whose margins are searched.
+        geometry: where the attacker can go.
         tolerance: relative gap at which a search stops.
         max_steps: gradients in float32, and again in float64, after which a search stops in any
             case.
-        decide: radii; an example is done once each of them is proved, or out of reach of its
-            curvature. None given: a search goes on until its tolerance.
+        decides: whether there are radii to decide. An example is done once each of them is proved,
+            or out of reach of its curvature; without any, a search goes on until its tolerance.
     """
 
     def __init__(
         self,
         network: Network,
+        geometry: type[Geometry],
         tolerance: float,
         max_steps: int,
-        decide: Sequence[float] = (),
+        decides: bool,
     ):
         self._network, self._layers = network, network.layer_norms
-        self._decide = tuple(sorted(decide))
+        self._geometry, self._decides = geometry, decides
         self._tolerance = tolerance
         self._max_steps = max_steps
 
@@ -60,12 +61,13 @@ class RivalSearch:
         taken_off: tf.Tensor,
         reach: tf.Tensor,
         start: Charged,
-        limits: Reach | None = None,
+        room: Reach,
+        decide: tf.Tensor,
     ) -> Found:
         """Searches a batch, in graph.
 
         Args:
-            x0: `(n, dim)`, float64.
+            x0: where searches begin, `(n, dim)`, float64.
             label: `(n,)`, int32.
             rivals: `(n, rivals)`, int32.
             curvature: κ for each pair, `(n, rivals)`, float64.
@@ -73,10 +75,11 @@ class RivalSearch:
             reach: a radius up to which even rivals are searched that cannot be the weakest any
                 more, `(n,)`, float64; 0 as a rule.
             start: gradients at x0.
-            limits: of the entries of x0, for a search that heeds them.
+            room: how far the entries of x0 can go.
+            decide: radii to decide, rising, `(k,)`.
         """
         self._network.ready(tf.float32)
-        batch = Batch(x0, label, rivals, curvature, taken_off, reach, start, limits)
+        batch = Batch(x0, label, rivals, curvature, taken_off, reach, start, room, decide)
         (state,) = tf.while_loop(
             lambda state: tf.size(state.rows) > 0,
             lambda state: (self._turn(batch, state),),
@@ -84,14 +87,15 @@ class RivalSearch:
             parallel_iterations=1,
         )
         before = tf.gather(start.margin, state.column, batch_dims=1)
-        sighting = (state.column, state.point, state.left, before)
-        return Found(state.radius, state.distance, state.evaluations, sighting)
+        weakest = (state.column, state.point, state.left, before)
+        return Found(state.radius, state.distance, state.evaluations, weakest)
 
     def _start(self, batch: Batch) -> SearchState:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
-        radius, upper = self._first_radii(batch)
-        closed = (radius >= self._goal(upper, batch.reach)) | (self._max_steps == 0)
-        closed |= self._decided(radius, upper, batch.reach)
+        args = batch.start, batch.curvature, batch.taken_off, batch.room
+        radius, upper = self._geometry.first(*args)
+        closed = (radius >= self._goal(batch, upper, batch.reach)) | (self._max_steps == 0)
+        closed |= self._decided(batch, radius, upper, batch.reach)
         known = tf.where(closed, upper, tf.constant(np.inf, tf.float64))
         column = tf.argmin(known, axis=1, output_type=tf.int32)
         rows = tf.cast(tf.where(~tf.reduce_all(closed, axis=1))[:, 0], tf.int32)
@@ -122,7 +126,7 @@ class RivalSearch:
         the gradients in float32 that it took, both `(m,)`."""
         begun = self._begin(batch, rows, current)
         cells = tf.stack([rows, current], axis=1)
-        if self._decide:  # a gradient or two decide
+        if self._decides:  # a gradient or two decide
             return begun, tf.gather(upper, current, batch_dims=1), tf.zeros_like(rows)
         own = tf.one_hot(current, tf.shape(upper)[1], np.inf, 0.0, dtype=tf.float64)
         quick = batch.in_float32()
@@ -137,12 +141,6 @@ class RivalSearch:
             self._max_steps,
         )
 
-    def _first_radii(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """What the gradients at x0 prove, and brackets from above, `(n, rivals)`."""
-        radius = proved_radius(batch.start, None, batch.curvature, batch.taken_off)
-        margin = batch.start.margin - batch.taken_off
-        return radius, tf.where(margin > 0.0, tf.sqrt(2.0 * margin / batch.curvature), 0.0)
-
     def _turn(self, batch: Batch, state: SearchState) -> SearchState:
         """One gradient for every example that is still open; the others take no part."""
         rows, index, iterate = state.rows, tf.expand_dims(state.rows, 1), state.iterate
@@ -154,7 +152,7 @@ class RivalSearch:
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
         known = tuple(tf.gather(part, rows) for part in (radius, upper, batch.reach))
-        goal, decided = self._goal(*known[1:]), self._decided(*known)
+        goal, decided = self._goal(batch, *known[1:]), self._decided(batch, *known)
         finished = tf.gather_nd(radius, cells) >= tf.gather(goal, cells[:, 1], batch_dims=1)
         finished |= (iterate.steps >= self._max_steps) | ~finite(step.gradient)
         finished |= tf.gather(decided, cells[:, 1], batch_dims=1)
@@ -204,15 +202,14 @@ class RivalSearch:
     ) -> SearchState:
         """Takes down where these searches have ended."""
         cells, point = tf.gather(cells, which), tf.gather(state.iterate.point, which)
-        margin, gradient = tf.gather(step.margin, which), tf.gather(step.gradient, which)
+        step = step.rows(which)
         ended, reached = cells[:, :1], tf.gather_nd(state.upper, cells)
         # Where primal = dual, the radius has come to its bracket.
         gap = 1.0 - 2.0 * max(self._tolerance, PRIMAL_EQUALS_DUAL)
         near = gap * reached <= tf.gather_nd(state.radius, cells)
-        close, from_here, steepest = (
-            tf.boolean_mask(part, near) for part in (cells, point, gradient)
-        )
-        witness = self._crossing(batch, close, from_here, steepest, state.radius)
+        index = tf.where(near)[:, 0]
+        close, from_here = tf.gather(cells, index), tf.gather(point, index)
+        witness = self._crossing(batch, close, from_here, step.rows(index), state.radius)
         kept = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
         place = tf.gather(ended, kept)
         update = tf.tensor_scatter_nd_update
@@ -221,84 +218,83 @@ class RivalSearch:
             nearest=update(state.nearest, place, tf.gather(reached, kept)),
             column=update(state.column, place, tf.gather(cells[:, 1], kept)),
             point=update(state.point, place, tf.gather(point, kept)),
-            left=update(state.left, place, tf.gather(margin, kept)),
+            left=update(state.left, place, tf.gather(step.margin, kept)),
         )
 
-    def _charged(
-        self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor
-    ) -> tuple[Charged, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Each cell's margin and gradient at its iterate, x̂ − x, κ, and what is taken off."""
-        rows = cells[:, 0]
-        rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
-        label = tf.gather(batch.label, rows)
-        found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
-        return found, iterate.point - tf.gather(batch.x0, rows), *batch.charged(cells)
-
     def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
-        """What the gradients of these cells' searches say."""
-        found, displacement, kappa, taken_off = self._charged(batch, iterate, cells)
+        """Returns what the gradients of these cells' searches say."""
+        rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
+        label = tf.gather(batch.label, cells[:, 0])
+        found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
         margin, gradient = found.margin[:, 0], found.gradient[:, 0]
-        columns = tf.expand_dims(kappa, 1), tf.expand_dims(taken_off, 1)
-        radius = tf.squeeze(proved_radius(found, displacement, *columns), 1)
-        bracket = dual.radius_bracket(margin - taken_off, gradient, displacement, kappa)
-        return SearchStep(margin, gradient, radius, bracket)
+        place, taken_off = self._place(batch, cells, iterate.point, margin, gradient)
+        return SearchStep(margin, gradient, *self._geometry.step(found, place, taken_off))
 
     def _advance(
         self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor, found: SearchStep
     ) -> dual.Iterate:
-        """The iterates after these."""
+        """Returns the iterates after these."""
+        place, _ = self._place(batch, cells, iterate.point, found.margin, found.gradient)
+        return self._geometry.advance(iterate, tf.gather(batch.x0, cells[:, 0]), place)
+
+    def _place(
+        self,
+        batch: Batch,
+        cells: tf.Tensor,
+        point: tf.Tensor,
+        margin: tf.Tensor,
+        gradient: tf.Tensor,
+    ) -> tuple[Place, tf.Tensor]:
+        """Returns where the searches of these cells are, and what serving may take off."""
+        rows = cells[:, 0]
         kappa, taken_off = batch.charged(cells)
-        origin, margin = tf.gather(batch.x0, cells[:, 0]), found.margin - taken_off
-        multiplier = dual.certificate_multiplier
-        return dual.advance(multiplier, origin, kappa, iterate, margin, found.gradient)
+        moved, room = point - tf.gather(batch.x0, rows), self._geometry.rows(batch.room, rows)
+        return Place(margin - taken_off, gradient, moved, kappa, room), taken_off
 
     def _crossing(
         self,
         batch: Batch,
         cells: tf.Tensor,
         point: tf.Tensor,
-        gradient: tf.Tensor,
+        step: SearchStep,
         radius: tf.Tensor,
     ) -> tf.Tensor:
-        """The distance of an adversarial point just beyond the radius, if there is one, else inf.
-
-        At a solution `x̂ − x0 = −η g`: where primal = dual, f vanishes just beyond r along −g.
-        """
+        """Returns the distance of an adversarial point just beyond the radius, else infinity."""
         x0 = tf.gather(batch.x0, cells[:, 0])
-        beyond = tf.gather_nd(radius, cells) * (1.0 + 0.5 * PRIMAL_EQUALS_DUAL)
-        direction = -tf.math.divide_no_nan(gradient, dual.norm(gradient)[:, None])
-        point = x0 + tf.expand_dims(beyond, 1) * direction
+        place, _ = self._place(batch, cells, point, step.margin, step.gradient)
+        beyond = x0 + self._geometry.beyond(place, tf.gather_nd(radius, cells))
         label, rival = tf.gather(batch.label, cells[:, 0]), tf.gather_nd(batch.rivals, cells)
-        changed = self._network.margin(point, label, rival) <= 0.0
-        distance = dual.norm(point - x0)
+        changed = self._network.margin(beyond, label, rival) <= 0.0
+        distance = self._geometry.length(beyond - x0, place.room)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)
 
-    def _decided(self, radius: tf.Tensor, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:
-        """Which rivals need no more, as each radius that is asked for is proved of them or cannot
-        be, `(n, rivals)`. Where there is no reach, one that cannot be proved ends the others too.
+    def _decided(
+        self, batch: Batch, radius: tf.Tensor, upper: tf.Tensor, reach: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns which rivals need no more, as each radius that is asked for is proved of them or
+        cannot be, `(n, rivals)`. Without a reach, one that cannot be proved ends the others too.
         """
-        if not self._decide:
+        if not self._decides:
             return tf.zeros_like(radius, tf.bool)
-        asked = tf.constant(self._decide, tf.float64)
         alone = tf.reduce_min(upper, axis=1, keepdims=True)
         upper = tf.where(tf.expand_dims(reach, 1) > 0.0, upper, alone)
         proved = tf.expand_dims(radius * (1.0 - _DECIDED_GAP), 2)
-        return tf.reduce_all((proved > asked) | (tf.expand_dims(upper, 2) <= asked), axis=2)
+        impossible = tf.expand_dims(upper, 2) <= batch.decide
+        return tf.reduce_all((proved > batch.decide) | impossible, axis=2)
 
     def _begin(self, batch: Batch, rows: tf.Tensor, current: tf.Tensor) -> dual.Iterate:
-        """The search of these rows against these rivals, after its evaluation at x0."""
-        cells = tf.stack([rows, current], axis=1)
-        origin = tf.gather(batch.x0, rows)
-        kappa, margin, gradient = batch.begun(cells)
-        multiplier = dual.certificate_multiplier
-        return dual.advance(multiplier, origin, kappa, dual.start(origin), margin, gradient)
+        """Returns the searches of these rows against these rivals, after the gradient at x0."""
+        cells, origin = tf.stack([rows, current], axis=1), tf.gather(batch.x0, rows)
+        margin, gradient = batch.begun(cells)
+        place, _ = self._place(batch, cells, origin, margin, gradient)
+        return self._geometry.advance(dual.start(origin), origin, place)
 
-    def _goal(self, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:
-        """The radius at which a rival needs no more, `(n, rivals)`: it cannot lower the minimum,
-        and either has the reach or has come to its own bracket."""
+    def _goal(self, batch: Batch, upper: tf.Tensor, reach: tf.Tensor) -> tf.Tensor:
+        """Returns the radius at which a rival needs no more, `(n, rivals)`: it cannot lower the
+        minimum, and either has the reach or has come to its own bracket."""
         least = (1.0 - self._tolerance) * tf.reduce_min(upper, axis=1, keepdims=True)
-        if self._decide:
-            least = tf.minimum(least, self._decide[-1] * (1.0 + 2.0 * _DECIDED_GAP))
+        if self._decides:
+            least = tf.minimum(least, batch.decide[-1] * (1.0 + 2.0 * _DECIDED_GAP))
         return tf.minimum(
             tf.maximum(least, tf.expand_dims(reach, 1)), (1.0 - self._tolerance) * upper
         )

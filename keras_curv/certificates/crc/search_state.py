@@ -23,34 +23,28 @@ class Batch(NamedTuple):
     taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
     reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
     start: Charged  # the gradients at x0
-    limits: Reach | None = None  # of the entries of x0, rows n; None: they have none
-
-    @property
-    def room(self) -> Reach:
-        """The limits, of a batch that has them."""
-        assert self.limits is not None
-        return self.limits
+    room: Reach  # how far the entries of x0 can go, rows n
+    decide: tf.Tensor  # radii to decide, rising, (k,)
 
     def charged(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns κ and what serving takes off, `(m,)`, of these examples and rivals, `(m, 2)`."""
         return tf.gather_nd(self.curvature, cells), tf.gather_nd(self.taken_off, cells)
 
-    def begun(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns κ, margin and gradient of these at x0; the gradient is `(m, dim)`, and 0, which
+    def begun(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns margins and gradients of these at x0; a gradient is `(m, dim)`, and 0, which
         leads back to x0, where it left the numbers."""
-        kappa, taken_off = self.charged(cells)
         margin = tf.gather_nd(self.start.margin, cells)
         gradient = tf.gather_nd(self.start.gradient, cells)
         gradient = tf.where(finite(gradient)[:, None], gradient, tf.zeros_like(gradient))
-        return kappa, margin - taken_off, gradient
+        return margin, gradient
 
     def in_float32(self) -> Batch:
         """Returns a batch to search without proving anything."""
         x0, curvature, taken_off = (
             tf.cast(part, tf.float32) for part in (self.x0, self.curvature, self.taken_off)
         )
-        limits = self.limits and Reach(*(tf.cast(part, tf.float32) for part in self.limits))
-        return self._replace(x0=x0, curvature=curvature, taken_off=taken_off, limits=limits)
+        room = Reach(*(tf.cast(part, tf.float32) for part in self.room))
+        return self._replace(x0=x0, curvature=curvature, taken_off=taken_off, room=room)
 
 
 class SearchStep(NamedTuple):
@@ -96,19 +90,20 @@ class Found(NamedTuple):
         radius: proved, `(n, rivals)`.
         distance: of adversarial points that were found, else inf, `(n, rivals)`.
         evaluations: gradients used, `(n,)`.
-        sighting: tensors of a `Sighting`, in its order.
+        weakest: tensors of a `WeakestPoint`, in its order.
     """
 
     radius: tf.Tensor
     distance: tf.Tensor
     evaluations: tf.Tensor
-    sighting: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    weakest: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 _GRADIENTS = tf.TensorSpec((None, None, None), tf.float64)
-# What a search is called with: x0, label, rivals, curvature, taken_off, reach, start; and limits.
-SEARCHED = (ROWS, CLASS, CLASSES, ROWS, ROWS, EACH, Charged(ROWS, _GRADIENTS, Charge(ROWS, ROWS)))
-LIMITED = (*SEARCHED, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
+_START = Charged(ROWS, _GRADIENTS, Charge(ROWS, ROWS))
+_ROOM = Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH)
+# What a search is called with, in the order of `Batch`.
+SEARCHED = (ROWS, CLASS, CLASSES, ROWS, ROWS, EACH, _START, _ROOM, EACH)
 
 
 def finite(rows: tf.Tensor) -> tf.Tensor:

@@ -16,20 +16,14 @@ Reference: Singla, Singla & Feizi, "Improved deterministic l2 robustness on CIFA
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.method import (
-    Method,
-    PairCertificates,
-    Prospect,
-    ServedError,
-    Sighting,
-    no_error,
-)
+from keras_curv.certificates.method import Method, ServedError, no_error
+from keras_curv.certificates.question import Proof, Question, WeakestPoint
 from keras_curv.curvature.liplt import lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
@@ -43,7 +37,6 @@ class TwoStageCertificate(Method):
     Args:
         network: with kinks, and a smooth activation behind the last of them.
         served_error: none; there is the guarantee real alone.
-        decide: radii at which alone the answer matters.
 
     Attributes:
         trunk_depth: the maps of the trunk, up to the last kink.
@@ -57,20 +50,13 @@ class TwoStageCertificate(Method):
         >>> certificate = TwoStageCertificate(network)
         >>> round(certificate.lipschitz, 6), certificate.head.depth
         (1.0, 2)
-        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> certificate.radii(x, label, rivals, np.zeros((1, 1))).radius.round(3)
+        >>> certificate.prove(Question.of([[3.0, 1.0]], [0], [[1]])).radius.round(3)
         array([[1.414]])
     """
 
-    name = "two_stage"
+    name, turn = "two_stage", 3
 
-    def __init__(
-        self,
-        network: Network,
-        served_error: ServedError = no_error,
-        *,
-        decide: Sequence[float] = (),
-    ):
+    def __init__(self, network: Network, served_error: ServedError = no_error):
         if served_error is not no_error:
             raise InputError("two_stage has no guarantee float32; use lipschitz, or real")
         if network.direct is not None:
@@ -91,9 +77,7 @@ class TwoStageCertificate(Method):
         if not np.isfinite(self.lipschitz):
             raise InputError("two_stage: the trunk's Lipschitz constant is infinite, or overflows")
         head = Network(network.affines[depth:], network.activations[depth:])
-        decided = [up(self.lipschitz * radius * (1.0 + 1e-6)) for radius in decide]  # E, too
-        self._curved = CurvatureCertificate(head, decide=decided)
-        self._most_error = 1e-6 * self.lipschitz * min(decide, default=np.inf)
+        self._curved = CurvatureCertificate(head)
         self._norms = network.layer_norms[:depth]
 
     @property
@@ -101,40 +85,31 @@ class TwoStageCertificate(Method):
         """g, a network of the features."""
         return self._curved.network
 
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
+    def prove(self, question: Question) -> Proof:
         """See `Method`."""
-        x = np.asarray(x, np.float64)
-        features, error = (part.numpy() for part in self._features(tf.constant(x)))
-        curved = self._searching_on if np.any(error > self._most_error) else self._curved
-        found = curved.certify_pairs(features, label, rivals)
+        features, error = (part.numpy() for part in self._features(tf.constant(question.x)))
+        nothing, goal = np.zeros(question.rivals.shape), question.goal.opened()
+        # A head that has decided has no more to spare than a millionth for E.
+        decide = [up(self.lipschitz * radius * (1.0 + 1e-6)) for radius in goal.decide]
+        if np.any(error > 1e-6 * self.lipschitz * min(goal.decide, default=np.inf)):
+            decide = []
+        goal = goal._replace(decide=tuple(map(float, decide)))
+        found = self._curved.prove(question._replace(x=features, known=nothing, goal=goal))
         with np.errstate(all="ignore"):  # NaN proves nothing, nor does more than all numbers
             radius = (found.radius - error[:, None]) / self.lipschitz * (1.0 - gamma(8))
         most = np.where(np.isinf(found.radius), np.inf, np.finfo(np.float64).max)
         radius = np.where(radius > 0.0, np.minimum(radius, most), 0.0)
-        gradients = found.gradient_evaluations + 1
-        sighting = self._sighting(x, np.asarray(label), np.asarray(rivals), radius)
-        return PairCertificates(np.maximum(known, radius), gradients, sighting=sighting)
+        weakest = self._weakest(question, radius)
+        return question.answer(self.name, radius, found.gradients + 1, weakest=weakest)
 
-    @functools.cached_property
-    def _searching_on(self) -> CurvatureCertificate:
-        """The head's where E takes more off than was left for it beyond the radii to decide."""
-        return CurvatureCertificate(self.head, curvature=self._curved.curvature)
-
-    def _sighting(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
-    ) -> Sighting:
-        """Where the weakest rival's margin falls the fastest, as far as it holds."""
+    def _weakest(self, question: Question, radius: np.ndarray) -> WeakestPoint:
+        """Goes as far as the weakest rival's margin holds, to where it falls the fastest."""
         column = radius.argmin(axis=1)
-        rival, step = (a[np.arange(len(x)), column] for a in (rivals, radius))
-        args = tf.constant(label, tf.int32), tf.constant(rival, tf.int32), tf.constant(step)
-        return Sighting(column, *(part.numpy() for part in self._downhill(tf.constant(x), *args)))
+        pairs = question.label, question.weakest(column)
+        classes = (tf.constant(part, tf.int32) for part in pairs)
+        step = tf.constant(radius[np.arange(len(radius)), column])
+        found = self._downhill(tf.constant(question.x), *classes, step)
+        return WeakestPoint(column, *(part.numpy() for part in found))
 
     @functools.cached_property
     def _downhill(self) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
+from keras_curv.certificates.method import Method, ServedError, no_error
+from keras_curv.certificates.question import Proof, Question
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.bracket import largest_radius
@@ -67,7 +68,7 @@ class BallBoundCertificate(Method):
         Only the smallest bound of each example is sure to be as tight as can be.
 
         Args:
-            x, label, rivals: as in `radii`.
+            x, label, rivals: as in a `Question`.
             radius: `(n,)`, not negative.
 
         Returns:
@@ -83,44 +84,29 @@ class BallBoundCertificate(Method):
             found = in_batches(bound, len(x), self._entries(rivals))
             return np.concatenate([bounds for _, bounds in found])
 
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
+    def prove(self, question: Question) -> Proof:
         """See `Method`."""
-        x = np.asarray(x, np.float64)
-        label, rivals = np.asarray(label, np.int64), np.asarray(rivals, np.int64)
-        prospect = prospect or Prospect.open(len(x), self.gap)
-        radius = np.array(known, np.float64)
-        gradients = np.zeros(len(x), np.int64)
+        radius, gradients = np.zeros(len(question.x)), np.zeros(len(question.x), np.int64)
 
         def search(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-            args = x[rows], label[rows], rivals[rows], radius[rows], prospect.take(rows)
-            return self._search(*args)
+            return self._search(question.take(rows))
 
         with np.errstate(all="ignore"):  # what overflows proves nothing
-            for rows, (proved, used) in in_batches(search, len(x), self._entries(rivals)):
-                radius[rows], gradients[rows] = np.maximum(radius[rows], proved[:, None]), used
-        return PairCertificates(radius, gradients)
+            entries = self._entries(question.rivals)
+            for rows, (proved, used) in in_batches(search, len(question.x), entries):
+                radius[rows], gradients[rows] = proved, used
+        each = np.broadcast_to(radius[:, None], question.rivals.shape)
+        return question.answer(self.name, each, gradients)
 
     def _entries(self, rivals: np.ndarray) -> int:
         """Numbers that an example takes at a time."""
         sizes = self.network.sizes
         return max(self._height * max(sizes[1:]), rivals.shape[1] * max(sizes))
 
-    def _search(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Radii `(n,)` against all rivals that are not known to be farther; gradients used."""
+    def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
+        """Returns radii `(n,)` against all rivals that are not known to be farther, and gradients
+        used."""
+        x, label, rivals, known, goal = question
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()
         steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
@@ -143,5 +129,5 @@ class BallBoundCertificate(Method):
         guess = (margin / steepness).min(axis=1)
         floor = nearest / self._steepest
         args = bound, nearest, known.min(axis=1), guess, floor
-        proved = largest_radius(*args, aim=prospect.aim, gap=prospect.gap)
+        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap)
         return proved, np.ceil(cost).astype(np.int64)

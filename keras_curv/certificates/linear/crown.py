@@ -57,7 +57,8 @@ from keras_curv.certificates.linear.first_layer import FirstLayer
 from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.linear.relaxation import POINTS, relaxation, require_relaxation
-from keras_curv.certificates.method import ServedError, Sighting, no_error
+from keras_curv.certificates.method import ServedError, no_error
+from keras_curv.certificates.question import Question, WeakestPoint
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval, outward
@@ -87,13 +88,12 @@ class LinearBoundCertificate(BallBoundCertificate):
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
         >>> certificate = LinearBoundCertificate(network)
-        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> radius = certificate.prove(Question.of([[3.0, 1.0]], [0], [[1]])).radius
         >>> float(radius[0, 0]) <= 2.0**0.5 <= 1.002 * float(radius[0, 0])
         True
     """
 
-    name = "crown"
+    name, turn = "crown", 5
     relaxation = staticmethod(relaxation)
     refined = True
 
@@ -116,23 +116,18 @@ class LinearBoundCertificate(BallBoundCertificate):
         height = _height(network, self._plan)
         super().__init__(network, served_error, steepest=steepest, cost=cost, height=height)
 
-    def ceiling(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rival: np.ndarray,
-        radius: np.ndarray,
-        sighting: Sighting,
-    ) -> np.ndarray:
+    def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """See `Method`: for two layers, by the best lines that there can be, at one point.
 
         A line below σ on an interval lies below its chord too, one above σ above it. So on
         `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
-        any point, such as that of the sphere toward the sighting, nor does a box.
+        any point, such as that of the sphere toward the weakest point, nor does a box.
 
         Deeper, units are taken to move about as far as they are steep at x: first for these chords
         of the last hidden layer, then for the bound itself.
         """
+        x, label, radius = question.x, question.label, question.goal.aim
+        rival = question.weakest(weakest.column)
         sparse = any(affine.is_sparse for affine in self.network.affines)
         if self.network.depth < 2 or self.network.limits is not None or sparse:
             return np.full(len(x), np.inf)
@@ -148,7 +143,7 @@ class LinearBoundCertificate(BallBoundCertificate):
                 start, known = x, sketch(self.network, x)
                 reach = [_SHARE * radius[:, None] * steep for steep in known.steepness]
                 pre = known.pre
-            toward = sighting.point - x
+            toward = weakest.point - x
             length = np.linalg.norm(toward, axis=1, keepdims=True)
             farther = (x + toward * (radius[:, None] / length)).astype(start.dtype)
             moved = self.network.forward(tf.constant(farther))[0][-1].numpy() - pre[-1]

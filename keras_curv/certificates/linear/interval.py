@@ -35,9 +35,8 @@ class IntervalCertificate(BallBoundCertificate):
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "relu")
         >>> certificate = IntervalCertificate(network)
-        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
-        >>> float(radius[0, 0]) <= 2.0**0.5 <= 1.002 * float(radius[0, 0])
+        >>> radius = certificate.certify(np.array([[3.0, 1.0]])).radius.item()
+        >>> radius <= 2.0**0.5 <= 1.002 * radius
         True
     """
 

@@ -29,7 +29,8 @@ import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.certificates.linear.s_lemma import Distances, Quadratic
-from keras_curv.certificates.method import Method, PairCertificates, Prospect, ServedError, no_error
+from keras_curv.certificates.method import Method, ServedError, no_error
+from keras_curv.certificates.question import Proof, Question
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network, require_dense
 from keras_curv.numerics import krylov
@@ -95,13 +96,12 @@ class QuadraticCertificate(Method):
     Example:
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "relu")
         >>> certificate = QuadraticCertificate(network)
-        >>> x, label, rivals = np.array([[3.0, 1.0]]), np.array([0]), np.array([[1]])
-        >>> radius = certificate.radii(x, label, rivals, np.zeros((1, 1))).radius
+        >>> radius = certificate.prove(Question.of([[3.0, 1.0]], [0], [[1]])).radius
         >>> 1.36 < radius.item() < 2**0.5                 # the boundary is at √2
         True
     """
 
-    name = "quadratic"
+    name, turn = "quadratic", 4
 
     def __init__(self, network: Network, served_error: ServedError = no_error):
         names = [activation.name for activation in network.activations]
@@ -118,28 +118,21 @@ class QuadraticCertificate(Method):
         self._rows = self._first.column_norms  # ‖W_i‖
         self._distances = Distances(self._first)
 
-    def radii(
-        self,
-        x: np.ndarray,
-        label: np.ndarray,
-        rivals: np.ndarray,
-        known: np.ndarray,
-        prospect: Prospect | None = None,
-    ) -> PairCertificates:
+    def prove(self, question: Question) -> Proof:
         """See `Method`. One ρ is chosen for each example, whatever is known already.
 
         r need not fall as ρ grows: told of a radius, the search might end at another, worse ρ.
         """
-        x, label, rivals = np.asarray(x, np.float64), np.asarray(label), np.asarray(rivals)
+        x, label, rivals = question[:3]
 
         def prove(rows: slice) -> tuple[np.ndarray, np.ndarray]:
             return self._radii(x[rows], label[rows], rivals[rows])
 
-        radius, gradients = np.array(known, np.float64), np.zeros(len(x), np.int64)
+        radius, gradients = np.zeros(rivals.shape), np.zeros(len(x), np.int64)
         entries = 16 * rivals.shape[1] * max(self.network.sizes)  # a Krylov space, and more
         for rows, (found, used) in in_batches(prove, len(x), entries):
-            radius[rows], gradients[rows] = np.maximum(radius[rows], found), used
-        return PairCertificates(radius, gradients)
+            radius[rows], gradients[rows] = found, used
+        return question.answer(self.name, radius, gradients)
 
     def _radii(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray

@@ -1,0 +1,190 @@
+"""What a method of certification is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_curv.numerics.bracket import gap_within
+
+
+class SearchGoal(NamedTuple):
+    """How far a search need go; none of it decides whether a radius is right.
+
+    Attributes:
+        ceiling: no radius is expected above it, `(n,)`.
+        aim: a radius that is not above it need not be found, `(n,)`.
+        tolerance: the fraction of the radius that a search may leave.
+        decide: radii at which alone the answer matters; empty: the largest radius is asked for. A
+            search ends once each of them is proved or known to be out of reach.
+        every_rival: whether each rival is searched up to the ceiling. Otherwise a rival is left
+            alone once it cannot be the weakest of its example.
+    """
+
+    ceiling: np.ndarray
+    aim: np.ndarray
+    tolerance: float = 0.0
+    decide: tuple[float, ...] = ()
+    every_rival: bool = False
+
+    @classmethod
+    def open(cls, count: int, tolerance: float = 0.0, decide: Sequence[float] = ()) -> SearchGoal:
+        """Returns the goal for so many examples of which nothing is known."""
+        return cls(np.full(count, np.inf), np.zeros(count), tolerance, tuple(decide))
+
+    @property
+    def gap(self) -> float:
+        """The tolerance in points of the grid of `numerics/bracket.py`."""
+        return gap_within(self.tolerance)
+
+    def opened(self) -> SearchGoal:
+        """Returns the goal with nothing known of where the radii are."""
+        return SearchGoal.open(len(self.aim), self.tolerance, self.decide)
+
+    def of_each_rival(self) -> SearchGoal:
+        """Returns the goal where every rival's radius counts, not only the smallest.
+
+        Only a search for decisions ends before it knows all of them.
+        """
+        opened = self.opened()
+        if not self.decide:
+            return opened
+        return opened.up_to(max(self.decide))._replace(every_rival=True)
+
+    def up_to(self, radius: np.ndarray | float) -> SearchGoal:
+        """Returns the goal in which no radius above these counts."""
+        return self._replace(ceiling=np.minimum(self.ceiling, radius))
+
+    def take(self, rows: np.ndarray | slice) -> SearchGoal:
+        """Returns the goal for these examples."""
+        return self._replace(ceiling=self.ceiling[rows], aim=self.aim[rows])
+
+
+class Question(NamedTuple):
+    """Asks for a proved radius of each example against each of its rivals.
+
+    Attributes:
+        x: `(n, dim)`, float64, the numbers that the network receives.
+        label: `(n,)`, integers.
+        rivals: `(n, rivals)`, integers, none equal to the label of its example.
+        known: radii that are proved already, `(n, rivals)`.
+        goal: how far to search.
+
+    Example:
+        >>> question = Question.of([[3.0, 1.0]], [0], [[1]])
+        >>> question.known, question.goal.decide
+        (array([[0.]]), ())
+    """
+
+    x: np.ndarray
+    label: np.ndarray
+    rivals: np.ndarray
+    known: np.ndarray
+    goal: SearchGoal
+
+    @classmethod
+    def of(
+        cls,
+        x: ArrayLike,
+        label: ArrayLike,
+        rivals: ArrayLike,
+        known: ArrayLike = 0.0,
+        *,
+        tolerance: float = 0.0,
+        decide: Sequence[float] = (),
+    ) -> Question:
+        """Returns the question with an open goal; `known` may be one number for all pairs."""
+        x, label = np.asarray(x, np.float64), np.asarray(label, np.int64)
+        rivals = np.asarray(rivals, np.int64)
+        radius = np.array(np.broadcast_to(np.asarray(known, np.float64), rivals.shape))
+        return cls(x, label, rivals, radius, SearchGoal.open(len(x), tolerance, decide))
+
+    def take(self, rows: np.ndarray | slice) -> Question:
+        """Returns the question about these examples."""
+        x, label, rivals, known = (part[rows] for part in self[:4])
+        return Question(x, label, rivals, known, self.goal.take(rows))
+
+    def weakest(self, column: np.ndarray) -> np.ndarray:
+        """Returns the rivals in these columns, one an example, `(n,)`."""
+        return self.rivals[np.arange(len(self.rivals)), column]
+
+    def answer(
+        self,
+        method: str,
+        radius: np.ndarray,
+        gradients: np.ndarray,
+        *,
+        distance: np.ndarray | None = None,
+        weakest: WeakestPoint | None = None,
+    ) -> Proof:
+        """Returns the proof of these radii, or of known ones where they are larger.
+
+        Args:
+            method: the name of who proved them.
+            radius, gradients, distance, weakest: as of `Proof`; without a distance, no adversarial
+                point was met.
+        """
+        better = radius > self.known
+        nowhere = np.full(radius.shape, np.inf)
+        return Proof(
+            radius=np.where(better, radius, self.known),
+            gradients=gradients,
+            method=np.where(better, method, "").astype("U16"),
+            distance=nowhere if distance is None else distance,
+            weakest=weakest,
+        )
+
+
+class WeakestPoint(NamedTuple):
+    """The point at which a search ended, against the rival that it found the weakest.
+
+    Tests that exclude a method hold at any point and any rival.
+
+    Attributes:
+        column: of the rival, in `Question.rivals`, `(n,)`.
+        point: `(n, dim)`.
+        margin: against that rival at the point, `(n,)`.
+        start: that margin at the example itself, `(n,)`.
+    """
+
+    column: np.ndarray
+    point: np.ndarray
+    margin: np.ndarray
+    start: np.ndarray
+
+    def take(self, rows: np.ndarray) -> WeakestPoint:
+        """Returns those of these examples."""
+        return WeakestPoint(*(part[rows] for part in self))
+
+    def spread(self, rows: np.ndarray, count: int) -> WeakestPoint:
+        """Spreads these over `count` examples; those of the others exclude nothing."""
+        whole = []
+        for part in self:
+            nothing = 0 if part.dtype.kind == "i" else np.inf
+            whole.append(np.full((count, *part.shape[1:]), nothing, part.dtype))
+            whole[-1][rows] = part
+        return WeakestPoint(*whole)
+
+
+class Proof(NamedTuple):
+    """Proved radii, each of one example against one rival.
+
+    The smallest radius of each example counts; another may be far from the largest that the method
+    could prove, unless every rival was asked for.
+
+    Attributes:
+        radius: `(n, rivals)`, none below what was known.
+        gradients: gradients of one margin that were computed, summed over the rivals, `(n,)`.
+        method: the name of who proved it, `(n, rivals)`; "" where it was known.
+        distance: of a point that was found to change the prediction, `(n, rivals)`; else infinite.
+        weakest: where the search ended; None without a search.
+    """
+
+    radius: np.ndarray
+    gradients: np.ndarray
+    method: np.ndarray
+    distance: np.ndarray
+    weakest: WeakestPoint | None = None
