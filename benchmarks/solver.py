@@ -23,6 +23,7 @@ from algorithms_1_and_2 import algorithm1
 
 from keras_curv import CurvatureCertificate, data, read
 from keras_curv.certificates.certificate import choose_rivals
+from keras_curv.certificates.question import Question
 
 _MODEL = flags.DEFINE_string("saved_model", str(ROOT / "saved_models/mnist_2x1024"), "To certify.")
 _DATASET = flags.DEFINE_string("dataset", "mnist", "Its data.")
@@ -75,8 +76,8 @@ def main(argv):
         table.add_column(column, justify="right")
     for protocol in ("runner_up", "all"):
         rivals = choose_rivals(logits, y, protocol, np.zeros(len(y), int))
-        ours, seconds = timed(certificate.certify_pairs, x, y, rivals)
-        radius, count = ours.radius.min(axis=1), ours.gradient_evaluations
+        ours, seconds = timed(certificate.prove, Question.of(x, y, rivals))
+        radius, count = ours.radius.min(axis=1), ours.gradients
         theirs, their_count, their_seconds = reference(certificate, x, y, rivals)
         their_radius, their_count = theirs.min(axis=1), their_count.sum(axis=1)
         ratio = radius / their_radius

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_curv import CurvatureCertificate
 from keras_curv.certificates.crc.first_gradients import StartGradients
-from keras_curv.certificates.crc.geometry import Geometry
+from keras_curv.certificates.crc.geometries import geometry_of
 from keras_curv.certificates.crc.rival_search import RivalSearch
 from keras_curv.network import shared_graph
 
@@ -26,7 +26,7 @@ def searched(network, x, *, geometry=None, tolerance=1e-4, max_steps=40, as_grap
     rivals = np.stack([np.delete(np.arange(network.classes), one) for one in label])
     kappa = tf.constant(certificate.kappa(label, rivals))
     none = tf.zeros_like(kappa)
-    start = Geometry.of(network).start(x)
+    start = geometry_of(network).start(x)
     first = StartGradients(network, double=not max_steps)(start.value, label, rivals)
     pairs = tf.constant(label), tf.constant(rivals, tf.int32)
     nothing = tf.zeros(0, tf.float64)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_curv import dual
 from keras_curv.certificates.auto import BestOf
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.crc.geometry import Clip
+from keras_curv.certificates.crc.geometries import Clip
 from keras_curv.certificates.crc.proved_radius import Charged, charged, charged_minorant
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, ServedError, no_error

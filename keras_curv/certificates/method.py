@@ -188,7 +188,8 @@ class Method(abc.ABC):
         result.method[rows] = np.where(radius > 0.0, proof.method[here], "")
         distance = proof.distance.min(axis=1)
         result.adversarial_distance[rows] = distance
-        result.primal_equals_dual[rows] = distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
+        with np.errstate(over="ignore"):
+            result.primal_equals_dual[rows] = distance <= radius * (1.0 + PRIMAL_EQUALS_DUAL)
 
 
 def sparing(method: Method, question: Question, spared: int) -> tuple[np.ndarray, Proof]:

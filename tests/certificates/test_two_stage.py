@@ -210,7 +210,7 @@ def test_auto_asks_for_it_and_decides_with_it(rng):
     assert np.all(best.certify(x).radius >= radius)
     aims = [np.quantile(radius, 0.5)]
     for name in ("auto", "two_stage"):
-        decided = choose_method(name, network, decide=aims).certify(x).radius
+        decided = choose_method(name, network).certify(x, decide=aims).radius
         assert np.all((decided > aims[0]) >= (radius > aims[0] * (1.0 + 1e-3)))
     smooth = Network.from_weights(kernels, [np.zeros(4), np.zeros(4), np.zeros(6)], "softplus")
     assert "two_stage" not in {one.name for one in choose_method("auto", smooth).methods}

@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.crc.first_gradients import StartGradients
-from keras_curv.certificates.crc.geometry import Geometry, Start
+from keras_curv.certificates.crc.geometries import geometry_of
+from keras_curv.certificates.crc.geometry import Start
 from keras_curv.certificates.crc.proved_radius import Charged, proved_radius
 from keras_curv.certificates.crc.rival_search import RivalSearch
 from keras_curv.certificates.crc.search_state import SEARCHED
@@ -39,7 +40,7 @@ _INWARD = 1.0 - 2.0**-48
 class CurvatureCertificate(Method):
     """Certifies inputs of one network; computes its curvature bounds once.
 
-    A network may have limits of its input, or begin with a clip of it: see `crc/geometry.py`. The
+    A network may have limits of its input, or begin with a clip of it: see `crc/geometries.py`. The
     bounds of curvature are then those of the network behind the clip.
 
     Args:
@@ -79,7 +80,7 @@ class CurvatureCertificate(Method):
         max_steps: int | None = None,
         curvature: CurvatureBounds | None = None,
     ):
-        self.geometry = geometry = Geometry.of(network)
+        self.geometry = geometry = geometry_of(network)
         behind = geometry.network
         self._tolerance = geometry.tolerance if tolerance is None else tolerance
         self._max_steps = geometry.max_steps if max_steps is None else max_steps
