@@ -138,9 +138,7 @@ def test_affine_networks_are_exact(rng):
     got = network.evaluate(tf.constant(x), label, rivals)
     margin, slope = got.margin.numpy(), np.linalg.norm(got.gradient.numpy(), axis=-1)
     exact = (margin / slope).min(axis=1)
-    radius, gradients, *_ = LinearBoundCertificate(network).prove(
-        Question.of(x, label, rivals, np.zeros((5, 2)))
-    )
+    radius, gradients, *_ = LinearBoundCertificate(network).prove(Question.of(x, label, rivals))
     assert np.all(radius <= exact[:, None]) and np.all(radius >= 0.999 * exact[:, None])
     assert np.all(gradients >= 2)
 

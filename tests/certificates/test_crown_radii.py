@@ -22,7 +22,7 @@ def test_known_radii(rng):
     x = rng.standard_normal((9, 4))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    free, gradients, *_ = certificate.prove(Question.of(x, label, rivals, np.zeros((9, 2))))
+    free, gradients, *_ = certificate.prove(Question.of(x, label, rivals))
     known = free * np.array([[9.0, 9.0], [0.3, 0.5], [9.0, 0.5]] * 3)
     radius, fewer, *_ = certificate.prove(Question.of(x, label, rivals, known))
     assert np.all(radius >= known)
@@ -46,7 +46,7 @@ def test_a_rival_known_to_be_far_does_not_cost_the_others_their_second_pass(rng)
     x = rng.standard_normal((20, 4))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    radius = certificate.prove(Question.of(x, label, rivals, np.zeros((20, 2))))[0][:, 0]
+    radius = certificate.prove(Question.of(x, label, rivals))[0][:, 0]
     for k in range(2):
         alone = certificate.margin_bounds(x, label, rivals[:, [k]], radius)
         asked = np.tile(np.arange(2) == k, (20, 1))
@@ -78,11 +78,11 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     x = rng.standard_normal((7, 4))
     label, rivals = labelled(network, x)
     certificate = LinearBoundCertificate(network)
-    whole = certificate.prove(Question.of(x, label, rivals, np.zeros((7, 2))))
+    whole = certificate.prove(Question.of(x, label, rivals))
     for entries, processors in ((600, 1), (60, 1), (600, 3)):
         monkeypatch.setattr(ball_search, "in_batches", partial(in_batches, at_once=entries))
         monkeypatch.setattr("keras_curv.numerics.batches._processors", lambda: processors)  # noqa: B023
-        parts = certificate.prove(Question.of(x, label, rivals, np.zeros((7, 2))))
+        parts = certificate.prove(Question.of(x, label, rivals))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
 
 

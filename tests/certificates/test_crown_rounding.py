@@ -62,9 +62,7 @@ def test_extreme_weights(name, power, rng):
         network = Network([scaled, *network.affines[1:]], network.activations)
         x = rng.standard_normal((4, 4))
         label, rivals = labelled(network, x)
-        radius, *_ = LinearBoundCertificate(network).prove(
-            Question.of(x, label, rivals, np.zeros((4, 2)))
-        )
+        radius, *_ = LinearBoundCertificate(network).prove(Question.of(x, label, rivals))
         assert not np.isnan(radius).any() and np.all(radius >= 0.0)
         usable = (radius[:, 0] > 0.0) & (radius[:, 0] < 1e90)
         if power == 20:

@@ -50,7 +50,7 @@ def proved(network, x, points=(), method="crc"):
     with np.errstate(all="ignore"):
         if method != "crc":
             certificate = choose_method(method, network)
-            found = certificate.prove(Question.of(x, label, 1 - label[:, None], np.zeros((1, 1))))
+            found = certificate.prove(Question.of(x, label, 1 - label[:, None]))
             return float(found.radius[0, 0]), int(label[0])
         points = np.concatenate([x, np.reshape(points, (-1, x.shape[1]))])
         origin, label = np.repeat(x, len(points), axis=0), np.repeat(label, len(points))
@@ -146,7 +146,7 @@ def test_a_square_that_underflows_before_it_is_multiplied(certificate, s, w):
     if certificate == "l1":
         prover = VertexCertificate(prover)
     question = np.zeros((1, 1)), np.array([0]), np.array([[1]])
-    radius = prover.prove(Question.of(*question, np.zeros((1, 1)))).radius.item()
+    radius = prover.prove(Question.of(*question)).radius.item()
     boundary = np.log(np.expm1(1.0 + np.log(2.0))) / s
     assert 0.5 * boundary < radius < boundary
 

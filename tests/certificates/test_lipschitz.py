@@ -87,7 +87,7 @@ def test_a_linear_regime_attains_the_bound():
     network = Network.from_weights(kernels, [np.zeros(1), np.zeros(1), np.zeros(2)], "softplus")
     assert margin_lipschitz_bounds(network)[0, 1] == pytest.approx(30.0, rel=1e-12)
     radius, *_ = LipschitzCertificate(network).prove(
-        Question.of(np.array([[100.0]]), np.array([0]), np.array([[1]]), np.zeros((1, 1)))
+        Question.of(np.array([[100.0]]), np.array([0]), np.array([[1]]))
     )
     assert radius[0, 0] == pytest.approx(100.0, rel=1e-12)
 
@@ -97,9 +97,7 @@ def test_nothing_inside_the_radius_changes_the_margin(name, rng):
     network = _network(rng, SIZES[3], name)
     x = rng.standard_normal((40, network.dim))
     _, label, rivals = _against_all(network, x)
-    radius, gradients, *_ = LipschitzCertificate(network).prove(
-        Question.of(x, label, rivals, np.zeros((40, 2)))
-    )
+    radius, gradients, *_ = LipschitzCertificate(network).prove(Question.of(x, label, rivals))
     assert np.all(radius > 0.0) and np.all(gradients == 2)
     for k in range(2):
         gradient = network.evaluate(tf.constant(x), label, rivals[:, k : k + 1]).gradient.numpy()
@@ -118,20 +116,18 @@ def test_served_error_is_taken_off(rng):
     network = _network(rng, SIZES[3], "tanh")
     x = rng.standard_normal((6, network.dim))
     _, label, rivals = _against_all(network, x)
-    plain, *_ = LipschitzCertificate(network).prove(Question.of(x, label, rivals, np.zeros((6, 2))))
+    plain, *_ = LipschitzCertificate(network).prove(Question.of(x, label, rivals))
 
     def grows(x, label, rivals, radius):
         assert radius.shape == rivals.shape
         return 0.01 + 0.1 * radius
 
-    charged, *_ = LipschitzCertificate(network, grows).prove(
-        Question.of(x, label, rivals, np.zeros((6, 2)))
-    )
+    charged, *_ = LipschitzCertificate(network, grows).prove(Question.of(x, label, rivals))
     lipschitz = margin_lipschitz_bounds(network)[label[:, None], rivals]
     expected = plain - (0.01 + 0.1 * plain) / lipschitz
     np.testing.assert_allclose(charged, np.maximum(expected, 0.0), rtol=1e-9)
     endless, *_ = LipschitzCertificate(network, lambda *a: np.full((6, 2), np.inf)).prove(
-        Question.of(x, label, rivals, np.zeros((6, 2)))
+        Question.of(x, label, rivals)
     )
     assert not endless.any()
 
@@ -195,9 +191,7 @@ def test_extreme_weights(power, rng):
     assert np.all(bound[off] > 0.0) and not np.isnan(bound).any()
     x = rng.standard_normal((5, 4))
     _, label, rivals = _against_all(network, x)
-    radius, *_ = LipschitzCertificate(network).prove(
-        Question.of(x, label, rivals, np.zeros((5, 2)))
-    )
+    radius, *_ = LipschitzCertificate(network).prove(Question.of(x, label, rivals))
     assert np.all(np.isfinite(radius)) and np.all(radius >= 0.0)
 
 

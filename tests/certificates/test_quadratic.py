@@ -231,7 +231,7 @@ def test_all_rivals_share_one_radius(rng, random_network, monkeypatch):
     certificate = QuadraticCertificate(network)
     together, *_ = certificate.prove(Question.of(x, label, rivals))
     alone = [
-        certificate.prove(Question.of(x, label, rivals[:, j : j + 1], np.zeros((len(x), 1))))[0]
+        certificate.prove(Question.of(x, label, rivals[:, j : j + 1]))[0]
         for j in range(rivals.shape[1])
     ]
     least = np.min(alone, axis=0)[:, 0]
@@ -313,9 +313,7 @@ def test_examples_that_prove_nothing(rng, random_network):
     for bad in (np.nan, np.inf, 1e200):
         radius, *_ = certificate.prove(Question.of(np.full_like(x, bad), label, rivals))
         assert np.all(radius == 0.0)
-    empty, gradients, *_ = certificate.prove(
-        Question.of(x[:0], label[:0], rivals[:0], np.zeros((0, 3)))
-    )
+    empty, gradients, *_ = certificate.prove(Question.of(x[:0], label[:0], rivals[:0]))
     assert empty.shape == (0, 3) and gradients.shape == (0,)
 
 
@@ -361,9 +359,7 @@ def test_dead_and_constant_networks(rng):
         network = Network.from_weights(
             [kernel, np.zeros((5, 2))], [np.full(5, -1.0), np.array([1.0, 0.0])], "relu"
         )
-        radius, *_ = QuadraticCertificate(network).prove(
-            Question.of(x, label, rivals, np.zeros((4, 1)))
-        )
+        radius, *_ = QuadraticCertificate(network).prove(Question.of(x, label, rivals))
         assert np.all(radius > 100.0) and not np.any(np.isnan(radius))
 
 

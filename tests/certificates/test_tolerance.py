@@ -61,9 +61,7 @@ def test_no_radius_exceeds_the_ceiling(kind, sizes, name, rng, random_network):
         rival = rivals[rows, column]
         margin = network.margin(tf.constant(point), label, tf.constant(rival)).numpy()
         sighting = WeakestPoint(column, point, margin, searched.start)
-        alone = method.prove(Question.of(x, label, rival[:, None], np.zeros((len(x), 1)))).radius[
-            :, 0
-        ]
+        alone = method.prove(Question.of(x, label, rival[:, None])).radius[:, 0]
         for factor in (0.3, 0.9, 1.0, 1.01, 1.3):
             ceiling = method.ceiling(_aiming(x, label, rivals, factor * scale), sighting)
             assert np.all(alone <= np.maximum(ceiling, factor * scale) * (1.0 + 1e-9))
