@@ -137,6 +137,19 @@ def test_frozen_layers_stay(kind):
     assert moved == [False, False, True, True]
 
 
+def test_a_base_without_trainable_weights_is_warned_of():
+    x, y = data(8)
+    base = keras.Sequential([keras.Input((2, 2)), L.Flatten(), L.Dense(7, "tanh"), L.Dense(4)])
+    base.trainable = False
+    model = wrap("certified", base)
+    model.compile(keras.optimizers.SGD(1.0), run_eagerly=True)
+    before = base.get_weights()
+    with pytest.warns(UserWarning, match="no trainable weights"):
+        fit(model, x, y)
+    for now, then in zip(base.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
 @every_kind
 def test_statistics_of_batch_normalization_move_once_a_step(kind):
     x, y = data(8)

@@ -26,14 +26,14 @@ class BallModel(LogitsModel):
         base: a built model with one input and one output of logits, a plain chain of layers
             that `LiveNetwork` reads, with any activation of `activations`.
         radius: ρ > 0 of the ball, in units of the model's input.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ; where
-            gradients are accumulated, updates of the weights.
+        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ; updates of
+            the weights where gradients are accumulated.
     """
 
     options: tuple[str, ...] = ("radius", "ramp_steps")
     radius: float | None = None
     needs_radius = True
-    seed = 0  # of random numbers, if the method draws any
+    seed = 0  # of the method's random numbers
 
     def __init__(
         self, base: keras.Model, radius: float | None, *, ramp_steps: int = 0, **kwargs: Any

@@ -44,8 +44,8 @@ class CRTModel(WorstCaseModel):
     toward the k likeliest rivals and gives the compiled loss the dual values; it pushes
     curvature down by itself, so γ may be 0.
 
-    Metrics: those compiled, on the clean examples; `clean_accuracy`; `certified`, the fraction
-    whose dual values are all positive (an estimate, of these rivals alone); `curvature`, mean
+    Metrics: the compiled ones, on clean examples; `clean_accuracy`; `certified`, the fraction of
+    examples with positive dual values only (an estimate, for these rivals alone); `curvature`, mean
     κ; `attack_distance`, mean ‖x̂ − x‖; `attack_success`, how often the attack met its bound. While
     the radius rises, loss and metrics of training are at the radius of the step.
 
@@ -54,16 +54,16 @@ class CRTModel(WorstCaseModel):
         radius: ρ > 0 of the ball, in units of the model's input.
         gamma: γ ≥ 0. The paper's CRT has 0.01 at least.
         loss: "certified" or "crt".
-        rivals: k, of the certified loss; None: 4, or all where there are fewer.
+        rivals: k, of the certified loss; None: 4, or all if there are fewer.
         attack_steps: gradients for each attack.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        threat: what the attacker may do, a `Threat` in l2 without a basis; ρ is in its units. Of
-            categories the worst are found greedily, and attacks begin from there.
-        property: what must not change, a `Property` or its spelling: argmax, top_k or harmful,
-            the latter two of the certified loss. Rivals that do harm are attacked first; the others
-            are the likeliest, where they are.
-        centre: whether steps are those of centred activations: what is trained and exported is the
-            same kind of network. Of dense layers behind the first activation.
+        threat: what the attacker may do, a `Threat` in l2 without a basis; ρ is in its units. The
+            worst categories are found greedily, and attacks begin there.
+        property: what must not change, a `Property` or its spelling: argmax, top_k or harmful, the
+            latter two with the certified loss. Rivals that do harm come first; others, the
+            likeliest, are not attacked.
+        centre: whether steps centre activations, see `centring.py`; for dense layers behind the
+            first activation. It does not change the kind of network that is exported.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.

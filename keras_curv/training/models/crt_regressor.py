@@ -29,15 +29,15 @@ from keras_curv.training.models.worst_case import Attacked, WorstCaseModel
 class CRTRegressor(WorstCaseModel):
     """Trains a model of numbers on the ends of the intervals that curvature proves for them.
 
-    The compiled loss, of any kind that grows with the distance from the target, is that of the end
-    of the interval that is farther away; the mean squared error by default. Curvature is pushed
+    The compiled loss, which must grow with the distance from the target, is taken at the end of the
+    interval that is farther from it; by default it is the mean squared error. It pushes curvature
     down by itself, so γ may be 0. Certify with `Property.interval` afterwards.
 
-    Metrics: those compiled, on the clean examples; `clean_error`, their mean absolute error;
-    `certified_error`, that at the farther ends; `interval`, the mean of how far they are from the
-    clean outputs; `curvature`, `attack_distance` and `attack_success` as of `CRTModel`. With an
-    interval as the property, `certified`: the fraction whose outputs all stay within. These rest on
-    an estimated κ: only a certificate is a bound.
+    Metrics: the compiled ones, on clean examples; `clean_error`, their mean absolute error;
+    `certified_error`, that of the farther ends; `interval`, the mean distance of the farthest end
+    from the clean output; `curvature`, `attack_distance` and `attack_success`, see `CRTModel`; with
+    an interval as the property, `certified`: the fraction of examples that stay within it. They
+    rest on an estimated κ: only a certificate is a bound.
 
     Args:
         base: a built model with one input and one output of numbers, `(n, outputs)`, a plain chain
@@ -47,8 +47,8 @@ class CRTRegressor(WorstCaseModel):
         attack_steps: gradients for each end.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
         threat: what the attacker may do, a `Threat` in l2 without a basis or groups.
-        property: `Property.interval(τ)` or its spelling, for the metric `certified` alone; None
-            without.
+        property: `Property.interval(τ)` or its spelling, for the metric `certified` alone; None: no
+            such metric.
 
     Raises:
         InputError: an argument out of range, or the base has a part that cannot be read.

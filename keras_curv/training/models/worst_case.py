@@ -76,25 +76,11 @@ class Attacked(NamedTuple):
 class WorstCaseModel(BallModel):
     """Trains a base model on attacked points; subclasses choose the margins and their loss.
 
-    Metrics: those of `BallModel`; `curvature`, mean κ; `attack_distance`, mean ‖x̂ − x‖;
-    `attack_success`, how often the attack met its bound; `certified` if a subclass has it.
-
     While a step trains, dropout and the batch's own statistics act on the attacked points, as they
     do in any training; attacks, κ and validation are without. Within a box, or behind a clip, an
     attack may end some per cent beyond ρ, for which V_t pays.
 
-    Args:
-        base: as for `CurvatureRegularizer`.
-        radius: ρ > 0 of the ball, in units of the model's input.
-        gamma: γ ≥ 0.
-        attack_steps: gradients for each attack.
-        ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ.
-        threat: what the attacker may do, a `Threat` in l2 without a basis; ρ is in its units.
-        centre: whether steps are those of centred activations, see `centring.py`; of a base of
-            dense layers behind the first activation.
-
-    Raises:
-        InputError: an argument out of range, or the base has a part that cannot be read.
+    Args: see `CRTModel`.
     """
 
     activations = SMOOTH

@@ -27,7 +27,7 @@ class COAPModel(BallModel):
     the logits −J_t, 0 for the label: an upper bound of the loss at any point of the ball, if the
     loss is the cross-entropy. With more than one hidden layer and projections, it is an estimate.
 
-    Metrics: those compiled, on the clean examples; `clean_accuracy`; `certified`, the fraction
+    Metrics: the compiled ones, on clean examples; `clean_accuracy`; `certified`, the fraction
     whose J_t are all positive, in `fit` at the radius of the step.
 
     Args:

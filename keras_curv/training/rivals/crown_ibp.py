@@ -158,7 +158,7 @@ def linear_margins(
 class CROWNIBPModel(BallModel):
     """Trains a base model on lower bounds of its margins in an l2 ball; see the module's docstring.
 
-    Metrics: those compiled, on the clean examples; `clean_accuracy`; `certified`, the fraction of
+    Metrics: the compiled ones, on clean examples; `clean_accuracy`; `certified`, the fraction of
     examples with a positive bound for every rival, of intervals or of lines: what a certificate
     would prove at this radius, but for rounding.
 

@@ -33,7 +33,7 @@ class NoiseModel(BallModel):
     optimiser's count of steps and the replica alone; evaluation draws the same noise for every
     batch.
 
-    Metrics: those compiled, on the clean examples; `clean_accuracy`; `noisy_accuracy`, of the
+    Metrics: the compiled ones, on clean examples; `clean_accuracy`; `noisy_accuracy`, of the
     noisy points, attacked where there is a radius.
 
     Args:

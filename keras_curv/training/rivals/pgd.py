@@ -124,7 +124,7 @@ class PGDModel(AttackedModel):
     The attack is untargeted: it climbs the compiled loss from a random point of the ball, and its
     last point counts. It finds what it finds: nothing is proved.
 
-    Metrics: those compiled, on the clean examples; `clean_accuracy`; `attack_accuracy`.
+    Metrics: the compiled ones, on clean examples; `clean_accuracy`; `attack_accuracy`.
 
     Args: see `AttackedModel`.
     """

@@ -26,7 +26,7 @@ class TRADESModel(AttackedModel):
     loss is the compiled one. With `trade_off=0` the base trains as it would alone, bit for bit.
     Nothing is proved.
 
-    Metrics: those compiled, on the clean examples; `clean_accuracy`; `attack_accuracy` at x̂
+    Metrics: the compiled ones, on clean examples; `clean_accuracy`; `attack_accuracy` at x̂
     and `divergence`, which stay 0 with `trade_off=0`, for nothing is attacked then.
 
     Args:

@@ -7,8 +7,7 @@ is read layer by layer, and what has no rule (see `affine_layers.py`) is refused
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -16,9 +15,6 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
-from keras_curv.network.network import FeedForward
-from keras_curv.network.products import Product, last_axis_product
-from keras_curv.numerics.known import known, materialized
 from keras_curv.training.trainable.affine_layers import (
     AFFINE,
     CHANGES_IN_TRAINING,
@@ -29,6 +25,7 @@ from keras_curv.training.trainable.affine_layers import (
 from keras_curv.training.trainable.carry import Carry
 from keras_curv.training.trainable.clip_input import ClipInput
 from keras_curv.training.trainable.keras_functions import name_of
+from keras_curv.training.trainable.snapshot import Snapshot
 from keras_curv.training.trainable.trunk import Trunk
 
 _layers = keras.layers
@@ -38,112 +35,6 @@ _NOISE = 64.0  # times its effect on logits: the largest effect of sums in anoth
 # The only values of these settings that training reads. TensorFlow has no second gradient of other
 # interpolations, and says so of some only.
 _USUAL = {"groups": 1, "interpolation": "nearest", "data_format": "channels_last"}
-_FEW = 64  # classes up to which all logits are quicker than the margins of some
-
-
-class _Snapshot(FeedForward):
-    """A network whose weights are given tensors."""
-
-    def __init__(self, live: LiveNetwork):
-        self.sizes, self.activations, self._maps = live.sizes, live.activations, live.maps
-        self._kernels, self._biases = zip(*(part.weights() for part in live.maps), strict=True)
-        self._products = [
-            Product(part.product, part.transposed_product)
-            if part.is_structured
-            else _product(kernel)
-            for part, kernel in zip(self._maps[:-1], self._kernels, strict=False)
-        ]
-
-    def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns kernels and biases; see `FeedForward`."""
-        return (
-            [tf.cast(kernel, dtype) for kernel in self._kernels],
-            [tf.cast(bias, dtype) for bias in self._biases],
-        )
-
-    def products(self, dtype: tf.DType) -> list[Product]:
-        """See `FeedForward`; in float32 through the layers where that is quicker."""
-        return self._products if dtype == tf.float32 else super().products(dtype)
-
-    def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """See `FeedForward`; structured maps in float32 layer by layer."""
-        x = tf.convert_to_tensor(x)
-        single = x.dtype == tf.float32
-        return self._last_logits(self.forward(x)[1]) if single else super().logits(x)
-
-    def logits_given(
-        self,
-        x: tf.Tensor,
-        pre: Sequence[tf.Tensor] | None,
-        post: Sequence[tf.Tensor] | None,
-        means: Sequence[Any] | None = None,
-    ) -> tf.Tensor:
-        """Returns the logits at inputs of which z_I and a_I are known: for their gradient.
-
-        For dense maps. The kernels are read before any known value is used. Otherwise TensorFlow
-        may drop the control edge between the reading of a kernel and its update, because data lead
-        from one to the other, and then drop those data, which are known.
-
-        Args:
-            x: `(n, …)`, float32.
-            pre: `z_1, …, z_{L−1}`, each `(n, width)`; None: not known.
-            post: `a_1, …, a_{L−1}`.
-            means: of the latter, for gradients as `centring.py` has them; None: plain ones.
-        """
-        with tf.control_dependencies(self._kernels):
-            pre, post = (a if a is None else [*map(tf.identity, a)] for a in (pre, post))
-        a = tf.reshape(x, (-1, self.dim))
-        for index, sigma in enumerate(self.activations):
-            z = self._centred(self._products[index].forward, a, index, means)
-            z = z if pre is None else known(pre[index], z)
-            a = sigma.value(z) if post is None else known(post[index], sigma.value(z))
-        if means is None:
-            return self._last_logits([a])
-        last = self.depth - 1
-        return self._centred(lambda rows: tf.matmul(rows, self._kernels[-1]), a, last, means)
-
-    def _centred(
-        self,
-        product: Callable[[tf.Tensor], tf.Tensor],
-        a: tf.Tensor,
-        index: int,
-        means: Sequence[Any] | None,
-    ) -> tf.Tensor:
-        """Returns `a W + b` of a map; where there is a mean μ of a, as `(a − μ) W + β`."""
-        if means is None or index == 0:
-            return tf.nn.bias_add(product(a), self._biases[index])
-        mean = tf.stop_gradient(tf.convert_to_tensor(means[index - 1]))
-        shift = tf.stop_gradient(product(mean[None])[0])
-        return tf.nn.bias_add(product(a - mean), self._biases[index] + shift)
-
-    def _last_margins(
-        self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `FeedForward`; of few classes without gathers of long rows."""
-        by_layers = self._by_layers(post[0])
-        if not by_layers and (self.classes > _FEW or post[0].dtype != tf.float32):
-            return super()._last_margins(post, label, rivals)
-        sign = tf.one_hot(label, self.classes)[:, None] - tf.one_hot(rivals, self.classes)
-        margin = tf.reduce_sum(sign * self._last_logits(post)[:, None], axis=-1)
-        if by_layers:
-            return margin, self._maps[-1].transposed_product(sign)
-        return margin, last_axis_product(sign, tf.transpose(self._kernels[-1]))
-
-    def _by_layers(self, x: tf.Tensor) -> bool:
-        return x.dtype == tf.float32 and any(part.is_structured for part in self._maps)
-
-    def _last_logits(self, post: list[tf.Tensor]) -> tf.Tensor:
-        if self._by_layers(post[-1]):
-            return self._maps[-1].product(post[-1]) + self._biases[-1]
-        return tf.matmul(post[-1], self._kernels[-1]) + self._biases[-1]
-
-
-def _product(kernel: tf.Tensor) -> Product:
-    """Returns the products with a matrix and with its transpose, which is stored."""
-    transposed = materialized(tf.transpose(kernel))
-    return Product(
-        lambda a: last_axis_product(a, kernel), lambda t: last_axis_product(t, transposed)
-    )
 
 
 class LiveNetwork:
@@ -233,9 +124,9 @@ class LiveNetwork:
         self.as_in_training = all(map(_same_in_training, layers))
         self._check(model)
 
-    def now(self) -> _Snapshot:
+    def now(self) -> Snapshot:
         """Returns the network with the weights of this moment, differentiable in the variables."""
-        return _Snapshot(self)
+        return Snapshot(self.sizes, self.activations, self.maps)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """Returns the network's logits at inputs behind the clip, `(n, *input_shape)`."""
