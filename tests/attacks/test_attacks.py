@@ -143,7 +143,7 @@ def test_compiled_by_xla(dtype, rng, random_network):
 
 
 def test_a_step_that_overshoots_is_taken_back(rng, random_network):
-    """With no curvature to hold it back, one long step often lands higher than it began."""
+    """Without curvature one long step often ends higher than it began."""
     network = random_network(rng, (5, 12, 4), "tanh", 6.0)
     x, label, rival, kappa = _problem(network, rng, count=64)
     result = crt.curvature_attack(

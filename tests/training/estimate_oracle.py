@@ -22,7 +22,7 @@ def by_eigenvalues(kernels, activations, inside=True):
         return np.linalg.norm(matrices, 2, axis=(-2, -1))
 
     def norms(last, weights):
-        """Of all products that end with this map, its columns weighted, from the longest on."""
+        """Norms of products that end with this map, its columns weighted, the longest first."""
         product, found = kernels[last] * weights[..., None, :], []
         for i in reversed(range(last)):
             found.append(largest(s[i][:, None] * product))

@@ -1,4 +1,4 @@
-"""What a training step minimises, in float64 arithmetic that knows nothing of Keras."""
+"""The loss of a training step in float64 arithmetic, without Keras."""
 
 import keras
 import numpy as np

@@ -51,7 +51,7 @@ class Oracle:
         return _softmax(np.tanh(x @ self.k1 + self.b1) @ self.k2 + self.b2)
 
     def slope(self, x, target):
-        """Of the cross-entropy with target probabilities: of both losses, as p(x) is fixed."""
+        """Gradient of the cross-entropy with given probabilities; of both losses, p(x) fixed."""
         hidden = np.tanh(x @ self.k1 + self.b1)
         return (((self.probabilities(x) - target) @ self.k2.T) * (1 - hidden**2)) @ self.k1.T
 
@@ -109,7 +109,7 @@ def test_the_loss_is_the_papers(kind, jit_compile, request):
 
 @either
 def test_a_step_goes_down_the_gradient_of_that_loss(kind, fixed_start):
-    """Of SGD, against differences of the loss at points that move with the weights.
+    """A step of SGD, against differences of the loss at points that move with the weights.
 
     By the envelope theorem it need not matter that they move; with a few steps it does a little.
     """

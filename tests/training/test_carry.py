@@ -65,7 +65,7 @@ def test_in_training_it_is_the_model(name, rng):
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_products_and_matrices_are_one(name, rng):
-    """In float32 a network goes layer by layer, in float64 by matrices."""
+    """A network runs layer by layer in float32, and by matrices in float64."""
     network = LiveNetwork(_model(name, rng)).now()
     x = rng.standard_normal((5, network.dim))
     label, rivals = np.array([0, 1, 2, 0, 1]), np.array([[1, 2], [2, 0], [0, 1], [1, 2], [0, 2]])

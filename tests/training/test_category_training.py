@@ -40,7 +40,7 @@ def _all_changes(row, changes):
 
 @pytest.mark.parametrize("property", ["argmax", "harmful:0"])
 def test_attacks_begin_at_the_worst_categories(property):
-    """With one change by brute force; with two not above the best of one."""
+    """One change is compared with brute force; two must do no worse than the best of one."""
     x, y = _data(40)
     base = _base()
     harmful = [c for c in range(CLASSES) if property == "argmax" or c == 0]
@@ -70,7 +70,7 @@ def test_attacks_begin_at_the_worst_categories(property):
 
 
 def test_the_metric_foretells_the_certificates():
-    """And training under the threat certifies what training with frozen categories does not."""
+    """Training under the threat certifies more than training with frozen categories."""
     (x, y), certified = _data(240), {}
     threat = Threat(groups=GROUPS, changes=1)
     for trained in (threat, Threat(frozen=[0, 1, 2, 5, 6])):

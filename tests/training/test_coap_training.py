@@ -39,7 +39,7 @@ def _robust_loss(weights, x, y, radius):
 
 
 def test_convolutions():
-    """In float32 they convolve, in float64 they are matrices."""
+    """Convolutions run as such in float32, and as matrices in float64."""
     keras.utils.set_random_seed(2)
     layers = [L.Conv2D(3, 2, activation="relu"), L.Conv2D(2, 2, activation="relu"), L.Flatten()]
     base = keras.Sequential([keras.Input((4, 4, 2)), *layers, L.Dense(5, "relu"), L.Dense(3)])

@@ -166,7 +166,7 @@ def _model(optimizer="adam", activation="relu", compiled=EAGERLY, **options):
 
 
 def _relu_margins(weights, x, y, radius):
-    """Of a relu net with one hidden layer, in numpy: by lines and by intervals, `(n, 2)`."""
+    """Margin bounds of a two-layer relu net in numpy: by lines and by intervals, `(n, 2)`."""
     k1, b1, k2, b2 = map(np.float64, weights)
     z, spread = x @ k1 + b1, radius * np.linalg.norm(k1, axis=0)
     low, high = z - spread, z + spread
@@ -250,7 +250,7 @@ def test_the_schedule():
 
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
 def test_training_makes_certified_examples(activation, tmp_path):
-    """And the exported base is certified by the library at least so often."""
+    """The exported base is certified by the library at least as often."""
     x, y = _data(256)
     options = {"kappa": (1.0, 0.0), "ramp_steps": 20, "compiled": {}}
     model = _model(keras.optimizers.Adam(0.02), activation, **options)

@@ -55,7 +55,7 @@ def test_an_op_is_read_in_training_as_what_it_is(function):
 
 @dataclasses.dataclass
 class _Siren:
-    """What has no hash, and is equal to whatever it is asked about."""
+    """A function without a hash, equal to every object."""
 
     frequency: float = 30.0
 

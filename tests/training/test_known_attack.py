@@ -1,4 +1,4 @@
-"""What a step has worked out already is not worked out again, and loss and step are the same."""
+"""Values that a step has computed are used again, and leave its loss and gradient as they are."""
 
 import functools
 import re
@@ -41,7 +41,7 @@ def test_a_step_is_that_of_a_pass_through_the_base(loss, jit):
 
 @pytest.mark.parametrize("centre", [False, True])
 def test_kernels_are_read_before_they_are_changed(centre):
-    """In the graph that runs: one build in six was ordered otherwise, while nothing said so."""
+    """Checked in the graph that runs: without a control edge one build in six did otherwise."""
     found, (x, y) = [], random_data(40)
     for run_eagerly in (False, True):
         base = keras.Sequential(
@@ -70,7 +70,7 @@ def _changes(nodes):
 
 
 def _assert_ordered(nodes, change):
-    """Of a variable each reading leads to its change, or this one to the reading."""
+    """Fails unless each reading of a variable comes before or after its change, by edges."""
     inputs = {node.name: [re.sub(r"^\^|:.*", "", name) for name in node.input] for node in nodes}
 
     def before(name):

@@ -13,7 +13,7 @@ L = keras.layers
 
 
 def _stepped(optimizer, variables, rng):
-    """How far one step moves each variable, by random gradients."""
+    """The change of each variable by one step with random gradients."""
     optimizer.build(variables)
     before = [variable.numpy() for variable in variables]
     optimizer.apply([tf.constant(rng.normal(size=v.shape), tf.float32) for v in variables])
@@ -47,7 +47,7 @@ def test_dense_layers_are_trained_as_by_keras(rng):
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("shape", [(520, 560), (513, 900), (900, 514)])
 def test_large_matrices_are_those_of_keras_too(shape, jit):
-    """In fewer products; of singular values over three orders of magnitude, as gradients have."""
+    """With singular values over three orders of magnitude, as gradients have, in fewer products."""
     rng, side = np.random.default_rng(0), min(shape)
     gradient = rng.normal(size=shape) @ np.diag(np.logspace(-3, 0, shape[1]))
     gradient = tf.constant(gradient, tf.float32)

@@ -63,7 +63,7 @@ def _loss(model, x, y, weight=None):
 
 @pytest.mark.parametrize(("kind", "clip"), [*((kind, False) for kind in THREATS), ("none", True)])
 def test_the_ends_enclose_what_the_ball_makes_of_each_output(kind, clip):
-    """And next to nothing else, where a grid finds the extremes: κ is small against the radius."""
+    """They are nearly tight against extremes on a grid, as κ is small against the radius."""
     threat, (x, y), radius = THREATS[kind], _data(2), 0.2
     model = CRTRegressor(_base(2, clip), radius, threat=threat, attack_steps=8)
     low, high = _attacked(model, x, y)
@@ -116,7 +116,7 @@ def test_weights_by_feature_are_those_of_a_scaled_kernel():
 
 @pytest.mark.parametrize("kind", ["scale", "box"])
 def test_the_metric_foretells_the_certificates(kind):
-    """And what it says grows with training, in graph as Keras runs it."""
+    """It grows with training, in graph as Keras runs it."""
     (x, y), options = _data(count=200), {"threat": THREATS[kind], "property": "interval:0.25"}
     model = CRTRegressor(_base(), 0.15, ramp_steps=20, attack_steps=3, **options)
     model.compile(keras.optimizers.Adam(2e-2), jit_compile=False)
@@ -169,7 +169,7 @@ def test_without_a_property_nothing_is_called_certified():
 
 
 def test_targets_whose_size_is_not_known_before(rng):
-    """As `from_generator` leaves them, and a map in Python."""
+    """Shapes as those from `from_generator`, or from a map in Python."""
     x, y = _data(2)
     for shape in ((None, None), None):
         unknown = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)

@@ -32,7 +32,7 @@ def _begin(monkeypatch, recipe, output, **options):
     [("certified", 0, 256), ("plain", 0, 2048), ("plain", 1, 256), ("certified", 1, 2048)],
 )
 def test_a_training_that_diverges_writes_no_model(loss, certify_every, batch_size, tmp_path):
-    """In its only step of an epoch, too, whose loss is that before it."""
+    """Also in the only step of an epoch, whose loss is the one before that step."""
     output, held = tmp_path / "net", 0.2 if certify_every else 0.0
     wild = {"optimizer": "adam", "learning_rate": 1e39, "batch_size": batch_size, "held_out": held}
     recipe = Recipe(width=8, epochs=1, loss=loss, jit=False, **wild)

@@ -23,7 +23,7 @@ class RecordedCRT(CRTModel):
 @pytest.mark.parametrize("radius", [0.01, 0.5, 3.0])
 @pytest.mark.parametrize("steps", [1, 3, 20])
 def test_attacked_points(loss, radius, steps):
-    """With no κ to hold it back, one long step often lands higher than it began."""
+    """Without κ one long step often ends higher than it began."""
     base, (x, y) = dense_base(scale=6.0), random_data(40)
     model = RecordedCRT(base, radius, loss=loss, attack_steps=steps)
     model.compile("sgd", run_eagerly=True)

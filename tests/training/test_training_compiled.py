@@ -19,7 +19,7 @@ def _model(kind, optimizer="adam", run_eagerly=False, **options):
 
 @either_model
 def test_compiled_by_xla_and_eager_are_the_same(kind):
-    """And full batches are traced once: a step that made variables would be traced twice."""
+    """Full batches are traced once: a step that made variables would be traced twice."""
     x, y = data(16)
     plain, traces = _model(kind), []
     step = plain.train_step

@@ -75,7 +75,7 @@ os._exit(0)  # without the end of TensorFlow's threads
 
 @pytest.fixture(scope="module")
 def printed():
-    """What the program prints in a process of its own."""
+    """The program's output, from a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
         capture_output=True,

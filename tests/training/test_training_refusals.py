@@ -1,4 +1,4 @@
-"""What cannot be trained on, or with, is refused before it trains on something else."""
+"""Data and models that cannot be trained are refused, rather than read as something else."""
 
 import functools
 

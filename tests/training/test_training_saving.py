@@ -1,4 +1,4 @@
-"""What is saved and loaded trains on as if nothing had been."""
+"""A saved and loaded model trains on like the original."""
 
 import keras
 import numpy as np
