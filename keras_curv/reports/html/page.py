@@ -99,7 +99,7 @@ def render(
         shares=shares,
         radius=radius,
         curve=charts.curve(
-            report_data.radii, certified, clean, f"{radius}, {radius_units(summary)}"
+            np.array(report_data.radii), certified, clean, f"{radius}, {radius_units(summary)}"
         ),
         proved=_PROVED[summary["guarantee"]].format(**claim(summary)),
         terms=[("model", summary["saved_model"]), ("data", summary["dataset"]), *facts(summary)],
@@ -129,7 +129,8 @@ def _meaning(summary: dict, status: Status) -> str:
 def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
     """Returns the histograms of the classes, all on the same axes, and the table of the same; and
     whether any class is known, as of numbers that are predicted none is."""
-    radii, classes, correct = report_data.radii, report_data.classes, report_data.correct
+    radii, classes = np.array(report_data.radii), np.array(report_data.classes)
+    correct = np.array(report_data.correct)
     labelled, certified = summary["clean_accuracy"] is not None, summary["certified_accuracy"]
     order = np.argsort(classes, kind="stable")
     names, starts = np.unique(classes[order], return_index=True)

@@ -6,8 +6,6 @@ import array
 import heapq
 from collections.abc import Iterable
 
-import numpy as np
-
 from keras_curv.certificates.certificate import CORRECT
 from keras_curv.rows.row import Row
 
@@ -20,38 +18,27 @@ class ReportData:
     Examples are not kept; the few that are shown are read again in the end, by index.
 
     Attributes:
+        radii: of every example; 0 where nothing is certified.
+        classes: label of every example, or without labels its prediction; −1 where neither is
+            known.
+        correct: whether the prediction is the label; without labels, whether there is one.
         least_robust: rows of examples predicted as labelled, those of the smallest radius first.
     """
 
     def __init__(self) -> None:
+        self.radii = array.array("d")
+        self.classes = array.array("q")
+        self.correct = array.array("b")
         self.least_robust: list[Row] = []
-        self._radii = array.array("d")
-        self._classes = array.array("q")
-        self._correct = array.array("b")
 
     def add(self, rows: Iterable[Row]) -> None:
         """Takes rows in, but for those that are skipped."""
         rows = [row for row in rows if not row.skipped]
         for row in rows:
-            self._radii.append(row.radius)
-            self._classes.append(row.prediction if row.label is None else row.label)
-            self._correct.append(row.status in CORRECT)
+            self.radii.append(row.radius)
+            self.classes.append(row.prediction if row.label is None else row.label)
+            self.correct.append(row.status in CORRECT)
         correct = [row for row in rows if row.status in CORRECT]
         self.least_robust = heapq.nsmallest(
             _SHOWN, self.least_robust + correct, key=lambda row: (row.radius, row.index)
         )
-
-    @property
-    def radii(self) -> np.ndarray:
-        """Radius of every example; 0 where nothing is certified."""
-        return np.array(self._radii)
-
-    @property
-    def classes(self) -> np.ndarray:
-        """Label of every example, or without labels its prediction; −1 where neither is known."""
-        return np.array(self._classes)
-
-    @property
-    def correct(self) -> np.ndarray:
-        """Whether the prediction is the label; without labels, whether there is one."""
-        return np.array(self._correct, bool)
