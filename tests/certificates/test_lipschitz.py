@@ -98,7 +98,7 @@ def test_nothing_inside_the_radius_changes_the_margin(name, rng):
     x = rng.standard_normal((40, network.dim))
     _, label, rivals = _against_all(network, x)
     radius, gradients, *_ = LipschitzCertificate(network).prove(Question.of(x, label, rivals))
-    assert np.all(radius > 0.0) and np.all(gradients == 2)
+    assert np.all(radius > 0.0) and not gradients.any()
     for k in range(2):
         gradient = network.evaluate(tf.constant(x), label, rivals[:, k : k + 1]).gradient.numpy()
         point = x.copy()
