@@ -114,3 +114,12 @@ def test_relu_is_certified_by_what_has_a_theory_for_it(rng, random_network, size
 def test_an_affine_network_has_exact_radii(network):
     result = choose_method("auto", network).certify(X[:3])
     np.testing.assert_allclose(result.radius, np.array([2.0, 1.5, 4.0]) / 2.0**0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("depth", "more"), [(40, {"crown", "crc_local"}), (41, set())])
+def test_auto_leaves_out_what_takes_minutes_of_a_deep_network(depth, more):
+    """Their work for an example grows with the square of the depth; asked by name they are made."""
+    network = Network.from_weights([np.eye(2)] * depth, [np.zeros(2)] * depth, "tanh")
+    best = choose_method("auto", network)
+    assert {one.name for one in best.methods} == {"lipschitz", "crc"} | more
+    assert choose_method("crown", network).name == "crown"
