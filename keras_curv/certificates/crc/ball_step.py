@@ -5,21 +5,16 @@ from __future__ import annotations
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.crc.proved_radius import (
-    Charged,
-    charged,
-    charged_minorant,
-    proved_radius,
-)
+from keras_curv.certificates.crc.geometry import Geometry
+from keras_curv.certificates.crc.proved_radius import charged
 from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS
 from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma
-from keras_curv.threats.confined import Reach, plain_minorant
+from keras_curv.threats.confined import Reach
 
 _ITERATE = dual.Iterate(ROWS, ROWS, ROWS, steps=CLASS)
-# What a step is called with, see there; and limits.
-IN_BALL = (ROWS, CLASS, CLASS, EACH, EACH, EACH, _ITERATE)
-IN_LIMITED_BALL = (*IN_BALL, Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH))
+_ROOM = Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH)
+IN_BALL = (ROWS, CLASS, CLASS, EACH, EACH, EACH, _ITERATE, _ROOM)  # what a step is called with
 
 
 class BallStep:
@@ -27,10 +22,12 @@ class BallStep:
 
     Args:
         network: with smooth activations.
+        geometry: where the attacker can go.
     """
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network, geometry: type[Geometry]):
         self._network, self._layers = network, network.layer_norms
+        self._geometry = geometry
 
     def __call__(
         self,
@@ -41,7 +38,7 @@ class BallStep:
         radius: tf.Tensor,
         error: tf.Tensor,
         iterate: dual.Iterate,
-        limits: Reach | None = None,
+        room: Reach,
     ) -> tuple[tf.Tensor, dual.Iterate]:
         """Returns radii that one gradient at each iterate proves, and the iterates after.
 
@@ -52,15 +49,12 @@ class BallStep:
             radius: of the ball, `(n,)`.
             error: what serving may take off the margin, `(n,)`.
             iterate: rows n.
-            limits: of the entries of x0.
+            room: how far the entries of x0 can go.
         """
         displacement = iterate.point - x0
         found = charged(self._layers, self._network.evaluate(iterate.point, label, rival[:, None]))
         kappa += CURVATURE_FLOOR
-        args = found, displacement, kappa[:, None], error[:, None]
-        proved = proved_radius(*args)[:, 0]
-        if limits is not None:
-            proved = tf.maximum(proved, self._confined(limits, *args))
+        proved = self._geometry.in_ball(found, displacement, kappa, error, room)
         entries = tf.cast(tf.shape(x0)[1], tf.float64)
         inside = dual.norm(displacement) * (1.0 + gamma(entries + 8.0)) <= radius
         multiplier = dual.attack_multiplier(radius)
@@ -70,17 +64,3 @@ class BallStep:
         shrink = (1.0 - 1e-9) * radius / tf.maximum(dual.norm(moved), radius)
         following = following._replace(point=x0 + shrink[:, None] * moved)
         return tf.where(inside, proved, 0.0), following
-
-    def _confined(
-        self,
-        limits: Reach,
-        found: Charged,
-        displacement: tf.Tensor,
-        kappa: tf.Tensor,
-        error: tf.Tensor,
-    ) -> tf.Tensor:
-        """Radii of the minorant without entries that −h pushes against their limits, `(n,)`."""
-        bound, slope_error = charged_minorant(found, displacement, kappa, error)
-        steepness = found.gradient[:, 0] + kappa * displacement
-        simple = plain_minorant(bound.intercept, steepness, bound.curvature, limits, slope_error)
-        return dual.certified_radius(simple) * (1.0 - gamma(32))

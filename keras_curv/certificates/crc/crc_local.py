@@ -27,8 +27,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.crc.ball_step import IN_BALL, IN_LIMITED_BALL, BallStep
+from keras_curv.certificates.crc.ball_step import IN_BALL, BallStep
 from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.geometries import geometry_of
 from keras_curv.certificates.method import Method, ServedError, no_error
 from keras_curv.certificates.question import Proof, Question, WeakestPoint
 from keras_curv.curvature.ball_floor import CurvatureFloor
@@ -41,7 +42,6 @@ from keras_curv.network.shared_graph import compiled
 from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.bracket import grid_below, on_grid
 from keras_curv.numerics.rounding import up
-from keras_curv.threats.box import box_reach
 
 _NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _MAX_PROBES = 16
@@ -97,8 +97,8 @@ class LocalCurvatureCertificate(Method):
             # The Gram matrices of the Jacobians of all layers.
             grams = float(network.dim) ** 2 * sum(network.sizes[1:-1])
             self.cost = grams / network.multiplications
-        signature = IN_BALL if network.limits is None else IN_LIMITED_BALL
-        self._step = compiled(BallStep, network, signature=signature)
+        self._geometry = geometry_of(network)
+        self._step = compiled(BallStep, network, type(self._geometry), signature=IN_BALL)
 
     @functools.cached_property
     def _everywhere(self) -> CurvatureCertificate | None:
@@ -249,10 +249,10 @@ class LocalCurvatureCertificate(Method):
         rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
         for _ in range(_STEPS):
             near = x[of[rows]]
-            limits = [] if self.network.limits is None else [box_reach(self.network, near)]
+            start = self._geometry.start(near)
             pairs = (tf.constant(part[rows], tf.int32) for part in (y, t))
             numbers = map(tf.constant, (kappa[rows], radius[of[rows]], error[rows]))
-            found, following = self._step(tf.constant(near), *pairs, *numbers, iterate, *limits)
+            found, following = self._step(start.value, *pairs, *numbers, iterate, start.room)
             best[rows] = np.fmax(best[rows], found.numpy())
             used += np.bincount(of[rows], minlength=len(x))
             going = best[rows] < radius[of[rows]]

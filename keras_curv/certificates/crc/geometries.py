@@ -144,6 +144,23 @@ class _Limited(Geometry):
         return dual.certified_radius(proved) * _INWARD, cls._bracket(place, multiplier)
 
     @classmethod
+    def in_ball(
+        cls,
+        found: Charged,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        taken_off: tf.Tensor,
+        room: Reach,
+    ) -> tf.Tensor:
+        """See `Geometry`: also without entries that −h pushes against their limits."""
+        args = found, displacement, curvature, taken_off, room
+        bound, slope_error = charged_minorant(*args[:2], curvature[:, None], taken_off[:, None])
+        steepness = found.gradient[:, 0] + curvature[:, None] * displacement
+        simple = plain_minorant(bound.intercept, steepness, bound.curvature, room, slope_error)
+        limited = dual.certified_radius(simple) * (1.0 - rounding.gamma(32))
+        return tf.maximum(super().in_ball(*args), limited)
+
+    @classmethod
     def advance(cls, iterate: dual.Iterate, origin: tf.Tensor, place: Place) -> dual.Iterate:
         """See `Geometry`."""
         following = dual.along(iterate, place.displacement - cls._move(place))

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.crc.proved_radius import Charged
+from keras_curv.certificates.crc.proved_radius import Charged, proved_radius
 from keras_curv.network.network import Network
 from keras_curv.threats.confined import Reach
 
@@ -119,6 +119,26 @@ class Geometry(abc.ABC):
             place: where it was taken.
             taken_off: what serving may take off, `(m,)`.
         """
+
+    @classmethod
+    def in_ball(
+        cls,
+        found: Charged,
+        displacement: tf.Tensor,
+        curvature: tf.Tensor,
+        taken_off: tf.Tensor,
+        room: Reach,
+    ) -> tf.Tensor:
+        """Returns radii that gradients prove with a curvature that holds in a ball, `(m,)`.
+
+        Args:
+            found: one gradient for each row.
+            displacement: where it was taken, inside the ball, `(m, dim)`.
+            curvature: κ in the ball, `(m,)`.
+            taken_off: what serving may take off, `(m,)`.
+            room: of these rows.
+        """
+        return proved_radius(found, displacement, curvature[:, None], taken_off[:, None])[:, 0]
 
     @classmethod
     @abc.abstractmethod
