@@ -51,11 +51,11 @@ def drawn(rng, random_network, sizes, activation="tanh"):
 def of(network, held, method="auto", **options):
     """Certificates of a property on a network, without a model around it."""
     made = held.network(network)
-    method = choose_method(method, made, **options)
+    method = choose_method(method, made)
 
     def certified(x, label=None):
         whole = np.concatenate([x, held.numbers(network, x)], axis=1)
-        return method.certify(whole, label, property=held)
+        return method.certify(whole, label, property=held, **options)
 
     return certified
 

@@ -135,7 +135,7 @@ def test_other_properties_float32_and_a_box(rng, model):
     )
     assert (served.radius <= real.radius).all() and (served.radius > 0.9 * real.radius).any()
     boxed = certify(model, x, threat=Threat(groups=GROUPS, low=-2.0, high=2.0), method="crc")
-    assert (boxed.radius >= real.radius).all()
+    assert (boxed.radius >= real.radius * (1.0 - 1e-3)).all()
     top = certify(model, x, threat=Threat(groups=GROUPS), property=Property.top_k(2), method="crc")
     assert (top.radius >= real.radius).all() and (top.radius > real.radius).any()
 

@@ -55,11 +55,11 @@ def test_radii_are_those_of_the_network_of_what_moves(
 ):
     network, pinned_network, pinned = parts(rng, random_network, widths, activation)
     x = rng.standard_normal((4, network.dim))
-    found = choose_method(method, pinned_network, tolerance=0.0).certify(x)
+    found = choose_method(method, pinned_network, tolerance=0.0).certify(x, tolerance=0.0)
     assert (found.radius > 0.0).any()
     for one, radius, rival in zip(x, found.radius, found.nearest_rival, strict=True):
         alone = choose_method(method, of_one_example(network, pinned, one), tolerance=0.0)
-        own = alone.certify(one[None, ~pinned])
+        own = alone.certify(one[None, ~pinned], tolerance=0.0)
         # Searches of equal numbers in another order of sums end a little apart.
         assert radius == pytest.approx(own.radius[0], rel=1e-3, abs=1e-12)
         assert rival == own.nearest_rival[0]
@@ -79,11 +79,11 @@ def test_numbers_of_each_example_are_added_to_its_logits(method, activation, rng
     direct[MOVED, 1], direct[MOVED + 1, 2] = -1.0, 1.0
     whole = PinnedNetwork(base.affines, base.activations, pinned, direct)
     x = rng.standard_normal((4, whole.dim))
-    found = choose_method(method, whole).certify(x)
+    found = choose_method(method, whole).certify(x, tolerance=0.0)
     assert (found.radius > 0.0).any()
     for one, radius in zip(x, found.radius, strict=True):
         own = of_one_example(base, pinned, one, one @ direct)
-        expected = choose_method(method, own).certify(one[None, :MOVED]).radius[0]
+        expected = choose_method(method, own).certify(one[None, :MOVED], tolerance=0.0).radius[0]
         assert radius == pytest.approx(expected, rel=1e-3, abs=1e-12)
 
 
