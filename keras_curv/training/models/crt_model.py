@@ -181,17 +181,17 @@ class CRTModel(WorstCaseModel):
         worst = -tf.reduce_sum(rivals * dual_values[..., None], axis=1)
         return worst + NEVER * (1.0 - taking_part)
 
-    def proved(
-        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
-    ) -> tf.Tensor:
-        """See `WorstCaseModel`."""
+    def count(self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any) -> None:
+        """See `WorstCaseModel`; an example is certified if few enough dual values fail."""
+        super().count(attacked, y, outputs, weight)
         # Count what is proved, not what is not: TensorFlow turns a negated comparison into the
         # opposite one, in which NaN would count as proved.
         held = attacked.dual_values(outputs, attacked.minus_m) > 0.0
         if attacked.harms is not None:
             held |= tf.logical_not(attacked.harms)
         count = tf.reduce_sum(tf.cast(held, tf.int32), axis=1)
-        return count >= held.shape[1] - self.property.spared
+        certified = count >= held.shape[1] - self.property.spared
+        self.certified_metric.update_state(certified, weight)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""

@@ -125,15 +125,15 @@ class CRTRegressor(WorstCaseModel):
         """Returns the ends that are farther from the targets."""
         return _farther(*ends(attacked, outputs, minus_m), y)
 
-    def proved(
-        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
-    ) -> tf.Tensor:
+    def count(self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any) -> None:
         """See `WorstCaseModel`; also counts the errors of the ends, and their distances."""
+        super().count(attacked, y, outputs, weight)
         low, high = ends(attacked, outputs, attacked.minus_m)
         away = tf.maximum(high - attacked.output, attacked.output - low)
         self.interval_metric.update_state(tf.reduce_mean(away, axis=1), weight)
         self.error_metric.update_state(y, _farther(low, high, y), weight)
-        return tf.reduce_all(away < self._room, axis=1)
+        if self.property is not None:
+            self.certified_metric.update_state(tf.reduce_all(away < self._room, axis=1), weight)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""

@@ -87,7 +87,6 @@ class WorstCaseModel(BallModel):
     clips = True
     trunks = True
     options = ("gamma", *BallModel.options, "attack_steps", "centre")
-    certified_metric: keras.metrics.Mean | None = None
 
     def __init__(
         self,
@@ -160,12 +159,7 @@ class WorstCaseModel(BallModel):
         outputs = self(x, attacked=attacked, training=training)
         minus_m = self.minus_m(attacked)
         loss = self.compute_loss(x, y, self.worst_outputs(attacked, y, outputs, minus_m), weight)
-        proved = self.proved(attacked, y, outputs, weight)
-        if self.certified_metric is not None:
-            self.certified_metric.update_state(proved, weight)
-        self.curvature_metric.update_state(attacked.minus_m)
-        self.distance_metric.update_state(attacked.worst.distance)
-        self.success_metric.update_state(attacked.worst.solved)
+        self.count(attacked, y, outputs, weight)
         return loss + curvature_penalty(self.gamma, minus_m, weight), attacked.output
 
     def attack(self, x: tf.Tensor, y: tf.Tensor, training: bool) -> Attacked:
@@ -271,11 +265,11 @@ class WorstCaseModel(BallModel):
             minus_m: κ of the pairs, `(n, k)`, differentiable.
         """
 
-    @abc.abstractmethod
-    def proved(
-        self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any
-    ) -> tf.Tensor:
-        """Returns whether an estimated κ certifies an example, `(n,)`; counts further metrics."""
+    def count(self, attacked: Attacked, y: tf.Tensor, outputs: tf.Tensor, weight: Any) -> None:
+        """Counts the metrics of a step; subclasses add what an estimated κ certifies."""
+        self.curvature_metric.update_state(attacked.minus_m)
+        self.distance_metric.update_state(attacked.worst.distance)
+        self.success_metric.update_state(attacked.worst.solved)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` takes."""
