@@ -1,4 +1,4 @@
-"""What is known of one activation: σ, σ′, σ″ in closed form, with exact ranges."""
+"""The description of one activation: σ, σ′, σ″ in closed form, with exact ranges."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Activation:
             An end is infinite where σ′ jumps, or σ″ grows without bound.
         first_extrema: points at which σ′ has its interior extrema.
         second_extrema: points at which σ″ has its interior extrema.
-        value_floor: σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 but
-            where it cancels, see `numerics/rounding.py`.
+        value_floor: σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 unless
+            its computation cancels digits, see `numerics/rounding.py`.
         served_floor: a server's float32 σ is within an error relative to
-            `|σ(z)| + served_floor · (1 + |z|)`; 0 where one op of TensorFlow computes it and does
-            not cancel. Others are spelled out in several ops, or lose their digits near 0 as its
-            elu does, `exp(z) − 1`, or may lose them far out, where a period is taken off.
-        minimum_at: where σ has its only interior minimum; None where σ does not fall.
-        maximum_at: where it has its only interior maximum, if there is one.
+            `|σ(z)| + served_floor · (1 + |z|)`; 0 where a single op of TensorFlow computes σ
+            without cancellation. Others take several ops, or lose digits near 0 as the op of elu
+            does, `exp(z) − 1`, or may lose them far out, where a period is subtracted.
+        minimum_at: the point of the only interior minimum of σ; None where σ never falls.
+        maximum_at: the point of its only interior maximum, if there is one.
         s_shaped: whether σ is convex up to 0 and concave from there on.
-        first_of_value: σ′ from σ, arrays or tensors, where a little arithmetic tells it.
+        first_of_value: computes σ′ from σ, on arrays or tensors, where that is cheap.
         hinge: whether σ(z) = max(z, 0).
-        period: of an activation that has one; of its extrema those of one period are listed.
-        kinks: where σ′ jumps, of an activation that has `piece_range`.
+        period: the period of a periodic activation, whose extrema are listed for one period.
+        kinks: the points at which σ′ jumps, for an activation that has `piece_range`.
         piece_range: the range of σ″ wherever it exists, where `second_range` is infinite.
 
     Example:
@@ -82,52 +82,52 @@ class Activation:
 
     @property
     def groups(self) -> list[tuple[Activation, slice]]:
-        """The activations of one kind, each with its units: of all but `UnitWise`, itself."""
+        """Returns each activation of the layer with its units; only `UnitWise` has several."""
         return [(self, slice(None))]
 
     @property
     def smooth(self) -> bool:
-        """Whether σ′ is Lipschitz, of all units, so that there is curvature to speak of."""
+        """Returns whether σ′ is Lipschitz at all units, so that the curvature is bounded."""
         return bool(np.all(np.isfinite(self.bend)))
 
     @property
     def monotone(self) -> bool:
-        """Whether σ does not fall, of no unit."""
+        """Returns whether σ is non-decreasing at all units."""
         return bool(np.all(self.first_range[0] >= 0.0))
 
     @property
     def convex(self) -> bool:
-        """Whether σ is convex, of all units."""
+        """Returns whether σ is convex at all units."""
         return bool(np.all(self.second_range[0] >= 0.0))
 
     @property
     def concave(self) -> bool:
-        """Whether σ is concave, of all units."""
+        """Returns whether σ is concave at all units."""
         return bool(np.all(self.second_range[1] <= 0.0))
 
     @property
     def centre(self) -> float:
-        """The middle of the range of σ′."""
+        """Returns the middle of the range of σ′."""
         return sum(self.first_range) / 2.0
 
     @property
     def spread(self) -> float:
-        """Half the width of the range of σ′."""
+        """Returns half the width of the range of σ′."""
         return (self.first_range[1] - self.first_range[0]) / 2.0
 
     @property
     def slope(self) -> float:
-        """g = sup |σ′|."""
+        """Returns g = sup |σ′|."""
         return max(abs(end) for end in self.first_range)
 
     @property
     def steepest(self) -> float:
-        """The largest slope of all units."""
+        """Returns the largest `slope` of all units."""
         return self.slope
 
     @property
     def bend(self) -> float:
-        """h = sup |σ″|."""
+        """Returns h = sup |σ″|."""
         return max(abs(end) for end in self.second_range)
 
     def value_and_first(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +139,7 @@ class Activation:
         return value, self.first(at).numpy()
 
     def first_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
-        """Exact range of σ′ on each interval `[low, high]`, rounded outward.
+        """Returns the exact range of σ′ on each interval `[low, high]`, rounded outward.
 
         Args:
             low, high: arrays of one shape, float64, `low ≤ high`; infinite ends are allowed.
@@ -151,7 +151,7 @@ class Activation:
         return _range_on(*args, low, high)
 
     def second_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
-        """Exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
+        """Returns the exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
 
         Raises:
             InputError: σ″ is unbounded.
@@ -161,7 +161,7 @@ class Activation:
         return self.piece_range_on(low, high)
 
     def piece_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
-        """Exact range of σ″ on each interval, the kinks left out; see `first_range_on`."""
+        """Returns the range of σ″ on each interval, kinks left out; see `first_range_on`."""
         whole = self.second_range if self.piece_range is None else self.piece_range
         return _range_on(self.second, self.second_extrema, whole, self.period, low, high)
 
@@ -177,7 +177,7 @@ def _range_on(
     low, high = require_interval(low, high)
     # Between its interior extrema the function is monotone, so its extremes on an interval
     # are at the ends or at those extrema that the interval contains.
-    # Ends just outside take both limits along, where there is a jump at an end.
+    # Where there is a jump at an end, an end just outside it includes both one-sided limits.
     low, high = np.maximum(low - JUMP, -_FAR), np.minimum(high + JUMP, _FAR)
     low, high = placeable(low, high, period, np)
     ends = function(tf.constant(np.stack([low, high]), tf.float64)).numpy()
@@ -202,14 +202,14 @@ def _values(function: Callable[[tf.Tensor], tf.Tensor], at: tuple[float, ...]) -
 
 
 def placeable(low: Any, high: Any, period: float | None, library: Any) -> tuple[Any, Any]:
-    """Returns intervals with all values that a function has on these, for `first_from`.
+    """Returns intervals on which a function takes all its values on the given ones.
 
-    They are those given, or a whole period for such as are longer, or too far out.
+    An interval longer than a period, or too far out for `first_from`, becomes one whole period.
 
     Args:
         low, high: ends, arrays or tensors.
-        period: of the function; None: it has none, and the ends are returned.
-        library: np or tf, that these are of.
+        period: the period of the function; None: it has none, and the ends are returned.
+        library: np for arrays, tf for tensors.
     """
     if period is None:
         return low, high
@@ -219,14 +219,14 @@ def placeable(low: Any, high: Any, period: float | None, library: Any) -> tuple[
 
 
 def first_from(low: Any, at: float, period: float | None) -> Any:
-    """Returns the first place from `low` on that is whole periods away from another.
+    """Returns the first point from `low` on that is a whole number of periods from `at`.
 
-    Between the ends of `placeable` it is where it should be to within 2⁻³⁰, and a function with a
-    bounded second derivative that is extreme there has its extreme value to within 2⁻⁶⁰.
+    Between the ends of `placeable` it is exact to within 2⁻³⁰, and a function with a bounded
+    second derivative that is extreme there has its extreme value to within 2⁻⁶⁰.
 
     Args:
         low: an array or a tensor.
-        at: the other place.
-        period: None: there is none, and `at` is returned.
+        at: the other point.
+        period: the period; None: there is none, and `at` is returned.
     """
     return at if period is None else at - (at - low) // period * period

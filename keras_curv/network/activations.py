@@ -1,7 +1,7 @@
 """The table of activations: σ, σ′, σ″ in closed form, with exact ranges.
 
-Everything else asks this table what an activation does; an activation that is not in it
-cannot be certified. To add one, state its three functions, where σ, σ′ and σ″ have their
+All other code looks up activations in this table; an activation that is not in it cannot be
+certified. To add one, state its three functions, the points at which σ, σ′ and σ″ have their
 interior extrema, and the ranges on the whole line. Curvature needs σ′ without jumps (σ″ may
 jump); an activation that is only Lipschitz, as ReLU is, has an unbounded range of σ″.
 """
@@ -23,7 +23,7 @@ from keras_curv.network.piecewise import PIECEWISE, parametric
 
 
 def _outward(low: float, high: float) -> tuple[float, float]:
-    """The range with its ends moved outward by a few roundings at 1, exact ones kept."""
+    """Moves the ends of a range outward by a few roundings at 1, except ends that are exact."""
     exact, slack = (0.0, 0.25, 0.5, 1.0), 8.0 * 2.0**-53
     return (
         low if abs(low) in exact else low - slack,
@@ -101,8 +101,8 @@ _TANH = Activation(
 
 
 # σ″ = s(1−s)(2 − z tanh(z/2)) is 0 at ±2u with u tanh u = 1, where σ′ = (1 ± u)/2. Extrema that
-# have no closed form, here and below, are roots of σ′ to 40 digits, of σ″ or σ‴ to 60; the tests
-# prove that there are no others.
+# have no closed form, here and below, were computed to 40 digits as roots of σ′, or to 60 as roots
+# of σ″ or σ‴; the tests prove that there are no others.
 _SILU_FIRST_AT = 2.3993572805154675
 _SILU_SECOND_AT = 3.435840993535111
 
@@ -207,7 +207,7 @@ _TANH_SHRINK = Activation(
 
 
 def _squareplus_root(z: tf.Tensor) -> tf.Tensor:
-    """√(z² + 4) without overflow."""
+    """Computes √(z² + 4) without overflow."""
     larger = tf.maximum(tf.abs(z), 2.0)
     return larger * tf.sqrt(1.0 + tf.square(tf.minimum(tf.abs(z), 2.0) / larger))
 
@@ -238,10 +238,10 @@ _SPARSE_PLUS = Activation(  # σ″ is ½ between its jumps at ±1
     second_extrema=(0.0,),
 )
 
-# σ″ is 0 but for the jump of σ′ at 0, which is infinite curvature.
+# σ″ is 0 except at 0, where σ′ jumps: infinite curvature.
 _RELU = Activation(
     name="relu",
-    value=lambda z: tf.nn.relu(z),  # looked up when asked: `tf.nn` takes long to load
+    value=lambda z: tf.nn.relu(z),  # looked up at the call, because `tf.nn` loads slowly
     first=lambda z: tf.cast(z > 0.0, z.dtype),
     second=tf.zeros_like,
     first_range=(0.0, 1.0),
@@ -305,7 +305,7 @@ SMOOTH = {name: entry for name, entry in ACTIVATIONS.items() if entry.smooth}
 
 
 def get(name: str) -> Activation:
-    """The activation of that Keras name, or of a name with a parameter (`piecewise.py`).
+    """Returns the activation of a Keras name, or of a name with parameters (`piecewise.py`).
 
     Raises:
         InputError: the table has no such activation.
@@ -324,8 +324,9 @@ def require_smooth(activations: Iterable[Activation], instead: str = "") -> None
     """Refuses an activation that has no curvature bound.
 
     Args:
-        activations: of a network.
-        instead: a clause that names what needs none, if that is not another method.
+        activations: the activations of a network.
+        instead: a clause of the message that names an alternative; "": the methods that need no
+            curvature bound.
 
     Raises:
         InputError: names the first activation whose σ″ is unbounded.

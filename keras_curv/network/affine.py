@@ -16,23 +16,23 @@ from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Affine:
-    """A dense affine map, with what is known of how exactly it is stored.
+    """A dense affine map with bounds on its rounding errors.
 
     The real map is `(kernel + ΔW, bias + Δb)` with `‖ΔW‖ ≤ kernel_error` and
-    `‖Δb‖ ≤ bias_error`: both are 0 for weights as stored, and positive once a
-    normalisation or a second affine map has been folded in, which rounds.
+    `‖Δb‖ ≤ bias_error`: both are 0 for weights as stored, and positive once a normalisation or
+    a second affine map has been folded in, because folding rounds.
 
     Attributes:
         kernel: `(in, out)`, float64.
         bias: `(out,)`, float64.
-        kernel_error: bound of the spectral norm of what folding rounded away.
-        bias_error: the same for the bias, in l2.
-        served_kernel_error: entry by entry, how far the kernel is from one with which exact
-            arithmetic would give what a server computes in float32; None: as one matrix product
-            with a bias has it.
+        kernel_error: bound on the spectral norm of ΔW.
+        bias_error: bound on the l2 norm of Δb.
+        served_kernel_error: entrywise bound on the distance from the kernel to one with which
+            exact arithmetic gives what a server computes in float32; None: the bound for one
+            matrix product with a bias.
         served_bias_error: the same for the bias.
-        served_gain: no number on the way through a served map is larger than this times one more
-            than the largest entry of a.
+        served_gain: no intermediate number of a served map exceeds this times (1 + the largest
+            entry of |a|).
 
     Raises:
         InputError: shapes do not fit, or a weight is NaN or infinite.
@@ -66,7 +66,7 @@ class Affine:
         self._serve_as_one_product()
 
     def _serve_as_one_product(self) -> None:
-        """Sets what one matrix product with a bias adds in float32, where nothing else is said."""
+        """Sets the served errors that are None to those of one float32 product with a bias."""
         # The bias may be the first term of the sum.
         roundings = gamma(self.fan_in + 1, FLOAT32_UNIT)
         if self.served_kernel_error is None:
@@ -82,82 +82,82 @@ class Affine:
 
     @property
     def fan_in(self) -> int:
-        """Entries of a."""
+        """Returns the number of entries of a."""
         return self.kernel.shape[0]
 
     @property
     def fan_out(self) -> int:
-        """Entries of z."""
+        """Returns the number of entries of z."""
         return self.kernel.shape[1]
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the kernel is a sparse array; see `sparse_affine.py`."""
+        """Returns whether the kernel is a sparse array; see `sparse_affine.py`."""
         return False
 
     @property
     def magnitude(self) -> np.ndarray:
-        """Entrywise bound of |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
+        """Returns an entrywise bound on |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
         return np.abs(self.kernel) + self.kernel_error
 
     @functools.cached_property
     def row_norms(self) -> np.ndarray:
-        """l2 norms of the rows of the stored kernel, `(in,)`, from above."""
+        """Bounds the l2 norms of the rows of the stored kernel from above, `(in,)`."""
         return norm_bound(self.kernel, axis=1)
 
     @functools.cached_property
     def column_norms(self) -> np.ndarray:
-        """l2 norms of the columns of the stored kernel, `(out,)`, from above."""
+        """Bounds the l2 norms of the columns of the stored kernel from above, `(out,)`."""
         return norm_bound(self.kernel, axis=0)
 
     @functools.cached_property
     def column_bounds(self) -> np.ndarray:
-        """l2 norms of the columns of the real kernel, `(out,)`, from above."""
+        """Bounds the l2 norms of the columns of the real kernel from above, `(out,)`."""
         return up(self.column_norms + self.kernel_error)
 
     @functools.cached_property
     def frobenius(self) -> float:
-        """The Frobenius norm of the stored kernel, from above."""
+        """Bounds the Frobenius norm of the stored kernel from above."""
         return norm_bound(self.kernel)
 
     def largest(self, sizes: np.ndarray) -> np.ndarray:
-        """Upper bounds on the entries of `|a| |W| + |b|` where `|a| ≤ sizes`: `(n, out)`."""
+        """Bounds the entries of `|a| |W| + |b|` from above where `|a| ≤ sizes`: `(n, out)`."""
         folding = self.kernel_error * sizes.sum(axis=1, keepdims=True) + self.bias_error
         return up(sizes @ abs(self.kernel) + np.abs(self.bias) + folding, self.fan_in + 8)
 
     @property
     def is_zero(self) -> bool:
-        """Whether the map is constant."""
+        """Returns whether the map is constant."""
         return not self.kernel_error and self.frobenius == 0.0
 
     def stored_bytes(self) -> bytes:
-        """The weights as bytes, for a fingerprint, and what they may be off by."""
+        """Returns the weights and their error bounds as bytes, for a fingerprint."""
         errors = self.kernel_error, self.bias_error, self.served_gain
         parts = self.kernel, self.bias, self.served_kernel_error, self.served_bias_error
         return b"".join(np.asarray(part, np.float64).tobytes() for part in (*parts, *errors))
 
     @functools.cached_property
     def gram(self) -> Gram:
-        """WᵀW, for eigenvalue bounds with many diagonals."""
+        """Returns WᵀW, for eigenvalue bounds with many diagonals."""
         return Gram(self.kernel)
 
     @functools.cached_property
     def norm(self) -> float:
-        """‖W‖, from above."""
+        """Bounds ‖W‖ from above."""
         return up(spectral_norm_bound(self.kernel) + self.kernel_error)
 
     @functools.cached_property
     def magnitude_norm(self) -> float:
-        """‖|W|‖, from above."""
+        """Bounds ‖|W|‖ from above."""
         return spectral_norm_bound(self.magnitude)
 
     @functools.cached_property
     def bias_norm(self) -> float:
-        """‖b‖, from above."""
+        """Bounds ‖b‖ from above."""
         return norm_bound(self.bias)
 
     def norms(self, activation: Activation | None) -> LayerNorms:
-        """Returns what the rounding charge needs of this map and of what is behind it."""
+        """Returns the norms of this map and of the activation after it, for the rounding charge."""
         return LayerNorms(
             fan_in=self.fan_in,
             fan_out=self.fan_out,
@@ -173,5 +173,5 @@ class Affine:
 
 
 def gain(kernel: np.ndarray, shift: np.ndarray) -> float:
-    """Upper bound on the entries of `|a| |W| + |shift|`, in units of one plus the largest |a|."""
+    """Bounds the entries of `|a| |W| + |shift|` from above, in units of one plus max |a|."""
     return float(max(1.0, abs(kernel).sum(axis=0).max(), np.abs(shift).max()))

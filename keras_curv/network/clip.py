@@ -1,7 +1,7 @@
 """The clip that a classifier begins with: a scaled and shifted input, held within limits.
 
-It is read as any piecewise layer is, by graph rules, and certified as one by linear bounds. Here
-it is told apart from the network behind it, of which nothing is left to do but smooth functions.
+Graph rules read it like any piecewise layer, and linear bounds certify it as one. This module
+separates it from the network behind it, which may then be smooth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Clip:
     Attributes:
         scale, offset: `(dim,)`, finite.
         low, high: `(dim,)`, `low ≤ high`; the latter may be infinite.
-        scale_error, offset_error: bounds, in l2, of what folding has rounded away of either.
+        scale_error, offset_error: l2 bounds on the rounding errors of folding.
 
     Raises:
         InputError: not a number, or limits the wrong way round.
@@ -57,12 +57,12 @@ class Clip:
 
     @property
     def dim(self) -> int:
-        """Entries of a flattened input."""
+        """Returns the number of entries of a flattened input."""
         return len(self.scale)
 
     @property
     def cost(self) -> np.ndarray:
-        """The way that x_i goes for T(x)_i to move by 1: `1/|scale_i|`; 1 for a scale of 0."""
+        """Returns how far x_i moves for T(x)_i to move by 1: `1/|scale_i|`; 1 for a scale of 0."""
         return 1.0 / np.abs(np.where(self.scale == 0.0, 1.0, self.scale))
 
     def unclipped(self, x: tf.Tensor) -> tf.Tensor:
@@ -75,7 +75,7 @@ class Clip:
         return tf.minimum(tf.maximum(self.unclipped(x), low), high)
 
     def nearest(self, value: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-        """Returns the point nearest to `x` that T maps to `value`, about; `(…, dim)` both."""
+        """Returns, up to rounding, the point nearest to `x` that T maps to `value`, `(…, dim)`."""
         moving = self.scale != 0.0
         scale = tf.constant(np.where(moving, self.scale, 1.0), x.dtype)
         there = (value - tf.constant(self.offset, x.dtype)) / scale
@@ -83,10 +83,10 @@ class Clip:
 
 
 def split_clip(network: Network) -> tuple[Clip, Network] | None:
-    """Returns the clip that a network begins with and the network behind it; None: it has none.
+    """Returns the clip that a network begins with and the network behind it; None without one.
 
-    That is a first map which scales and shifts each entry by itself, and then `relu`, a capped one
-    or another clip. The network behind takes what comes out, between its limits.
+    A clip is a first map that scales and shifts each entry by itself, followed by `relu`, a capped
+    relu or a clip activation. The input of the network behind is T(x), within its limits.
     """
     if len(network.affines) < 2 or network.affines[0].is_sparse or network.restricted:
         return None
@@ -101,7 +101,7 @@ def split_clip(network: Network) -> tuple[Clip, Network] | None:
     if first.kernel_error > 1e-3 * np.abs(scale).min():
         return None
     if first.bias_error and not scale.all():
-        return None  # no move of x makes good what an entry is off by that it does not move
+        return None  # no move of x can compensate the offset error of an entry with scale 0
     low, high = (np.full(len(scale), limit) for limit in limits)
     errors = first.kernel_error, first.bias_error
     behind = Network(network.affines[1:], network.activations[1:])
@@ -109,14 +109,14 @@ def split_clip(network: Network) -> tuple[Clip, Network] | None:
 
 
 def layers(network: Network) -> dict[str, int | bool]:
-    """Returns what a summary says of a network's layers; a clip that it begins with is none."""
+    """Returns the layer count for a summary; a clip at the beginning is not counted."""
     if split_clip(network) is None:
         return {"depth": network.depth}
     return {"depth": network.depth - 1, "clips_input": True}
 
 
 def _limits(activation: str) -> tuple[float, float] | None:
-    """Returns between which limits an activation of this name is z, and constant beyond."""
+    """Returns the limits between which the activation is z, and beyond which it is constant."""
     if activation in ("relu", "relu6"):
         return 0.0, {"relu": np.inf, "relu6": 6.0}[activation]
     found = re.fullmatch(r"(?:capped_relu\(|clip\((\S+),)(\S+)\)", activation)

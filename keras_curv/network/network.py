@@ -1,7 +1,7 @@
 """A feed-forward network as mathematics: affine, activation, affine, …, affine.
 
-`Network` is the only thing certificates know of a model: float64 weights that do not move. What it
-shares with a network in training (`training/trainable/trainable_network.py`) is `FeedForward`.
+Certificates see a model only as a `Network`: float64 weights that do not change. `FeedForward` is
+its common base with a network in training (`training/trainable/trainable_network.py`).
 Margins have closed-form gradients, so nothing here needs a gradient tape.
 """
 
@@ -26,14 +26,14 @@ from keras_curv.numerics.rounding import LayerNorms
 
 
 class Evaluation(NamedTuple):
-    """Margins of n inputs against their rivals, with what the backward pass met on the way.
+    """Margins of n inputs against their rivals, with the intermediate results of both passes.
 
     Attributes:
         margin: `(n, rivals)`.
-        gradient: of the margin with respect to the input, `(n, rivals, dim)`.
+        gradient: the gradient of the margin with respect to the input, `(n, rivals, dim)`.
         activations: `a_0 = x, …, a_{L−1}`, each `(n, width)`.
-        cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`, in the dtype of the
-            way back.
+        cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`, in the dtype of
+            the backward pass.
         pre: `z_1, …, z_{L−1}`, each `(n, width)`.
     """
 
@@ -50,9 +50,9 @@ class FeedForward(abc.ABC):
     Attributes:
         sizes: `(dim, N_1, …, N_{L−1}, classes)`.
         activations: the L − 1 activations.
-        pinned: which entries of the input no attacker moves, `(dim,)`; None: he moves them all.
-        limits: least and largest value of each entry that he may give it; None: any.
-        direct: what pinned entries add to the logits, see `PinnedNetwork`; None: nothing.
+        pinned: mask of the input entries that no attacker moves, `(dim,)`; None: all may move.
+        limits: least and largest value that an attacker may give each entry; None: any.
+        direct: D, with which pinned entries add to the logits, see `PinnedNetwork`; None: nothing.
     """
 
     sizes: tuple[int, ...]
@@ -63,51 +63,51 @@ class FeedForward(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
-        """Kernels `(in, out)` and biases `(out,)`, L of each.
+        """Returns L kernels `(in, out)` and L biases `(out,)`.
 
-        None stands for one that is too large to be dense, of which there are the `products`; the
-        last one never is.
+        None stands for a kernel that is too large to be dense and has only `products`; the last
+        kernel is always dense.
         """
 
     def ready(self, dtype: tf.DType) -> None:
-        """Makes the weights in a dtype, outside of any loop of a graph that asks for them."""
+        """Makes the weights in a dtype before a loop of a graph uses them."""
         self.weights(dtype)
 
     def products(self, dtype: tf.DType) -> list[Product]:
-        """`a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; a network may know quicker ones."""
+        """Returns `a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; subclasses may have faster ones."""
         return [dense_product(kernel) for kernel in self.weights(dtype)[0][:-1]]
 
     def class_rows(self, dtype: tf.DType) -> tf.Tensor:
-        """The last kernel with a row for each class, `(classes, N_{L−1})`."""
+        """Returns the last kernel with a row for each class, `(classes, N_{L−1})`."""
         return tf.transpose(self.weights(dtype)[0][-1])
 
     @property
     def depth(self) -> int:
-        """L, the number of affine maps; "2 × 1024" has depth 2."""
+        """Returns L, the number of affine maps; "2 × 1024" has depth 2."""
         return len(self.sizes) - 1
 
     @property
     def restricted(self) -> bool:
-        """Whether there are inputs that an attacker cannot give."""
+        """Returns whether some inputs are out of an attacker's reach."""
         return self.pinned is not None or self.limits is not None
 
     @property
     def dim(self) -> int:
-        """Entries of a flattened input."""
+        """Returns the number of entries of a flattened input."""
         return self.sizes[0]
 
     @property
     def classes(self) -> int:
-        """The number of logits."""
+        """Returns the number of logits."""
         return self.sizes[-1]
 
     @property
     def multiplications(self) -> float:
-        """Of a forward pass, or of a gradient on its way back, were all maps dense."""
+        """Returns the multiplications of one forward or backward pass if all maps were dense."""
         return float(np.dot(self.sizes[:-1], self.sizes[1:]))
 
     def forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """`[z_1, …, z_{L−1}]` and `[a_0 = x, …, a_{L−1}]`, each `(n, width)`."""
+        """Returns `[z_1, …, z_{L−1}]` and `[a_0 = x, …, a_{L−1}]`, each `(n, width)`."""
         pre, post = [], [x]
         _, biases = self.weights(x.dtype)
         for product, bias, activation in zip(
@@ -118,11 +118,11 @@ class FeedForward(abc.ABC):
         return pre, post
 
     def hidden(self, x: tf.Tensor) -> list[tf.Tensor]:
-        """`a_0 = x, a_1, …, a_{L−1}`, each `(n, width)`."""
+        """Returns `a_0 = x, a_1, …, a_{L−1}`, each `(n, width)`."""
         return self.forward(x)[1]
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """`(n, dim)` → `(n, classes)`, in the dtype of `x` (float32 or float64)."""
+        """Maps `(n, dim)` to logits `(n, classes)` in the dtype of `x` (float32 or float64)."""
         return self._outputs(self.forward(tf.convert_to_tensor(x))[1])
 
     def _outputs(self, post: list[tf.Tensor]) -> tf.Tensor:
@@ -133,10 +133,10 @@ class FeedForward(abc.ABC):
     def margin_map(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """w and c of the margins `w·a_{L−1} + c`: `(n, rivals, N_{L−1})` and `(n, rivals)`.
+        """Returns w `(n, rivals, N_{L−1})` and c `(n, rivals)` of the margins `w·a_{L−1} + c`.
 
         Args:
-            x: `(n, dim)`, float32 or float64; only its dtype counts, and entries that are pinned.
+            x: `(n, dim)`, float32 or float64; only its dtype and its pinned entries matter.
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers.
         """
@@ -151,14 +151,14 @@ class FeedForward(abc.ABC):
         rivals: tf.Tensor,
         backward: tf.DType | None = None,
     ) -> Evaluation:
-        """Margins `f_t(x) = z_L[label] − z_L[t]` and their gradients, one forward pass for all t.
+        """Evaluates margins `f_t(x) = z_L[label] − z_L[t]` and gradients by one forward pass.
 
         Args:
             x: `(n, dim)`, float32 or float64.
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
-            backward: dtype of the way back, which is most of the work of many rivals; None: that
-                of x.
+            backward: dtype of the backward pass, which with many rivals is most of the work; None:
+                that of x.
         """
         backward = x.dtype if backward is None else backward
         pre, post = self.forward(x)
@@ -173,7 +173,7 @@ class FeedForward(abc.ABC):
         return Evaluation(margin, tf.cast(cotangents[-1], x.dtype), post, cotangents, pre)
 
     def _where_moved(self, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns a gradient as far as the attacker moves what goes in."""
+        """Returns a gradient with 0 at the inputs that the attacker does not move."""
         return gradient
 
     def margins(
@@ -188,23 +188,23 @@ class FeedForward(abc.ABC):
     def _last_margins(
         self, post: list[tf.Tensor], label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns margins `(n, rivals)` of `a_0, …, a_{L−1}`, and w of `margin_map`."""
+        """Returns the margins `(n, rivals)` at `a_0, …, a_{L−1}`, and w of `margin_map`."""
         w, c = self.margin_map(post[0], label, rivals)
         return tf.einsum("nrk,nk->nr", w, post[-1]) + c, w
 
     def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
-        """`f(x) = z_L[label] − z_L[rival]`, one rival each: `(n,)`."""
+        """Returns `f(x) = z_L[label] − z_L[rival]` for one rival each: `(n,)`."""
         return self.evaluate(x, label, rival[:, None]).margin[:, 0]
 
     def margin_and_gradient(
         self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The margin against one rival each, `(n,)`, and its gradient, `(n, dim)`."""
+        """Returns the margin against one rival each, `(n,)`, and its gradient, `(n, dim)`."""
         evaluation = self.evaluate(x, label, rival[:, None])
         return evaluation.margin[:, 0], evaluation.gradient[:, 0]
 
     def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
-        """The margin's Hessian, dense: `∇²f = Σ_I B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I`.
+        """Returns the margin's dense Hessian `∇²f = Σ_I B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I`.
 
         `B_I` is the Jacobian of z_I with respect to x, `F_I` that of f with respect to a_I.
 
@@ -232,23 +232,23 @@ class FeedForward(abc.ABC):
         return total
 
     def lowest_margin(self, x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """Returns the margin against the likeliest other class, `(n,)`."""
+        """Returns the margin against the runner-up class, `(n,)`."""
         logits = self.logits(x)
         strongest = self.runner_up(logits, label)
         return tf.gather(logits, label, batch_dims=1) - tf.gather(logits, strongest, batch_dims=1)
 
     def runner_up(self, logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """Returns the likeliest class other than `label`, `(n,)`; by index, so ties are kept."""
+        """Returns the likeliest class other than `label`, `(n,)`; excludes by index: ties stay."""
         return tf.argmax(_without(logits, label), axis=-1, output_type=label.dtype)
 
 
 def likeliest_rivals(logits: tf.Tensor, label: tf.Tensor, count: int) -> tf.Tensor:
-    """The `count` likeliest classes other than `label`, `(n, count)`, by falling logit."""
+    """Returns the `count` likeliest classes other than `label`, `(n, count)`, by falling logit."""
     return tf.cast(tf.math.top_k(_without(logits, label), count).indices, label.dtype)
 
 
 def _without(logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-    """Returns the logits with that of the label at −∞."""
+    """Returns the logits with the label's set to −∞."""
     own = tf.one_hot(label, tf.shape(logits)[-1], on_value=True, off_value=False)
     return tf.where(own, tf.constant(-np.inf, logits.dtype), logits)
 
@@ -304,7 +304,7 @@ class Network(FeedForward):
         biases: Sequence[ArrayLike],
         activation: str | Sequence[str],
     ) -> Network:
-        """A network from Keras-oriented kernels `(in, out)` and biases `(out,)`.
+        """Makes a network of Keras-oriented kernels `(in, out)` and biases `(out,)`.
 
         Args:
             kernels: L arrays; float64, or anything that converts to it exactly.
@@ -322,17 +322,17 @@ class Network(FeedForward):
 
     @property
     def differentials(self) -> tuple[Affine, ...]:
-        """The maps as far as the attacker moves what goes in: what bounds of movement are for."""
+        """Returns the affine maps without pinned inputs, for bounds on movement."""
         return self.affines
 
     @functools.cached_property
     def layer_norms(self) -> list[LayerNorms]:
-        """The norms of every affine map that the rounding charge needs."""
+        """Returns the norms of every affine map that the rounding charge needs."""
         activations = (*self.activations, None)
         return [a.norms(s) for a, s in zip(self.affines, activations, strict=True)]
 
     def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
-        """See `FeedForward`; one constant for each dtype."""
+        """Returns the weights as in `FeedForward`, one constant for each dtype."""
         if dtype.name not in self._tensors:
             with tf.init_scope():  # outside of any graph: captured, not copied into it
                 self._tensors[dtype.name] = (
@@ -342,7 +342,7 @@ class Network(FeedForward):
         return self._tensors[dtype.name]
 
     def products(self, dtype: tf.DType) -> list[Product]:
-        """See `FeedForward`; of sparse maps, one for each dtype."""
+        """Returns the products as in `FeedForward`; sparse maps keep one for each dtype."""
         for index, affine in enumerate(self.affines):
             if affine.is_sparse and (index, dtype.name) not in self._sparse:
                 if index not in self._common:
@@ -355,7 +355,7 @@ class Network(FeedForward):
 
 
 class Scores(Network):
-    """A network whose outputs count as numbers, not by their order: one is enough.
+    """A network with numeric outputs that are not compared, so one output is enough.
 
     Example:
         >>> Scores.from_weights([np.ones((2, 1))], [np.zeros(1)], []).classes
@@ -368,7 +368,7 @@ class Scores(Network):
 def require_dense(
     network: Network, what: str, instead: str = "use lipschitz, crown or crc"
 ) -> None:
-    """InputError where a map is too large to be dense, naming `what` needs it."""
+    """Refuses a network with a map too large to be dense; the InputError names `what` needs it."""
     for index, affine in enumerate(network.affines):
         if affine.is_sparse:
             raise InputError(

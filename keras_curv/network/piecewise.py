@@ -14,14 +14,14 @@ from keras_curv.errors import InputError
 from keras_curv.network.activation import JUMP, Activation
 from keras_curv.numerics.rounding import TINY
 
-# As Keras states them; the op has them rounded to float32, which the charge of `float32` covers.
+# As in Keras; the op rounds them to float32, which the charge of `float32` covers.
 _SELU_SCALE = 1.0507009873554804934193349852946
 _SELU_LEFT = 1.7580993408473768599402175208123  # its slope at 0, from the left
 _ULPS = 1.0 + 8.0 * 2.0**-53
 
 
 def leaky_relu(slope: float) -> Activation:
-    """Returns z for z > 0, else `slope · z`; any finite slope.
+    """Returns the activation that is z for z > 0, else `slope · z`; any finite slope.
 
     Example:
         >>> leaky_relu(0.5).name, leaky_relu(0.5).first_range
@@ -55,7 +55,7 @@ def leaky_relu(slope: float) -> Activation:
 
 
 def clip(low: float, high: float) -> Activation:
-    """Returns `min(max(z, low), high)`; `high` may be infinite. It rounds nothing, however far.
+    """Returns the activation `min(max(z, low), high)`, free of rounding; `high` may be infinite.
 
     Example:
         >>> clip(-1.0, 2.0).name, clip(-1.0, 2.0).kinks
@@ -84,14 +84,14 @@ def clip(low: float, high: float) -> Activation:
 
 
 def _between(low: float, high: float) -> float:
-    """A number between two, where there is one: the slope of a clip there is 1."""
+    """Returns a number between two limits, at which the slope of a clip is 1."""
     if math.isinf(high):
         return 2.0 * low if low > 1.0 else low / 2.0 if low < -1.0 else low + 1.0
     return low / 2.0 + high / 2.0
 
 
 def capped_relu(cap: float) -> Activation:
-    """Returns `min(max(z, 0), cap)`; any positive cap.
+    """Returns the activation `min(max(z, 0), cap)`; any positive cap.
 
     Example:
         >>> capped_relu(1.0).name, capped_relu(1.0).kinks
@@ -111,7 +111,7 @@ _PARAMETRIC: dict[tuple[str, int], Callable[..., Activation]] = {
 
 
 def parametric(name: str) -> Activation | None:
-    """Returns the activation of a name with its parameters, as above; None: there is none."""
+    """Returns the activation of a name with parameters, as above; None for an unknown name."""
     found = re.fullmatch(r"(\w+)\((\S+)\)", name)
     if found is None:
         return None

@@ -1,10 +1,10 @@
-"""A network some inputs of which are pinned: they count, and no attacker moves them.
+"""Networks with pinned inputs: inputs that enter the network and that no attacker moves.
 
-What an attacker cannot change, a frozen feature or the example that he starts from, is an input
-like any other, `z_1 = ξ B + x W + b`, but for two things: gradients with respect to it are 0, and
-bounds of movement (Lipschitz constants, curvature, ranges on a ball) leave its rows of the first
-kernel out. What is to be compared with the outputs at each example, a number of its own, is pinned
-too, and is added to the logits directly. Inputs that move may have limits, which methods may heed.
+A quantity that an attacker cannot change, such as a frozen feature or the original example, is an
+input like any other, `z_1 = ξ B + x W + b`, with two differences: gradients with respect to it are
+0, and bounds on movement (Lipschitz constants, curvature, ranges on a ball) leave its rows of the
+first kernel out. A number to be compared with the outputs of each example is pinned too, and is
+added to the logits directly. Inputs that move may have limits, which methods may use.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from keras_curv.network.network import FeedForward, Network, require_dense
 
 
 class Pinned(FeedForward):
-    """What pinned inputs change in any network.
+    """A mixin with the methods that pinned inputs change in any network.
 
     Attributes:
-        pinned, direct: as of `PinnedNetwork`.
+        pinned, direct: as in `PinnedNetwork`.
     """
 
     direct: np.ndarray | None = None
@@ -34,7 +34,7 @@ class Pinned(FeedForward):
     def margin_map(
         self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `FeedForward`."""
+        """Returns w and c as in `FeedForward`, with `x_p D` added to c."""
         w, c = super().margin_map(x, label, rivals)
         if self.direct is None:
             return w, c
@@ -52,7 +52,7 @@ class Pinned(FeedForward):
         return tf.where(self.pinned, tf.zeros_like(gradient), gradient)
 
     def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
-        """See `FeedForward`; 0 in rows and columns of inputs that are pinned."""
+        """Returns the Hessian as in `FeedForward`, with 0 in rows and columns of pinned inputs."""
         hessian = super().hessian(x, label, rival)
         if self.pinned is None:
             return hessian
@@ -60,21 +60,21 @@ class Pinned(FeedForward):
         return tf.where(moved[:, None] & moved, hessian, tf.zeros_like(hessian))
 
     def _added(self, x: tf.Tensor) -> tf.Tensor:
-        """`x_p D`, `(n, classes)`."""
+        """Returns `x_p D`, `(n, classes)`."""
         with tf.init_scope():
             direct = tf.constant(self.direct, x.dtype)
         return tf.matmul(x, direct)
 
 
 class PinnedNetwork(Pinned, Network):
-    """A network with pinned inputs: `z_L = a_{L−1} W_L + b_L + x_p D`, x_p those that are pinned.
+    """A network with pinned inputs x_p: `z_L = a_{L−1} W_L + b_L + x_p D`.
 
     Args:
-        affines, activations: as of any network; the first map is dense where inputs are pinned.
-        pinned: which inputs are, `(dim,)`, bool; not all. None: none is.
-        direct: D, `(dim, classes)`, 0 but in rows that are pinned, each entry 0, 1 or −1; None: no
-            such term. The rounding of adding it, less than 8 units of what is added, is not
-            charged: whoever writes those inputs leaves room for it.
+        affines, activations: as in any network; the first map is dense where inputs are pinned.
+        pinned: mask of the pinned inputs, `(dim,)`, bool; not all. None: no input is pinned.
+        direct: D, `(dim, classes)`, 0 outside pinned rows, each entry 0, 1 or −1; None: no such
+            term. The rounding of adding it, less than 8 units of what is added, is not charged:
+            the code that writes those inputs leaves room for it.
         limits: least and largest value of each input, `(dim,)` each; None: there are none.
 
     Raises:
@@ -120,7 +120,7 @@ class PinnedNetwork(Pinned, Network):
 
     @functools.cached_property
     def differentials(self) -> tuple[Affine, ...]:
-        """See `Network`: the first kernel with 0 in rows that are pinned."""
+        """Returns the maps as in `Network`, with 0 in pinned rows of the first kernel."""
         if self.pinned is None or not self.pinned.any():
             return self.affines
         first, moved = self.affines[0], ~self.pinned[:, None]

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from keras_curv.numerics.column_groups import Kind, kinds_of
 
-_TOGETHER = 8  # columns to a group, and kinds of groups: more of the former and less of the latter
-_KINDS = 64
+_TOGETHER = 8  # least average number of columns in a group
+_KINDS = 64  # largest number of kinds of groups
 
 
 class Product(NamedTuple):
@@ -24,7 +24,7 @@ class Product(NamedTuple):
 
 
 def dense_product(kernel: tf.Tensor) -> Product:
-    """Returns `a ↦ a W` and `t ↦ t Wᵀ`.
+    """Returns the products `a ↦ a W` and `t ↦ t Wᵀ`.
 
     Example:
         >>> product = dense_product(tf.constant([[1.0, 2.0]]))
@@ -38,7 +38,7 @@ def dense_product(kernel: tf.Tensor) -> Product:
 
 
 def last_axis_product(array: tf.Tensor, matrix: tf.Tensor, transposed: bool = False) -> tf.Tensor:
-    """`array @ matrix` on the last axis, as one large product instead of a batch of small ones."""
+    """Returns `array @ matrix` on the last axis, by one large product, not many small ones."""
     if len(array.shape) == 2:
         return tf.matmul(array, matrix, transpose_b=transposed)
     shape, sizes = tf.shape(array), tf.unstack(tf.shape(matrix))
@@ -48,17 +48,17 @@ def last_axis_product(array: tf.Tensor, matrix: tf.Tensor, transposed: bool = Fa
 
 
 def float32_keeps_digits(seed: tf.Tensor) -> tf.Tensor:
-    """Whether products of float32 keep the digits of their factors, as what is charged for them
-    takes for granted; in graph, for the graph that it is part of.
+    """Returns whether float32 products keep the digits of their factors, as the rounding charge
+    assumes; to be called in the graph whose products are in question.
 
-    They do not where a setting of TensorFlow, an environment variable or a device has them round
-    factors to bfloat16 or TF32 first: then a product with the identity is not what went in. Such a
-    setting may change while a graph stays, so it is asked at each call; and in float64, as a
-    comparison in float32 is rounded too.
+    They lose digits where a setting of TensorFlow, an environment variable or a device rounds
+    factors to bfloat16 or TF32 first: then a product with the identity changes the other factor.
+    Such a setting may change after a graph was traced, so each call tests it; and it compares in
+    float64, because a comparison in float32 may be rounded too.
 
     Args:
-        seed: `(2,)`, int32, of the numbers that are tried; not known before the graph runs, or all
-            of this would be found out when the graph is made.
+        seed: `(2,)`, int32, of the numbers that are multiplied; it must not be known before the
+            graph runs, or the result would be folded into a constant when the graph is made.
     """
     tried, one = tf.random.stateless_uniform((64, 64), seed, 1.0, 2.0, tf.float32), tf.eye(64)
     before = tf.cast(tried, tf.float64)
@@ -69,7 +69,7 @@ def float32_keeps_digits(seed: tf.Tensor) -> tf.Tensor:
 def sparse_product(kernel: scipy.sparse.csr_array, dtype: tf.DType) -> Product:
     """Returns the products with a sparse W, `(in, out)`, as constants of a dtype.
 
-    A convolution's are with its filters, at all places at a time; see `Kind`.
+    The products of a convolution use its filters, at all places at once; see `Kind`.
 
     Example:
         >>> product = sparse_product(scipy.sparse.csr_array([[1.0, 2.0]]), tf.float32)
@@ -80,7 +80,7 @@ def sparse_product(kernel: scipy.sparse.csr_array, dtype: tf.DType) -> Product:
 
 
 class SparseProducts:
-    """The products with a sparse matrix in any dtype: what these have in common is found once.
+    """The products with a sparse matrix in any dtype, whose common structure is found once.
 
     Args:
         kernel: W, `(in, out)`.
@@ -97,7 +97,7 @@ class SparseProducts:
                 self._places = tf.constant(np.stack(stored.coords, axis=1, dtype=np.int64))
 
     def of(self, dtype: tf.DType) -> Product:
-        """The products, with constants of a dtype; see `sparse_product`."""
+        """Returns the products with constants of a dtype; see `sparse_product`."""
         kinds, shape = self._kinds, self._shape
         with tf.init_scope():
             if kinds is None:
@@ -112,7 +112,7 @@ class SparseProducts:
 
 
 class _Windows:
-    """The product with a matrix of groups: gathered, multiplied, and added where they belong."""
+    """The product with a matrix of column groups: gathers inputs, multiplies, adds to outputs."""
 
     def __init__(self, kinds: Sequence[Kind], shape: tuple[int, int], dtype: tf.DType):
         self._fan_in, self._fan_out = shape
@@ -133,9 +133,9 @@ class _Windows:
 
 
 def _unstructured(array: tf.Tensor, *, matrix: tf.SparseTensor, transposed: bool) -> tf.Tensor:
-    """`array @ matrix` on the last axis, or with the transposed matrix."""
+    """Returns `array @ matrix` on the last axis, or the product with the transposed matrix."""
     rows, columns = matrix.shape[::-1] if transposed else matrix.shape
-    # Four times as quick as `tf.sparse.sparse_dense_matmul`, which has one thread.
+    # Four times as fast as `tf.sparse.sparse_dense_matmul`, which has one thread.
     product = tf.raw_ops.SparseMatrixMatMul(
         a=tf.raw_ops.SparseTensorToCSRSparseMatrix(
             indices=matrix.indices, values=matrix.values, dense_shape=matrix.dense_shape

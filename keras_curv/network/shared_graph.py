@@ -1,9 +1,9 @@
 """Graphs that are traced once for all networks of the same activations.
 
-Tracing a search takes a second and more, whatever the network, and what is traced depends on the
-activations alone once weights, their norms and all sizes are arguments. So a network of any size
-whose activations were met before is certified at once: the next one of a sweep, or the same one
-after another epoch.
+Tracing a search takes a second or more for any network, and the traced graph depends only on the
+activations once weights, their norms and all sizes are arguments. So a network of any size whose
+activations were traced before is certified without tracing: the next one of a sweep, or the same
+one after another epoch.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.pinned import Pinned
 from keras_curv.numerics.rounding import LayerNorms
 
-# Arguments of graphs, of any size: an array with rows, a number for each, a class or some for each.
+# Graph arguments of any size; for each example a row, a number, a class, or several classes.
 ROWS, EACH = (tf.TensorSpec(shape, tf.float64) for shape in ((None, None), (None,)))
 CLASS, CLASSES = (tf.TensorSpec(shape, tf.int32) for shape in ((None,), (None, None)))
 _KEPT = 32  # graphs; what is traced holds no weights, but some ten megabytes
 
 
 class Weights(NamedTuple):
-    """What networks of the same activations differ in; float64.
+    """The weights and norms in which networks of the same activations differ, float64.
 
     Attributes:
-        kernels, biases: as of `FeedForward.weights`.
-        norms: of each map, the entries of its `LayerNorms`.
-        pins: which inputs are pinned, and D of a `PinnedNetwork`; as far as there are such.
+        kernels, biases: as in `FeedForward.weights`.
+        norms: the entries of the `LayerNorms` of each map.
+        pins: the mask of pinned inputs, and D of a `PinnedNetwork`, if there are any.
     """
 
     kernels: list[tf.Tensor]
@@ -44,7 +44,7 @@ class Argument(FeedForward):
     """A network whose weights are arguments of the graph that is being traced.
 
     Args:
-        activations: of the network.
+        activations: the activations of the network.
         weights: tensors of that graph.
     """
 
@@ -55,7 +55,7 @@ class Argument(FeedForward):
         self._rows = {tf.float64: tf.transpose(weights.kernels[-1])}
 
     def ready(self, dtype: tf.DType) -> None:
-        """See `FeedForward`."""
+        """Casts the weights to a dtype, see `FeedForward`."""
         if dtype not in self._weights:
             kernels, biases = (
                 [tf.cast(a, dtype) for a in part] for part in self.weights(tf.float64)
@@ -64,16 +64,16 @@ class Argument(FeedForward):
             self._rows[dtype] = tf.transpose(kernels[-1])
 
     def weights(self, dtype: tf.DType) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """See `FeedForward`; in float64, or another dtype that is `ready`."""
+        """Returns the weights as in `FeedForward`, in float64 or another dtype that is `ready`."""
         return self._weights[dtype]
 
     def class_rows(self, dtype: tf.DType) -> tf.Tensor:
-        """See `FeedForward`; in float64, or another dtype that is `ready`."""
+        """Returns the rows as in `FeedForward`, in float64 or another dtype that is `ready`."""
         return self._rows[dtype]
 
 
 class PinnedArgument(Pinned, Argument):
-    """An `Argument` some inputs of which are pinned; which ones are an argument too."""
+    """An `Argument` with pinned inputs, whose mask is an argument of the graph too."""
 
     def __init__(self, activations: tuple[Activation, ...], weights: Weights):
         super().__init__(activations, weights)
@@ -87,10 +87,10 @@ class PinnedArgument(Pinned, Argument):
 def as_graph(
     function: Callable[..., Any], signature: Sequence[Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns a function as a graph, traced once; without a signature, as seldom as can be.
+    """Returns a function as a graph, traced once; without a signature, as rarely as possible.
 
-    TensorFlow counts how often each piece of code is traced, and warns of five; but it is one graph
-    for each network here. A partial counts for itself.
+    TensorFlow counts how often each function is traced, and warns at five; here each network has
+    its own graph. Each partial is counted separately, which avoids the warning.
     """
     seldom = {"reduce_retracing": True} if signature is None else {"input_signature": signature}
     return tf.function(functools.partial(function), autograph=False, **seldom)
@@ -102,14 +102,13 @@ def compiled(
     *settings: Hashable,
     signature: tuple[Any, ...],
 ) -> Callable[..., Any]:
-    """Returns `make(network, *settings)` as a graph, traced once for as many networks as can be.
+    """Returns `make(network, *settings)` as a graph that networks of equal activations share.
 
     Args:
-        make: gives what is to be traced, for any network; what it asks the network for is its
-            activations, its norms, and what `FeedForward` computes from float64 tensors.
-        network: one that is sparse has a graph of its own. Limits of its inputs are not seen by
-            the graph.
-        settings: what else `make` takes.
+        make: returns the function to trace, for any network; it may use the network's activations,
+            its norms, and what `FeedForward` computes from float64 tensors.
+        network: a sparse network has a graph of its own. The graph does not see limits of inputs.
+        settings: the further arguments of `make`.
         signature: specs of the graph's arguments, without sizes.
 
     Example:
@@ -126,7 +125,7 @@ def compiled(
     key = make, network.activations, settings, signature, len(weights.pins)
     try:
         graph = _graph(*key)
-    except TypeError:  # units that differ have activations of their own
+    except TypeError:  # `UnitWise` activations are not hashable
         graph = _graph.__wrapped__(*key)
     return functools.partial(graph, weights)
 
@@ -138,14 +137,14 @@ def traced(
     *,
     signature: tuple[Any, ...],
 ) -> Callable[..., Any]:
-    """Returns `make(network)`, as a graph where it would be run op by op and can be `compiled`."""
+    """Returns `make(network)`, `compiled` if it would run eagerly and the network allows it."""
     if isinstance(network, Network) and dtype == tf.float64 and tf.executing_eagerly():
         return compiled(make, network, signature=signature)
     return make(network)
 
 
 def _pins(network: Network) -> tuple[tf.Tensor, ...]:
-    """Returns `Weights.pins`; without pinned inputs, D is nothing."""
+    """Returns `Weights.pins`; without pinned inputs there is no D either."""
     if network.pinned is None:
         return ()
     direct = network.direct

@@ -1,7 +1,7 @@
 """Affine maps whose matrix is too large to be dense: convolutions of larger images.
 
-Which certificates there are for them follows from what is known of them without a dense matrix:
-norms, products with vectors, and row norms.
+They support the certificates that need no dense matrix, only norms, products with vectors, and
+row norms.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class SparseAffine(Affine):
 
     Attributes:
         kernel: `(in, out)`, CSR, float64.
-        proved_norm: bound of the norm of the real matrix.
-        proved_magnitude: the same for the matrix of its absolute values.
+        proved_norm: proved bound on the norm of the real matrix.
+        proved_magnitude: proved bound on the norm of the matrix of its absolute values.
 
     Raises:
-        InputError: a weight is NaN or infinite; or a norm is larger than was proved, which must not
-            be.
+        InputError: a weight is NaN or infinite; or a norm exceeds its proved bound, which would be
+            a bug.
     """
 
     kernel: Any
@@ -52,7 +52,7 @@ class SparseAffine(Affine):
             raise InputError(f"the weights of an affine map {kernel.shape} are NaN or infinite")
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "bias", bias)
-        # The proofs go by how the matrix came about; this is the test of those that count.
+        # The proofs rely on how the matrix was made; this tests those that are used.
         for signed, proved in ((True, self.proved_norm), (False, self.proved_magnitude)):
             if proved >= self._schur:
                 continue
@@ -67,17 +67,17 @@ class SparseAffine(Affine):
         self._serve_as_one_product()
 
     def _kernel_error_of(self, roundings: float) -> Any:
-        # Where folding moved more than what is stored, nothing is known.
+        # Folding may have changed entries that are not stored, so nothing is known of them.
         return (math.inf if self.kernel_error else roundings) * _magnitudes(self.kernel)
 
     @property
     def is_sparse(self) -> bool:
-        """See `Affine`."""
+        """Returns True."""
         return True
 
     @functools.cached_property
     def column_groups(self) -> ColumnGroups | None:
-        """The columns, for eigenvalue bounds; None where these would take too long."""
+        """Returns the columns for eigenvalue bounds; None where these would take too long."""
         if self.fan_in > _SIDE:
             return None
         groups = ColumnGroups(self.kernel)
@@ -85,12 +85,12 @@ class SparseAffine(Affine):
 
     @functools.cached_property
     def norm(self) -> float:
-        """‖W‖, from above: as it was proved, or the root of the largest row and column sums."""
+        """Bounds ‖W‖ from above by the smaller of `proved_norm` and `schur_bound`."""
         return up(min(self.proved_norm, self._schur) + self.kernel_error)
 
     @functools.cached_property
     def magnitude_norm(self) -> float:
-        """‖|W|‖, from above."""
+        """Bounds ‖|W|‖ from above."""
         return up(min(self.proved_magnitude, self._schur) + self.kernel_error)
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class SparseAffine(Affine):
         return schur_bound(self.kernel)
 
     def stored_bytes(self) -> bytes:
-        """See `Affine`."""
+        """Returns the weights and their error bounds as bytes, as in `Affine`."""
         errors = np.array([self.kernel_error, self.bias_error, self.served_gain], np.float64)
         parts = [self.kernel.data, self.kernel.indices, self.kernel.indptr, self.bias, errors]
         parts += [self.served_kernel_error.data, self.served_bias_error]
@@ -106,18 +106,18 @@ class SparseAffine(Affine):
 
 
 def as_array(kernel: Any) -> np.ndarray:
-    """Returns a kernel as an array, be it sparse or not."""
+    """Returns a dense or sparse kernel as a dense array."""
     return kernel.toarray() if scipy.sparse.issparse(kernel) else kernel
 
 
 def schur_bound(matrix: scipy.sparse.csr_array) -> float:
-    """`√(‖W‖₁ ‖W‖_∞) ≥ ‖|W|‖`, from above."""
+    """Bounds `√(‖W‖₁ ‖W‖_∞) ≥ ‖|W|‖` from above."""
     sizes = _magnitudes(scipy.sparse.csr_array(matrix))
     rows, columns = (sizes.sum(axis=axis).max() for axis in (1, 0))
     return up(math.sqrt(rows) * math.sqrt(columns), sum(matrix.shape) + 8)
 
 
 def _magnitudes(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """|W|, whose places are those of W in memory too."""
+    """Returns |W|, which shares the index arrays of W in memory."""
     parts = np.abs(matrix.data), matrix.indices, matrix.indptr
     return scipy.sparse.csr_array(parts, shape=matrix.shape)

@@ -1,7 +1,7 @@
-"""Activations chosen by unit: units that carry their input along beside units that bend it.
+"""Activations chosen by unit: identity units beside units with another activation.
 
-A layer whose units differ makes every feed-forward graph a chain. What skips a layer passes it
-through units with the identity, and `max(a, b) = a + relu(b − a)` is affine but for a relu.
+Layers whose units differ turn every feed-forward graph into a chain. A value that skips a layer
+passes through it by identity units, and `max(a, b) = a + relu(b − a)` needs only one relu unit.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ IDENTITY = Activation(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnitWise(Activation):
-    """Activations of the units of one layer, the last axis of every tensor; see `unit_wise`.
+    """The activations of the units of one layer, the last axis of every tensor; see `unit_wise`.
 
     Ranges and what follows from them are vectors over the units.
 
     Attributes:
-        parts: how many units in a row have which activation.
+        parts: the activations of consecutive units, each with its number of units.
     """
 
     parts: tuple[tuple[Activation, int], ...] = ()
 
     @property
     def groups(self) -> list[tuple[Activation, slice]]:
-        """See `Activation`."""
+        """Returns each activation with the slice of its units."""
         ends = np.cumsum([count for _, count in self.parts]).tolist()
         return [
             (sigma, slice(end - count, end))
@@ -53,25 +53,25 @@ class UnitWise(Activation):
 
     @functools.cached_property
     def slope(self) -> np.ndarray:  # type: ignore[override]
-        """See `Activation`; of each unit."""
+        """Returns g = sup |σ′| of each unit."""
         return np.maximum(*np.abs(self.first_range))
 
     @property
     def steepest(self) -> float:
-        """See `Activation`."""
+        """Returns the largest `slope` of all units."""
         return float(self.slope.max())
 
     @functools.cached_property
     def bend(self) -> np.ndarray:  # type: ignore[override]
-        """See `Activation`; of each unit."""
+        """Returns h = sup |σ″| of each unit."""
         return np.maximum(*np.abs(self.second_range))
 
     def first_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
-        """See `Activation`; the last axis is that of the units."""
+        """Returns the range as in `Activation`; the last axis is that of the units."""
         return self._range_on("first_range_on", low, high)
 
     def piece_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
-        """See `Activation`; the last axis is that of the units."""
+        """Returns the range as in `Activation`; the last axis is that of the units."""
         return self._range_on("piece_range_on", low, high)
 
     def _range_on(self, which: str, low: ArrayLike, high: ArrayLike) -> Range:
@@ -82,9 +82,9 @@ class UnitWise(Activation):
 
 
 def unit_wise(parts: Iterable[tuple[Activation, int]]) -> Activation:
-    """Returns the activation of a layer with so many units of each kind, in that order.
+    """Returns the activation of a layer with the given numbers of units of each kind, in order.
 
-    Where all are of one kind it is that activation itself.
+    If all units are of one kind, the result is that activation itself.
 
     Raises:
         InputError: there is no unit.
@@ -125,7 +125,7 @@ def unit_wise(parts: Iterable[tuple[Activation, int]]) -> Activation:
 
 
 def _runs(parts: Iterable[tuple[Activation, int]]) -> list[tuple[Activation, int]]:
-    """Neighbours of one kind taken together, and those that differ by unit taken apart."""
+    """Splits unit-wise activations into their parts, and merges neighbours of the same kind."""
     runs: list[tuple[Activation, int]] = []
     for activation, count in parts:
         inner = activation.parts if isinstance(activation, UnitWise) else ((activation, count),)
