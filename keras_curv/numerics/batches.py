@@ -1,10 +1,10 @@
-"""Many things, a few at a time, so that no array is larger than it need be; side by side, where
-that is quicker.
+"""Work in batches that bound the size of arrays; batches run in parallel where that is faster.
 
 The threads of NumPy's library work on one product at a time, and most products here are too small
-for that: they wait for each other longer than they work, above all on a busy machine. A process
-that starts with `OPENBLAS_NUM_THREADS=1`, as the command line does, has a thread for each batch
-instead. NumPy reads that when it is imported, so not here, where the command has its name from.
+for that: the threads wait for each other longer than they work, above all on a busy machine. A
+process that starts with `OPENBLAS_NUM_THREADS=1`, as the command line does, has a thread for each
+batch instead. NumPy reads that variable at its import, so the command line sets it, by the names in
+`THREADS_OF_PRODUCTS`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from typing import TypeVar
 
 ENTRIES = 2**23  # of one array: 64 MB
 NEAR = 2**18  # of arrays that stay near the processor: 2 MB
-_AT_WORK = 2 * ENTRIES  # of the arrays of all batches: larger ones hand on Python's lock less often
-_IN_FLIGHT = 2  # of what comes in turn
+_AT_WORK = 2 * ENTRIES  # of all batches together: large arrays pass on Python's lock less often
+_IN_FLIGHT = 2  # calls of `in_turn` that run at a time
 THREADS_OF_PRODUCTS = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
-_beside: ContextVar[int] = ContextVar("beside", default=1)  # batches at work, this one included
+_beside: ContextVar[int] = ContextVar("beside", default=1)  # batches in parallel, with this one
 
 Found = TypeVar("Found")
 
 
 def batches(count: int, entries: int, at_once: int = ENTRIES) -> list[slice]:
-    """Slices of so many things of so many entries; one holds no more than `at_once`, if it can.
+    """Splits `count` things of `entries` numbers each into slices of `at_once` numbers at most.
+
+    A slice holds at least one thing, even a larger one.
 
     Example:
         >>> batches(5, 10, at_once=25)
@@ -41,10 +43,10 @@ def batches(count: int, entries: int, at_once: int = ENTRIES) -> list[slice]:
 def in_batches(
     function: Callable[[slice], Found], count: int, entries: int, at_once: int = _AT_WORK
 ) -> Iterator[tuple[slice, Found]]:
-    """Yields slices and what the function makes of them; those at work hold that many entries.
+    """Yields slices and the function's results; parallel batches hold `at_once` numbers together.
 
-    Within a batch that others work beside, the function may do the same: its batches come one
-    after the other, in this one's share of the room.
+    The function may call `in_batches` itself. In a batch that runs in parallel with others, its
+    inner batches share this batch's part of the threads and of `at_once`.
 
     Example:
         >>> parts = in_batches(lambda rows: "abcde"[rows], 5, 10, at_once=25)
@@ -66,7 +68,7 @@ def in_batches(
 
     pool = ThreadPoolExecutor(threads)
     try:
-        # Each in a copy of this context: what NumPy is to ignore is part of it.
+        # Each in a copy of this context, because NumPy's error state is part of it.
         runs = [copy_context().run for _ in slices]
         found = pool.map(lambda run, rows: run(work, rows), runs, slices)
         yield from zip(slices, found, strict=True)
@@ -75,10 +77,10 @@ def in_batches(
 
 
 def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
-    """Yields what calls return, in their order; the next one is at work while one is waited for.
+    """Yields the results of calls in their order, while the next call already runs.
 
-    Not beside the first: what that makes once for all is there for the others. An error, of a call
-    or of the iterable, comes after what was returned before it.
+    The first call runs alone, so that the others find what it caches. An error of a call or of the
+    iterable is raised after the results before it.
 
     Example:
         >>> list(in_turn([lambda: "a", lambda: "b", lambda: "c"]))
@@ -101,7 +103,7 @@ def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
         while error is None:
             try:
                 begun.append(pool.submit(copy_context().run, work, next(calls)))
-            except Exception as ended:  # StopIteration, or another: a log may end in one
+            except Exception as ended:  # StopIteration, or an error that a log ends in
                 error = ended
             if len(begun) == _IN_FLIGHT:
                 yield begun.popleft().result()
@@ -113,7 +115,7 @@ def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
 
 
 def _processors() -> int:
-    """How many batches may be at work: all processors, where a product has only one of them."""
+    """Returns how many batches may run in parallel: 1 unless products use a single thread each."""
     if os.environ.get(THREADS_OF_PRODUCTS[0]) != "1":
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,19 +1,20 @@
 """The largest radius at which a bound is still positive, in few evaluations of the bound.
 
-Of the margin m a ball takes the share `loss(R) = 1 − bound(R) / m`, and the zero is where that
-is 1. It grows about as a power of the radius: so the next radius is where the power through two
-points, the ends of the bracket, comes to 1. While only one is known, it is the power that
-`t + b tᵖ` is there, t the radius in guesses, as the guess has the slope at the centre, and p = 2.5,
-between what curvature takes, 2, and lines that let go of an activation, 3. Where that leads nowhere
-it is the middle of the logarithms. The first radius is between what is known and the guess.
+A ball of radius R loses the share `loss(R) = 1 − bound(R) / m` of the margin m, and the bound's
+zero is where the loss is 1. The loss grows about as a power of the radius, so the next radius is
+where the power through two points, the ends of the bracket, reaches 1. While only one point is
+known, the power is that of `t + b tᵖ` there, with t = radius / guess, because the guess follows
+from the slope at the centre, and p = 2.5, between the loss by curvature, p = 2, and the loss by
+relaxed activations, p = 3. Where this gives no radius inside the bracket, the search takes the
+middle of the logarithms. The first radius is between the known one and the guess.
 
-A search ends where its bracket is closed. Where more may be left than a point of the grid it ends
-sooner: where the power through two points says that no more is left. A radius counts only because
-the bound was positive there, whatever the search does.
+A search ends when its bracket is closed. If a gap of more than a grid point is allowed, it also
+ends when the power through two points says that no more than this gap is left. A radius counts only
+because the bound was positive there, whatever the search does.
 
-All radii that are tried lie on a grid around the guess, so that of a bound that falls every search
-that leaves one point of it finds the same radius, wherever it starts: what is known already changes
-the way, not the end.
+All tried radii lie on a grid around the guess. So if the bound is decreasing, every search with a
+gap of one grid point finds the same radius, wherever it starts: known radii change the path, not
+the result.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-_SPACING = 1e-3  # of the grid, relative: the bracket that is left
+_SPACING = 1e-3  # of the grid, relative
 _STEP = np.log1p(_SPACING)  # in the logarithm
-FINE, COARSE = 1.0, 3.0  # points of the grid that a search may leave: 0.1 and 0.3 %
-_FIRST = 0.5  # of the way from the guess to what is known, in the logarithm
-_UNKNOWN = 0.125  # of that from the guess to the floor, where nothing is known
-_BELOW = 32.0  # the guess over that first radius, at most
+FINE, COARSE = 1.0, 3.0  # gaps that a search may leave, in grid points: 0.1 and 0.3 %
+_FIRST = 0.5  # the first radius, as a part of the way from the guess to the known one, in logarithm
+_UNKNOWN = 0.125  # the same part of the way from the guess to the floor, if no radius is known
+_BELOW = 32.0  # largest ratio of the guess to that first radius
 _POWER = 2.5
 _MAX_PROBES = 60
 _LARGEST = 1e100
 
 
 def gap_within(tolerance: float) -> float:
-    """Returns the gap that a search may leave where so much of the radius, relative, may be lost.
+    """Returns the gap of a search that may lose this relative part of the radius.
 
     Example:
         >>> gap_within(0.0), gap_within(0.002), gap_within(0.01)
@@ -45,17 +46,17 @@ def gap_within(tolerance: float) -> float:
 
 
 def on_grid(point: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Returns the radii of these points of the grid around `unit`, which is its point 0."""
+    """Returns the radii of these points of the grid whose point 0 is `unit`."""
     return unit * np.exp(_STEP * point)
 
 
 def _point(radius: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Where these radii are on the grid, between its points; −∞ for 0."""
+    """Returns the unrounded positions of these radii on the grid; −∞ for 0."""
     return np.log(radius / unit) / _STEP
 
 
 def grid_below(radius: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Returns the largest point of the grid that is not above these radii; −∞ for 0."""
+    """Returns the largest grid points that are not above these radii; −∞ for 0."""
     with np.errstate(divide="ignore"):
         nearest = np.round(_point(radius, unit))
     return np.where(on_grid(nearest, unit) <= radius, nearest, nearest - 1.0)
@@ -71,17 +72,17 @@ def largest_radius(
     aim: ArrayLike = 0.0,
     gap: float = FINE,
 ) -> np.ndarray:
-    """For each example the largest radius found with `bound > 0`; a gap is left.
+    """Returns the largest radius found with `bound > 0` for each example, up to the gap.
 
     Args:
         bound: `(rows, radius)` → values `(len(rows),)`, for the examples of these indices. It
-            may be −∞, and need not fall: then a larger such radius may exist.
-        margin: what the bound is like at radius 0, `(n,)`; there is no search unless positive.
-        known: radii that need no proof, `(n,)`; the search is for larger ones.
-        guess: where to look first, `(n,)`, if nothing is known or aimed at.
+            may be −∞, and need not be decreasing: then a larger such radius may exist.
+        margin: the bound at radius 0, `(n,)`; the search needs a positive one.
+        known: radii that are proved already, `(n,)`; the search is for larger ones.
+        guess: the radius to try first, `(n,)`, if nothing is known or aimed at.
         floor: about the smallest radius to expect, `(n,)`.
-        aim: radii below which none need be found, `(n,)`.
-        gap: that is left, in points of the grid.
+        aim: radii below which a result has no use, `(n,)`.
+        gap: the gap that the search may leave, in grid points.
 
     Returns:
         `(n,)`, not below `known`; at most about 1e100.
@@ -114,7 +115,7 @@ def largest_radius(
             zero, told = (_point(r, guess) for r in found.next(floor))
             low, high = found.low, found.high
             at = np.round(zero - (gap - FINE) / 2.0)
-            # Close to an end, the other side of the zero, so that the bracket closes.
+            # Close to an end, try the other side of the zero, so that the bracket closes.
             at = np.where(zero < low + gap, np.minimum(low + gap, at + 1.0), at)
             at = np.where(zero > high - gap, np.maximum(high - gap, at - 1.0), at)
             at = np.clip(np.fmax(at, in_vain), low + 1.0, np.minimum(high - 1.0, top))
@@ -124,7 +125,7 @@ def largest_radius(
 
 
 class _Bracket:
-    """A radius where the bound is positive, and a larger one where it is not, of each example.
+    """For each example, a radius where the bound is positive and a larger one where it is not.
 
     Attributes:
         low, high: the two on the grid; −∞ and ∞ while there is none.
@@ -144,7 +145,7 @@ class _Bracket:
     def narrow(
         self, at: np.ndarray, radius: np.ndarray, value: np.ndarray, active: np.ndarray
     ) -> None:
-        """Takes what the bound was, for those that are active."""
+        """Updates the bracket of the active examples with the values of the bound."""
         yes = active & (value > 0.0) & np.isfinite(radius)
         no, loss = active & ~yes, 1.0 - value / self._margin
         self._before = np.where(yes, self.good, np.where(no, self.bad, self._before))
@@ -158,14 +159,14 @@ class _Bracket:
         self._streak = np.where(yes, np.maximum(streak, 0) + 1, np.minimum(streak, 0) - 1)
 
     def next(self, floor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what to try next, and where the bound crosses 0, if two points tell, else ∞."""
+        """Returns the next radius, and the zero of the bound if two points determine it, else ∞."""
         good, bad, proved, streak = self.good, self.bad, self.proved, self._streak
         rises, both = streak > 0, (good > 0.0) & (bad < np.inf)
         size, loss = np.where(rises, (good, self._kept), (bad, self._lost))
         ends = np.where(rises, (bad, self._lost), (good, self._kept))
         before = self._before, self._loss_before
         other, other_loss = np.where(both & (np.abs(streak) < 3), ends, before)
-        # Toward the centre no loss is taken to grow more slowly than the radius.
+        # Toward the centre the loss is assumed to grow at least as fast as the radius.
         slowest = np.where(good > 0.0, 0.0, 1.0)
         zero, by_two = _where_all_is_lost(size, loss, other, other_loss, self._guess, slowest)
         inside = (zero > good) & (zero < bad)
@@ -175,10 +176,10 @@ class _Bracket:
         between = np.where(inside & ~crawls, zero, np.sqrt(least) * np.sqrt(bad))
         doubled = proved * 2.0 ** np.minimum(2.0 ** (streak - 1), 64)
         farthest = np.maximum(doubled, np.sqrt(proved * self._guess))
-        # The third in a row is as far beyond that zero as it is off: it may be the other end.
+        # The third in a row goes beyond the zero by that distance: it may become the other end.
         zero_or_beyond = np.where(streak < 3, zero, zero * (zero / good))
         beyond = np.fmin(np.where(inside & (streak < 4), zero_or_beyond, np.nan), farthest)
-        # Far from there the bound may be anything, as linear where the gradient at x is 0.
+        # Far from there two points do not determine the zero; the bound may be linear.
         near = np.minimum(size, other) <= 2.0 * good
         told = np.where(inside & by_two & near, zero, np.inf)
         return np.where(bad < np.inf, between, beyond), told
@@ -192,8 +193,8 @@ def _where_all_is_lost(
     guess: np.ndarray,
     slowest: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where a loss comes to 1 that is a power of the radius near to this point; whether the other
-    point tells which, not the guess alone."""
+    """Returns the radius where a power of the radius through this point reaches the loss 1, and
+    whether the power follows from the other point, not from the guess alone."""
     size = radius / guess
     alone = np.where(loss > size, (size + _POWER * (loss - size)) / loss, 1.0)
     power = np.log(loss / other_loss) / np.log(radius / other)

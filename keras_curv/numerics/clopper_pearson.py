@@ -1,4 +1,4 @@
-"""From votes to a radius: bounds of a probability from a count, rounded down."""
+"""From votes to a radius: lower bounds on a probability from a count, rounded down."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import scipy.special
 
 from keras_curv.errors import InputError, require_at_least, require_positive, require_probability
 
-# Relative; SciPy's quantile was met within 1e-12 of mpmath's, for α down to 1e-50, where it is off
-# by far at 1e-100. Φ⁻¹ has slope above 2, so that this also pays for its rounding, and for that of
-# the product with s.
+# Relative; SciPy's quantile was measured within 1e-12 of mpmath's for α down to 1e-50; at 1e-100
+# it is far off. Φ⁻¹ has slope above 2, so this also covers its rounding, and that of the product
+# with s.
 _QUANTILE_ERROR = 1e-9
 _LEAST = 1e-30
 
 
 def clopper_pearson(wins: np.ndarray, samples: int, failure_probability: float) -> np.ndarray:
-    """Lower bounds of a probability, each too large with at most the failure probability.
+    """Returns lower bounds on a probability, each wrong with at most the failure probability.
 
-    The p with `P(Bin(n, p) ≥ k) = α`, rounded down; 0 where k = 0.
+    The bound is the p with `P(Bin(n, p) ≥ k) = α`, rounded down; 0 where k = 0.
 
     Args:
         wins: k, `(n,)`, from 0 to `samples`.
@@ -45,7 +45,7 @@ def clopper_pearson(wins: np.ndarray, samples: int, failure_probability: float) 
 
 
 def require_failure_probability(value: float) -> float:
-    """The number; InputError unless it is one that bounds can be computed for."""
+    """Returns the number; InputError unless bounds can be computed for it."""
     require_probability(value, "failure_probability")
     if value < _LEAST:
         raise InputError(f"failure_probability must be at least {_LEAST:g}. Received: {value}")
@@ -59,13 +59,13 @@ def smoothed_radius(
     deviation: float,
     total_variation: float = 0.0,
 ) -> np.ndarray:
-    """`s Φ⁻¹(p − t)` rounded down, with p from `clopper_pearson`; 0 where `p − t ≤ 1/2`.
+    """Returns `s Φ⁻¹(p − t)` rounded down, p from `clopper_pearson`; 0 where `p − t ≤ 1/2`.
 
     Args:
         wins, samples, failure_probability: see `clopper_pearson`.
         deviation: s > 0.
-        total_variation: t, by which the probability of a win may differ from that under normal
-            noise.
+        total_variation: t, the largest difference of the probability of a win from that under
+            normal noise.
 
     Example:
         >>> smoothed_radius(np.array([60, 99]), 100, 0.001, 0.5).round(3).tolist()

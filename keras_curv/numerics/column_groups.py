@@ -1,4 +1,4 @@
-"""Extreme eigenvalues of `W diag(d) Wᵀ` for a sparse W, whatever its number of columns.
+"""Extreme eigenvalues of `W diag(d) Wᵀ` for a sparse W with any number of columns.
 
 A convolution's matrix has a column for each filter at each place, far too many for a dense W. But
 all filters at one place read the same inputs: with U_p the filters' weights there, S_p the rows
@@ -6,9 +6,9 @@ that they read and d_p their part of d,
 
     W diag(d) Wᵀ = Σ_p S_pᵀ (U_p diag(d_p) U_pᵀ) S_p,
 
-a sum of small dense products, scattered into a matrix whose side is the number of inputs. Then the
-proof is that of `spectral.py`. Where places have the same U and d, as those of a convolution that
-are pooled together have, the product is formed once.
+a sum of small dense products, scattered into a matrix whose side is the number of inputs, for which
+`spectral.py` has the proof. Where places share U and d, as the places of a convolution that are
+pooled together do, the product is formed once.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from keras_curv.numerics.rounding import gamma, scaled_back, up
 from keras_curv.numerics.spectral import lanczos_eigenvalue, symmetric_eigenvalue_bound
 
 _FORMED = 64  # products that are kept at a time
-_LANCZOS_FROM = 64  # sides below which there is nothing to gain by a guess
+_LANCZOS_FROM = 64  # below this side a guess does not help
 
 
 class Kind(NamedTuple):
-    """Groups of columns, each with entries in the same rows, that hold the same values.
+    """Groups of columns with equal values; the columns of a group have entries in the same rows.
 
-    A convolution's places are such groups, and all of them that it does not cut are of one kind.
+    Each place of a convolution is such a group, and all places inside the image are of one kind.
 
     Attributes:
-        values: `(s, k)`, those of each group.
-        rows: `(groups, s)`, where they are, of each.
-        columns: `(groups, k)`.
+        values: `(s, k)`, the same for each group.
+        rows: `(groups, s)`, the rows of each group.
+        columns: `(groups, k)`, the columns of each group.
     """
 
     values: np.ndarray
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
 
 def kinds_of(kernel: scipy.sparse.csc_array, least: int = 1) -> list[Kind] | None:
-    """Returns the columns by group and kind; None: there are less than so many to a group."""
+    """Returns the columns by kind; None if groups have fewer than `least` columns on average."""
     kernel.sort_indices()
     same: dict[bytes, list[int]] = {}
     for column, (start, stop) in enumerate(itertools.pairwise(kernel.indptr)):
@@ -91,7 +91,7 @@ class ColumnGroups:
         self.work = sum(kind.values.size * kind.rows.size for kind in self._kinds)
 
     def largest_eigenvalue_bound(self, diagonal: np.ndarray) -> float:
-        """A proved upper bound of `λ_max(W diag(d) Wᵀ)`.
+        """Returns a proved upper bound on `λ_max(W diag(d) Wᵀ)`.
 
         Args:
             diagonal: d, `(out,)`, finite, not negative, taken as exact.
@@ -122,7 +122,7 @@ class ColumnGroups:
 
 
 def _guess(matrix: np.ndarray) -> float | None:
-    """A little more than the largest eigenvalue, by a short Lanczos run; None if that fails."""
+    """Returns a slightly raised largest eigenvalue by a short Lanczos run; None if that fails."""
     if len(matrix) < _LANCZOS_FROM:
         return None
     with contextlib.suppress(scipy.sparse.linalg.ArpackError):

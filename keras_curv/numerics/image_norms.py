@@ -1,16 +1,16 @@
-"""Norms of W v for many v, from above, by products in float32: half the time of float64.
+"""Upper bounds on ‖W v‖ for many v by products in float32, in half the time of float64.
 
-Where a norm is all that is asked for, any B will do with `WᵀW ≼ BᵀB + ηI`, as then
+A bound on the norm needs only some B with `WᵀW ≼ BᵀB + ηI`, as then
 
     ‖W v‖² ≤ ‖B v‖² + η ‖v‖².
 
-B is the triangle of a QR factorisation of W, rounded to float32. Nothing of that has to be right: η
-is found afterwards, as a norm of `WᵀW − BᵀB` in float64,
+B is the triangle of a QR factorisation of W, rounded to float32. Its errors do not matter, because
+η is found afterwards as a norm of `WᵀW − BᵀB` in float64,
 
     η = ‖fl(WᵀW − BᵀB)‖_F + γ_{D+N+16} (‖W‖_F² + ‖B‖_F²)        (W: D × N).
 
-Products with B are sums over at most `_TERMS` entries at a time, and of such sums: with v's own
-rounding they are off by at most `γ ‖|B|‖ ‖v‖`, γ of float32 for `min(N, _TERMS) + ⌈N / _TERMS⌉ + 4`
+Products with B are sums of partial sums over at most `_TERMS` entries each. With the rounding of v
+their error is at most `γ ‖|B|‖ ‖v‖`, γ of float32 for `min(N, _TERMS) + ⌈N / _TERMS⌉ + 4`
 roundings.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
@@ -26,14 +26,14 @@ import numpy as np
 from keras_curv.numerics.rounding import FLOAT32_UNIT, TINY, gamma, norm_bound, up
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
-_HEIGHT = 64  # rows of B at a time: what is left of them begins at the diagonal
-_TERMS = 256  # of a sum in float32
-_ROOM = 20  # powers of two that norms of v may be away from 1
-_FLUSHED = 2.0**-55  # of norms in that room: more than what underflows, of up to 2¹⁶ rows of B
+_HEIGHT = 64  # rows of B at a time, whose nonzero part begins at the diagonal
+_TERMS = 256  # terms of a partial sum in float32
+_ROOM = 20  # norms of v may be this many powers of two away from 1
+_FLUSHED = 2.0**-55  # above what underflows of such norms, for up to 2¹⁶ rows of B
 
 
 class ImageNorms:
-    """Upper bounds of ‖W v‖ for many v; see above.
+    """Upper bounds on ‖W v‖ for many v; see above.
 
     Args:
         kernel: W, `(in, out)`, finite.
@@ -61,11 +61,11 @@ class ImageNorms:
         self._parts = list(_parts(triangle))
 
     def bounds(self, rows: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Returns upper bounds of ‖W v‖, W as given.
+        """Returns upper bounds on ‖W v‖.
 
         Args:
             rows: v, `(n, m, N)`.
-            size: bounds of ‖v‖, `(n, m)`.
+            size: bounds on ‖v‖, `(n, m)`.
 
         Returns:
             `(n, m)`; infinite or NaN where anything overflows.
@@ -89,16 +89,16 @@ class ImageNorms:
 
 
 def _keeps_digits(matrix: np.ndarray) -> bool:
-    """Whether products of float32 keep the digits of their factors, as is taken for granted here;
-    they do not where a library rounds them to bfloat16 first."""
+    """Returns whether float32 products keep the digits of their factors, as this module assumes;
+    they do not where a library rounds factors to bfloat16 first."""
     one = np.eye(len(matrix), dtype=np.float32)
     products = one @ matrix, (matrix.T @ one).T
     return all(np.array_equal(product, matrix) for product in products)
 
 
 def _parts(triangle: np.ndarray) -> Iterator[list[tuple[int, np.ndarray]]]:
-    """Yields for rows of B at a time what to multiply by: pairs of an entry of v to begin with and
-    a part of Bᵀ."""
+    """Yields, for each block of rows of B, its factors: pairs of the first entry of v to multiply
+    and a part of Bᵀ."""
     for top in range(0, len(triangle), _HEIGHT):
         rows = triangle[top : top + _HEIGHT]
         starts = range(top, triangle.shape[1], _TERMS)

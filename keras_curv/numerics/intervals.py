@@ -1,4 +1,4 @@
-"""Interval arithmetic, entry by entry and up to rounding, for arrays and for tensors."""
+"""Entrywise interval arithmetic, up to rounding, for arrays and for tensors."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def require_interval(low: Any, high: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def product(a: Interval, b: Interval, library: ModuleType = np) -> Interval:
-    """Least and largest product of a number in `[a[0], a[1]]` and one in `[b[0], b[1]]`.
+    """Returns the least and largest product of numbers in `[a[0], a[1]]` and `[b[0], b[1]]`.
 
     Args:
-        a, b: of shapes that broadcast.
+        a, b: intervals of shapes that broadcast.
         library: `np`, or `tf` for tensors.
 
     Example:
@@ -43,7 +43,7 @@ def product(a: Interval, b: Interval, library: ModuleType = np) -> Interval:
 
 
 def least_multiple(factor: Any, interval: Interval) -> np.ndarray:
-    """Least product of a number and one in an interval: `product` with `[factor, factor]`, sooner.
+    """Returns the least product of `factor` and a number in the interval, faster than `product`.
 
     Example:
         >>> least_multiple(np.array([2.0, -2.0]), (-1.0, 3.0))
@@ -53,13 +53,13 @@ def least_multiple(factor: Any, interval: Interval) -> np.ndarray:
 
 
 def image(centre: Any, half: Any, matrix: Any) -> tuple[Any, Any]:
-    """Centre and half-widths of `a W` for all a with `|a − centre| ≤ half`: `c W` and `r |W|`.
+    """Returns centre `c W` and half-widths `r |W|` of `a W` over all a with `|a − c| ≤ r`.
 
-    Exact for this box. It is the positive and the negative part of W apart, in other words.
+    They are exact for this box, as if the positive and negative parts of W were taken separately.
 
     Args:
-        centre, half: `(n, N)`.
-        matrix: `(N, m)`, or `(n, N, m)`, one an example.
+        centre, half: c and r, `(n, N)`.
+        matrix: W, `(N, m)`, or `(n, N, m)`, one for each example.
 
     Returns:
         Two arrays `(n, m)`.
@@ -68,14 +68,14 @@ def image(centre: Any, half: Any, matrix: Any) -> tuple[Any, Any]:
 
 
 def batched_product(vectors: Any, matrix: Any) -> Any:
-    """`(n, N)` with `(N, m)`, or with `(n, N, m)`, each row with its example's: `(n, m)`."""
+    """Multiplies `(n, N)` with `(N, m)`, or each row with its matrix of `(n, N, m)`: `(n, m)`."""
     if len(matrix.shape) == 2:
         return vectors @ matrix
     return (vectors[:, None] @ matrix)[:, 0]
 
 
 def outward(centre: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`[centre − reach, centre + reach]`, rounded outward; the whole line where that overflows."""
+    """Returns `[centre − reach, centre + reach]` rounded outward; the whole line on overflow."""
     reach = up(reach + 2.0 * UNIT * np.abs(centre))
     low, high = centre - reach, centre + reach
     return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)

@@ -1,4 +1,4 @@
-"""What a step has worked out already, and needs once more for its gradient alone."""
+"""Values that a training step has already and recomputes only for their gradients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 @tf.custom_gradient
 def known(value: tf.Tensor, worked_out: tf.Tensor) -> Any:
-    """Returns `value`, with the gradient of `worked_out`, which is the same number.
+    """Returns `value` with the gradient of `worked_out`, which is the same number.
 
-    In a graph nothing asks for `worked_out` itself then, and the ops that made it are not run but
-    for what their gradients need: that of a product needs its factors alone.
+    In a graph the value of `worked_out` is then unused, and of the ops that make it only those run
+    that its gradient needs: the gradient of a product needs only the factors.
 
     Example:
         >>> x = tf.Variable(3.0)
@@ -26,8 +26,8 @@ def known(value: tf.Tensor, worked_out: tf.Tensor) -> Any:
 
 @tf.custom_gradient
 def materialized(array: tf.Tensor) -> Any:
-    """Returns the array, as it is to lie in memory: products take a transposed one from there.
+    """Returns the array stored in memory as it is, so that products read a transposed copy.
 
-    TensorFlow would fold the transposition into each product, and has a slower one for that.
+    TensorFlow would fold the transposition into each product, which is slower.
     """
     return tf.raw_ops.Snapshot(input=array), lambda upstream: upstream

@@ -1,4 +1,4 @@
-"""Krylov spaces of symmetric matrices P, each from a vector b of its own, by Lanczos' iteration."""
+"""Krylov spaces of symmetric matrices P, each with its own start b, by Lanczos' iteration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _DIMENSION = 6  # of the spaces; with 4 or with 30 radii are the same
 
 
 def dimension(start: np.ndarray) -> int:
-    """Returns how many vectors a space has."""
+    """Returns the number of vectors of each space."""
     return min(_DIMENSION, start.shape[1])
 
 
 def basis(product: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> Iterator[tuple]:
-    """Lanczos: orthonormal vectors v_j, row by row, with the entries α_j and β_j of T = VᵀPV.
+    """Yields Lanczos' orthonormal vectors v_j, row by row, with α_j and β_j of T = VᵀPV.
 
-    Without reorthogonalisation: the functions of P that are taken at b do not need it.
+    There is no reorthogonalisation, which functions of P applied to b do not need.
     """
     previous, beta = np.zeros_like(start), np.zeros((len(start), 1))
     vector = _normalised(start)[0]
@@ -32,13 +32,13 @@ def basis(product: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> Ite
 
 
 def _normalised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors, or zeros, and the norms."""
+    """Returns unit vectors, or zeros, and the norms."""
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, norm, out=np.zeros_like(vectors), where=norm > 0.0), norm
 
 
 def tridiagonal(basis: Iterable[tuple]) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues `(rows, j)` and eigenvectors `(rows, j, j)` of T."""
+    """Returns the eigenvalues `(rows, j)` and eigenvectors `(rows, j, j)` of T."""
     _, alpha, beta = zip(*basis, strict=True)
     steps = range(len(alpha))
     matrix = np.zeros((len(alpha[0]), len(alpha), len(alpha)))

@@ -1,7 +1,7 @@
-"""Lanczos' iteration: the largest eigenvalue of a symmetric matrix, from below, and its vector.
+"""Lanczos' iteration: lower estimates of the largest eigenvalues of symmetric matrices.
 
-Of many matrices at once, for which SciPy has nothing, each known by its products with vectors
-alone. What comes out is an estimate: proofs take it for a guess, and do not depend on it.
+It treats many matrices at once, which SciPy does not offer, each given only by its products with
+vectors. The result is an estimate: proofs use it as a guess and do not depend on it.
 
 Reference: Golub & Van Loan, "Matrix computations" (2013), section 10.1.
 """
@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-ESTIMATE_MARGIN = 1.001  # what an estimate of ten steps is raised by: then it is above, as a rule
+ESTIMATE_MARGIN = 1.001  # factor that raises an estimate of ten steps above λ in most cases
 _STEPS = 10
 _SMALLEST = 1e-300  # length of a start
-_EXHAUSTED = 1e-14  # what is left of a product with the space of its vectors is rounding
+_EXHAUSTED = 1e-14  # a relative residual below this is only rounding
 
 
 def largest_eigenpairs(
@@ -25,13 +25,13 @@ def largest_eigenpairs(
     steps: int = _STEPS,
     start: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Largest eigenvalues, from below, and about their vectors, of as many matrices as rows.
+    """Estimates the largest eigenvalue, from below, and its eigenvector for each of P matrices.
 
     Args:
-        product: `(P, side)` → `(P, side)`, each row by a symmetric matrix of its own.
+        product: `(P, side)` → `(P, side)`, which multiplies each row by its own symmetric matrix.
         shape: `(P, side)`.
-        steps: products, at most.
-        start: `(P, side)`, where to look first; a random vector, the same for all, if None.
+        steps: largest number of products.
+        start: `(P, side)`, the start vectors; None: one random vector for all.
 
     Returns:
         `(P,)` and `(P, side)`; infinite where a product overflowed.
@@ -44,7 +44,7 @@ def largest_eigenpairs(
     """
     count, side = shape
     steps = min(steps, side)
-    if start is None:  # an answer must not depend on which others are asked for with it
+    if start is None:  # a result must not depend on the other matrices of the batch
         start = np.broadcast_to(np.random.default_rng(0).standard_normal(side), shape)
     v = start / np.maximum(np.linalg.norm(start, axis=1, keepdims=True), _SMALLEST)
     basis = np.empty((count, steps, side))

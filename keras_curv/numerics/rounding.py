@@ -1,16 +1,15 @@
-"""What float64 arithmetic can do to a certificate: the charge of the guarantee level `real`.
+"""Rounding errors of float64 in a certificate: the charge of the guarantee level `real`.
 
-A certificate speaks of real arithmetic on the stored weights, but is computed in float64.
-Everything between the two is bounded here, a priori, and paid for: the charge lowers the
-intercept and raises the slope of the minorant (see `dual.py`), so that the radius can only
-shrink.
+A certificate is about real arithmetic on the stored weights, but is computed in float64. This
+module bounds the difference a priori, and the bound is charged: it lowers the intercept and raises
+the slope of the minorant (see `dual.py`), so that the radius can only shrink.
 
 Model of arithmetic: IEEE double, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
 `|δ| ≤ u = 2⁻⁵³`, `|η| ≤ τ = 2⁻¹⁰²²` (operands and results below τ may be flushed to zero); dot
 products in any order, with or without fused multiply-add; activations within
 `ACTIVATION_ULPS · u` of their value, relative to `|σ(z)| + φ` for σ and to sup|σ′| for σ′, and
-`1024 τ` (the tests measure all three). φ, the activation's `value_floor`, is 0 but for those whose
-value cancels, or has tails that magnify the rounding of its argument.
+`1024 τ` (the tests measure all three). φ, the activation's `value_floor`, is 0 except for
+activations whose value cancels digits, or whose tails magnify the rounding of the argument.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), lemma 3.1 and
 section 3.1; the recursion is a running error analysis of the forward and the backward pass.
@@ -30,32 +29,32 @@ UNIT = 2.0**-53
 TINY = 2.0**-1022
 FLOAT32_UNIT = 2.0**-24
 FLOAT32_TINY = 2.0**-126
-# Added to computed slopes and norms, these cover whatever underflow took from their squares.
+# Added to computed slopes and norms, these cover any underflow in their squares.
 SLOPE_FLOOR = 1e-150
 FLOAT32_FLOOR = 1e-15  # of up to 10⁷ squares
 CURVATURE_FLOOR = 1e-200
 ACTIVATION_ULPS = 32.0
 ACTIVATION_TINY = 1024.0 * TINY
-# A charge is itself computed, in some dozen roundings; this covers them many times over.
+# A charge is itself computed with some dozen roundings; this covers them many times over.
 ROUNDING_SLACK = 1.0 + 1e-6
 
 
 def gamma(operations: Any, unit: float = UNIT) -> Any:
-    """`γ_n = n u / (1 − n u)`, the relative error of n roundings in a row; a number or a tensor.
+    """Returns `γ_n = n u / (1 − n u)`, the relative error of n successive roundings.
 
-    There is none where `n u ≥ 1`: infinite, of a number; a tensor must be less.
+    For a number with `n u ≥ 1` it is infinite; for a tensor `n u` must be less than 1.
     """
     error = operations * unit
     return math.inf if isinstance(error, float) and error >= 1.0 else error / (1.0 - error)
 
 
 def up(value: Any, operations: float = 4.0) -> Any:
-    """An upper bound of a non-negative number that was computed with `operations` roundings."""
+    """Returns an upper bound on a non-negative number computed with `operations` roundings."""
     return value * (1.0 + 2.0 * gamma(operations + 2.0))
 
 
 def scaled_back(bound: float, power: int) -> float:
-    """An upper bound of `bound · 2^power`; `inf` if it overflows."""
+    """Returns an upper bound on `bound · 2^power`; `inf` if it overflows."""
     try:
         return math.nextafter(math.ldexp(bound, power), math.inf)
     except OverflowError:
@@ -71,11 +70,11 @@ def norm_bound(array: Any, axis: int) -> np.ndarray: ...
 
 
 def norm_bound(array: Any, axis: int | None = None) -> float | np.ndarray:
-    """The l2 (Frobenius) norm from above, over one axis or all; squares cannot underflow.
+    """Bounds the l2 (Frobenius) norm from above, over one axis or all; squares cannot underflow.
 
     Args:
-        array: or a sparse one with two axes.
-        axis: to take norms over.
+        array: a dense array, or a sparse one with two axes.
+        axis: the axis to take norms over; None: all.
     """
     if scipy.sparse.issparse(array):
         return norm_bound(array.data) if axis is None else _sparse_norms(array, axis)
@@ -95,21 +94,21 @@ def _sparse_norms(array: scipy.sparse.sparray, axis: int) -> np.ndarray:
 
 
 def _above(bounds: np.ndarray) -> np.ndarray:
-    """The next larger numbers: below the normal ones, rounding is no small part of a number."""
+    """Returns the next larger numbers, because rounding of subnormal numbers is not relative."""
     return np.where(bounds > 0.0, np.nextafter(bounds, np.inf), bounds)
 
 
 class LayerNorms(NamedTuple):
-    """Bounds from above for one affine map `z = a W + b`, as the charge needs them.
+    """Upper bounds on norms of one affine map `z = a W + b`, as the charge needs them.
 
     Attributes:
         fan_in: number of summed terms in `a W`.
         fan_out: number of summed terms in the backward product `t Wᵀ`.
-        norm: bound of ‖W‖.
-        magnitude: bound of ‖|W|‖, the norm of the entrywise absolute values.
-        bias: bound of ‖b‖.
-        kernel_error: bound of ‖W − stored W‖ (folding a BatchNormalization rounds).
-        bias_error: bound of ‖b − stored b‖.
+        norm: bound on ‖W‖.
+        magnitude: bound on ‖|W|‖, the norm of the entrywise absolute values.
+        bias: bound on ‖b‖.
+        kernel_error: bound on ‖W − stored W‖ (folding a BatchNormalization rounds).
+        bias_error: bound on ‖b − stored b‖.
         slope: sup |σ′| of the activation behind the map (1 for the last map).
         bend: sup |σ″| of that activation (0 for the last map).
         floor: φ of that activation.
@@ -128,19 +127,19 @@ class LayerNorms(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Bounds of |computed − real| for the margin, and of its norm for the gradient."""
+    """Bounds on |computed − real| for the margin, and on its norm for the gradient."""
 
     margin: tf.Tensor
     gradient: tf.Tensor
 
 
 def unit_and_tiny(dtype: tf.DType) -> tuple[float, float]:
-    """u and τ of float64 or float32."""
+    """Returns u and τ of float64 or float32."""
     return (UNIT, TINY) if dtype == tf.float64 else (FLOAT32_UNIT, FLOAT32_TINY)
 
 
 def _norm(vector: tf.Tensor) -> tf.Tensor:
-    """The norm, in float64; the roundings of float32 squares and their sum are not charged."""
+    """Returns the norm in float64; roundings of float32 squares and their sum are not charged."""
     computed = tf.sqrt(tf.reduce_sum(vector * vector, axis=-1))
     if vector.dtype == tf.float64:
         return computed + SLOPE_FLOOR
@@ -152,12 +151,12 @@ def pre_activation_errors(
     activations: Sequence[tf.Tensor],
     given: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
-    """Bounds of ‖ẑ_I − z_I‖, ζ_I in `margin_charge`, `(n,)` each.
+    """Bounds ‖ẑ_I − z_I‖ by ζ_I of `margin_charge`, `(n,)` each.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
         activations: `a_0 = x, a_1, …` as computed, one for each map, `(n, width)`, float64.
-        given: bounds of ‖x̂ − x‖, `(n,)`; None: x is what it is.
+        given: bounds on ‖x̂ − x‖, `(n,)`; None: x is exact.
     """
     return _errors(layers, activations, given)[0]
 
@@ -165,11 +164,11 @@ def pre_activation_errors(
 def activation_errors(
     layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Bounds of ‖â_I − a_I‖, ε_I in `margin_charge`, I = 0, 1, …; `(n,)` each.
+    """Bounds ‖â_I − a_I‖ by ε_I of `margin_charge`, I = 0, 1, …; `(n,)` each.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
-        activations: `a_0 = x, a_1, …` as computed, up to the one behind the last of these maps.
+        activations: `a_0 = x, a_1, …` as computed, including the one after the last map.
     """
     return [error * ROUNDING_SLACK for error in _errors(layers, activations)[1]]
 
@@ -179,7 +178,7 @@ def _errors(
     activations: Sequence[tf.Tensor],
     given: tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Returns ζ_1, ζ_2, … and ε_0, ε_1, …, of as many activations as are given."""
+    """Returns ζ_1, ζ_2, … and ε_0, ε_1, … for the given activations."""
     errors = [tf.zeros_like(activations[0][:, 0]) if given is None else given]
     pre_errors = []
     for index, layer in enumerate(layers):
@@ -220,8 +219,9 @@ def margin_charge(
         θ_I = g_I χ_I + (h_I ζ_I + (ω + 2) u g_I)(‖v̂_I‖ + χ_I)
         χ_{I−1} = ‖W_I‖ θ_I + γ_N ‖|W_I|‖ ‖t̂_I‖ + folding + underflow.
 
-    A margin is the difference of two of the last map's outputs, so that its norms count twice.
-    The way back may be in float32, by kernels and slopes σ′ rounded to it: u, γ and τ are its own.
+    A margin is the difference of two outputs of the last map, so the norms of that map count twice.
+    The backward pass may be in float32, with kernels and slopes σ′ rounded to float32: then u, γ
+    and τ are those of float32.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
@@ -244,12 +244,12 @@ def margin_charge(
 
 
 def margin_error(layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The margins' part of `margin_charge` alone, the same for all rivals, `(n,)`."""
+    """Returns only the margin of `margin_charge`, the same for all rivals, `(n,)`."""
     return _difference(pre_activation_errors(layers, activations)[-1])
 
 
 def _difference(last_error: tf.Tensor) -> tf.Tensor:
-    """Upper bound on what a difference of two logits is off by."""
+    """Bounds the error of a difference of two logits."""
     return 2.0 * last_error * ROUNDING_SLACK
 
 
@@ -261,21 +261,21 @@ def gradient_error(
     unit: float = UNIT,
     tiny: float = TINY,
 ) -> tf.Tensor:
-    """The backward half of `margin_charge`: a bound of the norm of the gradient's error.
+    """Bounds the norm of the gradient's error: the backward half of `margin_charge`.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
-        pre_errors: bounds of every entry of ẑ_I − z_I at which σ′ was taken, L − 1 of `(n,)`.
-        sizes: bounds of ‖v̂_{L−1}‖, …, ‖v̂_1‖, and of ‖w‖ alone where there is one map,
+        pre_errors: bounds on every entry of ẑ_I − z_I at which σ′ was taken, L − 1 of `(n,)`.
+        sizes: bounds on ‖v̂_{L−1}‖, …, ‖v̂_1‖, or on ‖w‖ alone if there is one map,
             `(n, rivals)`, float64.
-        unit, tiny: of the arithmetic that the gradient was computed in, to which w, each σ′ and
-            each kernel may have been rounded; this bound itself is computed in float64.
+        unit, tiny: u and τ of the arithmetic in which the gradient was computed, to which w, each
+            σ′ and each kernel may have been rounded; this bound itself is computed in float64.
 
     Returns:
         `(n, rivals)`, float64.
     """
     omega = ACTIVATION_ULPS
-    # Of w = W_y − W_t itself:
+    # The error of w = W_y − W_t itself:
     last = layers[-1]
     error = 2.0 * last.kernel_error + 2.0 * unit * sizes[0] + 4.0 * last.fan_in * tiny
     for index in reversed(range(len(layers) - 1)):

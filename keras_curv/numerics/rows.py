@@ -1,7 +1,7 @@
-"""Many row vectors for each of many examples, `(n, m, N)`: products and norms.
+"""Products and norms of many row vectors for each of many examples, `(n, m, N)`.
 
-NumPy would multiply the matrix of each example by itself, a product too small for threads; here
-those of all examples are one matrix.
+NumPy would multiply the rows of each example separately, products too small for threads; here the
+rows of all examples form one matrix.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def times(
     used: np.ndarray | None = None,
     wanted: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`(n, m, N)` with an array `(N, k)`, which may be sparse: `(n, m, k)`.
+    """Multiplies `(n, m, N)` with a matrix `(N, k)`, which may be sparse: `(n, m, k)`.
 
     Args:
         rows, matrix: the factors.
-        used: columns outside of which the rows of an example are 0, `(n, N)`; None: not known.
-        wanted: columns of the product that are asked for, `(n, k)`, the others are 0; None: all.
+        used: mask of the columns outside of which an example's rows are 0, `(n, N)`; None: unknown.
+        wanted: mask of the product's columns to compute, `(n, k)`; others are 0. None: all.
 
     Example:
         >>> rows, used = np.array([[[1.0, 2.0, 0.0]]]), np.array([[True, True, False]])
@@ -46,12 +46,12 @@ def times(
 
 
 def dot(rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """`(n or 1, m, N)` with `(n, N)`, each row with its example's vector: `(n, m)`."""
+    """Multiplies each row of `(n or 1, m, N)` with its example's vector of `(n, N)`: `(n, m)`."""
     if len(rows) == 1:
         return vectors @ rows[0].T
     return np.matmul(rows, vectors[:, :, None])[:, :, 0]
 
 
 def row_norms(rows: np.ndarray) -> np.ndarray:
-    """‖·‖₂ of each row, from above: `(n, m, N)` → `(n, m)`."""
+    """Bounds ‖·‖₂ of each row from above: `(n, m, N)` → `(n, m)`."""
     return up(np.sqrt(np.einsum("nmi,nmi->nm", rows, rows)) + SLOPE_FLOOR, rows.shape[-1] + 8)

@@ -1,6 +1,6 @@
-"""Norms and extreme eigenvalues of `W diag(d) Wᵀ`, twice: estimated, and proved from above.
+"""Norms and extreme eigenvalues of `W diag(d) Wᵀ`, estimated or proved from above.
 
-`…_estimate` is power iteration: cheap, from below, for training and for looking. `…_bound` is
+`…_estimate` is power iteration: a cheap lower estimate, for training and reports. `…_bound` is
 a theorem about the stored numbers, rounding included, and the only kind a certificate may use.
 
 The proof behind a bound is a Cholesky factorisation. With `Ã` the computed matrix of side N
@@ -10,7 +10,7 @@ completion, then `λ_min(B) ≥ −γ_{N+1}/(1 − γ_{N+1}) tr(B)` (Rump 2006),
     λ_max(A) ≤ λ + γ_{N+1}/(1−γ_{N+1}) tr(B) + 2u max_i |B_ii| + ‖A − Ã‖,
     ‖A − Ã‖ ≤ γ_{k+8} Σ_i |d_i| ‖W_i‖²     (k summed terms; W_i the columns of W).
 
-The guess only has to be good, not right: a wrong one makes Cholesky fail.
+The guess need not be proved: if it is too low, Cholesky fails.
 
 Reference: Rump, "Verification of positive definiteness", BIT 46 (2006), 433–452.
 """
@@ -31,16 +31,16 @@ from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, norm_bound, s
 from keras_curv.numerics.rows import row_norms, times
 
 _SLACKS = 1e-13, 1e-12, 1e-11  # above a guess, relative
-_DENSE_BELOW = 64  # sides below which LAPACK's full solver is quicker than Lanczos
+_DENSE_BELOW = 64  # below this side LAPACK's full solver is faster than Lanczos
 
 
 def spectral_norm_estimate(kernel: np.ndarray, *, iterations: int = 25, seed: int = 0) -> float:
-    """‖W‖ from below, by power iteration: at most ‖W‖ up to rounding, often well below.
+    """Estimates ‖W‖ by power iteration: at most ‖W‖ up to rounding, often well below.
 
     Args:
         kernel: `(in, out)`, dense or sparse.
         iterations: products with Wᵀ and W; the paper uses 25.
-        seed: of the starting vector.
+        seed: seed of the starting vector.
 
     Reference: Singla & Feizi (2020), appendix C.1.
     """
@@ -56,7 +56,7 @@ def spectral_norm_estimate(kernel: np.ndarray, *, iterations: int = 25, seed: in
 
 
 def spectral_norm_bound(kernel: np.ndarray) -> float:
-    """A proved upper bound of ‖W‖, tight to about 1e-10 relative.
+    """Returns a proved upper bound on ‖W‖, tight to about 1e-10 relative.
 
     Example:
         >>> 1.0 <= spectral_norm_bound(np.eye(3)) <= 1.0 + 1e-12
@@ -67,7 +67,7 @@ def spectral_norm_bound(kernel: np.ndarray) -> float:
 
 
 def fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
-    """T, `(side, out)`, side ≤ in, with `‖W − Q T‖` at most the number returned, QᵀQ = I.
+    """Returns T, `(side, out)`, side ≤ in, and a bound on `‖W − Q T‖` for some Q with QᵀQ = I.
 
     An isometry does not change a curvature. T comes from a QR factorisation and is checked: if
     `‖WᵀW − TᵀT‖ ≤ ε` then, square roots being ½-Hölder, the polar factors U, V of `W = U √WᵀW` and
@@ -84,14 +84,14 @@ def fewer_rows(kernel: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def symmetric_norm_estimate(matrix: np.ndarray) -> float:
-    """‖A‖ = max |λ(A)| of a symmetric matrix, from below, to about 1e-6 relative."""
+    """Estimates ‖A‖ = max |λ(A)| of a symmetric matrix from below, to about 1e-6 relative."""
     if len(matrix) < _DENSE_BELOW:
         return float(np.abs(scipy.linalg.eigvalsh(matrix)).max())
     return abs(lanczos_eigenvalue(matrix, 1e-6, "LM"))
 
 
 def lanczos_eigenvalue(matrix: np.ndarray, tolerance: float, which: str = "LA") -> float:
-    """About the largest eigenvalue of a symmetric matrix; "LM": the largest in absolute value."""
+    """Estimates the largest eigenvalue of a symmetric matrix; "LM": largest in absolute value."""
     start = np.random.default_rng(0).standard_normal(len(matrix))
     values = scipy.sparse.linalg.eigsh(
         matrix, k=1, which=which, v0=start, tol=tolerance, return_eigenvectors=False
@@ -100,8 +100,8 @@ def lanczos_eigenvalue(matrix: np.ndarray, tolerance: float, which: str = "LA") 
 
 
 class Gram:
-    """WᵀW, formed once: for bounds with many diagonals, see `largest_eigenvalue_bound`, and of
-    many products with W.
+    """WᵀW, formed once for bounds with many diagonals (`largest_eigenvalue_bound`), and for norms
+    of many products with W.
 
     Args:
         kernel: W, `(in, out)`, finite.
@@ -116,18 +116,18 @@ class Gram:
         self.nonzero = np.any(kernel, axis=0)
 
     def unscaled(self) -> np.ndarray:
-        """Returns WᵀW, where it neither over- nor underflows."""
+        """Returns WᵀW; its entries may over- or underflow."""
         return np.ldexp(self.matrix, 2 * self.power)
 
     def norms(self, rows: np.ndarray, used: np.ndarray | None = None) -> np.ndarray:
-        """Upper bounds of ‖W v‖ for many v, by products with the smaller WᵀW.
+        """Bounds ‖W v‖ from above for many v by products with WᵀW, which is smaller than W.
 
-        What is computed of `vᵀWᵀWv` is off by at most `γ (Σ_i |v_i| ‖W_i‖)²`, W_i the columns,
-        and by what underflows.
+        The error of the computed `vᵀWᵀWv` is at most `γ (Σ_i |v_i| ‖W_i‖)²`, W_i the columns,
+        plus underflow.
 
         Args:
             rows: v, `(n, m, out)`.
-            used: columns outside of which the rows of an example are 0, `(n, out)`.
+            used: mask of the columns outside of which an example's rows are 0, `(n, out)`.
 
         Returns:
             `(n, m)`; infinite or NaN where anything overflows.
@@ -147,7 +147,7 @@ class Gram:
 
     def _norms(self, rows: np.ndarray, matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:
         side = len(self.matrix)
-        # Not the larger of this and 0: a sum that has come to −∞ stays there.
+        # Not max(·, 0), which would hide a sum that overflowed to −∞.
         square = np.abs(np.einsum("nmi,nmi->nm", rows, times(rows, matrix)))
         weight = up(np.abs(rows) @ columns, side + 8)
         error = up(gamma(2 * (self.terms + side) + 32) * weight**2, 8)
@@ -163,14 +163,14 @@ def largest_eigenvalue_bound(
     gram: Gram | None = None,
     guess: float | None = None,
 ) -> float:
-    """A proved upper bound of `max(0, λ_max(W diag(d) Wᵀ))`.
+    """Returns a proved upper bound on `max(0, λ_max(W diag(d) Wᵀ))`.
 
     Args:
         kernel: W, `(in, out)`, finite.
-        diagonal: d, `(out,)`, finite, any signs. Entries are taken as exact; round outward
-            what is not.
-        gram: `Gram(kernel)`, where it is at hand and d ≥ 0: then `√d WᵀW √d`, whose nonzero
-            eigenvalues are the same, is only scaled, not multiplied out.
+        diagonal: d, `(out,)`, finite, any signs. Entries are taken as exact; round inexact
+            entries outward.
+        gram: `Gram(kernel)`, if available; for d ≥ 0 `√d WᵀW √d`, which has the same nonzero
+            eigenvalues, is then only scaled, not multiplied out.
         guess: a value to try first; if it is an upper bound, one factorisation proves it.
 
     Returns:
@@ -203,7 +203,7 @@ def largest_eigenvalue_bound(
         if not len(negative) and len(positive) <= len(kernel):
             matrix, terms = scaled.T @ scaled, len(kernel)
         else:
-            # Two products of a matrix with its own transpose cost half of what one of two does.
+            # Two products of a matrix with its own transpose cost half of a general product each.
             matrix, terms = scaled @ scaled.T, len(positive) + len(negative)
             scaled = _scaled_columns(kernel, negative, root, kernel_power)
             size += np.vdot(scaled, scaled)
@@ -217,7 +217,7 @@ def largest_eigenvalue_bound(
 def _scaled_columns(
     kernel: np.ndarray, columns: np.ndarray, root: np.ndarray, power: int
 ) -> np.ndarray:
-    """These columns of `W diag(root) / 2^power`."""
+    """Returns these columns of `W diag(root) / 2^power`."""
     scaled = np.take(kernel, columns, axis=1)
     np.ldexp(scaled, -power, out=scaled)
     scaled *= root[columns]
@@ -225,16 +225,16 @@ def _scaled_columns(
 
 
 def smallest_eigenvalue_bound(kernel: np.ndarray, diagonal: np.ndarray) -> float:
-    """A proved lower bound of `min(0, λ_min(W diag(d) Wᵀ))`; see `largest_eigenvalue_bound`."""
+    """Returns a proved lower bound on `min(0, λ_min(W diag(d) Wᵀ))`."""
     return -largest_eigenvalue_bound(kernel, -np.asarray(diagonal, np.float64))
 
 
 def largest_norm_bound(stack: np.ndarray, guess: float) -> float:
-    """A proved upper bound of the largest ‖W_i‖ of many matrices, quicker than that of each.
+    """Returns a proved upper bound on the largest ‖W_i‖, faster than a bound for each matrix.
 
     Args:
         stack: `(n, rows, columns)`, finite, not empty.
-        guess: of the square of that norm; where it is one from above, nothing else is computed.
+        guess: a guess of that norm squared; if it is an upper bound, one factorisation proves it.
 
     Returns:
         The bound; `inf` if it overflows.
@@ -262,14 +262,14 @@ def largest_norm_bound(stack: np.ndarray, guess: float) -> float:
 
 
 def _as_formed(bound: float, terms: int, size: float, entries: int) -> float:
-    """The bound of a real `W diag(d) Wᵀ`, from that of the computed one; `size` is its trace."""
+    """Converts a bound for the computed `W diag(d) Wᵀ` to the real one; `size` is its trace."""
     underflow = entries * (terms + 4.0) * 2.0**-1020
     return up(bound + gamma(terms + 8) * up(size, entries) + underflow)
 
 
 def symmetric_eigenvalue_bound(matrix: np.ndarray, guess: float | None = None) -> float:
-    """A proved upper bound of `max(0, λ_max)` of a symmetric matrix as it is stored."""
-    # A guess from outside is above or it is not: more slack would not help it.
+    """Returns a proved upper bound on `max(0, λ_max)` of a stored symmetric matrix."""
+    # A given guess is an upper bound or not; more slack would not help.
     attempts = [] if guess is None else [(guess, _SLACKS[:1])]
     computed = ((value, _SLACKS) for value in _guesses(matrix))
     for value, slacks in itertools.chain(attempts, computed):
@@ -277,12 +277,12 @@ def symmetric_eigenvalue_bound(matrix: np.ndarray, guess: float | None = None) -
             bound = _factorised_bound(matrix, value, slack)
             if bound is not None:
                 return bound
-    # Never met in practice; a Frobenius norm is a bound that needs no factorisation.
+    # Never happened in practice; the Frobenius norm is a bound that needs no factorisation.
     return up(float(np.linalg.norm(matrix)), matrix.size + 8)
 
 
 def _factorised_bound(matrix: np.ndarray, guess: float, slack: float) -> float | None:
-    """What Cholesky proves from a guess for `(N, N)`, or for all of `(n, N, N)`; None: nothing."""
+    """Returns a bound proved by Cholesky for `(N, N)` or all of `(n, N, N)`; None if it fails."""
     side = matrix.shape[-1]
     guess = max(guess, 0.0)
     largest = float(np.abs(np.diagonal(matrix, axis1=-2, axis2=-1)).max())
@@ -299,7 +299,7 @@ def _factorised_bound(matrix: np.ndarray, guess: float, slack: float) -> float |
 
 
 def _guesses(matrix: np.ndarray) -> Iterator[float]:
-    """The largest eigenvalue, by Lanczos, and should that turn out a lesser one, by LAPACK."""
+    """Yields the largest eigenvalue by Lanczos, and by LAPACK should Lanczos find a smaller one."""
     side = len(matrix)
     if side >= _DENSE_BELOW:
         with contextlib.suppress(scipy.sparse.linalg.ArpackError):
@@ -310,9 +310,9 @@ def _guesses(matrix: np.ndarray) -> Iterator[float]:
 
 
 def _is_factorisable(matrix: np.ndarray) -> bool:
-    """Whether Cholesky runs to completion, of each of a stack.
+    """Returns whether Cholesky runs to completion, for all matrices of a stack.
 
-    By the library that multiplies, too: the threads of two of them are in each other's way.
+    NumPy's Cholesky uses the same library as its products: threads of two libraries would compete.
     """
     try:
         factor = np.linalg.cholesky(matrix)

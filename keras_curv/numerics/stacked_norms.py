@@ -1,4 +1,4 @@
-"""Norms of many matrices at once, one an example, proved from above."""
+"""Proved upper bounds on norms of many matrices at once, one for each example."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _PERRON_STEPS = 12
 def square_bound(
     gram: np.ndarray, rows: np.ndarray, error: float | np.ndarray, terms: int
 ) -> np.ndarray:
-    """Entrywise bound of (BBᵀ) ∘ (BBᵀ), from the computed BBᵀ, B's row norms and B's error."""
+    """Bounds (BBᵀ) ∘ (BBᵀ) entrywise, from the computed BBᵀ, B's row norms and B's error."""
     rounding = gamma(terms + 8) * rows[..., :, None] * rows[..., None, :]
     moved = error * (rows[..., :, None] + rows[..., None, :] + error)
     return up((np.abs(gram) + 4.0 * (rounding + moved)) ** 2, 16)
 
 
 def perron_bound(matrix: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """`√λ_max(diag(w) M diag(w))` from above, `(n,)`, for symmetric M ≥ 0 and w ≥ 0 `(n, N)`.
+    """Bounds `√λ_max(diag(w) M diag(w))` from above, `(n,)`, for symmetric M ≥ 0, w ≥ 0 `(n, N)`.
 
     For M = (BBᵀ) ∘ (BBᵀ), the Gram matrix of the b_i ⊗ b_i, this bounds ‖w ∘ (Bu) ∘ (Bv)‖, as
     ‖u ⊗ v‖ = 1. Every u > 0 gives a bound, max_i (Mu)_i / u_i (Collatz–Wielandt).
 
     Args:
-        matrix: `(N, N)` or `(n, N, N)`.
+        matrix: M, `(N, N)` or `(n, N, N)`.
+        weight: w.
     """
 
     def product(u: np.ndarray) -> np.ndarray:
@@ -43,12 +44,12 @@ def perron_bound(matrix: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def frobenius(stack: np.ndarray) -> np.ndarray:
-    """Frobenius norms, from above, of `(n, rows, columns)`."""
+    """Bounds the Frobenius norms of `(n, rows, columns)` from above."""
     return norm_bound(stack.reshape(len(stack), -1), axis=1)
 
 
 def spectral_norms(stack: np.ndarray) -> np.ndarray:
-    """Spectral norms, from above, of `(n, rows, columns)`."""
+    """Bounds the spectral norms of `(n, rows, columns)` from above."""
     count, rows, columns = stack.shape
     value, _ = lanczos.largest_eigenpairs(
         lambda v: ((v[:, None, :] @ stack) @ stack.transpose(0, 2, 1))[:, 0], (count, rows)
