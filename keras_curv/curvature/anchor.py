@@ -1,7 +1,6 @@
-"""What the local curvature bounds need of an input x0, whatever the radius; see `local.py`.
+"""Quantities at an input x0 that local curvature bounds use for every radius; see `local.py`.
 
-The anchor is whatever σ′ came out in float64, taken as exact: the interval of σ′ covers what it
-missed.
+The anchor takes σ′ as computed in float64 for exact: the interval of σ′ covers its rounding error.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from keras_curv.numerics.spectral import fewer_rows
 
 
 class HiddenMaps:
-    """The hidden layers of a network, with what the bounds need of them whatever the input.
+    """The hidden layers of a network, with the quantities that do not depend on the input.
 
     Attributes:
-        network: as given, of all inputs.
-        affines, activations: its hidden layers, as far as the attacker moves what goes in; of each.
-        layer_norms: of the hidden layers, for the rounding charge.
-        lipschitz: bounds of Lip(a_1), …, Lip(a_{L−1}).
-        column_norms: bounds of ‖w_j‖ for each column of each kernel, `(N_I,)`.
-        first: W_1, or as few rows that are an isometry away, `(side, N_1)`.
-        first_error: bound of how far it is from W_1 but for the isometry.
-        square: entrywise bound of `(W_1ᵀ W_1) ∘ (W_1ᵀ W_1)`, `(N_1, N_1)`.
+        network: the given network, with all its inputs.
+        affines, activations: its hidden layers, with 0 in rows of pinned inputs.
+        layer_norms: norms of the hidden layers, for the rounding charge.
+        lipschitz: bounds on Lip(a_1), …, Lip(a_{L−1}).
+        column_norms: bounds on ‖w_j‖ for each column of each kernel, `(N_I,)`.
+        first: W_1, or a matrix with fewer rows that an isometry maps to W_1, `(side, N_1)`.
+        first_error: bound on the distance of its image from W_1.
+        square: entrywise bound on `(W_1ᵀ W_1) ∘ (W_1ᵀ W_1)`, `(N_1, N_1)`.
 
     Args:
-        network: at least one hidden layer.
+        network: a network with at least one hidden layer.
     """
 
     def __init__(self, network: Network):
@@ -60,20 +59,20 @@ class HiddenMaps:
 
 
 class Anchor(NamedTuple):
-    """What is known at n inputs x0, whatever the radius; lists run over the hidden layers.
+    """The quantities at n inputs x0 that hold for every radius; lists run over hidden layers.
 
     Attributes:
         pre: ẑ_I, `(n, N_I)`.
-        pre_error: bound of ‖ẑ_I − z_I(x0)‖, `(n,)`.
-        slope: σ′(ẑ_I) as computed, `(n, N_I)`; the anchored B_I, J_I are those of these numbers.
-        jacobian: B_I as computed, n of `(side, N_I)`; of the first layer one, `(side, N_1)`.
-        jacobian_error: bound of the distance to the anchored B_I, `(n,)`.
-        rows: bound of the row norms of the anchored B_I, `(n, N_I)`.
-        pre_norm: bound of ‖B_I‖ anchored, `(n,)`.
-        post_norm: bound of ‖J_I‖ anchored, `(n,)`; not of the last hidden layer.
-        carry: bound of ‖W_I diag(slope)‖, `(n,)`; of layers between the first and the last.
-        square: entrywise bound of `(B_I B_Iᵀ) ∘ (B_I B_Iᵀ)`, `(n, N_I, N_I)`; of the first layer
-            `(N_1, N_1)`; not of the last hidden layer.
+        pre_error: bound on ‖ẑ_I − z_I(x0)‖, `(n,)`.
+        slope: σ′(ẑ_I) as computed, `(n, N_I)`; the anchored B_I, J_I are defined by these numbers.
+        jacobian: B_I as computed, n of `(side, N_I)`; for the first layer one, `(side, N_1)`.
+        jacobian_error: bound on the distance to the anchored B_I, `(n,)`.
+        rows: bound on the row norms of the anchored B_I, `(n, N_I)`.
+        pre_norm: bound on ‖B_I‖ anchored, `(n,)`.
+        post_norm: bound on ‖J_I‖ anchored, `(n,)`; not for the last hidden layer.
+        carry: bound on ‖W_I diag(slope)‖, `(n,)`; for layers between the first and the last.
+        square: entrywise bound on `(B_I B_Iᵀ) ∘ (B_I B_Iᵀ)`, `(n, N_I, N_I)`; for the first layer
+            `(N_1, N_1)`; not for the last hidden layer.
     """
 
     pre: list[np.ndarray]
@@ -88,7 +87,7 @@ class Anchor(NamedTuple):
     square: list[np.ndarray]
 
     def take(self, rows: np.ndarray) -> Anchor:
-        """Returns the anchor of these inputs only."""
+        """Returns the anchor of some of the inputs."""
         taken = {}
         for name, field in self._asdict().items():
             if name == "jacobian":  # large: no copies
@@ -100,7 +99,7 @@ class Anchor(NamedTuple):
 
 
 def anchor_at(maps: HiddenMaps, x: np.ndarray) -> Anchor:
-    """Returns what the bounds need of the inputs x, `(n, dim)`, float64."""
+    """Returns the anchor at the inputs x, `(n, dim)`, float64."""
     a = tf.constant(x, tf.float64)
     pre, post = maps.network.forward(a)
     slope = [sigma.first(z).numpy() for sigma, z in zip(maps.activations, pre, strict=True)]
@@ -140,7 +139,7 @@ def anchor_at(maps: HiddenMaps, x: np.ndarray) -> Anchor:
 
 
 def weighted_norms(affine: Affine, weight: np.ndarray, prove: bool = True) -> np.ndarray:
-    """Bounds of `‖√d W‖` for each row d ≥ 0 of weight, `(n,)`; mere estimates unless `prove`."""
+    """Bounds `‖√d W‖` for each row d ≥ 0 of weight, `(n,)`; only estimates unless `prove`."""
     value, _ = lanczos.largest_eigenpairs(
         lambda v: ((v @ affine.kernel) * weight) @ affine.kernel.T, (len(weight), affine.fan_in)
     )

@@ -1,12 +1,12 @@
-"""Lower bounds of what a curvature bound on a ball can come to, for two layers; cheap.
+"""Cheap lower bounds on the κ that a curvature bound on a ball can prove, for two layers.
 
 On `B(x, R)` local curvature proves `κ ≥ λ_max(−W_1 diag(d_lo) W_1ᵀ)`, d_lo the least value of
 `w ∘ σ″(z_1)` on the ball, unit by unit. For any unit vector v,
 
     κ ≥ −Σ_j d_lo,j (W_j·v)²,
 
-and with `W_1ᵀ v` at hand that costs no more than the intervals do. The best v hardly depends on the
-ball: it is taken from the bound for all of ℝᵈ, once for each pair of classes.
+and if `W_1ᵀ v` is known, this costs no more than the intervals. The best v hardly depends on the
+ball, so it is taken from the bound on all of ℝᵈ, once for each pair of classes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LANCZOS_STEPS = 16
 
 
 class CurvatureFloor:
-    """Rayleigh quotients of local curvature; directions are found when a pair is first met.
+    """Rayleigh quotients below local curvature; a pair's direction is found at its first use.
 
     Args:
-        network: of two layers, dense.
+        network: a dense network of two layers.
 
     Example:
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "sigmoid")
@@ -46,7 +46,7 @@ class CurvatureFloor:
     def __call__(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """What a bound that holds in `B(x, radius)` is not below, `(n,)`.
+        """Returns lower limits of every κ that is proved on `B(x, radius)`, `(n,)`.
 
         Args:
             x: `(n, dim)`.
@@ -59,7 +59,7 @@ class CurvatureFloor:
     def sharper(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """The same with directions of each example's own, for about ten gradients."""
+        """Returns the same with a direction for each example, for about ten gradients."""
         kernel, diagonal = self._kernel, self._diagonal(x, label, rival, radius)
         product = functools.partial(_congruence, kernel, diagonal)
         start = np.array([v for v, _ in self._everywhere(label, rival)])
@@ -69,7 +69,7 @@ class CurvatureFloor:
     def _diagonal(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """−d_lo, `(n, N_1)`."""
+        """Returns −d_lo, `(n, N_1)`."""
         first, activation = self._network.affines[0], self._network.activations[0]
         z = x @ first.kernel + first.bias
         reach = radius[:, None] * self._column_norms
@@ -83,7 +83,7 @@ class CurvatureFloor:
     def _everywhere(
         self, label: np.ndarray, rival: np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The best v for all of ℝᵈ, `(d,)`, and `(W_1ᵀ v)²`, `(N_1,)`, of each pair."""
+        """Returns the best v on all of ℝᵈ, `(d,)`, and `(W_1ᵀ v)²`, `(N_1,)`, for each pair."""
         pairs = list(zip(label.tolist(), rival.tolist(), strict=True))
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._directions]
         kernel = self._kernel
@@ -103,10 +103,10 @@ class CurvatureFloor:
 
 
 def _congruence(kernel: np.ndarray, diagonal: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """`W diag(d) Wᵀ v`, row by row."""
+    """Returns `W diag(d) Wᵀ v`, row by row."""
     return ((v @ kernel) * diagonal) @ kernel.T
 
 
 def _inward(floor: np.ndarray) -> np.ndarray:
-    """A little less, for what rounding did to either side."""
+    """Lowers the floor slightly, for rounding in the floor and in the bound."""
     return np.nan_to_num(np.maximum(floor, 0.0) * (1.0 - 1e-9), posinf=0.0)

@@ -1,7 +1,7 @@
-"""Bounds of the margins' curvature: `m ≤ λ(∇²f_yt(x)) ≤ M` for all x, for every class pair.
+"""Bounds on the margins' curvature: `m ≤ λ(∇²f_yt(x)) ≤ M` for all x, for every class pair.
 
-A certificate takes the signed bound (`signed.py`), which for two layers is theorem 3. All norms
-that go in are proved from above, so these are bounds of the stored network, rounding included.
+A certificate uses the signed bound (`signed.py`), which for two layers is theorem 3. All norms in
+it are proved from above, so these bounds hold for the stored network, rounding included.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network
 from keras_curv.process import usual_floats
 
-_ENTRIES = 2**25  # of a sensitivity, for all pairs of classes at once: a quarter of a GiB
-_DENSE_ENTRIES = 2**27  # the same where no map is sparse
+_ENTRIES = 2**25  # of a sensitivity of all class pairs, 256 MiB
+_DENSE_ENTRIES = 2**27  # the same if no map is sparse
 _MULTIPLICATIONS = 2**46  # for all pairs: hours
-_PROOF = 2**25  # multiplications take as long as what there is to do for any proof
+_PROOF = 2**25  # the fixed cost of one proof, in multiplications
 
 
 @usual_floats
@@ -25,11 +25,11 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     """Returns proved curvature bounds for all class pairs; zeros for an affine network.
 
     They are the signed bound, which for two layers is theorem 3. Theorem 4 is never tighter: its
-    S bounds both ends of the signed bound's intervals, entry by entry, and its products of norms
-    are LipLT's other bound.
+    S bounds both ends of the signed bound's intervals entrywise, and its products of norms are one
+    of the two bounds of which LipLT takes the smaller.
 
     Raises:
-        InputError: an activation is not differentiable; it is named.
+        InputError: names an activation that is not differentiable.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "softplus")
@@ -39,7 +39,7 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
     """
     require_smooth(network.activations)
     _require_room(network)
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, or NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow gives inf or NaN
         lower, upper = signed_bound(network)
     return CurvatureBounds(
         np.nan_to_num(lower, nan=-np.inf, neginf=-np.inf),
@@ -48,7 +48,7 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
 
 
 def _require_room(network: Network) -> None:
-    """InputError where the bounds of all class pairs would take too much memory, or time."""
+    """Refuses a network whose bounds of all class pairs would take too much memory or time."""
     sparse = any(affine.is_sparse for affine in network.affines)
     limit = _ENTRIES if sparse else _DENSE_ENTRIES
     entries = network.classes**2 * max(network.sizes[1:])
@@ -66,10 +66,10 @@ def _require_room(network: Network) -> None:
 
 
 def curvature_work(network: Network) -> int:
-    """Returns about how many multiplications the bounds of all class pairs take.
+    """Estimates the number of multiplications for the bounds of all class pairs.
 
-    Each pair and hidden layer needs a proof for each layer up to it: of the product of all maps
-    from there on, unless one of them is sparse.
+    Each pair and hidden layer needs a proof for each layer up to it, about the product of the maps
+    from that layer to the hidden layer, unless one of them is sparse.
 
     Example:
         >>> deep = Network.from_weights([np.eye(2)] * 9, [np.zeros(2)] * 9, "softplus")

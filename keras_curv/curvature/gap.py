@@ -1,4 +1,4 @@
-"""How far the curvature met at data lies below what is proved of it."""
+"""The gap between the curvature measured at data and the proved bounds."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from keras_curv.network.network import Network
 from keras_curv.numerics.spectral import symmetric_norm_estimate
 from keras_curv.process import usual_floats
 
-_POWER_STEPS = 12  # to tell which Hessian is largest
-_AT_ONCE = 256  # examples whose Hessians are compared; of the largest the dense matrix is taken
+_POWER_STEPS = 12  # to find the largest Hessian
+_AT_ONCE = 256  # examples whose Hessians are compared at a time; only the largest is made dense
 
 
 class CurvatureGap(NamedTuple):
-    """How far the curvature met at data lies below the proved bound.
+    """The curvature measured at data beside the proved bounds.
 
     Attributes:
-        lower: K_lb, the curvature met.
-        proved: what a certificate uses on the same pairs: the signed bound, theorem 3 for two
-            layers.
+        lower: K_lb, the curvature measured.
+        proved: the bound that a certificate uses on the same pairs: the signed bound, theorem 3
+            for two layers.
         upper: K_ub, the bound of theorem 4.
-        pairs: how many (label, runner-up) pairs had enough examples.
+        pairs: the number of (label, runner-up) pairs with enough examples.
     """
 
     lower: float
@@ -43,11 +43,11 @@ def curvature_gap(
     *,
     minimum_examples: int = 100,
 ) -> CurvatureGap:
-    """K_lb and K_ub: the largest curvature at examples, beside what is proved.
+    """Returns K_lb, the largest curvature at examples, beside the proved bounds and K_ub.
 
     For every pair (label, runner-up class) with at least `minimum_examples` examples, K_lb
     takes the largest ‖∇²f(x)‖ over those examples; all figures are means over these pairs.
-    K_lb is what was met, not a bound of what there is.
+    K_lb is a measurement, not a bound.
 
     Args:
         x: `(n, dim)`.
@@ -97,7 +97,7 @@ def curvature_gap(
 def _hessian_sizes(
     network: Network, x: np.ndarray, label: np.ndarray, rival: np.ndarray
 ) -> np.ndarray:
-    """Estimates of ‖∇²f(x)‖ by power iteration, `(n,)`."""
+    """Estimates ‖∇²f(x)‖ by power iteration, `(n,)`."""
     x, label, rival = map(tf.constant, (x.astype(np.float32), label, rival))
     vector = tf.random.stateless_normal(tf.shape(x), (0, 0))
     for _ in range(_POWER_STEPS):

@@ -1,19 +1,19 @@
-"""LipLT: Lipschitz constants of a network's layers and margins, from above, by telescoping.
+"""LipLT: upper bounds on Lipschitz constants of a network's layers and margins, by telescoping.
 
 The Jacobian of z_I is `W_1 D_1 W_2 D_2 ⋯ W_I`, each `D_k = diag(σ′(z_k))` within `c_k ± s_k`, the
-centre and half the width of the range of σ′. Put c_{I−1} for D_{I−1}, then c_{I−2} for D_{I−2}, and
-so on: at j this changes the product by `(Jacobian of z_j) (D_j − c_j) c_{j+1} ⋯ c_{I−1} W_{j+1} ⋯
+centre and half the width of the range of σ′. Replace D_{I−1} by c_{I−1}, then D_{I−2} by c_{I−2},
+and so on: step j changes the product by `(Jacobian of z_j) (D_j − c_j) c_{j+1} ⋯ c_{I−1} W_{j+1} ⋯
 W_I`, and in the end no D is left. So ℓ_I, a Lipschitz constant of x ↦ z_I, may be
 
     ℓ_I = Π_{k<I} |c_k| ‖W_1 ⋯ W_I‖ + Σ_{j<I} s_j Π_{j<k<I} |c_k| ‖W_{j+1} ⋯ W_I‖ ℓ_j,
 
-or `‖W_I‖ g_{I−1} ℓ_{I−1}`, `g = sup |σ′|`, if that is less. In the place of W_I may stand those
-columns of the last map that make a margin. Lip(a_I) = g_I ℓ_I. Where units differ
-(`network/unitwise.py`), c_k and s_j are diagonal and stay inside the norms: units that carry have
+or `‖W_I‖ g_{I−1} ℓ_{I−1}`, `g = sup |σ′|`, if that is less. For a margin, the difference of two
+columns of the last map replaces W_I. Lip(a_I) = g_I ℓ_I. Where units differ
+(`network/unitwise.py`), c_k and s_j are diagonal and stay inside the norms: identity units have
 c = 1 and s = 0, and lose nothing.
 
-**Rounding.** A product `V = W_j ⋯ W_I` is formed with a bound e of its distance to the real one, in
-norm: `e ← γ_N ‖W‖_F ‖V‖_F + ‖ΔW‖ (‖V‖_F + e) + ‖W‖_F e`, and underflow, as a map W is put before V.
+**Rounding.** A product `V = W_j ⋯ W_I` is formed with a bound e on the norm of its error: when a
+map W is put before V, `e ← γ_N ‖W‖_F ‖V‖_F + ‖ΔW‖ (‖V‖_F + e) + ‖W‖_F e`, plus underflow.
 
 Reference: Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin
 maximization and improved Lipschitz regularization" (2023).
@@ -36,16 +36,15 @@ from keras_curv.network.unitwise import UnitWise
 from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
-# What norms and Lipschitz constants are taken for at least, so that their products do not underflow
-# on their way.
+# A least value of norms and Lipschitz constants, so that their products do not underflow.
 LEAST_NORM = 1e-160
 
-# What several methods ask of one network.
+# Results by network, because several methods ask for the same ones.
 _known: weakref.WeakKeyDictionary[Network, list[float]] = weakref.WeakKeyDictionary()
 
 
 class UnitNorms(NamedTuple):
-    """Norms of a product `V = W_{j+1} c_{j+1} ⋯ W_I`, where units of the activation j differ.
+    """Norms of a product `V = W_{j+1} c_{j+1} ⋯ W_I` where units of activation j differ.
 
     Attributes:
         whole: ‖V‖.
@@ -59,13 +58,13 @@ class UnitNorms(NamedTuple):
 def telescoped(
     activations: Sequence[Activation], norms: Iterable[Any], before: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Two bounds of ℓ_I, up to rounding: by telescoping, and `‖W_I‖ g_{I−1} ℓ_{I−1}`.
+    """Returns two bounds ℓ_I, up to rounding: by telescoping, and `‖W_I‖ g_{I−1} ℓ_{I−1}`.
 
     Args:
-        activations: the I − 1 before W_I; more do not count.
-        norms: ‖W_I‖, ‖W_{I−1} W_I‖, …, ‖W_1 ⋯ W_I‖: numbers, arrays of those of several W_I, or
-            tensors. `UnitNorms` of what is behind an activation whose units differ, with its
-            centre between the maps that follow.
+        activations: the I − 1 before W_I; further ones are ignored.
+        norms: ‖W_I‖, ‖W_{I−1} W_I‖, …, ‖W_1 ⋯ W_I‖: numbers, arrays for several W_I, or tensors.
+            Behind an activation whose units differ, `UnitNorms` of the product; later products
+            include the activation's centre.
         before: ℓ_1, …, ℓ_{I−1}.
 
     Example:
@@ -85,23 +84,23 @@ def telescoped(
         else:
             total = total + activation.spread * factor * norm * lipschitz
             factor *= abs(activation.centre)
-            if factor == 0.0:  # as behind |·|: nothing is left of the products that follow
+            if factor == 0.0:  # as behind |·|: all further terms are 0
                 return total, product_of_norms
         norm = next(norms)
     return total + factor * norm, product_of_norms
 
 
 def pre_activation_lipschitz(network: Network, count: int | None = None) -> list[float]:
-    """ℓ_1, …, ℓ_{L−1}, or the first `count`: Lipschitz constants, from above, of x ↦ z_1, z_2, ….
+    """Bounds the Lipschitz constants of x ↦ z_1, z_2, … from above: ℓ_1, …, or the first `count`.
 
-    Of a network that is asked about again, they are known.
+    The results of a network are kept.
     """
     count = network.depth - 1 if count is None else count
-    found = list(_known.get(network, ()))  # one's own: threads may ask about one network at a time
+    found = list(_known.get(network, ()))  # a copy, as threads may share a network
     for terms in range(len(found) + 1, count + 1):
         products = products_behind(network.differentials[:terms], network.activations)
         norms = norms_of(products, lambda product: max(product.norm, LEAST_NORM))
-        # fmin prefers the number where only one is one.
+        # fmin ignores a NaN.
         bound = np.fmin(*telescoped(network.activations, norms, found))
         found.append(max(up(float(bound), 8 * terms), LEAST_NORM))
     _known[network] = found
@@ -109,23 +108,22 @@ def pre_activation_lipschitz(network: Network, count: int | None = None) -> list
 
 
 def lipschitz_bounds(network: Network, count: int | None = None) -> list[float]:
-    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}, of a network of any depth; or of
-    the first `count`."""
+    """Bounds the Lipschitz constants of x ↦ a_1, …, a_{L−1}, or the first `count`, from above."""
     pairs = zip(network.activations, pre_activation_lipschitz(network, count), strict=False)
     return [max(up(activation.steepest * bound), LEAST_NORM) for activation, bound in pairs]
 
 
 class KernelProduct:
-    """The product of affine maps one after the other, without their biases.
+    """The product of successive affine maps without their biases.
 
     Attributes:
-        kernel: as computed; None where it is too large, and only its norm is known.
-        kernel_error: bound of its distance to the real one, in norm.
-        norm: bound of the real one's norm.
+        kernel: the computed product; None if it is too large, and only its norm is known.
+        kernel_error: bound on the norm of its error.
+        norm: bound on the norm of the real product.
 
     Args:
         kernel, kernel_error: as above.
-        norm: where it is known, as of a large one.
+        norm: the norm if it is known, as for a large product.
     """
 
     kernel: Any
@@ -135,22 +133,22 @@ class KernelProduct:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether only the norm is known."""
+        """Returns whether only the norm is known."""
         return self.kernel is None
 
     @property
     def fan_in(self) -> int:
-        """Rows of the product."""
+        """Returns the number of rows of the product."""
         return self.kernel.shape[0]
 
     @property
     def fan_out(self) -> int:
-        """Columns of the product."""
+        """Returns the number of columns of the product."""
         return self.kernel.shape[1]
 
     @functools.cached_property
     def norm(self) -> float:
-        """See the class."""
+        """Bounds the norm of the real product from above."""
         if self._norm is not None:
             return self._norm
         finite = np.isfinite(self.kernel).all()
@@ -158,17 +156,17 @@ class KernelProduct:
 
     @functools.cached_property
     def gram(self) -> Gram:
-        """WᵀW; see `Affine`."""
+        """Returns WᵀW, as in `Affine`."""
         return Gram(self.kernel)
 
     def after(self, affine: Affine) -> KernelProduct:
-        """`W V`."""
+        """Returns `W V`."""
         if self.kernel is None or affine.fan_in * self.kernel.shape[1] > DENSE_UP_TO:
             return KernelProduct(None, np.inf, up(affine.norm * max(self.norm, LEAST_NORM)))
         return KernelProduct(*product_after(affine, self.kernel, self.kernel_error))
 
     def weighted(self, rows: np.ndarray) -> KernelProduct:
-        """`diag(rows) V`."""
+        """Returns `diag(rows) V`."""
         if self.kernel is None:
             return KernelProduct(None, np.inf, up(float(np.abs(rows).max()) * self.norm))
         return KernelProduct(*rows_weighted(rows, self.kernel, self.kernel_error))
@@ -177,11 +175,13 @@ class KernelProduct:
 def products_behind(
     affines: Sequence[Affine], activations: Sequence[Activation]
 ) -> Iterator[tuple[KernelProduct, KernelProduct | None]]:
-    """`V = W_{j+1} ⋯ W_I` for j = I − 1, …, 0, centres between where units differ; and s_j V there.
+    """Yields `V = W_{j+1} ⋯ W_I` for j = I − 1, …, 0, and s_j V where the units of j differ.
+
+    V includes the centres of activations whose units differ.
 
     Args:
         affines: W_1, …, W_I.
-        activations: the I − 1 between; more do not count.
+        activations: the I − 1 between; further ones are ignored.
     """
     last = affines[-1]
     product = KernelProduct(None if last.is_sparse else last.kernel, last.kernel_error, last.norm)
@@ -200,31 +200,32 @@ def norms_of(
     products: Iterable[tuple[KernelProduct, KernelProduct | None]],
     norm: Callable[[KernelProduct], Any],
 ) -> Iterator[Any]:
-    """Returns what `telescoped` takes, by any norm of the products of `products_behind`."""
+    """Yields the norms for `telescoped`, by any norm of the products of `products_behind`."""
     for whole, spread in products:
         yield norm(whole) if spread is None else UnitNorms(norm(whole), norm(spread))
 
 
 def centre_and_spread(activation: UnitWise) -> tuple[np.ndarray, np.ndarray]:
-    """c and s of each unit with `|σ′ − c| ≤ s`; the spread rounded up, and 0 where it is exact."""
+    """Returns c and s of each unit with `|σ′ − c| ≤ s`; s is rounded up unless it is 0."""
     centre, spread = np.asarray(activation.centre), np.asarray(activation.spread)
     return centre, np.where(spread > 0.0, up(spread + 2.0 * UNIT * np.abs(centre)), 0.0)
 
 
 def rows_weighted(rows: np.ndarray, product: np.ndarray, error: Any) -> tuple[np.ndarray, Any]:
-    """`diag(rows) V` as computed, and how far that is off; see `product_after`."""
+    """Returns `diag(rows) V` as computed, and a bound on its error; see `product_after`."""
     size, largest = _size(product, error), float(np.abs(rows).max())
     error = largest * (error + 2.0 * UNIT * size) + 4.0 * TINY * product.size
     return rows[:, None] * product, up(error, 8)
 
 
 def product_after(affine: Affine, product: np.ndarray, error: Any) -> tuple[np.ndarray, Any]:
-    """`W V` as computed, and how far that is from the real product, in norm.
+    """Returns `W V` as computed, and a bound on the norm of its error.
 
     Args:
         affine: W.
         product: V, as computed.
-        error: how far V is off: a number, in norm; or that of each column, and so is the answer.
+        error: bound on the norm of the error of V, or an array of bounds for its columns; the
+            result has the same form.
     """
     size = affine.frobenius
     columns = _size(product, error)
@@ -236,5 +237,5 @@ def product_after(affine: Affine, product: np.ndarray, error: Any) -> tuple[np.n
 
 
 def _size(product: np.ndarray, error: Any) -> Any:
-    """Norms of the columns, where the error is that of each; else of all."""
+    """Bounds the norm of each column if the error is by column, else the norm of the matrix."""
     return norm_bound(product, axis=0) if np.ndim(error) else norm_bound(product)

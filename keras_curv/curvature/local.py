@@ -1,21 +1,21 @@
 """Curvature on a ball: `∇²f(x) ≽ −κ` for every x in `B(x0, R)`, tighter than on all of ℝᵈ.
 
 Lemma 1: `∇²f(x) = Σ_I B_I(x)ᵀ diag(d_I(x)) B_I(x)`, `d_I = F_I ∘ σ″(z_I)`, B_I the Jacobian of
-z_I. On the ball every z_I, hence σ′, σ″, F_I and so d_I keeps to an interval, entry by entry.
-B_1 = W_1 does not move: for two layers, with `d_lo ≤ d_1(x)`,
+z_I. On the ball every entry of z_I, hence of σ′, σ″, F_I and d_I, stays in an interval. B_1 = W_1
+is constant: for two layers, with `d_lo ≤ d_1(x)`,
 
     κ = λ_max(−W_1 diag(d_lo) W_1ᵀ),
 
-the local form of theorem 3. Deeper, the Jacobian `J_I = diag(σ′) B_I` is *anchored* at x0
-(`anchor.py`), from where it moves by at most δ_I (`region.py`). With `E = B_I(x) − B_I(x0)`,
+the local form of theorem 3. In deeper networks the Jacobian `J_I = diag(σ′) B_I` is *anchored* at
+x0 (`anchor.py`), from where it moves by at most δ_I (`region.py`). With `E = B_I(x) − B_I(x0)`,
 `‖√|d_lo| E‖ ≤ e_I = ‖√|d_lo| W_I‖ δ_{I−1}` and `2|aᵀDb| ≤ t aᵀ|D|a + bᵀ|D|b / t`,
 
     κ = λ_max(−Σ_I B_I(x0)ᵀ diag(d_lo,I − t_I |d_lo,I|) B_I(x0)) + Σ_{I≥2} (1 + 1/t_I) e_I²
 
-for any t_I > 0: layers cancel where they do so in the Hessian, and κ → −λ_min(∇²f(x0)) as R → 0.
+for any t_I > 0: layers cancel as they do in the Hessian, and κ → −λ_min(∇²f(x0)) as R → 0.
 A layer whose Jacobian moves too much leaves the sum and adds `‖√(−d_lo)⁺ W_I‖² Lip(a_{I−1})²`.
 
-What the products of matrices round is charged to e_I.
+The rounding of matrix products is charged to e_I.
 
 Reference: Singla & Feizi (2020), lemma 1, theorem 3 and the section on local curvature bounds; the
 anchored bound for deeper networks is ours.
@@ -47,14 +47,14 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.spectral import largest_eigenvalue_bound
 
-_LARGE = 2**14  # entries of kernels, in whose products conversions are not what takes time
+_LARGE = 2**14  # entries of kernels from which float32 products pay for their conversions
 
 
 class LocalCurvature:
-    """Bounds of one network's curvature on balls.
+    """Bounds on one network's curvature on balls.
 
     Args:
-        network: at least one hidden layer.
+        network: a network with at least one hidden layer.
 
     Example:
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "sigmoid")
@@ -72,7 +72,7 @@ class LocalCurvature:
 
     @property
     def in_range(self) -> bool:
-        """Whether all norms are within 1e±30, and products of some within 1e±120.
+        """Returns whether all norms are within 1e±30, and products of some within 1e±120.
 
         Beyond, squares may over- or underflow.
         """
@@ -83,8 +83,7 @@ class LocalCurvature:
 
     @functools.cached_property
     def _kernels(self) -> list[np.ndarray]:
-        """What vectors are multiplied by to find a guess: in float32, where that holds them and is
-        quicker."""
+        """Returns the kernels for estimates, in float32 if it can hold them and is faster."""
         norms = [affine.norm for affine in self.network.differentials]
         kernels = [self._first, *(affine.kernel for affine in self._hidden[1:])]
         fits = all(1e-12 <= size <= 1e12 for size in (*norms, math.prod(norms)))
@@ -92,17 +91,17 @@ class LocalCurvature:
         return [kernel.astype(np.float32 if fits else np.float64) for kernel in kernels]
 
     def anchor_size(self) -> int:
-        """Upper bound on how many numbers the anchor of one input holds."""
+        """Returns an upper bound on the count of numbers in the anchor of one input."""
         widths = [affine.fan_out for affine in self._hidden]
         inner = sum(width**2 for width in widths[1:-1])
         return (2 + len(self._first)) * sum(widths[1:]) + 4 * sum(widths) + inner
 
     def anchor(self, x: np.ndarray) -> Anchor:
-        """See `anchor_at`."""
+        """Returns the anchor at x, see `anchor_at`."""
         return anchor_at(self.maps, x)
 
     def region(self, anchor: Anchor, radius: np.ndarray) -> Region:
-        """See `region_around`."""
+        """Returns the region around the anchor's inputs, see `region_around`."""
         return region_around(self.maps, anchor, radius)
 
     def bound(
@@ -111,7 +110,7 @@ class LocalCurvature:
         """Returns proved κ ≥ max(0, −λ(∇²f_yt(x))) for every x in the ball, `(P,)`.
 
         Args:
-            anchor: of n inputs.
+            anchor: the anchor of n inputs.
             radius: `(n,)`.
             of: the input, 0 … n − 1, of each of P pairs.
             label, rival: the classes of each pair, `(P,)`.
@@ -121,19 +120,20 @@ class LocalCurvature:
     def shared_bound(
         self, anchor: Anchor, radius: np.ndarray, of: ArrayLike, label: ArrayLike, rival: ArrayLike
     ) -> np.ndarray:
-        """Returns what `bound` does, from one proof for all pairs of an input: larger, and cheaper.
+        """Returns a larger, cheaper κ than `bound`, by one proof for all pairs of an input.
 
-        What is below `d_I` of each of them is below all: any lower bound of d_I gives a κ.
+        The minimum of d_I over the pairs is a lower bound for each pair, and every lower bound of
+        d_I gives a κ.
 
         Args:
-            of: ascending; the others as `bound` has them.
+            of: ascending; the other arguments are those of `bound`.
         """
         return self._kappa(anchor, radius, of, label, rival, prove=True, shared=True)
 
     def estimate(
         self, anchor: Anchor, radius: np.ndarray, of: ArrayLike, label: ArrayLike, rival: ArrayLike
     ) -> np.ndarray:
-        """Returns about what `bound` would, without a proof and much faster."""
+        """Estimates the κ of `bound`, without a proof and much faster."""
         return self._kappa(anchor, radius, of, label, rival, prove=False)
 
     def _kappa(
@@ -175,7 +175,7 @@ class LocalCurvature:
                 better = np.sum(gained, axis=1) > costs[index]
                 lowest = np.where(better[:, None], together[index], lowest)
                 constant += np.where(better, costs[index], 0.0)
-            # What underflows in d comes to as much.
+            # The loss by underflow in d is at most this.
             steepness = self._hidden[index].norm * region.lipschitz[index][of]
             constant += 8.0 * TINY * up(steepness**2)
             size = np.abs(lowest)
@@ -205,7 +205,7 @@ class LocalCurvature:
         return np.nan_to_num(up(guess + constant, 32), nan=np.inf, posinf=np.inf)[each]
 
     def _proved(self, anchor: Anchor, example: int, guess: float, *diagonals: np.ndarray) -> float:
-        """Bound of `λ_max(−Σ_I B_Iᵀ diag(d_I) B_I)` at one input."""
+        """Bounds `λ_max(−Σ_I B_Iᵀ diag(d_I) B_I)` from above at one input."""
         parts = [anchor.jacobian[0], *(jacobian[example] for jacobian in anchor.jacobian[1:])]
         diagonal = np.concatenate(diagonals)
         if not np.isfinite(diagonal).all():
@@ -215,7 +215,7 @@ class LocalCurvature:
         return largest_eigenvalue_bound(np.concatenate(parts, axis=1), -diagonal, guess=guess)
 
     def _parts(self, anchor: Anchor, of: np.ndarray, v: np.ndarray) -> list[np.ndarray]:
-        """Returns about B_I(x0) v for each layer."""
+        """Returns B_I(x0) v of each layer, up to rounding."""
         first, *rest = self._kernels
         found = [v.astype(first.dtype) @ first]
         for slope, kernel in zip(anchor.slope, rest, strict=False):
@@ -225,7 +225,7 @@ class LocalCurvature:
     def _product(
         self, anchor: Anchor, of: np.ndarray, diagonals: Sequence[np.ndarray]
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns about v ↦ −Σ_I B_Iᵀ diag(d_I) B_I v."""
+        """Returns v ↦ −Σ_I B_Iᵀ diag(d_I) B_I v, up to rounding."""
         first, *rest = self._kernels
         slopes = [slope[of].astype(first.dtype) for slope in anchor.slope]
         diagonals = [diagonal.astype(first.dtype) for diagonal in diagonals]
@@ -248,14 +248,14 @@ class LocalCurvature:
         label: np.ndarray,
         rival: np.ndarray,
     ) -> list[tuple[Sensitivity, np.ndarray, np.ndarray]]:
-        """Bounds F_1 … F_{L−1} on the ball, by intervals and by a centre and the distance from it.
+        """Bounds F_1 … F_{L−1} on the ball, by intervals and by a distance from a centre.
 
         The centres are `(P, N_I)`, the distances `(P,)`. The interval is that of the signed bound,
         intersected with the movement around the centre.
         """
         behind = output_sensitivity(self.network, label, rival)
         centre = 0.5 * (behind.low + behind.high)
-        away = norm_bound(behind.high - behind.low, axis=1)  # twice what it must be
+        away = norm_bound(behind.high - behind.low, axis=1)  # half of it would be enough
         found = [(behind, centre, away)]
         for index in reversed(range(1, len(self._hidden))):
             affine = self._hidden[index]
@@ -300,5 +300,5 @@ class LocalCurvature:
 
 
 def _below(product: np.ndarray) -> np.ndarray:
-    """The computed product, rounded down."""
+    """Rounds a computed product down."""
     return product - 4.0 * UNIT * np.abs(product)

@@ -1,7 +1,7 @@
-"""What the local curvature bounds know of a ball around x0: intervals, and how far things move.
+"""Intervals and movements on a ball around x0, for local curvature bounds.
 
-On the ball every z_I, hence σ′ and σ″, keeps to an interval, entry by entry. The Jacobian is
-*anchored* at x0: with `J_I = diag(σ′) B_I`, B_I the Jacobian of z_I,
+On the ball every entry of z_I, hence of σ′ and σ″, stays in an interval. The Jacobian is *anchored*
+at x0: with `J_I = diag(σ′) B_I`, B_I the Jacobian of z_I,
 
     ‖J_I(x) − J_I(x0)‖ ≤ δ_I = s_I ‖B_I‖ + ‖W_I diag(σ′(z_I(x0)))‖ δ_{I−1},    δ_0 = 0,
 
@@ -21,15 +21,15 @@ from keras_curv.numerics.rounding import ACTIVATION_ULPS, SLOPE_FLOOR, UNIT, up
 
 
 class Region(NamedTuple):
-    """What holds in the balls `B(x0, R)`; lists run over the hidden layers.
+    """Bounds that hold in the balls `B(x0, R)`; lists run over the hidden layers.
 
     Attributes:
         slopes, bends: least and largest σ′ and σ″ of each unit, two `(n, N_I)` each.
         change: largest |σ′ − anchored σ′| of each unit, `(n, N_I)`.
-        move: bound of ‖z_I(x) − ẑ_I‖, `(n,)`.
-        lipschitz: bound of ‖J_{I−1}‖, `(n,)`: 1 for the first layer.
-        drift: δ_{I−1}, bound of the distance of J_{I−1} to the anchored one, `(n,)`.
-        quartic: bound of ‖|σ″| ∘ (B_I u) ∘ (B_I v)‖ for unit u, v, `(n,)`; not of the last.
+        move: bound on ‖z_I(x) − ẑ_I‖, `(n,)`.
+        lipschitz: bound on ‖J_{I−1}‖, `(n,)`: 1 for the first layer.
+        drift: δ_{I−1}, bound on the distance of J_{I−1} to the anchored one, `(n,)`.
+        quartic: bound on ‖|σ″| ∘ (B_I u) ∘ (B_I v)‖ for unit u, v, `(n,)`; not for the last layer.
     """
 
     slopes: list[tuple[np.ndarray, np.ndarray]]
@@ -42,7 +42,7 @@ class Region(NamedTuple):
 
 
 def region_around(maps: HiddenMaps, anchor: Anchor, radius: np.ndarray) -> Region:
-    """Returns what holds in the balls of these radii, `(n,)`, around the anchor's inputs."""
+    """Returns the bounds for the balls of these radii, `(n,)`, around the anchor's inputs."""
     lipschitz, drift = np.ones_like(radius), np.zeros_like(radius)
     spread = None  # of a_{I−1} around a_{I−1}(x0), entrywise
     region = Region(*([] for _ in Region._fields))
@@ -79,7 +79,7 @@ def region_around(maps: HiddenMaps, anchor: Anchor, radius: np.ndarray) -> Regio
         quartic = up(stacked_norms.perron_bound(anchor.square[index], bend) + crossing * moved, 16)
         quartic = np.minimum(quartic, up((bend * rows).max(axis=1) * steepness))
         region.quartic.append(quartic + SLOPE_FLOOR)
-        # σ′ moves by at most σ″ times the movement of z, besides what was off at x0.
+        # σ′ moves by at most σ″ times the movement of z, plus its error at x0.
         off = bend.max(axis=1) * anchor.pre_error[index]
         off += 4.0 * ACTIVATION_ULPS * UNIT * activation.steepest
         turn = np.minimum(

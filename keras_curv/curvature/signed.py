@@ -1,15 +1,14 @@
-"""The signed bound: curvature at any depth, with the sign and the weight of every unit kept.
+"""The signed bound on curvature at any depth, which uses the sign and weight of every unit.
 
 Lemma 1 sums `B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I` over the layers. An interval for F_I = ∂f/∂a_I
-follows from the range of σ′ by going backwards with the positive and negative parts of
-the weights apart; with the range of σ″ it bounds each diagonal, `d_lo ≤ d ≤ d_hi`. As
-`B_I = W_I J` with `‖J‖ ≤ Lip(a_{I−1})`,
+follows from the range of σ′ by interval arithmetic backwards through the layers; with the range
+of σ″ it bounds each diagonal, `d_lo ≤ d ≤ d_hi`. As `B_I = W_I J` with `‖J‖ ≤ Lip(a_{I−1})`,
 
     M = Σ_I λ_max(W_I diag(d_hi⁺) W_Iᵀ) Lip(a_{I−1})²,
     m = −Σ_I λ_max(W_I diag((−d_lo)⁺) W_Iᵀ) Lip(a_{I−1})².
 
-Where that is less, J stays inside: `λ_max(Jᵀ W_I D W_Iᵀ J) = ‖J W_I √D‖²` is telescoped as in
-`liplt.py`, with `W_I √D` in the place of W_I.
+A second bound keeps J inside: `λ_max(Jᵀ W_I D W_Iᵀ J) = ‖J W_I √D‖²` is telescoped as in
+`liplt.py`, with `W_I √D` in the place of W_I. The smaller bound counts.
 
 Since `M_yt = −m_ty`, only m is computed. Each entry of F_I is also at most
 `‖W_{I+1}[j, :]‖ g ‖F_{I+1}‖`.
@@ -40,11 +39,11 @@ from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.numerics.spectral import largest_eigenvalue_bound
 
-_ENTRIES = 2**27  # of the matrices of all pairs that are at work: 1 GiB
+_ENTRIES = 2**27  # of the matrices of all pairs in work at a time: 1 GiB
 
 
 class CurvatureBounds(NamedTuple):
-    """`lower[y, t] ≤ λ(∇²(z_y − z_t)(x)) ≤ upper[y, t]` for every x in ℝᵈ.
+    """Bounds `lower[y, t] ≤ λ(∇²(z_y − z_t)(x)) ≤ upper[y, t]` for every x in ℝᵈ.
 
     Attributes:
         lower: m, `(classes, classes)`, at most 0.
@@ -56,10 +55,10 @@ class CurvatureBounds(NamedTuple):
 
 
 def signed_bound(network: Network) -> CurvatureBounds:
-    """The signed bound of the curvature, for all class pairs; see the module's docstring.
+    """Returns the signed bound on the curvature for all class pairs; see the module docstring.
 
     Args:
-        network: of any depth, its activations smooth.
+        network: a network of any depth with smooth activations.
     """
     classes = network.classes
     if network.depth == 1:
@@ -86,7 +85,7 @@ def signed_bound(network: Network) -> CurvatureBounds:
 
 
 class _LayerCurvature:
-    """`λ_max(Jᵀ W_I D W_Iᵀ J)`, J the Jacobian of a_{I−1}, from above, for many D ≥ 0."""
+    """Upper bounds on `λ_max(Jᵀ W_I D W_Iᵀ J)`, J the Jacobian of a_{I−1}, for many D ≥ 0."""
 
     def __init__(self, network: Network, index: int):
         self._affine = network.differentials[index]
@@ -115,7 +114,7 @@ class _LayerCurvature:
 def negative_diagonals(
     network: Network, label: np.ndarray, rival: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yields `(−d_lo)⁺` of each hidden layer, from above, `(P, N_I)`; see the module's docstring.
+    """Yields upper bounds on `(−d_lo)⁺` of each hidden layer, `(P, N_I)`; see the module docstring.
 
     Args:
         label, rival: `(P,)`.
@@ -130,23 +129,23 @@ def negative_diagonals(
 def _congruent_norm(
     affine: Affine | KernelProduct, diagonal: np.ndarray, sparse_by_norm: bool = True
 ) -> float:
-    """Upper bound of `‖W √d‖` for d ≥ 0; see `congruence_bound`."""
+    """Bounds `‖W √d‖` from above for d ≥ 0; see `congruence_bound`."""
     value = congruence_bound(affine, diagonal, sparse_by_norm=sparse_by_norm)
     return np.sqrt(value + underflow(affine))
 
 
 def underflow(affine: Affine | KernelProduct) -> float:
-    """Bounds what underflow loses in d and in the eigenvalue."""
+    """Bounds the loss by underflow in d and in the eigenvalue."""
     return 8.0 * TINY * (1.0 + affine.norm) * (1.0 + affine.norm)
 
 
 def first_layer_curvature(affine: Affine, negative: np.ndarray, guesses: np.ndarray) -> np.ndarray:
-    """Bounds κ with `∇²(v·σ(z_1(x))) ≽ −κ`, `(P,)`.
+    """Returns proved κ with `∇²(v·σ(z_1(x))) ≽ −κ`, `(P,)`.
 
     Args:
-        affine: z_1.
+        affine: the map to z_1.
         negative: at least `−v ∘ σ″(z_1)` and 0, `(P, N_1)`.
-        guesses: about κ, `(P,)`.
+        guesses: estimates of κ, `(P,)`.
     """
     pairs = zip(negative, guesses, strict=True)
     return up(np.array([congruence_bound(affine, *pair) for pair in pairs]) + underflow(affine))
@@ -159,17 +158,17 @@ def congruence_bound(
     *,
     sparse_by_norm: bool = False,
 ) -> float:
-    """Upper bound of `λ_max(W diag(d) Wᵀ)` for d ≥ 0, over all W within the folding error.
+    """Bounds `λ_max(W diag(d) Wᵀ)` from above for d ≥ 0, over all W within the folding error.
 
-    Of a sparse map it takes seconds for each d, which two layers are worth: what deep networks gain
-    at one layer is lost at the others. There, and of a map with too many inputs, it is
-    `max(d) ‖W‖²`.
+    For a sparse map this takes seconds for each d, which pays only for two layers: deep networks
+    lose at other layers what they gain at one. With `sparse_by_norm`, or for a map with too many
+    inputs, a sparse map has the bound `max(d) ‖W‖²`.
 
     Args:
         affine: W.
         diagonal: d, `(out,)`.
         guess: a value to try first.
-        sparse_by_norm: whether that is enough for a sparse map.
+        sparse_by_norm: whether this weaker bound is enough for a sparse map.
     """
     if not np.isfinite(diagonal).all() or not np.isfinite(affine.norm):
         return np.inf
@@ -186,23 +185,23 @@ def congruence_bound(
 
 
 def _side(affine: Affine | KernelProduct) -> int:
-    """Of the matrix whose eigenvalue is bounded: where there are many more outputs than inputs,
-    W diag(d) Wᵀ is by far the smaller one, and √d WᵀW √d of a sparse map is never formed."""
+    """Returns the side of the matrix whose eigenvalue is bounded: that of W diag(d) Wᵀ if outputs
+    far outnumber inputs, and for sparse maps; else that of √d WᵀW √d."""
     wide = affine.is_sparse or affine.fan_out > 2 * affine.fan_in
     return affine.fan_in if wide else affine.fan_out
 
 
 def congruence_by_norm(affine: Affine | KernelProduct, most: np.ndarray) -> np.ndarray:
-    """Upper bounds of `d ‖W‖²`, d ≥ 0, of any shape; ‖W‖² alone may underflow before d counts."""
+    """Bounds `d ‖W‖²` from above, d ≥ 0 of any shape, without forming ‖W‖², which may underflow."""
     return up((np.sqrt(most) * affine.norm) ** 2, 8)
 
 
 class Sensitivity(NamedTuple):
-    """An interval, entry by entry, that holds `F_I = ∂(z_y − z_t)/∂a_I`, for each of P pairs.
+    """An entrywise interval that contains `F_I = ∂(z_y − z_t)/∂a_I`, for each of P pairs.
 
     Attributes:
         low, high: `(P, N_I)`.
-        norm: bound of ‖F_I‖, `(P,)`.
+        norm: bound on ‖F_I‖, `(P,)`.
     """
 
     low: np.ndarray
@@ -211,7 +210,7 @@ class Sensitivity(NamedTuple):
 
 
 def output_sensitivity(network: Network, label: np.ndarray, rival: np.ndarray) -> Sensitivity:
-    """The interval of the last hidden layer's `F_{L−1} = W_L[:, y] − W_L[:, t]`.
+    """Returns the interval of the last hidden layer's `F_{L−1} = W_L[:, y] − W_L[:, t]`.
 
     Args:
         label, rival: `(P,)`.
@@ -226,14 +225,14 @@ def output_sensitivity(network: Network, label: np.ndarray, rival: np.ndarray) -
 def sensitivity_before(
     affine: Affine, slopes: intervals.Interval, behind: Sensitivity
 ) -> Sensitivity:
-    """The interval of `F_{I−1} = W_I (σ′(z_I) ∘ F_I)`, from those of σ′(z_I) and F_I.
+    """Returns the interval of `F_{I−1} = W_I (σ′(z_I) ∘ F_I)` from those of σ′(z_I) and F_I.
 
     Each entry is also at most `‖W_I[j, :]‖ g ‖F_I‖`.
 
     Args:
-        affine: z_I.
+        affine: the map to z_I.
         slopes: least and largest σ′(z_I), each broadcasts to `(P, N_I)`.
-        behind: F_I.
+        behind: the interval of F_I.
     """
     p, q = intervals.product(slopes, (behind.low, behind.high))
     steepest = np.maximum(np.abs(slopes[0]), np.abs(slopes[1]))
@@ -244,7 +243,7 @@ def sensitivity_before(
     middle, spread = intervals.image(0.5 * (p + q), half, affine.kernel.T)
     spread = up(spread, terms) + up(affine.kernel_error * through)[:, None]
     row_norms = affine.row_norms + affine.kernel_error
-    spread += 8.0 * TINY * terms * (1.0 + row_norms)  # of the products above that underflow
+    spread += 8.0 * TINY * terms * (1.0 + row_norms)  # for underflow of the products above
     reach = up(np.multiply.outer(through, row_norms), 8) + 4.0 * TINY
     return Sensitivity(
         np.maximum(middle - spread, -reach),
@@ -254,7 +253,7 @@ def sensitivity_before(
 
 
 def _sensitivities(network: Network, label: np.ndarray, rival: np.ndarray) -> list[Sensitivity]:
-    """Intervals that hold F_1 … F_{L−1} at every x whatever."""
+    """Returns intervals that contain F_1 … F_{L−1} at every x."""
     found = [output_sensitivity(network, label, rival)]
     for index in reversed(range(1, network.depth - 1)):
         slopes = network.activations[index].first_range

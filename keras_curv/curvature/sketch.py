@@ -1,9 +1,9 @@
-"""How steep the units of a network are at an input, by a few random directions; no proof.
+"""Estimates of the steepness of a network's units at an input, by a few random directions.
 
-With g standard normal, `E (B_I g)_j² = ‖∇z_I,j‖²`: eight directions, pushed forward together, tell
-about each row norm of the Jacobian B_I of z_I, where B_I itself takes as many products as the input
-has entries. `auto` asks what a dear method could come to with such numbers, before it asks for them
-to be proved. Row norms come out low as often as high; everything else here is rather too low.
+With g standard normal, `E (B_I g)_j² = ‖∇z_I,j‖²`: eight directions, pushed forward together,
+estimate every row norm of the Jacobian B_I of z_I, while B_I itself takes as many products as the
+input has entries. `auto` uses such numbers to estimate the result of an expensive method before it
+runs the method. Row norms are too low as often as too high; all other estimates tend to be low.
 
 Reference: Hutchinson, "A stochastic estimator of the trace of the influence matrix" (1990).
 """
@@ -24,7 +24,7 @@ from keras_curv.numerics.batches import in_batches
 
 _DIRECTIONS = 8
 _NORM_STEPS = 4  # products for each norm of a Jacobian
-_SHARE = 0.9  # of an estimated curvature: what the sketch may have put too high
+_SHARE = 0.9  # factor on an estimated curvature, which the sketch may have put too high
 
 
 class Sketch(NamedTuple):
@@ -33,7 +33,7 @@ class Sketch(NamedTuple):
     Attributes:
         pre: z_I, `(n, N_I)`.
         slope: σ′(z_I), `(n, N_I)`.
-        steepness: about ‖∇z_I,j‖, `(n, N_I)`.
+        steepness: estimates of ‖∇z_I,j‖, `(n, N_I)`.
     """
 
     pre: list[np.ndarray]
@@ -42,7 +42,7 @@ class Sketch(NamedTuple):
 
 
 def sketch(network: Network, x: np.ndarray) -> Sketch:
-    """Returns the hidden layers at x, `(n, dim)`, float64, of a dense network.
+    """Returns the sketch of a dense network's hidden layers at x, `(n, dim)`, float64.
 
     Example:
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "sigmoid")
@@ -65,7 +65,7 @@ def _sketch(network: Network, x: np.ndarray) -> Sketch:
     for affine, activation, z in zip(affines, network.activations, pre, strict=True):
         found.pre.append(z.numpy())
         found.slope.append(activation.first(z).numpy())
-        with np.errstate(all="ignore"):  # what float32 does not hold excludes nothing
+        with np.errstate(all="ignore"):  # overflow in float32 only weakens the estimate
             pushed = pushed @ affine.kernel.astype(np.float32)
             norms = np.sqrt(np.mean(pushed**2, axis=1, dtype=np.float64))
             pushed = pushed * found.slope[-1][:, None].astype(np.float32)
@@ -74,10 +74,10 @@ def _sketch(network: Network, x: np.ndarray) -> Sketch:
 
 
 class CurvatureSketch:
-    """About what a curvature bound on a ball comes to, for three layers or more; rather less.
+    """Estimates of a curvature bound on a ball, for three layers or more; they tend to be low.
 
     Args:
-        local: of a dense network.
+        local: the local curvature of a dense network.
     """
 
     def __init__(self, local: LocalCurvature):
@@ -86,7 +86,7 @@ class CurvatureSketch:
     def __call__(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """About κ of `LocalCurvature.bound` on `B(x, radius)`, `(n,)`.
+        """Estimates κ of `LocalCurvature.bound` on `B(x, radius)`, `(n,)`.
 
         Args:
             x: `(n, dim)`.
@@ -101,11 +101,11 @@ class CurvatureSketch:
         entries = _DIRECTIONS * max(self._local.network.sizes)
         found = in_batches(estimate, len(x), entries)
         kappa = np.concatenate([part for _, part in found])
-        return _SHARE * np.where(np.isfinite(kappa), kappa, 0.0)  # what overflows excludes nothing
+        return _SHARE * np.where(np.isfinite(kappa), kappa, 0.0)  # overflow excludes nothing
 
 
 def _anchor(maps: HiddenMaps, known: Sketch) -> Anchor:
-    """As far as an estimate needs it; what would take as long as a Jacobian is 0."""
+    """Returns an anchor for estimates; entries that would cost as much as a Jacobian are 0."""
     nothing, slope = np.zeros(len(known.pre[0])), known.slope
     layers, inner = range(len(slope)), [affine.fan_out for affine in maps.affines[1:-1]]
     return Anchor(
@@ -126,7 +126,7 @@ def _anchor(maps: HiddenMaps, known: Sketch) -> Anchor:
 
 
 def _norms(maps: HiddenMaps, slopes: Sequence[np.ndarray], weight: np.ndarray) -> np.ndarray:
-    """`‖B_I diag(weight)‖`, from below, `(n,)`, I the layer behind those of these slopes."""
+    """Estimates `‖B_I diag(weight)‖` from below, `(n,)`, I the layer after those of the slopes."""
     behind = maps.affines[1 : len(slopes) + 1]
 
     def product(v: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Theorem 4: the curvature of a network of any depth, by products of norms.
+"""Theorem 4: a bound on the curvature of a network of any depth by products of norms.
 
-The signed bound keeps what it throws away, and is never above it.
+The signed bound also uses signs and weights of units, and is never larger.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from keras_curv.numerics.rounding import TINY, norm_bound, up
 
 
 def theorem4(network: Network) -> np.ndarray:
-    """`K[y, t] ≥ ‖∇²(z_y − z_t)(x)‖` for every x, for a network of any depth.
+    """Returns `K[y, t] ≥ ‖∇²(z_y − z_t)(x)‖` for every x, for a network of any depth.
 
         K = Σ_I h_I r_I² max_j S_j^(L,I),
         r_1 = ‖W_1‖,  r_I = g_{I−1} ‖W_I‖ r_{I−1},
@@ -38,7 +38,7 @@ def theorem4(network: Network) -> np.ndarray:
         affine = network.differentials[index]
         steepness = up(affine.norm * outer[index])  # r_I
         total += up((np.sqrt(np.max(activation.bend) * largest) * steepness) ** 2, 16)
-        # Of what folding rounded away, a row's product is at most `‖ΔW‖ ‖S‖`.
+        # The folding error ΔW adds at most `‖ΔW‖ ‖S‖` to an entry.
         flat = reach.reshape(-1, affine.fan_out)
         through = flat @ abs(affine.kernel).T
         through += up(affine.kernel_error * norm_bound(flat, axis=1))[:, None]
@@ -49,9 +49,9 @@ def theorem4(network: Network) -> np.ndarray:
 
 
 def lipschitz_products(network: Network) -> list[float]:
-    """Lipschitz constants, from above, of x ↦ a_1, …, a_{L−1}: products of norms and slopes.
+    """Bounds the Lipschitz constants of x ↦ a_1, …, a_{L−1} by products of norms and slopes.
 
-    LipLT's (`liplt.py`) are never larger.
+    The bounds of LipLT (`liplt.py`) are never larger.
     """
     found: list[float] = []
     for affine, activation in zip(network.differentials[:-1], network.activations, strict=True):

@@ -1,12 +1,12 @@
-"""Curvature as a budget meets it: along changes of a bounded l1 norm.
+"""Curvature for an l1 budget: along changes of bounded l1 norm.
 
-The signed bound leaves `∇²f ≽ −Σ_I B_Iᵀ diag(d_I) B_I` with d_I ≥ 0. The square of a vector in such
-a form is convex, and on `‖e‖₁ ≤ ρ` it is the largest at a vertex ±ρe_i. So
+The signed bound gives `∇²f ≽ −Σ_I B_Iᵀ diag(d_I) B_I` with d_I ≥ 0. The quadratic form of this sum
+is convex, so on `‖e‖₁ ≤ ρ` it is largest at a vertex ±ρe_i. So
 
     e·∇²f e ≥ −κ₁ ‖e‖₁²,    κ₁ = max_i (W_1 diag(d_1) W_1ᵀ)_ii + Σ_{I>1} ‖W_I √d_I‖² Lip_I²,
 
 with Lip_I = `max_i ‖W_1[i, :]‖` times the Lipschitz constant of a_{I−1} in z_1, as every row of the
-first Jacobian is a row of W_1, weighted. It is at most κ, and of many inputs a small part of it.
+first Jacobian is a row of W_1, weighted. κ₁ is at most κ, and with many inputs far below it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from keras_curv.numerics.rounding import scaled_back, up
 
 
 def vertex_curvature(network: Network, bounds: CurvatureBounds) -> np.ndarray:
-    """Bounds `κ₁ ≥ 0` with `e·∇²(z_y − z_t) e ≥ −κ₁ ‖e‖₁²` everywhere, `(classes, classes)`.
+    """Returns `κ₁ ≥ 0` with `e·∇²(z_y − z_t) e ≥ −κ₁ ‖e‖₁²` everywhere, `(classes, classes)`.
 
     Args:
-        network: of any depth, its activations smooth.
-        bounds: of its curvature, which hold as well.
+        network: a network of any depth with smooth activations.
+        bounds: its l2 curvature bounds, which hold for κ₁ as well.
 
     Example:
         >>> from keras_curv.curvature.bounds import curvature_bounds
@@ -62,7 +62,7 @@ def vertex_curvature(network: Network, bounds: CurvatureBounds) -> np.ndarray:
 
 
 def _largest_entry(affine: Affine, diagonals: np.ndarray) -> np.ndarray:
-    """Upper bounds of `max_i (W diag(d) Wᵀ)_ii`, for d ≥ 0, `(P, out)`, all W within the error."""
+    """Bounds `max_i (W diag(d) Wᵀ)_ii` from above, d ≥ 0 `(P, out)`, for all W within the error."""
     # Powers of two scale without rounding, and keep squares away from over- and underflow.
     largest = np.abs(affine.kernel).max(initial=0.0), diagonals.max(initial=0.0)
     powers = [int(np.frexp(number)[1]) for number in largest]
