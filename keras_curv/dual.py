@@ -1,4 +1,4 @@
-"""One minorant, two questions: how far is the prediction safe, and how bad can a ball be?
+"""One minorant answers two questions: how far is a prediction safe, how low is f in a ball?
 
 Let `∇²f ≽ −κ` everywhere. At any point x̂, with `d = x̂ − x0` and `g = ∇f(x̂)`, Taylor's
 theorem and Cauchy–Schwarz give for every δ
@@ -6,20 +6,20 @@ theorem and Cauchy–Schwarz give for every δ
     f(x0 + δ) ≥ A − h ‖δ‖ − (κ/2) ‖δ‖²,    A = f(x̂) − g·d − (κ/2)‖d‖²,   h = ‖g + κ d‖.
 
 Its root is a certificate, its value at ρ bounds an attack in the ball of radius ρ. Both hold
-at any x̂ whatever: a solver that stops early, or goes astray, makes them smaller, never wrong.
+at any x̂: a solver that stops early, or diverges, makes them smaller, never wrong.
 
 The best x̂ solves the paper's dual, `max_η min_x ½‖x − x0‖² + η f(x)` over 0 ≤ η ≤ 1/κ for
 the certificate, and the same function at `η ≤ min(1/κ, ρ/‖g‖)` for the attack. Both have the
 stationarity condition `x − x0 + η g(x) = 0`. So one iteration serves both: set η from the
-present f and g, step along the residual with a Barzilai–Borwein length; one gradient a step,
-for x and η together.
+current f and g, step along the residual with a Barzilai–Borwein length; each step takes one
+gradient, for x and η together.
 
 Everything here works on rows: `(n,)` scalars and `(n, dim)` vectors, any float dtype.
 
 Numbers may be of any size that the dtype holds. Squares and products are taken in an order, or of
 vectors scaled to about 1, so that none overflows or underflows where the result does not: κ‖d‖² may
-be of the order of f while every d_i² is 0 in floating point. What is lost below the smallest normal
-number is left to `proved_radius.py`, with all other rounding.
+be of the order of f while every d_i² is 0 in floating point. `proved_radius.py` charges underflow
+with all other rounding.
 
 Reference: Singla & Feizi (2020), theorems 1 and 2; Barzilai & Borwein, IMA J. Numer. Anal. 8
 (1988).
@@ -37,7 +37,7 @@ _STEP_RANGE = (0.05, 5.0)
 
 
 class Minorant(NamedTuple):
-    """`f(x0 + δ) ≥ intercept − slope ‖δ‖ − (curvature/2) ‖δ‖²` for every δ; rows `(n,)`."""
+    """A bound `f(x0 + δ) ≥ intercept − slope ‖δ‖ − (curvature/2) ‖δ‖²` for every δ; rows `(n,)`."""
 
     intercept: tf.Tensor
     slope: tf.Tensor
@@ -47,7 +47,7 @@ class Minorant(NamedTuple):
 def minorant(
     margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor | None, curvature: tf.Tensor
 ) -> Minorant:
-    """The minorant that one evaluation at `x̂ = x0 + displacement` gives.
+    """Returns the minorant of one evaluation at `x̂ = x0 + displacement`.
 
     Args:
         margin: f(x̂), `(n,)`.
@@ -69,11 +69,11 @@ def minorant(
 
 
 def certified_radius(bound: Minorant) -> tf.Tensor:
-    """The root of the minorant, `(n,)`: `‖δ‖ < r ⇒ f(x0 + δ) > 0`.
+    """Returns the root r of the minorant, `(n,)`: `‖δ‖ < r ⇒ f(x0 + δ) > 0`.
 
-    `r = 2A / (h + √(h² + 2κA))`; 0 where A ≤ 0 or anything is not a number; infinite where
-    κ = h = 0 < A, a margin that cannot change, and only there: what overflows elsewhere is rounded
-    down to the largest finite number.
+    `r = 2A / (h + √(h² + 2κA))`; 0 where A ≤ 0 or anything is NaN; infinite only where
+    κ = h = 0 < A, a margin that cannot change: other overflow is rounded down to the largest
+    finite number.
     """
     a, h, kappa = bound
     proves = (a > 0.0) & tf.math.is_finite(a)
@@ -87,7 +87,7 @@ def certified_radius(bound: Minorant) -> tf.Tensor:
 
 
 def lower_bound(bound: Minorant, radius: tf.Tensor) -> tf.Tensor:
-    """`L(ρ) ≤ min f` over the ball of that radius around x0, `(n,)`."""
+    """Returns `L(ρ) ≤ min f` over the ball of radius ρ around x0, `(n,)`."""
     a, h, kappa = bound
     return a - h * radius - 0.5 * kappa * radius * radius
 
@@ -96,8 +96,8 @@ class Iterate(NamedTuple):
     """A search in progress, a row for each (example, rival).
 
     Attributes:
-        point: where the next gradient is taken, `(n, dim)`.
-        previous_point, previous_residual: of the step before, `(n, dim)`.
+        point: the point of the next gradient, `(n, dim)`.
+        previous_point, previous_residual: those of the step before, `(n, dim)`.
         steps: gradients used, `(n,)`, int32.
     """
 
@@ -107,18 +107,18 @@ class Iterate(NamedTuple):
     steps: tf.Tensor
 
     def rows(self, index: tf.Tensor) -> Iterate:
-        """Returns these rows."""
+        """Returns the iterate of these rows."""
         return Iterate(*(tf.gather(part, index) for part in self))
 
 
-# (margin, gradient, displacement, curvature) of the present evaluation → η, from 0 to 1/κ, `(n,)`
+# (margin, gradient, displacement, curvature) of the current evaluation → η, from 0 to 1/κ, `(n,)`
 Multiplier = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def certificate_multiplier(
     margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
 ) -> tf.Tensor:
-    """η of the largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`."""
+    """Returns η for the largest radius: `max_{0 ≤ η ≤ 1/κ} min_x ½‖x − x0‖² + η f(x)`."""
     # The root of the linearised f along −g; η beyond 1/κ would lose convexity.
     eta = (margin - dot(gradient, displacement)) * tf.math.reciprocal_no_nan(
         dot(gradient, gradient)
@@ -127,7 +127,7 @@ def certificate_multiplier(
 
 
 def attack_multiplier(radius: tf.Tensor | float) -> Multiplier:
-    """η of the lowest margin in a ball, `min f(x)` over `‖x − x0‖ ≤ ρ`, ρ > 0 of shape `(n,)`."""
+    """Returns the rule of η for `min f(x)` over `‖x − x0‖ ≤ ρ`, ρ > 0 of shape `(n,)`."""
 
     def multiplier(
         margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
@@ -142,7 +142,7 @@ def attack_multiplier(radius: tf.Tensor | float) -> Multiplier:
 def radius_bracket(
     margin: tf.Tensor, gradient: tf.Tensor, displacement: tf.Tensor, curvature: tf.Tensor
 ) -> tf.Tensor:
-    """Upper bound on the radius that any evaluation can certify, `(n,)`.
+    """Bounds the radius that any evaluation can certify from above, `(n,)`.
 
     `d(η) ≤ ½‖d‖² + η f(x̂) ≤ ½‖d‖² + max(f(x̂), 0)/κ` for every admissible η.
     """
@@ -151,8 +151,8 @@ def radius_bracket(
     upper = tf.where(
         remaining > 0.0, tf.sqrt(distance * distance + 2.0 * remaining / curvature), distance
     )
-    # All but on the boundary, and κ too small for the line above to say so: the boundary is
-    # about f/‖g‖ further on. This steers the stopping rule only.
+    # Almost on the boundary, with κ too small for the bound above to show it: the boundary is
+    # about f/‖g‖ further on. This affects only the stopping rule.
     slope = _norm(gradient)
     near = remaining <= 1e-3 * slope * distance
     upper = tf.where(near, tf.minimum(upper, distance + 2.0 * remaining / slope), upper)
@@ -161,7 +161,7 @@ def radius_bracket(
 
 
 def start(origin: tf.Tensor) -> Iterate:
-    """The search before its first evaluation, which is at x0 itself; `origin` is `(n, dim)`."""
+    """Returns the search before its first evaluation, which is at x0 = `origin`, `(n, dim)`."""
     return Iterate(
         point=origin,
         previous_point=origin,
@@ -178,7 +178,7 @@ def advance(
     margin: tf.Tensor,
     gradient: tf.Tensor,
 ) -> Iterate:
-    """One step, from the margin and gradient at `iterate.point`.
+    """Makes one step, from the margin and gradient at `iterate.point`.
 
         x ← x − s (x − x0 + η g)
 
@@ -190,7 +190,7 @@ def advance(
 
 
 def along(iterate: Iterate, residual: tf.Tensor) -> Iterate:
-    """One step of `advance`, along this residual, `(n, dim)`."""
+    """Makes one step of `advance` along a given residual, `(n, dim)`."""
     step = _barzilai_borwein(
         iterate.point - iterate.previous_point, residual - iterate.previous_residual
     )
@@ -213,19 +213,19 @@ def _clip_to_convex(eta: tf.Tensor, curvature: tf.Tensor) -> tf.Tensor:
 
 
 def as_dtype(value: tf.Tensor | float, dtype: tf.DType) -> tf.Tensor:
-    """A number or tensor in that dtype; a Python number does not pass through float32."""
+    """Returns a number or tensor in a dtype; a Python number does not pass through float32."""
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
 def norm(a: tf.Tensor) -> tf.Tensor:
-    """‖a‖₂ over the last axis, whatever the size of the entries; NaN where one is not finite."""
+    """Returns ‖a‖₂ over the last axis for entries of any size; NaN where one is not finite."""
     scale, scaled = _scaled(a)
     return scale * _norm(scaled)
 
 
 def _scaled(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """`(scale, a / scale)`, the quotient of entries whose squares are in range, or too small to
-    count beside the largest; the scale is 1 wherever it can be, and a constant to gradients.
+    """Returns `(scale, a / scale)`, where squares of the quotient's entries are in range or too
+    small to matter beside the largest; the scale is 1 if possible, and constant for gradients.
     """
     limits = np.finfo(a.dtype.as_numpy_dtype)
     largest = tf.stop_gradient(tf.reduce_max(tf.abs(a), axis=-1, keepdims=True))
@@ -235,7 +235,7 @@ def _scaled(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """a·b over the last axis."""
+    """Returns a·b over the last axis."""
     return tf.reduce_sum(a * b, axis=-1)
 
 

@@ -1,4 +1,4 @@
-"""First maps that absorb what moves an input: `x + Bξ` as an input of its own."""
+"""First maps that absorb a change of variables: `x + Bξ` becomes an affine function of ξ."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from keras_curv.numerics.spectral import spectral_norm_bound
 
 
 def is_exact(factor: np.ndarray) -> np.ndarray:
-    """Whether products with these factors, and quotients, are exact: they are powers of 2."""
+    """Returns whether products and quotients with a factor are exact, as for powers of 2."""
     return np.abs(np.frexp(factor)[0]) == 0.5
 
 
 def subspace(basis: np.ndarray, first: Affine, dim: int) -> Affine:
-    """`ξ ↦ Bξ + x` before the first map: the rows of Bᵀ W above its own.
+    """Puts `(ξ, x) ↦ Bξ + x` before the first map: the rows of Bᵀ W above its own.
 
-    An entry of Bᵀ W, B being `(d, q)` and W `(d, N)`, is a sum of d products b w. Rounding takes
-    `γ_d Σ|b||w|` at most, in the Frobenius norm `γ_d ‖B‖ ‖W‖`. Underflow takes, of each product,
+    An entry of Bᵀ W, B being `(d, q)` and W `(d, N)`, is a sum of d products b w. Rounding costs
+    at most `γ_d Σ|b||w|`, in the Frobenius norm `γ_d ‖B‖ ‖W‖`. Underflow costs, for each product,
     `τ|w|` and `τ|b|` where a factor is flushed as it is read, τ for the product and 2τ for a
-    partial sum: in all `τ (Σ|w| + Σ|b| + 4d)`. Of the qN entries, with `Σ|w| ≤ √d ‖w‖₂` and as each
-    column of W counts q times, and each of B N times, the norm of that is at most
+    partial sum: in all `τ (Σ|w| + Σ|b| + 4d)`. Over the qN entries, with `Σ|w| ≤ √d ‖w‖₂` and as
+    each column of W counts q times, and each of B N times, the norm of this is at most
 
         τ (√(qd) ‖W‖ + √(Nd) ‖B‖ + 4d √(qN)) ≤ 4 d √(qN) τ (1 + ‖B‖ + ‖W‖).
     """
@@ -40,10 +40,10 @@ def subspace(basis: np.ndarray, first: Affine, dim: int) -> Affine:
 
 
 def scaled(affine: Affine, factor: np.ndarray) -> Affine:
-    """The map of u, with `a = factor ∘ u`: rounding charged where a factor is no power of 2.
+    """Returns the map of u, `a = factor ∘ u`, rounding charged where a factor is no power of 2.
 
-    Of a product s w underflow takes `τ (|s| + |w| + 1)` at most, as either factor is flushed or the
-    product: in the Frobenius norm, of n entries, `τ (√n (1 + max|s|) + ‖W‖)`.
+    Underflow of a product s w costs at most `τ (|s| + |w| + 1)`, as either factor or the product
+    is flushed: in the Frobenius norm, for n entries, `τ (√n (1 + max|s|) + ‖W‖)`.
     """
     most = max(1.0, float(factor.max()))
     kernel = factor[:, None] * affine.kernel

@@ -1,4 +1,4 @@
-"""Arrays as users give them, by feature: checked, and named in what is said of them."""
+"""Checks of the arrays that users give by feature, with messages that name the array."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from keras_curv.errors import InputError, about
 
-LARGEST = 1e150  # of what is said of inputs and outputs: products of two are finite
+LARGEST = 1e150  # for numbers about inputs and outputs: products of two are finite
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
-    """Values as an array; InputError unless they are finite numbers."""
+    """Returns values as an array; InputError unless they are finite numbers."""
     array = _float64(values, name)
     if not array.size or not np.isfinite(array).all():
         raise InputError(f"{name} must be finite numbers. Received: {array.size} entries")
@@ -22,7 +22,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
 
 
 def number(value: Any, name: str) -> float:
-    """One number; InputError for anything else."""
+    """Returns one number; InputError for anything else."""
     array = numbers(value, name)
     if array.size != 1:
         raise InputError(f"{name} must be one number. Received: {array.size}")
@@ -30,7 +30,7 @@ def number(value: Any, name: str) -> float:
 
 
 def limit(values: Any, name: str, none: float) -> np.ndarray:
-    """A limit as an array; None, or NaN in its place, is no limit."""
+    """Returns a limit as an array; None or NaN becomes `none`, an infinite limit."""
     array = _float64(none if values is None else values, name).reshape(-1)
     array = np.where(np.isnan(array), none, array)
     if not array.size or (array == -none).any():
@@ -39,10 +39,10 @@ def limit(values: Any, name: str, none: float) -> np.ndarray:
 
 
 def _float64(values: Any, name: str) -> np.ndarray:
-    """Values in float64, NaN where one is None.
+    """Returns values in float64, NaN where one is None.
 
     Raises:
-        InputError: one is another thing than a real number, or beyond `LARGEST` and not infinite.
+        InputError: a value is not a real number, or is beyond `LARGEST` and not infinite.
     """
     with about(f"{name} must be numbers", (TypeError, ValueError, OverflowError)):
         array = np.array(values)
@@ -53,7 +53,7 @@ def _float64(values: Any, name: str) -> np.ndarray:
             other = [array.dtype.type] if array.size and array.dtype.kind not in "fiu" else []
         if other:
             raise TypeError(f"received {', '.join(sorted(kind.__name__ for kind in other))}")
-        with np.errstate(over="ignore"):  # of wider floats, which are then infinite
+        with np.errstate(over="ignore"):  # wider floats become infinite
             array = array.astype(np.float64)
     size = np.abs(array)
     if ((size > LARGEST) & (size < np.inf)).any():
@@ -63,7 +63,7 @@ def _float64(values: Any, name: str) -> np.ndarray:
 
 
 def features(values: Any) -> np.ndarray:
-    """Features as bools, or as indices; InputError unless they are either."""
+    """Returns features as bools or as indices; InputError unless they are one of these."""
     with about("frozen must be bools, or indices of features", (TypeError, ValueError)):
         array = np.array(values).reshape(-1)
     if array.dtype == bool:
@@ -76,7 +76,7 @@ def features(values: Any) -> np.ndarray:
 
 
 def spread(values: np.ndarray, dim: int, name: str) -> np.ndarray:
-    """One entry for each feature; InputError unless there are as many, or one."""
+    """Returns one entry for each feature; InputError unless there are `dim` or one."""
     values = values.reshape(-1)
     if len(values) not in (1, dim):
         raise InputError(f"{name} must have {dim} entries, one for each feature, or one. "
@@ -85,7 +85,7 @@ def spread(values: np.ndarray, dim: int, name: str) -> np.ndarray:
 
 
 def digest(values: np.ndarray) -> str:
-    """Numbers where they are few, else a digest."""
+    """Returns the numbers as text if they are few, else a digest."""
     if values.size <= 8 and values.ndim == 1:
         return ",".join(repr(value) for value in values.tolist())
     data = f"{values.dtype.str} {values.shape} ".encode() + np.ascontiguousarray(values).tobytes()

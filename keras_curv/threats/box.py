@@ -1,14 +1,14 @@
-"""How far an attacker who stays in a box can go, and the least value of a linear function there.
+"""Reach of an attacker confined to a box, and the least value of a linear function there.
 
 Over `‖e‖ ≤ R` and `−down ≤ e ≤ up`, by weak duality, for every λ ≥ 0,
 
     Λ·e  ≥  −λR²/2 + Σ_i min over 0 ≤ ε ≤ lim_i of −|Λ_i|ε + λε²/2,
 
 lim_i the limit in the direction of −Λ_i, and the minimum is at `ε = min(|Λ_i|/λ, lim_i)`. At the
-best λ this is the minimum itself: coordinates rise like water until they meet their limits.
+best λ the bound is equal to the minimum (water-filling: coordinates grow until their limits).
 
-It is computed in units of R, of which no square is needed then: with `ε = R ε'` and `λR` for λ the
-bound is R times that of R = 1 and the limits `lim_i / R`.
+It is computed in units of R, so that R is never squared: with `ε = R ε'` and `λR` for λ the bound
+is R times that for R = 1 and the limits `lim_i / R`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from keras_curv.network.network import FeedForward
 from keras_curv.numerics.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
 from keras_curv.threats.confined import Reach
 
-_FILLINGS = 6  # of λ, from above; each sends more coordinates to their limits
+_FILLINGS = 6  # steps of λ, from above; each puts more coordinates at their limits
 
 
 def box_reach(network: FeedForward, x: Any, library: Any = np) -> Reach:
-    """Returns how far the entries of x can go under a network's limits; 0 where they are pinned.
+    """Returns how far the entries of x can move under a network's limits; 0 if they are pinned.
 
-    Where x is itself outside by a rounding, it is so far that it can come back. Room below 2⁻¹⁰²²
-    is that much: TensorFlow would take it for none.
+    If rounding has put x outside, it can move back. Positive room below 2⁻¹⁰²² is raised to 2⁻¹⁰²²,
+    because TensorFlow would flush it to 0.
 
     Args:
-        network: with limits.
+        network: a network with limits.
         x: `(n, dim)`: an array, float64, or in training a tensor.
-        library: NumPy, or TensorFlow, which may flush what is below 2⁻¹⁰²² before it is seen here.
+        library: NumPy, or TensorFlow, which may flush numbers below 2⁻¹⁰²² before they get here.
     """
     assert network.limits is not None
     low, high = network.limits
@@ -47,7 +47,7 @@ def box_reach(network: FeedForward, x: Any, library: Any = np) -> Reach:
 
 
 def farthest(network: FeedForward, x: np.ndarray) -> np.ndarray:
-    """Upper bound on the distance of any point of the box, `(n,)`; infinite without limits."""
+    """Bounds the distance of any point of the box from above, `(n,)`; infinite without limits."""
     if network.limits is None:
         return np.full(len(x), np.inf)
     room = np.maximum(*box_reach(network, np.asarray(x, np.float64))[:2])
@@ -56,14 +56,14 @@ def farthest(network: FeedForward, x: np.ndarray) -> np.ndarray:
 
 
 def least_linear(rows: np.ndarray, reach: Reach, radius: np.ndarray) -> np.ndarray:
-    """Lower bounds of `Λ·e` over ball and box, `(n, m)`, rounding charged.
+    """Returns lower bounds on `Λ·e` over ball and box, `(n, m)`, rounding charged.
 
     Args:
         rows: Λ, `(n or 1, m, dim)`.
-        reach: arrays `(n, dim)`; prices do not count.
+        reach: arrays `(n, dim)`; its costs and dead zones are ignored.
         radius: R, `(n,)`.
     """
-    with np.errstate(all="ignore"):  # what is not a number proves no more than the ball
+    with np.errstate(all="ignore"):  # a NaN falls back to the bound of the ball
         size, rho = np.abs(rows), radius[:, None]
         upward, downward = (up(part / rho) + TINY for part in (reach.up, reach.down))
         limit = np.where(rows < 0.0, upward[:, None], downward[:, None])
@@ -79,7 +79,7 @@ def least_linear(rows: np.ndarray, reach: Reach, radius: np.ndarray) -> np.ndarr
         linear = np.sum(size * move, axis=-1)
         bent = 0.5 * lam * np.sum(move * move, axis=-1)
         paid = 0.5 * lam
-        # What underflows of the products is less than the floor.
+        # Underflow of the products is less than the floor.
         error = gamma(rows.shape[-1] + 32) * (linear + bent + paid) + SLOPE_FLOOR
         found = rho * (bent - linear - paid - up(error)) - TINY
         return np.fmax(plain, found)

@@ -1,7 +1,7 @@
-"""Features that say categories: one-hot groups, some of which an attacker may change.
+"""Categorical features: one-hot groups, some of which an attacker may change.
 
-There are finitely many ways to do so, and each leads to an input from which the other features move
-as ever. So the radius is the smallest of those inputs' own, which is exact in the categories; a
+There are finitely many changes, and each leads to an input from which the other features move as
+usual. So the radius is the smallest radius of these inputs, which is exact in the categories; a
 minorant of the jumps, `(h_cur − h_j + κ)⁺` for each, is never above it.
 """
 
@@ -22,16 +22,16 @@ _LONGEST = 60  # characters of groups in settings
 
 
 class Categories:
-    """Which features are categories, and how many groups the attacker may change.
+    """The one-hot groups of an input, and the number of groups that the attacker may change.
 
     Args:
         groups: for each group its features, indices into the flattened input, two at least; or for
             each feature its group, from 0 on, −1 for none.
-        changes: groups that may change at once.
+        changes: the number of groups that may change at once.
 
     Raises:
-        InputError: a feature in two groups, a group of one, or more ways to change an input than
-            can be gone through.
+        InputError: a feature in two groups, a group of one, or too many ways to change an input
+            to try all of them.
 
     Example:
         >>> categories = Categories([[1, 2, 3], [4, 5]], changes=2)
@@ -64,12 +64,12 @@ class Categories:
 
     @property
     def features(self) -> np.ndarray:
-        """All features that are part of a category."""
+        """Returns all features that are part of a group."""
         return np.concatenate(self.groups)
 
     @property
     def ways(self) -> int:
-        """In how many ways an input can be changed; beyond `_MOST` no more are counted."""
+        """Returns the number of ways to change an input; the count stops beyond `_MOST`."""
         ways = [1] + [0] * self.changes  # by the number of groups that change
         for known, group in enumerate(self.groups, 1):
             for count in range(min(known, self.changes), 0, -1):
@@ -80,7 +80,7 @@ class Categories:
 
     @property
     def text(self) -> str:
-        """What may change, in words."""
+        """Returns the allowed changes in words."""
         return f"the category of at most {self.changes} of {len(self.groups)} groups changed"
 
     def __str__(self) -> str:
@@ -90,14 +90,14 @@ class Categories:
         return f"groups {said}; changes {self.changes}"
 
     def changed(self, x: np.ndarray) -> Iterator[np.ndarray]:
-        """Yields the inputs that a change leads to, one for each example, `(n, dim)`."""
+        """Yields, for each change, the changed inputs of all examples, `(n, dim)`."""
         for order in self.orders(x.shape[1], self.changes):
             yield x[:, order]
 
     def orders(self, dim: int, changes: int) -> Iterator[np.ndarray]:
-        """Yields each change of up to so many groups as an order of features, `(dim,)`.
+        """Yields each change of at most `changes` groups as an order of features, `(dim,)`.
 
-        What is one-hot and is turned round by some places is so in another place.
+        A rotated one-hot group is one-hot in another feature.
         """
         for count in range(1, changes + 1):
             for some in itertools.combinations(self.groups, count):
@@ -108,13 +108,13 @@ class Categories:
                     yield order
 
     def of(self, frozen: np.ndarray) -> np.ndarray:
-        """Returns which of all features are part of a category, `(dim,)`.
+        """Returns the mask of all features that are part of a group, `(dim,)`.
 
         Args:
-            frozen: which of them never change, `(dim,)`.
+            frozen: the mask of the features that never change, `(dim,)`.
 
         Raises:
-            InputError: a feature that there is not, or that never changes.
+            InputError: a feature of a group does not exist, or is frozen.
         """
         chosen, dim = self.features, len(frozen)
         if self._dim not in (None, dim):
@@ -134,7 +134,7 @@ class Categories:
         return np.isin(np.arange(dim), chosen)
 
     def require_one_hot(self, x: np.ndarray, first_index: int) -> None:
-        """InputError where a group of an example is not one 1 and zeros, naming both."""
+        """Refuses an example with a group that is not one 1 and zeros; InputError names both."""
         for index, group in enumerate(self.groups):
             values = x[:, group]
             wrong = (np.isin(values, (0.0, 1.0)).sum(axis=1) < len(group)) | (
@@ -150,10 +150,10 @@ class Categories:
 
 
 def _lists(groups: Any) -> tuple[Sequence[list[int]], int | None]:
-    """The features of each group, and how many there are in all, where that is said.
+    """Returns the features of each group, and the number of features if `groups` states it.
 
     Raises:
-        InputError: they are no groups.
+        InputError: these are not groups.
     """
     with about("groups must be lists of features", (TypeError, ValueError)):
         given = [np.array(group) for group in groups]
@@ -177,7 +177,7 @@ def _lists(groups: Any) -> tuple[Sequence[list[int]], int | None]:
 
 
 def _by_number(numbers: np.ndarray) -> list[np.ndarray]:
-    """The features of each group, from the group of each feature."""
+    """Returns the features of each group from the group of each feature."""
     if not np.issubdtype(numbers.dtype, np.integer) or numbers.min() < -1:
         raise InputError(
             "groups must be lists of features, or for each feature its group, from 0 on, −1 for "

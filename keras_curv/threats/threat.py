@@ -1,20 +1,20 @@
-"""What the attacker may do to an input x: `x + Bξ` with `‖ξ‖₂ < r`, within a box.
+"""Threat models: the attacker replaces an input x by `x + Bξ` with `‖ξ‖₂ < r`, within a box.
 
-    scale     B = diag(s): feature i moves s_i a unit of ξ, as a sensor of tolerance s_i may err
+    scale     B = diag(s): feature i moves s_i per unit of ξ, as for a sensor of tolerance s_i
     frozen    features that do not move: s_i = 0
     basis     B of few columns: all features move together, in a subspace
-    low, high what x + Bξ stays between, feature by feature; either may be infinite
-    groups    features that say categories, some of which may change (`categories.py`)
+    low, high limits of x + Bξ, by feature; either may be infinite
+    groups    categorical features, some of which may change (`categories.py`)
     norm      l1 in place of l2: a budget for all features together
 
-B is absorbed by the first map: `ξ ↦ f(x + Bξ)` is the network whose first kernel is B W, and every
-bound and every charge of rounding is one of that network. Weights are divided out of the input,
-u = x/s, so that it keeps its size; what is frozen is pinned (`network/pinned.py`). A basis makes
-the input (ξ, x), x pinned, and is started at (0, x).
+The first map absorbs B: `ξ ↦ f(x + Bξ)` is the network whose first kernel is B W, and all bounds
+and charges of rounding are for that network. Inputs are divided by weights, u = x/s, so that x
+itself is unchanged; frozen features are pinned (`network/pinned.py`). With a basis the input is
+(ξ, x), with x pinned, and starts at (0, x).
 
-A box confines the *attacker*: nothing is claimed of inputs outside of it. That is another claim
-than the one of a model which clips its own input, and a weaker one than that of an unrestricted δ;
-whatever is printed says so.
+A box confines the *attacker*: nothing is claimed of inputs outside of it. This claim differs from
+that of a model which clips its own input, and is weaker than that for an unrestricted δ; all
+printed results say so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAMES = ("norm", "scale", "frozen", "basis", "low", "high", "groups", "changes")
 
 
 class Threat:
-    """What the attacker may do; nothing given is any δ with `‖δ‖₂ < r`.
+    """A threat model: the changes that an attacker may make; by default any δ with `‖δ‖₂ < r`.
 
     Arrays are of the shape of one input, or flat; one number stands for all features.
 
@@ -49,14 +49,15 @@ class Threat:
         scale: weights s > 0 by feature, so that radii are in units of `δ_i / s_i`.
         frozen: features that do not change: bools, or indices into the flattened input.
         basis: `(dim, q)`, the directions in which inputs change, as columns.
-        low, high: the attacker stays between; examples must, too.
-        groups: one-hot features that say a category together, see `Categories`; they change in no
-            other way.
-        changes: groups that the attacker may give another category, beside what else he does.
+        low, high: limits between which the attacker stays; examples must be between them, too.
+        groups: groups of one-hot features, see `Categories`; these features change only by a
+            change of category.
+        changes: the number of groups whose category the attacker may change, besides his other
+            changes.
 
     Raises:
-        InputError: a weight that is not positive, a limit the wrong way round, nothing that can
-            move, or a basis together with something else.
+        InputError: a weight is not positive, `low` is above `high`, no feature can move, or a
+            basis is given together with something else.
 
     Example:
         >>> threat = Threat(scale=[1.0, 0.5], low=0.0)
@@ -116,45 +117,45 @@ class Threat:
 
     @property
     def plain(self) -> bool:
-        """Whether this is any δ with `‖δ‖₂ < r`."""
+        """Returns whether the threat allows exactly all δ with `‖δ‖₂ < r`."""
         return self.searchable and not self.confined
 
     @property
     def searchable(self) -> bool:
-        """Whether any δ with `‖δ‖₂ < r` that stays in a box, if there is one."""
+        """Returns whether it allows all δ with `‖δ‖₂ < r` that stay in the box, if there is one."""
         return self.moves_freely and self.norm == PLAIN
 
     @property
     def moves_freely(self) -> bool:
-        """Whether δ = ξ."""
+        """Returns whether δ = ξ."""
         held = (self._scale, self._frozen, self._basis, self.categories)
         return all(part is None for part in held)
 
     @property
     def has_basis(self) -> bool:
-        """Whether δ = Bξ in a subspace."""
+        """Returns whether δ = Bξ in a subspace."""
         return self._basis is not None
 
     @property
     def confined(self) -> bool:
-        """Whether there is a box."""
+        """Returns whether there is a box."""
         return bool(np.isfinite(self._low).any() or np.isfinite(self._high).any())
 
     @property
     def holds_in_float32(self) -> bool:
-        """Whether its radii can be those of what is served in float32."""
+        """Returns whether the guarantee `float32` is available under this threat."""
         return self._scale is None and self._basis is None
 
     @property
     def units(self) -> str | None:
-        """The units of radii, if not those of the model's input."""
+        """Returns the units of radii, or None if they are those of the model's input."""
         if self._basis is not None:
             return f"the {self.norm} norm of ξ, of which changes are Bξ"
         return None if self._scale is None else "the weights s of the features"
 
     @property
     def text(self) -> str:
-        """The threat in words."""
+        """Returns the threat in words."""
         end = "‖₂ < r" if self.norm == PLAIN else "‖₁ < r"
         if self._basis is not None:
             what = (
@@ -181,7 +182,7 @@ class Threat:
         return f"at least {low[0]:g}" if not np.isfinite(high[0]) else f"[{low[0]:g}, {high[0]:g}]"
 
     def __str__(self) -> str:
-        """All that there is to it, for settings: numbers where they are few, else a digest."""
+        """Returns the whole threat as text for settings: few numbers in full, more as a digest."""
         said = [f"{name} {digest(array)}" for name, array in self._arrays().items()]
         if self.norm != PLAIN:
             said.insert(0, self.norm)
@@ -194,7 +195,7 @@ class Threat:
 
     @staticmethod
     def of(given: Threat | Mapping[str, Any]) -> Threat:
-        """Returns a threat as it is, or the one with these arguments; InputError for others."""
+        """Returns a threat unchanged, or makes one of a mapping; InputError for anything else."""
         if isinstance(given, Threat):
             return given
         unknown: list[Any] = [given]
@@ -206,7 +207,7 @@ class Threat:
         return Threat(**given)
 
     def config(self) -> dict[str, Any]:
-        """Returns what `Threat(**config)` makes the same one of, as JSON can hold it."""
+        """Returns arguments for JSON with which `Threat(**config)` is equal to this threat."""
         said: dict[str, Any] = {
             name: [None if value in (-math.inf, math.inf) else value for value in array.tolist()]
             if name in ("low", "high")
@@ -221,7 +222,7 @@ class Threat:
         return said
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """The arrays that there are, by the names of the constructor."""
+        """Returns the arrays that were given, by the constructor's argument names."""
         names = ("scale", "frozen", "basis", "low", "high")
         parts = {name: getattr(self, f"_{name}") for name in names}
         return {name: a for name, a in parts.items() if a is not None and _says(name, a)}
@@ -233,7 +234,7 @@ class Threat:
         return hash(str(self))
 
     def factors(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the divisors of inputs, 1 where they are frozen, and which are; `(dim,)` each."""
+        """Returns the divisors of inputs, 1 where frozen, and the frozen mask; `(dim,)` each."""
         fixed = np.zeros(dim, bool)
         if self._frozen is not None:
             chosen = self._frozen.reshape(-1)
@@ -255,14 +256,14 @@ class Threat:
         return np.where(fixed, 1.0, scale), fixed
 
     def limits(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """`low` and `high` of every feature."""
+        """Returns `low` and `high` of every feature."""
         return spread(self._low, dim, "low"), spread(self._high, dim, "high")
 
     def network(self, network: Network, dim: int) -> Network:
-        """The network of ξ, or of x/s: the first `dim` inputs are those of the model.
+        """Returns the network of ξ, or of x/s, whose first `dim` inputs are those of the model.
 
         Raises:
-            InputError: the threat is of inputs of another size.
+            InputError: the threat is for inputs of another size.
         """
         limits = self.limits_of(network.dim, dim)
         if self.moves_freely:
@@ -292,11 +293,11 @@ class Threat:
         return PinnedNetwork(affines, network.activations, pinned, direct, limits)
 
     def limits_of(self, total: int, dim: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """The limits of all inputs of a network of u = x/s, from outside; None: there are none.
+        """Returns the limits of all inputs u = x/s, rounded outward; None without limits.
 
         Args:
-            total: inputs of the network.
-            dim: how many of them, from the first on, are those of the model.
+            total: the number of inputs of the network.
+            dim: the number of inputs of the model, which come first.
         """
         low, high = self.limits(dim)
         if not self.confined:
@@ -304,7 +305,7 @@ class Threat:
         factor = self.factors(dim)[0]
         exact = is_exact(factor)
         low, high = low / factor, high / factor
-        # An infinite one stays so.
+        # Infinite limits stay infinite.
         low = np.where(exact | np.isinf(low), low, np.nextafter(low, -np.inf))
         high = np.where(exact | np.isinf(high), high, np.nextafter(high, np.inf))
         more = total - dim
@@ -314,7 +315,7 @@ class Threat:
         )
 
     def coordinates(self, x: np.ndarray) -> np.ndarray:
-        """The input of `network` at x, `(n, dim)` float64, without further pinned numbers."""
+        """Returns the input of `network` at x, `(n, dim)` float64, without other pinned numbers."""
         if self._basis is not None:
             return np.concatenate([np.zeros((len(x), self._basis.shape[1])), x], axis=1)
         if self.moves_freely:
@@ -326,22 +327,22 @@ class Threat:
         return u
 
     def claimed(self, x: np.ndarray, exact: np.ndarray) -> np.ndarray:
-        """Returns the examples that the claim is about, `(n, dim)`, from which `moved` measures.
+        """Returns the examples that the certificate is about, `(n, dim)`; see `moved`.
 
         Args:
-            x: as served, `(n, dim)`, float64.
-            exact: as given. What is frozen, and under a basis the whole input, counts as served.
+            x: the examples as served, `(n, dim)`, float64.
+            exact: the examples as given. Frozen features, and under a basis all, count as served.
         """
         if self._basis is not None:
             return x
         return exact if self.moves_freely else np.where(self.factors(x.shape[1])[1], x, exact)
 
     def moved(self, x: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """Returns ‖ξ‖ of the way from x to the point that is certified, `(n,)`.
+        """Bounds ‖ξ‖ between the claimed example and the certified point from above, `(n,)`.
 
         Args:
-            x: as served, `(n, dim)`, float64.
-            change: what converting to the model's dtype did to it; see `claimed`.
+            x: the examples as served, `(n, dim)`, float64.
+            change: their change by conversion to the model's dtype; see `claimed`.
         """
         if self._basis is not None:
             return np.zeros(len(x))
@@ -352,7 +353,7 @@ class Threat:
             return norm_bound(np.where(fixed, 0.0, np.abs(change) / factor) + off, axis=1)
 
     def require_inside(self, x: np.ndarray, first_index: int) -> None:
-        """InputError where an example, `(n, dim)`, is outside of the box or no category; named."""
+        """Refuses examples, `(n, dim)`, outside the box or not one-hot; InputError names one."""
         if self.categories is not None:
             self.categories.require_one_hot(x, first_index)
         low, high = self.limits(x.shape[1])
@@ -366,7 +367,7 @@ class Threat:
 
 
 def _says(name: str, values: np.ndarray) -> bool:
-    """Whether it is there at all; limits always are arrays."""
+    """Returns whether an array restricts anything; limits that are all infinite do not."""
     return name not in ("low", "high") or bool(np.isfinite(values).any())
 
 

@@ -14,16 +14,16 @@ from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
 
 _JSON_BYTES = 2**23  # larger arrays are for .npz
 _NUMBERS = 2**24  # of all arrays; in float64 they are 128 MiB
-_NPZ_KINDS = {"norm": "U", "frozen": "fiub"}  # of dtypes, beside numbers
+_NPZ_KINDS = {"norm": "U", "frozen": "fiub"}  # kinds of dtypes that differ from "fiu"
 
 
 def load_threat(path: str) -> Threat:
-    """Reads a threat: arrays by the names of what `Threat` takes, in a .json or .npz file.
+    """Reads a threat from a .json or .npz file of arrays named like the arguments of `Threat`.
 
-    In JSON null stands for a limit that there is not, alone or in a list.
+    In JSON null stands for a missing limit, alone or in a list.
 
     Raises:
-        InputError: the file cannot be read, names something else, or is no threat.
+        InputError: the file cannot be read, has an unknown name, or is no threat.
 
     Example:
         >>> import tempfile
@@ -56,16 +56,16 @@ def load_threat(path: str) -> Threat:
 def parse_threat(
     path: str | None, scale: str | None, box: str | None, norm: str | None = None
 ) -> Threat:
-    """The threat of `--threat`, or of its shortcuts `--scale`, `--box` and `--norm`.
+    """Returns the threat of `--threat`, or of its shortcuts `--scale`, `--box` and `--norm`.
 
     Args:
-        path: of a file; nothing else then.
+        path: the path of a file, without any other argument.
         scale: weights, one or as many as features, between commas.
         box: `LOW,HIGH`; either may be left out.
         norm: "l2" or "l1"; None is l2.
 
     Raises:
-        InputError: one of these means nothing, or a file is given beside.
+        InputError: an argument cannot be read, or is given beside a file.
 
     Example:
         >>> print(parse_threat(None, "0.5", "0,"))
@@ -109,7 +109,7 @@ def _from_json(path: str) -> dict[str, Any]:
 
 
 def _kinds(value: Any) -> set[type]:
-    """The types of what is in lists, however deep."""
+    """Returns the types of all values in nested lists."""
     kinds, rest = set(), [value]
     while rest:
         one = rest.pop()

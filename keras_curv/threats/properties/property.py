@@ -1,8 +1,8 @@
-"""What must not change: every property is a set of margins, and it holds while they are positive.
+"""Properties: each is a set of margins, and holds while they are positive.
 
 A certificate proves for pairs (reference, rival) of logits that the margin `z_ref − z_rival` stays
-positive for all δ of a ball. A property says which logits these are, which class of an example is
-the reference, which ones are its rivals, and how many rivals may pass: no certificate knows more.
+positive for all δ of a ball. A property defines these logits, the reference class of an example,
+its rivals, and how many rivals may pass the reference; certificates need nothing else.
 
     argmax      the predicted class against all others
     top_k       the label against all others, k − 1 of which may pass it
@@ -30,11 +30,11 @@ Rivals = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class Reading(NamedTuple):
-    """What a property finds at n examples; arrays of length n.
+    """The state of a property at n examples; arrays of length n.
 
     Attributes:
-        prediction: the class with the largest logit, or what a property has in its place.
-        reference: the logit that rivals are held against.
+        prediction: the class with the largest logit, or the property's substitute for it.
+        reference: the logit with which rivals are compared.
         wrong: whether the property does not hold.
         tied: whether a margin is 0, so that it can change at once.
     """
@@ -46,15 +46,15 @@ class Reading(NamedTuple):
 
 
 class Property(abc.ABC):
-    """What must not change within a certified radius.
+    """A property of outputs that must hold within a certified radius.
 
-    Made by `Property.parse` of a spelling, or by `top_k`, `harmful`, `threshold`, `interval`.
+    Make one by `Property.parse` of a spelling, or by `top_k`, `harmful`, `threshold`, `interval`.
 
     Attributes:
-        spelling: as for `--property`; says all that there is to it.
-        text: the same in words, what stands after "within the radius".
-        spared: how many rivals may pass the reference.
-        passed: how many numbers of each example its logits need; see `numbers`.
+        spelling: the text for `--property`, which defines the property.
+        text: the property in words, to follow "within the radius".
+        spared: the number of rivals that may pass the reference.
+        passed: the count of numbers of each example that its logits need; see `numbers`.
 
     Example:
         >>> Property.top_k(3).spelling, Property.parse("top_3").text
@@ -68,59 +68,59 @@ class Property(abc.ABC):
     _kinds: ClassVar[dict[str, Callable[[Any], Property]]] = {}
 
     def __init_subclass__(cls, kind: str = "") -> None:
-        """Enters a kind of property by the name that `spelling.py` has for it."""
+        """Registers a kind of property under its name in `spelling.py`."""
         super().__init_subclass__()
         if kind:
             Property._kinds[kind] = cls
 
     @staticmethod
     def of(given: Property | str) -> Property:
-        """Returns a property as it is, or the one of a spelling; InputError for others."""
+        """Returns a property unchanged, or parses a spelling; InputError for anything else."""
         if not isinstance(given, (Property, str)):
             raise InputError(f"a property, or its spelling, is needed. Received: {given!r}")
         return given if isinstance(given, Property) else Property.parse(given)
 
     @staticmethod
     def parse(spelling: str) -> Property:
-        """The property of a spelling, as `--property` takes it; see `spelling.py`."""
+        """Returns the property of a spelling, as for `--property`; see `spelling.py`."""
         kind, argument = spelled(spelling)
         return ARGMAX if argument is None else Property._kinds[kind](argument)
 
     @staticmethod
     def top_k(k: int) -> Property:
-        """The label stays among the k largest logits."""
+        """Returns the property that the label stays among the k largest logits."""
         return TopK(k)
 
     @staticmethod
     def harmful(rivals: Collection[int] | Mapping[int, Collection[int]]) -> Property:
-        """No harmful class gets above the label: the same ones for all labels, or by label."""
+        """Returns the property that no harmful class, for all labels or by label, passes it."""
         return Harmful(rivals)
 
     @staticmethod
     def threshold(value: float | Mapping[int, float]) -> Property:
-        """The output, or each one that is named, stays on its side of a value."""
+        """Returns the property that the output, or each named one, stays on its side of a value."""
         return Property._kinds["threshold"](value)
 
     @staticmethod
     def interval(tau: float | Mapping[int, float]) -> Property:
-        """Each output, or each one that is named, stays within τ of what it is at the example."""
+        """Returns the property that each (named) output stays within τ of its original value."""
         return Property._kinds["interval"](tau)
 
     def network(self, network: Network, head: str = "logits") -> Network:
-        """The network whose margins the property is about.
+        """Returns the network whose margins the property is about.
 
         Args:
-            network: as it was read.
-            head: what the served output applies to its logits; see `graph.HEADS`.
+            network: the network as it was read.
+            head: the function that the served output applies to its logits; see `graph.HEADS`.
 
         Raises:
-            InputError: the property is none of such a network.
+            InputError: the property does not apply to such a network.
         """
         self.require_classes(network.classes)
         return network
 
     def require_classes(self, classes: int) -> None:
-        """InputError unless the property can be one of so many logits."""
+        """Refuses a number of logits for which the property makes no sense, by InputError."""
         if classes < 2:
             raise InputError(
                 f"{self.spelling} is about classes, and the output is one number without a "
@@ -128,10 +128,10 @@ class Property(abc.ABC):
             )
 
     def labels(self, network: Network) -> int:
-        """Returns the number of labels, from 0 on; none where they mean nothing.
+        """Returns the number of labels, which are 0, 1, …; 0 where labels have no meaning.
 
         Args:
-            network: that the property made.
+            network: the property's own network.
         """
         return network.classes
 
@@ -139,33 +139,33 @@ class Property(abc.ABC):
         """Returns the numbers to pin beside each input, `(n, passed)`.
 
         Args:
-            network: as it was read.
-            x: `(n, dim)`, the examples that the claim is about, in float64.
+            network: the network as it was read.
+            x: `(n, dim)`, the examples that the certificate is about, in float64.
         """
         return np.zeros((len(x), 0))
 
     @abc.abstractmethod
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
-        """Reads off what there is at examples, from logits of `network`.
+        """Returns the state of the property at examples, from logits of `network`.
 
         Args:
-            logits: `(n, classes)`, finite where it counts.
+            logits: `(n, classes)`, finite for the examples whose results are used.
             label: `(n,)`, or None.
         """
 
     @abc.abstractmethod
     def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
-        """Yields examples that have equally many rivals, `(m,)`, and these rivals, `(m, k)`."""
+        """Yields examples with the same number of rivals, `(m,)`, and these rivals, `(m, k)`."""
 
     def holds_in_float32(self, head: str) -> bool:
-        """Whether positive margins in float32 say that it holds for what a head is served as.
+        """Returns whether positive float32 margins imply the property for the head's output.
 
-        A third class far above both may leave two probabilities that are served as 0.
+        They need not: with a third class far above both, two probabilities may be served as 0.
         """
         return head == "logits"
 
     def decider(self, rival: np.ndarray) -> np.ndarray:
-        """Returns what a row calls the rival whose margin decides; −1 is none."""
+        """Returns the number by which a row names the deciding rival; −1 is none."""
         return rival
 
     def __str__(self) -> str:
@@ -182,28 +182,28 @@ class Property(abc.ABC):
 
 
 class Argmax(Property):
-    """The predicted class keeps the largest logit."""
+    """The property that the predicted class keeps the largest logit."""
 
     spelling = "argmax"
     text = "the predicted class keeps the largest logit"
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
-        """See `Property`."""
+        """Returns the state of the property, as in `Property`."""
         prediction = logits.argmax(axis=1)
         wrong = np.zeros(len(logits), bool) if label is None else prediction != np.asarray(label)
         return Reading(prediction, prediction, wrong, _ties(logits))
 
     def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
-        """See `Property`."""
+        """Yields examples and their rivals, as in `Property`."""
         yield np.arange(len(logits)), others(reference, logits.shape[1])
 
     def holds_in_float32(self, head: str) -> bool:
-        """See `Property`: nothing is above the predicted class."""
+        """Returns True: no class is above the predicted one."""
         return True
 
 
 class TopK(Property, kind="top_k"):
-    """The label, or without labels the predicted class, stays among the k largest logits.
+    """The property that the label (or the predicted class) stays among the k largest logits.
 
     Fewer than k rivals can pass within the k-th smallest of their radii.
 
@@ -218,7 +218,7 @@ class TopK(Property, kind="top_k"):
         self.text = f"the label stays among the {k} largest logits"
 
     def require_classes(self, classes: int) -> None:
-        """See `Property`."""
+        """Refuses a number of logits, as in `Property`."""
         if self.spared + 1 >= classes:
             raise InputError(
                 f"{self.spelling} needs more than {self.spared + 1} classes, or it always holds. "
@@ -227,12 +227,12 @@ class TopK(Property, kind="top_k"):
         super().require_classes(classes)
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
-        """See `Property`."""
+        """Returns the state of the property, as in `Property`."""
         prediction = logits.argmax(axis=1)
         reference = prediction if label is None else np.asarray(label)
         own = np.take_along_axis(logits, reference[:, None], axis=1)
         above = (logits > own).sum(axis=1)
-        level = (logits >= own).sum(axis=1) - 1  # but for itself
+        level = (logits >= own).sum(axis=1) - 1  # without itself
         wrong = above > self.spared
         return Reading(prediction, reference, wrong, ~wrong & (level > self.spared))
 
@@ -240,16 +240,16 @@ class TopK(Property, kind="top_k"):
 
 
 class Harmful(Property, kind="harmful"):
-    """No harmful class gets above the label, or without labels above the predicted class.
+    """The property that no harmful class passes the label (or the predicted class).
 
     While that holds, no harmful class is predicted.
 
     Args:
-        rivals: classes that are harmful whatever the label, itself left out; or for each label
-            those that are. A label that is not named has none, and no attacker can do harm.
+        rivals: the classes that are harmful for every other label; or for each label its harmful
+            classes. A label that is not named has none, and no attacker can do harm.
 
     Raises:
-        InputError: none is named, but each for itself.
+        InputError: no class is harmful for another one.
     """
 
     def __init__(self, rivals: Collection[int] | Mapping[int, Collection[int]]):
@@ -278,7 +278,7 @@ class Harmful(Property, kind="harmful"):
             self.text = f"no class that is harmful for the label gets above it ({pairs})"
 
     def require_classes(self, classes: int) -> None:
-        """See `Property`."""
+        """Refuses a number of logits, as in `Property`."""
         super().require_classes(classes)
         labels = [label for label in self._table if label is not None]
         named = max([*labels, *(rival for row in self._table.values() for rival in row)])
@@ -289,7 +289,7 @@ class Harmful(Property, kind="harmful"):
             )
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
-        """See `Property`."""
+        """Returns the state of the property, as in `Property`."""
         prediction = logits.argmax(axis=1)
         reference = prediction if label is None else np.asarray(label)
         wrong, tied = np.zeros((2, len(logits)), bool)
@@ -302,7 +302,7 @@ class Harmful(Property, kind="harmful"):
         return Reading(prediction, reference, wrong, tied)
 
     def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
-        """See `Property`."""
+        """Yields examples and their rivals, as in `Property`."""
         harmful = {int(label): self._of(int(label)) for label in np.unique(reference)}
         for size in sorted({len(some) for some in harmful.values()}):
             rows = np.flatnonzero([len(harmful[int(label)]) == size for label in reference])
@@ -318,12 +318,12 @@ ARGMAX = Argmax()
 
 
 def others(reference: np.ndarray, classes: int) -> np.ndarray:
-    """All classes but the reference, `(n, classes − 1)`, by index, so that ties stay in."""
+    """Returns all classes but the reference, `(n, classes − 1)`, by index, so that ties stay in."""
     rest = np.tile(np.arange(classes - 1), (len(reference), 1))
     return rest + (rest >= np.asarray(reference)[:, None])
 
 
 def _ties(logits: np.ndarray) -> np.ndarray:
-    """Where two classes share the largest logit."""
+    """Returns where two classes share the largest logit."""
     with np.errstate(invalid="ignore"):
         return np.sum(logits == logits.max(axis=1, keepdims=True), axis=1) > 1

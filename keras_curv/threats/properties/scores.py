@@ -1,15 +1,15 @@
-"""Properties of outputs that count as numbers: a threshold, and an interval around a prediction.
+"""Properties of numeric outputs: a threshold, and an interval around a prediction.
 
 A score f_j that must stay between `lo` and `hi` has two margins, `hi − f_j` and `f_j − lo`. They
-are those of logit 0 against its rivals in
+are the margins of logit 0 against its rivals in
 
     (0,  f_1 − hi_1,  lo_1 − f_1,  f_2 − hi_2,  lo_2 − f_2, …),
 
 a network with the same hidden layers and the last map `[0, W_1, −W_1, W_2, −W_2, …]`. Thresholds
-are in its biases, and an example has one rival for each output: the side where it is not. Intervals
-differ from example to example, and are pinned inputs, see `network/pinned.py`.
+are in its biases, and an example has one rival for each output: the one for the other side.
+Intervals differ from example to example, and are pinned inputs, see `network/pinned.py`.
 
-A threshold on what a sigmoid makes of a logit is one on the logit, as both grow together.
+A threshold on the sigmoid of a logit is a threshold on the logit, as the sigmoid is increasing.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from keras_curv.threats.arrays import LARGEST
 from keras_curv.threats.properties.property import Property, Reading, Rivals
 
 SIGMOIDS = ("sigmoid", "binary_sigmoid")
-_RISES, _FALLS = 1, 0  # what a row calls the margin that decides: 2 · output + this
-_MOST_OUTPUTS = 62  # so that which ones are above fits a number
+_RISES, _FALLS = 1, 0  # a row names the deciding margin by 2 · output + this
+_MOST_OUTPUTS = 62  # so that the set of outputs above their thresholds fits an int64
 
 
 class ScoreProperty(Property):
-    """A property of outputs, each with a value of its own.
+    """A property of numeric outputs, each with its own value.
 
     Args:
-        values: of the outputs that are named; a number stands for every output that there is.
-        name: of the values, for messages.
+        values: the values of named outputs, or one number for all outputs.
+        name: the name of the values, for messages.
     """
 
     def __init__(self, values: float | Mapping[int, float], name: str):
@@ -70,7 +70,7 @@ class ScoreProperty(Property):
         )
 
     def outputs(self, network: FeedForward, head: str = "logits") -> dict[int, float]:
-        """Columns of the last kernel with their values; InputError where there is no such one."""
+        """Returns columns of the last kernel with their values; InputError for a missing output."""
         count = 1 if head == "binary_sigmoid" else network.classes
         if None in self._values:
             chosen = dict.fromkeys(range(count), self._values[None])
@@ -89,11 +89,11 @@ class ScoreProperty(Property):
         return {j + (head == "binary_sigmoid"): value for j, value in sorted(chosen.items())}
 
     def _last(self, network: Network, columns: Collection[int], shift: np.ndarray) -> Affine:
-        """`[0, W_1, −W_1, …]` with biases less the shift, `(outputs,)`."""
+        """Returns the map `[0, W_1, −W_1, …]` with the shift, `(outputs,)`, subtracted."""
         last = network.affines[-1]
 
         def paired(array: np.ndarray) -> np.ndarray:
-            """`(…, classes)` → `(…, 1 + 2 outputs)`, positive entries."""
+            """Doubles columns, `(…, classes)` → `(…, 1 + 2 outputs)`, without the signs."""
             chosen = np.repeat(array[..., list(columns)], 2, axis=-1)
             return np.concatenate([np.zeros_like(chosen[..., :1]), chosen], axis=-1)
 
@@ -112,18 +112,18 @@ class ScoreProperty(Property):
         )
 
     def decider(self, rival: np.ndarray) -> np.ndarray:
-        """See `Property`: 2 · output, and 1 more where it would rise."""
+        """Returns 2 · output, plus 1 if the output would rise; −1 is none."""
         return np.where(rival > 0, (rival - 1) ^ 1, -1)
 
 
 class Threshold(ScoreProperty, kind="threshold"):
-    """Each output stays on its side of a value.
+    """The property that each output stays on its side of a value.
 
-    A label is a sum of powers of 2, of output j where it is above: of one output 1 or 0. So is a
-    prediction.
+    A label, or prediction, is the sum of 2ʲ over the outputs j above their values; with one
+    output it is 1 or 0.
 
     Args:
-        values: see `ScoreProperty`; where a sigmoid is served, probabilities.
+        values: see `ScoreProperty`; probabilities if a sigmoid is served.
 
     Raises:
         InputError: a value is not a number.
@@ -134,7 +134,7 @@ class Threshold(ScoreProperty, kind="threshold"):
         self.text = f"the output stays on its side of {self._listed}"
 
     def value(self, given: float, head: str) -> tuple[float, float]:
-        """A value in units of the logit, and a bound of its rounding."""
+        """Returns a value in units of the logit, and a bound on its rounding."""
         if head not in SIGMOIDS:
             return given, 0.0
         if not 0.0 < given < 1.0:
@@ -146,7 +146,7 @@ class Threshold(ScoreProperty, kind="threshold"):
         return above - below, 8.0 * UNIT * (abs(above) + abs(below))
 
     def network(self, network: Network, head: str = "logits") -> Network:
-        """See `Property`."""
+        """Returns the network of the margins, as in `Property`."""
         outputs = self.outputs(network, head)
         _require_numbers(self, head, ("logits", *SIGMOIDS))
         values = [self.value(given, head) for given in outputs.values()]
@@ -157,11 +157,11 @@ class Threshold(ScoreProperty, kind="threshold"):
         return Network([*network.affines[:-1], last], network.activations)
 
     def labels(self, network: Network) -> int:
-        """See `Property`."""
+        """Returns the number of labels, as in `Property`."""
         return 2 ** (network.classes // 2)
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
-        """See `Property`."""
+        """Returns the state of the property, as in `Property`."""
         over = logits[:, 1::2]
         weights = 2 ** np.arange(over.shape[1])
         prediction = (over > 0.0) @ weights
@@ -170,14 +170,16 @@ class Threshold(ScoreProperty, kind="threshold"):
         return Reading(prediction, reference, wrong, (over == 0.0).any(axis=1))
 
     def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
-        """See `Property`: the side on which an output is not."""
+        """Yields for each output the rival of its other side."""
         above = logits[:, 1::2] > 0.0
         first = 1 + 2 * np.arange(above.shape[1])
         yield np.arange(len(logits)), np.where(above, first + 1, first)
 
 
 class Interval(ScoreProperty, kind="interval"):
-    """Each output stays within τ of what it is at the example, in real arithmetic.
+    """The property that each output stays within τ of its value at the example.
+
+    The value at the example is that of real arithmetic.
 
     Args:
         values: τ, positive; see `ScoreProperty`.
@@ -193,15 +195,15 @@ class Interval(ScoreProperty, kind="interval"):
         self.text = f"the output stays within {self._listed} of what it is at the example"
 
     def holds_in_float32(self, head: str) -> bool:
-        """See `Property`: what the output is at the example is taken in real arithmetic."""
+        """Returns False: the output at the example is taken in real arithmetic."""
         return False
 
     def network(self, network: Network, head: str = "logits") -> Network:
-        """See `Property`: with two pinned inputs for each output, its `hi` and its `lo`."""
+        """Returns a network with two pinned inputs for each output, its `hi` and its `lo`."""
         outputs = self.outputs(network, head)
         _require_numbers(self, head, ("logits",))
         steep = [each.name for each in network.activations if not math.isfinite(each.steepest)]
-        if steep:  # so that f(x) would be known to within nothing
+        if steep:  # the error of f(x) would have no bound
             raise InputError(f"{self.spelling} is not for {steep[0]}, whose slope has no bound")
         self.passed = 2 * len(outputs)
         last = self._last(network, outputs, np.zeros(len(outputs)))
@@ -211,13 +213,13 @@ class Interval(ScoreProperty, kind="interval"):
         return with_numbers([*network.affines[:-1], last], network, direct)
 
     def labels(self, network: Network) -> int:
-        """See `Property`: none."""
+        """Returns 0: there are no labels."""
         return 0
 
     def numbers(self, network: Network, x: np.ndarray) -> np.ndarray:
-        """See `Property`: `f(x) + τ` from below and `f(x) − τ` from above, and room for rounding.
+        """Returns `f(x) + τ` rounded down and `f(x) − τ` rounded up, with room for rounding.
 
-        That is the error of f(x) itself, and γ₁₆ of all that is added to make a margin.
+        The room is the error of f(x) itself, and γ₁₆ of all terms that are added in a margin.
         """
         outputs = self.outputs(network, "logits")
         given = tf.constant(x, tf.float64)
@@ -230,22 +232,22 @@ class Interval(ScoreProperty, kind="interval"):
         return pair.reshape(len(x), 2 * len(tau))
 
     def read(self, logits: np.ndarray, label: np.ndarray | None) -> Reading:
-        """See `Property`; there is no class, so no prediction."""
+        """Returns the state without a prediction, because there is no class."""
         none = np.zeros(len(logits), bool)
         reference = np.zeros(len(logits), np.int64)
         return Reading(reference - 1, reference, none, none)
 
     def rivals(self, logits: np.ndarray, reference: np.ndarray) -> Rivals:
-        """See `Property`."""
+        """Yields examples and their rivals, as in `Property`."""
         yield np.arange(len(logits)), np.tile(np.arange(1, logits.shape[1]), (len(logits), 1))
 
 
 def with_numbers(affines: list[Affine], network: Network, direct: np.ndarray) -> PinnedNetwork:
-    """The network of these maps, with further pinned inputs that are added to its logits.
+    """Returns a network of these maps, with further pinned inputs that are added to its logits.
 
     Args:
         affines: its maps, without those inputs.
-        network: of the same hidden layers.
+        network: a network with the same hidden layers.
         direct: `(numbers, classes)`; see `PinnedNetwork`.
     """
     first, more = affines[0], len(direct)

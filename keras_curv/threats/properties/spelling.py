@@ -1,4 +1,4 @@
-"""How properties are spelled: `argmax`, `top_3`, `harmful:3,5`, `threshold:0.7`, `interval:0.1`."""
+"""Spellings of properties: `argmax`, `top_3`, `harmful:3,5`, `threshold:0.7`, `interval:0.1`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOP = re.compile(r"top_([0-9]{1,9})", re.ASCII)
 
 
 def spelled(spelling: str) -> tuple[str, Any]:
-    """Returns the kind of property that a spelling is of, and what makes it that one.
+    """Returns the kind of property and its argument from a spelling.
 
     - `top_3`;
     - `harmful:3,5`, classes; `harmful:4>3,5;7>1`, by label; or `harmful:TABLE.json`, a file with
@@ -89,7 +89,7 @@ def _unique(
 
 
 def _table(path: pathlib.Path) -> dict[int, list[int]]:
-    """The table of a file."""
+    """Reads the table of a file."""
     with about(f"{path} cannot be read", (OSError,)):
         content = read_named(path, _TABLE_BYTES)
     what = f'{path} must be an object of labels and lists of classes, {{"4": [3, 5]}}'
