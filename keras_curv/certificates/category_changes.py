@@ -1,7 +1,7 @@
-"""The certificate that is left when categories change as well: the weakest of all that can come.
+"""Certificates for an attacker who also changes categories: the weakest over all changes.
 
-What each change leads to is an input with a certificate of its own, held against what was predicted
-before the change: exact in the categories, whatever method proves the rest.
+Each change leads to an input with its own certificate for the prediction before the change. This is
+exact in the categories, with any method for the other features.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ def after_changes(
     unchanged: Certificates,
     argmax: bool,
 ) -> Certificates:
-    """Certificates that hold whatever categories the attacker chooses.
+    """Returns certificates that hold for all categories that the attacker may choose.
 
-    An example that a change alone brings down is UNPROVED, at an adversarial distance of 0.
+    An example whose prediction a change of category alone flips is UNPROVED, with an adversarial
+    distance of 0.
 
     Args:
-        certified: rows, inputs of as many, their labels → certificates.
-        categories: what may change.
+        certified: rows, their changed inputs, their labels → certificates.
+        categories: the groups that may change.
         x: `(n, dim)`.
-        label: what is held, `(n,)`; None where a property has no labels.
-        unchanged: of x as they are.
-        argmax: whether the prediction is what holds: that of an example that fell is its rival.
+        label: the classes to keep, `(n,)`; None where a property has no labels.
+        unchanged: the certificates of x without a change.
+        argmax: whether the property is argmax; then a flipped example's new prediction is its
+            nearest rival.
     """
     result = Certificates(*(part.copy() for part in unchanged))
     for changed in categories.changed(x):

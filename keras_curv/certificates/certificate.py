@@ -1,10 +1,10 @@
-"""What a certificate says of an example, whichever method proved it.
+"""Certificates of examples, with the same meaning for all methods.
 
-If the certificate says `r`, then for every δ in ℝᵈ with `‖δ‖₂ < r` and every rival t that was asked
-for, `z_ŷ(x0+δ) > z_t(x0+δ)`, where ŷ is the predicted class of x0. With `rivals="all"` the
-prediction therefore cannot change. Two guarantee levels say what z is: in `real`, real arithmetic
-on the stored weights (the rounding of our own float64 computation is charged, that of a server is
-not); in `float32`, what a server computes in float32 (see `certificates/float32.py`).
+If the radius is r, then for every δ in ℝᵈ with `‖δ‖₂ < r` and every examined rival t,
+`z_ŷ(x0+δ) > z_t(x0+δ)`, where ŷ is the predicted class of x0. With `rivals="all"` the prediction
+therefore cannot change. Two guarantee levels define z: in `real`, real arithmetic on the stored
+weights (the rounding of our own float64 computation is charged, that of a server is not); in
+`float32`, the computation of a server in float32 (see `certificates/float32.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRIMAL_EQUALS_DUAL = 1e-3  # relative: an adversarial point this close above the
 
 
 class Status(enum.IntEnum):
-    """What came of one example; `text` is what the user reads.
+    """The outcome for one example; `text` explains it to the user.
 
     Example:
         >>> Status(1).name, Status.ABSTAINED.text
@@ -41,7 +41,7 @@ class Status(enum.IntEnum):
 
     @property
     def text(self) -> str:
-        """The meaning of the status, in a line."""
+        """Returns the meaning of the status in one line."""
         return _STATUS_TEXT[self]
 
 
@@ -53,22 +53,22 @@ _STATUS_TEXT = {
     Status.NOT_FINITE: "the logits overflow; nothing can be proved",
     Status.ABSTAINED: "no class wins enough votes under noise; there is no prediction",
 }
-CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)  # of these, the prediction is the label
+CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)  # the prediction is the label
 
 
 class Certificates(NamedTuple):
-    """One entry for each example, arrays of length n.
+    """Certificates of n examples; arrays of length n.
 
     Attributes:
         prediction: int64, the class with the largest logit; −1 where ABSTAINED.
-        radius: float64, `‖δ‖₂ < radius` cannot change the prediction against the rivals asked
-            for; in the model's input units; 0 unless `status` is CERTIFIED. Under a threat, the
-            same of the changes that it allows, in its norm and units.
+        radius: float64, `‖δ‖₂ < radius` cannot change the prediction against the examined rivals;
+            in the model's input units; 0 unless `status` is CERTIFIED. Under a threat, the same
+            for the changes that it allows, in its norm and units.
         nearest_rival: int64, the rival with the smallest radius; −1 where none was examined.
         status: int64, values of `Status`.
         gradient_evaluations: int64, gradients of one margin, summed over the rivals.
         adversarial_distance: float64, distance of a point that was found to change the
-            prediction when evaluated in float64, `inf` where the search met none; the true
+            prediction when evaluated in float64, `inf` where the search found none; the true
             distance to the decision boundary is between `radius` and this.
         primal_equals_dual: bool, the two coincide (to 0.1 %): the radius is the exact distance.
         method: str, the method that proved the radius; "" where there is none.
@@ -97,14 +97,14 @@ class Certificates(NamedTuple):
     method: np.ndarray
 
     def certified_accuracy(self, radius: float) -> float:
-        """Returns the fraction of all examples whose radius is larger; of none, 0.
+        """Returns the fraction of all examples with a larger radius; 0 without examples.
 
-        Of labels that were not given, each prediction counts as correct.
+        Without labels every prediction counts as correct.
         """
         return certified_fraction(self.radius, radius)
 
     def __str__(self) -> str:
-        """One line: what came of how many, and the range of the radii."""
+        """Returns the counts of each status and the range of the radii in one line."""
         counts = collections.Counter(Status(status).name.lower() for status in self.status)
         parts = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         proved = self.radius[self.status == Status.CERTIFIED]
@@ -117,21 +117,21 @@ class Certificates(NamedTuple):
 
 def radii_of(given: Any) -> tuple[float, ...]:
     """Returns one or several radii as a tuple; InputError unless each is positive and finite."""
-    listed = np.atleast_1d(np.asarray(given, object))  # whatever they are
+    listed = np.atleast_1d(np.asarray(given, object))  # of any type
     return tuple(require_positive(radius, "radius") for radius in listed)
 
 
 def certified_fraction(radii: np.ndarray, radius: float) -> float:
-    """Returns the fraction of radii, 0 where nothing is certified, that are larger; of none, 0."""
+    """Returns the fraction of radii, 0 if uncertified, that are larger; 0 without examples."""
     return float(np.mean(radii > radius)) if len(radii) else 0.0
 
 
 def moved_away(result: Certificates, moved: np.ndarray) -> Certificates:
-    """Certificates of inputs x, from those of the points certified, `moved` away from x.
+    """Returns certificates of inputs x from those of certified points at a distance of `moved`.
 
     Args:
-        result: of the points.
-        moved: bound of each ‖x − point‖, `(n,)`; what converting x to the model's dtype did.
+        result: the certificates of the points.
+        moved: bound on each ‖x − point‖, `(n,)`, the effect of converting x to the model's dtype.
     """
     radius = np.maximum(result.radius - rounding.up(moved), 0.0) * (1.0 - rounding.gamma(4))
     radius = np.where(moved > 0.0, radius, result.radius)
@@ -149,7 +149,7 @@ def moved_away(result: Certificates, moved: np.ndarray) -> Certificates:
 def choose_rivals(
     logits: np.ndarray, label: np.ndarray, rivals: str, seeds: np.ndarray
 ) -> np.ndarray:
-    """The classes to hold against each label, `(n, 1)` or `(n, classes − 1)`, int64.
+    """Returns the rivals of each label, `(n, 1)` or `(n, classes − 1)`, int64.
 
     Classes are excluded by index, never by value, so that a tied rival stays in.
 

@@ -1,8 +1,8 @@
-"""What executing a network in float32 can do to its margins: the guarantee level `float32`.
+"""Errors of a network's margins when it runs in float32: the guarantee level `float32`.
 
-A server computes in float32, so near its own radius in real arithmetic a prediction may still
-flip. Here the error of the served margin is bounded, for every input of a ball at once, so that
-a method can ask for that much of the margin to remain.
+A server computes in float32, so a prediction may flip close to its certified radius in real
+arithmetic. This module bounds the error of the served margin for all inputs of a ball at once, so
+that a method can require this much of the margin to remain.
 
 Model of arithmetic: IEEE single, round to nearest, `fl(a ∘ b) = (a ∘ b)(1 + δ) + η` with
 `|δ| ≤ u = 2⁻²⁴` and `|η| ≤ τ = 2⁻¹²⁶`, subnormals kept or flushed to zero; dot products of float32
@@ -13,13 +13,13 @@ begins with it); additions of constants in any order, as TensorFlow folds them; 
 TensorFlow's CPU kernels, `tests/certificates/test_float32.py`: 8.2 at most for softplus, sigmoid
 and tanh). The input is taken as the float32 vector that the server receives.
 
-An affine map is served as it is stored, or with scalings, shifts and products between that reading
-folds; either way what is served is an affine map whose weights are off by ΔW and Δb, bounded entry
-by entry (`error_ball.py`). What is flushed to zero between two folded maps is an absolute error,
-which the second one multiplies: it is part of Δb (`flow.py`). The last product of a map, with its
-bias, loses at most `τ (4n + 4 + Σ|w| + Σ|a|)`: each of n terms and n partial sums τ, and what is
-flushed as it is read. How large a number may get on the way is bounded by products of absolute
-values, as cancellation in the folded map hides it.
+An affine map is served as it is stored, or with scalings, shifts and products that reading the
+model folds into it; in both cases the served map is affine, and the errors ΔW and Δb of its weights
+are bounded entrywise (`error_ball.py`). A flush to zero between two folded maps is an absolute
+error, which the second map multiplies: it is part of Δb (`flow.py`). The last product of a map,
+with its bias, loses at most `τ (4n + 4 + Σ|w| + Σ|a|)`: τ for each of n terms and n partial sums,
+and the flushes of factors as they are read. Intermediate numbers are bounded by products of
+absolute values, because cancellation in the folded map may hide large ones.
 
 With `‖δ‖ ≤ R` the distance from x0, `a_I` the activations in real arithmetic, ℓ_I a Lipschitz
 constant of x ↦ a_I, c(·) norms of columns and `P_W(ε) = min(|W|ᵀε, c(W) ‖ε‖)`,
@@ -28,13 +28,14 @@ constant of x ↦ a_I, c(·) norms of columns and `P_W(ε) = min(|W|ᵀε, c(W) 
     ζ_I = P_W(ε_{I−1}) + ΔWᵀ|a_{I−1}| + P_ΔW(ε_{I−1}) + Δb + underflow
     ε_I = g_I ζ_I + ω u (|a_I| + φ + g_I ζ_I) + τ_σ
 
-With g_I the largest |σ′| of each unit on `z_I(x0) ± (R c(W_I) ℓ_{I−1} + ζ_I)`, where the real
-pre-activation and the served one both are while no farther than R is asked about, all of it is
-linear in the distance: the error at the logits is `fixed + rate · R`. The last map counts with
-both of its columns.
+Let g_I be the largest |σ′| of each unit on `z_I(x0) ± (R c(W_I) ℓ_{I−1} + ζ_I)`, which contains the
+real and the served pre-activation for all distances up to R. Then all bounds are linear in the
+distance: the error at the logits is `fixed + rate · R`. A margin has the errors of two columns of
+the last map.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1; Jia &
-Rinard, "Exploiting verified neural networks via floating point numerical error" (2021), for why.
+Rinard, "Exploiting verified neural networks via floating point numerical error" (2021), for the
+motivation.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ from keras_curv.numerics.rounding import (
 
 FLOAT32_ULPS = 16.0
 ACTIVATION_TINY = 2.0**-100
-_LARGEST = 2.0**120  # of any number on the way; float32 ends at 2¹²⁸
-_LARGEST_CUBED = 2.0**40  # where activations are spelled out: with squares, and a cube in gelu
+_LARGEST = 2.0**120  # of any intermediate number; float32 ends at 2¹²⁸
+_LARGEST_CUBED = 2.0**40  # for activations of several ops, with squares, and a cube in gelu
 
 
 class LinearError(NamedTuple):
-    """What serving in float32 does anywhere in a ball of radius R around x0, linear in R.
+    """Error bounds of float32 serving in a ball of radius R around x0, linear in R.
 
     Attributes:
-        fixed, rate: a margin is off by at most `fixed + rate · R`, `(n, k)` each.
-        reach: all of this holds while R stays below it, `(n,)`; beyond, a number may overflow.
-        pre_activations: z_I is off by at most `fixed + rate · R` in every entry, a pair for each
-            of the L − 1 hidden maps, `(n,)` both.
+        fixed, rate: the error of a margin is at most `fixed + rate · R`, `(n, k)` each.
+        reach: the bounds hold for R below it, `(n,)`; beyond, a number may overflow.
+        pre_activations: the error of every entry of z_I is at most `fixed + rate · R`, a pair for
+            each of the L − 1 hidden maps, `(n,)` both.
     """
 
     fixed: np.ndarray
@@ -84,14 +85,15 @@ class LinearError(NamedTuple):
 
 
 class Float32Error(ServedError):
-    """Bounds of |served margin − real margin| of one network.
+    """Bounds on |served margin − real margin| of one network.
 
     Args:
-        network: as it was read.
-        head: what the served output applies to the logits; see `graph.HEADS`.
+        network: the network as it was read.
+        head: the function that the served output applies to the logits; see `graph.HEADS`.
 
     Raises:
-        InputError: the head cannot be answered for, or an activation has an unbounded slope.
+        InputError: the head has no float32 guarantee, a constant may overflow, or an activation has
+            an unbounded slope.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -117,7 +119,7 @@ class Float32Error(ServedError):
                 "a constant of the model may overflow in float32, and then the guarantee float32 "
                 "does not hold; use the guarantee real"
             )
-        require_lipschitz(network.activations)  # what is off would be magnified without bound
+        require_lipschitz(network.activations)  # or errors would grow without bound
         self.network, self._head = network, lost
         plain = not any(np.any(sigma.served_floor) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
@@ -133,7 +135,7 @@ class Float32Error(ServedError):
     def __call__(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """See `ServedError`."""
+        """Returns bounds on the served error of each margin, as in `ServedError`."""
         label, rivals = np.asarray(label), np.asarray(rivals)
         with np.errstate(over="ignore", invalid="ignore"):
             linear = self.linear(x, label, rivals, np.max(radius, axis=1, initial=0.0))
@@ -144,11 +146,11 @@ class Float32Error(ServedError):
     def linear(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, within: np.ndarray
     ) -> LinearError:
-        """The bounds themselves, for callers that do not know the radius yet.
+        """Returns the bounds as functions of R, for callers that do not know the radius yet.
 
         Args:
             x, label, rivals: see `__call__`.
-            within: no farther than this is asked about, `(n,)`; it may be infinite.
+            within: the largest R for which they are used, `(n,)`; it may be infinite.
         """
         x, within = np.asarray(x, np.float64), np.asarray(within)[:, None]
         # Every quantity is a pair: its part at x0, (n, width), and its part per unit of R.
@@ -163,7 +165,7 @@ class Float32Error(ServedError):
             folded = affine.kernel_error
             passed = _through(kernel, columns, error, folded)
             passed_rate = _through(kernel, columns, error_rate, folded)
-            missing = folded * norm_bound(size, axis=1)[:, None]  # of Wᵀa, by folding
+            missing = folded * norm_bound(size, axis=1)[:, None]  # error of Wᵀa by folding
             reach = size @ kernel + missing + np.abs(affine.bias)
             reach_rate = columns * lipschitz
             away = affine.served_kernel_error
@@ -197,8 +199,8 @@ class Float32Error(ServedError):
                 own_rate = own_rate + floor * omega * (reach_rate + before_rate)
             error = slope * before * (1.0 + omega) + own
             error_rate = slope * before_rate * (1.0 + omega) + own_rate
-        # The margin is the real difference of two served logits: w = W_y − W_t carries what came
-        # in, and both logits round.
+        # The margin is the real difference of two served logits: w = W_y − W_t multiplies the
+        # errors of a, and both logits round.
         columns = self.network.affines[-1].kernel.T
         w = np.abs(columns[label][:, None] - columns[rivals]) * ROUNDING_SLACK  # (n, k, width)
         w += 2.0 * self.network.affines[-1].kernel_error
@@ -221,8 +223,8 @@ class Float32Error(ServedError):
     def _evaluated(
         self, x: np.ndarray
     ) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[np.ndarray]]:
-        """At x0, in real arithmetic: z_1, …, z_{L−1} as computed and how far, `(n,)`, each is off;
-        and bounds of |a_0|, …, |a_{L−1}|, each `(n, width)`."""
+        """Evaluates the network at x0: returns z_1, …, z_{L−1} as computed, each with a bound on
+        its error, `(n,)`; and bounds on the real |a_0|, …, |a_{L−1}|, each `(n, width)`."""
         pre, post = self._forward(tf.constant(x))
         errors = pre_activation_errors(self.network.layer_norms[:-1], post)
         sizes, computed = [np.abs(post[0].numpy())], []
@@ -238,19 +240,19 @@ class Float32Error(ServedError):
 def _largest_slope(
     activation: Activation, z: np.ndarray, error: np.ndarray, moved: np.ndarray
 ) -> np.ndarray:
-    """The largest |σ′| of each unit within `moved` of where it is at x0, `(n, width)`.
+    """Returns the largest |σ′| of each unit within `moved` of its z at x0, `(n, width)`.
 
     Args:
         z: pre-activations at x0, as computed, `(n, width)`.
-        error: by how much each may be off, `(n,)`.
-        moved: `(n, width)`; NaN is as far as can be.
+        error: bound on the error of each, `(n,)`.
+        moved: `(n, width)`; NaN counts as infinite.
     """
     low, high = outward(z, moved * ROUNDING_SLACK + error[:, None])
     return np.maximum(*np.abs(activation.first_range_on(low, high)))
 
 
 def _ulps(activation: Activation) -> Any:
-    """ω; 0 of units that hand on what they are given."""
+    """Returns ω; 0 for identity units."""
     ulps = [0.0 if sigma is IDENTITY else FLOAT32_ULPS for sigma, _ in activation.groups]
     if not isinstance(activation, UnitWise):
         return ulps[0]
@@ -258,11 +260,11 @@ def _ulps(activation: Activation) -> Any:
 
 
 def _head_error(head: str, classes: int) -> tuple[float, float] | None:
-    """What order-keeping functions of the logits lose of their differences: a part relative to
-    the two logits, and an absolute part.
+    """Returns the error of logit differences by a monotone head: a part relative to the two
+    logits, and an absolute part; None for a head without a bound.
 
     softmax and log_softmax subtract the largest logit, and perhaps the logarithm of the sum;
-    exp, quotient and sigmoid lose digits of what they return.
+    exp, quotient and sigmoid round their results.
     """
     spread = np.log(classes)
     return {
@@ -276,24 +278,24 @@ def _head_error(head: str, classes: int) -> tuple[float, float] | None:
 def _through(
     kernel: Any, columns: np.ndarray, error: np.ndarray, folded: float = 0.0
 ) -> np.ndarray:
-    """An upper bound of `|Wᵀe|` for all |e| ≤ error, `(…, in)` → `(…, out)`.
+    """Bounds `|Wᵀe|` from above for all |e| ≤ error, `(…, in)` → `(…, out)`.
 
     Args:
-        kernel: the absolute values of what is stored, dense or sparse.
-        columns: bounds of the norms of the columns of W.
+        kernel: the absolute values of the stored W, dense or sparse.
+        columns: bounds on the norms of the columns of W.
         error: not negative.
-        folded: bound of ‖W − stored W‖.
+        folded: bound on ‖W − stored W‖.
     """
     norm = norm_bound(error, axis=-1)[..., None]
     return np.minimum(error @ kernel + folded * norm, columns * norm)
 
 
 def _entries(array: Any) -> np.ndarray:
-    """The entries that are stored."""
+    """Returns the stored entries."""
     return array.data if scipy.sparse.issparse(array) else array
 
 
 def _both(values: np.ndarray, label: np.ndarray, rivals: np.ndarray) -> np.ndarray:
-    """The value at the label plus that at each rival, `(n, k)`, from `(n, classes)`."""
+    """Returns the value at the label plus that at each rival, `(n, k)`, from `(n, classes)`."""
     own = np.take_along_axis(values, label[:, None], axis=1)
     return own + np.take_along_axis(values, rivals, axis=1)

@@ -1,13 +1,13 @@
-"""Intervals, entry by entry, through affine maps and activations; rounding charged.
+"""Entrywise intervals through affine maps and activations, rounding charged.
 
-An activation maps an interval to the range of its values; an affine map the box with centre c and
-half-widths r to `c W + b ± r |W|`. Both are exact for their own box, and forget how the entries of
-the box hang together. Where σ is bounded the box of its values is so too, however large the ball:
-far out these bounds no longer fall.
+An activation maps an interval to the range of its values; an affine map sends the box with centre c
+and half-widths r to `c W + b ± r |W|`. Both are exact for one box, but ignore dependences between
+its entries. Where σ is bounded, the box of its values is bounded for every ball, so these bounds
+stop falling as the ball grows.
 
-**Rounding.** Computed in float64, with N terms a sum, `c W + b` is off by
-`γ_{N+8} ((|c| + r) |W| + |b|)`, which also covers the rounding of c, r and `r |W|`; folding may
-have rounded away `‖ΔW‖ ‖a‖ + ‖Δb‖`; activations are off as `numerics/rounding.py` says.
+**Rounding.** In float64, with N terms in a sum, the error of `c W + b` is at most
+`γ_{N+8} ((|c| + r) |W| + |b|)`, which also covers the rounding of c, r and `r |W|`; folding adds up
+to `‖ΔW‖ ‖a‖ + ‖Δb‖`; the errors of activations are those in `numerics/rounding.py`.
 
 Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably
 robust models" (2018), equations 6 and 7.
@@ -39,12 +39,12 @@ from keras_curv.numerics.rounding import (
 
 
 def has_value_range(activation: Activation) -> bool:
-    """Whether `value_range` has a rule for an activation of one kind."""
+    """Returns whether `value_range` has a rule for an activation of one kind."""
     return activation.monotone or activation.minimum_at is not None
 
 
 def require_value_range(activation: Activation) -> None:
-    """InputError, naming the activation, if the range of its values has no rule."""
+    """Refuses an activation whose value range has no rule, by an InputError that names it."""
     for each, _ in activation.groups:
         if not has_value_range(each):
             others = (entry.name for entry in ACTIVATIONS.values() if entry.minimum_at is not None)
@@ -57,7 +57,7 @@ def require_value_range(activation: Activation) -> None:
 def value_range(
     activation: Activation, low: tf.Tensor, high: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Least and largest `σ(z)` for z in `[low, high]`, up to rounding; differentiable.
+    """Returns the least and largest `σ(z)` on `[low, high]`, up to rounding; differentiable.
 
     Example:
         >>> from keras_curv.network import activations
@@ -83,20 +83,20 @@ def value_range(
 
 
 def _next_to(activation: Activation, at: float, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """The value of σ at the point of each interval that is next to where σ is extreme."""
+    """Returns σ at the point of each interval that is nearest to an extremum of σ."""
     place = first_from(low, tf.constant(at, low.dtype), activation.period)
     return activation.value(tf.minimum(tf.maximum(place, low), high))
 
 
 class Box(NamedTuple):
-    """Where the entries of a layer are, for n examples: `centre ± half`, or a ball at first.
+    """A set that contains a layer's values for n examples: `centre ± half`, or the input ball.
 
-    Arrays in a certificate; tensors, of which rounding is not charged, in training.
+    Its parts are arrays in a certificate, and in training tensors, without a charge for rounding.
 
     Attributes:
         centre: `(n, N)`.
-        half: `(n, N)`; None: the ball.
-        radius: of the ball, `(n, 1)`.
+        half: `(n, N)`; None: the set is the ball.
+        radius: the radius of the ball, `(n, 1)`.
         pinned: entries that stay at the ball's centre, `(N,)`; None: none.
 
     Example:
@@ -113,7 +113,7 @@ class Box(NamedTuple):
 
     @classmethod
     def of_values(cls, activation: Activation, low: np.ndarray, high: np.ndarray) -> Box:
-        """The box of `σ(z)`, z in `[low, high]`, from outside."""
+        """Returns the box of `σ(z)` for z in `[low, high]`, rounded outward."""
         ends = value_range(activation, tf.constant(low), tf.constant(high))
         low, high = (end.numpy() for end in ends)
         relative, floor = 2.0 * ACTIVATION_ULPS * UNIT, activation.value_floor
@@ -123,23 +123,24 @@ class Box(NamedTuple):
         return cls(centre, up(np.maximum(high - centre, centre - low)) + 4.0 * TINY)
 
     def image(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
-        """Least and largest `a W + b`, `(n, fan_out)`, from outside; infinite on overflow."""
+        """Returns least and largest `a W + b`, `(n, fan_out)`, rounded outward; ±∞ on overflow."""
         return self._image(affine.kernel, affine.bias, affine.kernel_error, affine.bias_error)
 
     def margins(self, last: Affine, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:
-        """Lower bounds of `z_label − z_rival`, `(n, k)`, for the network's `margin_map`."""
-        # TensorFlow, which subtracted, takes entries below TINY for 0.
+        """Returns lower bounds on `z_label − z_rival`, `(n, k)`, for the network's `margin_map`."""
+        # TensorFlow, which did the subtraction, flushes entries below TINY to 0.
         flushed = 4.0 * TINY * last.fan_in
         folding = 2.0 * last.kernel_error + flushed, 2.0 * last.bias_error
         return self._image(np.swapaxes(rows, 1, 2), constants, *folding)[0]
 
     def linear_image(self, matrix: Any, norms: Callable[[Any, int], Any]) -> tuple[Any, Any]:
-        """Centre and half-widths of `a W`, up to rounding: `c W` and `r |W|`, of a ball `R ‖w_j‖`.
+        """Returns centre `c W` and half-widths `r |W|` of `a W`, for a ball `R ‖w_j‖`.
+
+        They are exact up to rounding.
 
         Args:
-            matrix: W, `(N, m)` or `(n, N, m)`, an array or, as centre and half-widths then, a
-                tensor.
-            norms: the l2 norm over an axis.
+            matrix: W, `(N, m)` or `(n, N, m)`: an array, or a tensor if centre and half are.
+            norms: the function of an array and an axis that returns l2 norms.
         """
         if self.half is None:
             moved = matrix if self.pinned is None else matrix * ~self.pinned[:, None]
@@ -149,7 +150,7 @@ class Box(NamedTuple):
     def _image(
         self, matrix: np.ndarray, constants: np.ndarray, kernel_error: float, bias_error: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `image`; matrix and constants may have an axis of examples before their own."""
+        """Returns `image` for a matrix and constants that may have an axis of examples first."""
         middle, spread = self.linear_image(matrix, norm_bound)
         middle = middle + constants
         if self.half is None:
