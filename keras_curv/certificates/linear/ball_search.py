@@ -1,4 +1,4 @@
-"""Certificates from lower bounds of the margins on a ball: the largest ball that they prove."""
+"""Certificates from lower bounds on the margins on balls: the largest ball that they prove."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from keras_curv.numerics.bracket import largest_radius
 
 
 class BallBoundCertificate(Method):
-    """Searches the largest ball on which bounds of the margins are positive.
+    """A search for the largest ball on which bounds on the margins are positive.
 
-    A radius counts because the bounds of that one ball prove it, whatever the search does. One is
-    searched for each example, against the rivals that are not known to be farther.
+    A radius counts because the bounds of that one ball prove it, whatever the search does. Each
+    example has one search, against the rivals that are not known to be farther.
 
     Args:
-        network: what to certify.
-        served_error: what serving may take off a margin.
-        steepest: about as much as bounds fall with the radius, at most; only where the search
-            looks depends on it.
-        cost: of a bound without its margins, in gradients.
-        height: vectors of the widest hidden layer that an example takes at a time; and one of any
-            layer for each rival.
+        network: the network to certify.
+        served_error: bounds on the error of served margins.
+        steepest: an estimate of the steepest fall of the bounds with the radius, which only guides
+            the search.
+        cost: the cost of a bound without its margins, in gradients.
+        height: vectors of the widest hidden layer in memory for an example at a time, besides one
+            vector of any layer for each rival.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BallBoundCertificate(Method):
         self._steepest, self.cost, self._height = steepest, cost, height
 
     def _centres(self, x: np.ndarray) -> Any:
-        """Returns what `_margin_bounds` asks of these examples; with `[rows]`, of some of them."""
+        """Returns the data of examples for `_margin_bounds`, which `[rows]` restricts to some."""
         return x
 
     @abc.abstractmethod
@@ -57,22 +57,22 @@ class BallBoundCertificate(Method):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        """See `margin_bounds`, of the examples of `_centres`; where a pair is not `asked`, anything
-        but a small number."""
+        """Returns `margin_bounds` for the examples of `_centres`; for a pair that is not `asked`
+        the value may be anything that is not smaller than the others."""
 
     def margin_bounds(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """Lower bounds of `z_label − z_rival` wherever `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
+        """Bounds `z_label − z_rival` from below on `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
 
-        Only the smallest bound of each example is sure to be as tight as can be.
+        Only the smallest bound of each example is as tight as the method allows.
 
         Args:
             x, label, rivals: as in a `Question`.
             radius: `(n,)`, not negative.
 
         Returns:
-            −∞ where anything overflows.
+            The bounds; −∞ where anything overflows.
         """
         asked = np.ones(rivals.shape, bool)
 
@@ -85,13 +85,13 @@ class BallBoundCertificate(Method):
             return np.concatenate([bounds for _, bounds in found])
 
     def prove(self, question: Question) -> Proof:
-        """See `Method`."""
+        """Proves the question's radii by a search for each example, as in `Method`."""
         radius, gradients = np.zeros(len(question.x)), np.zeros(len(question.x), np.int64)
 
         def search(rows: slice) -> tuple[np.ndarray, np.ndarray]:
             return self._search(question.take(rows))
 
-        with np.errstate(all="ignore"):  # what overflows proves nothing
+        with np.errstate(all="ignore"):  # overflow proves nothing
             entries = self._entries(question.rivals)
             for rows, (proved, used) in in_batches(search, len(question.x), entries):
                 radius[rows], gradients[rows] = proved, used
@@ -99,13 +99,13 @@ class BallBoundCertificate(Method):
         return question.answer(self.name, each, gradients)
 
     def _entries(self, rivals: np.ndarray) -> int:
-        """Numbers that an example takes at a time."""
+        """Returns how many numbers an example takes in memory at a time."""
         sizes = self.network.sizes
         return max(self._height * max(sizes[1:]), rivals.shape[1] * max(sizes))
 
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
-        """Returns radii `(n,)` against all rivals that are not known to be farther, and gradients
-        used."""
+        """Returns radii `(n,)` against all rivals that are not known to be farther, and the
+        gradients used."""
         x, label, rivals, known, goal = question
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()

@@ -1,4 +1,4 @@
-"""COAP's bounds as a certificate: the convex outer adversarial polytope of a ReLU network.
+"""COAP's certificate: bounds by the convex outer adversarial polytope of a ReLU network.
 
 Reference: Wong & Kolter, "Provable defenses against adversarial examples via the convex outer
 adversarial polytope" (2018).
@@ -18,18 +18,18 @@ from keras_curv.network.network import Network, require_dense
 
 
 class PolytopeCertificate(LinearBoundCertificate):
-    """The largest ball on which the polytope's lower bounds of the margins are positive.
+    """A certificate: the largest ball on which the polytope's bounds on the margins are positive.
 
-    Exact bounds, in float64, with all rounding charged: those of `LinearBoundCertificate` with
-    parallel lines around relu. For all δ with `‖δ‖₂ < radius` the prediction is the same. A radius
+    The bounds are those of `LinearBoundCertificate` with parallel lines around relu, in float64
+    with all rounding charged. For all δ with `‖δ‖₂ < radius` the prediction is the same. A radius
     counts if the bounds of that one ball prove it; the search may miss a larger one.
 
     Args:
-        network: with relu alone.
-        served_error: what serving may take off a margin.
+        network: a network with relu as its only activation.
+        served_error: bounds on the error of served margins.
 
     Raises:
-        InputError: another activation; it is named.
+        InputError: names another activation.
 
     Example:
         >>> import numpy as np
@@ -54,9 +54,9 @@ class PolytopeCertificate(LinearBoundCertificate):
     def relaxation(
         activation: Activation, low: ArrayLike, high: ArrayLike, at: np.ndarray | None = None
     ) -> Relaxation:
-        """The chord above relu and its parallel through 0, whatever `at`.
+        """Returns the chord above relu and its parallel through 0; `at` has no effect.
 
-        `k z ≤ relu(z)` for every k from 0 to 1, so a rounded slope is as sound.
+        `k z ≤ relu(z)` for every k from 0 to 1, so a rounded slope is sound too.
         """
         _require_relu(activation)
         lines = relaxation(activation, low, high)

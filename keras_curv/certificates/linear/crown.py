@@ -1,45 +1,46 @@
 """CROWN: linear bounds of a network on an l2 ball, and the certificate that they give.
 
 **Bounds.** On the ball `‖δ‖ ≤ R` around x, let every pre-activation z_k lie in a proved interval,
-with lines below and above σ_k there (`relaxation.py`). A linear function of one layer is then
-bounded below by one of the layer before: with s and t slope and intercept of the lower line where
-Λ > 0 and of the upper line where Λ < 0, and `Ω = Λ ∘ s`,
+with lines below and above σ_k there (`relaxation.py`). A linear function of a layer then has a
+lower bound that is linear in the layer before: with s and t slope and intercept of the lower line
+where Λ > 0 and of the upper line where Λ < 0, and `Ω = Λ ∘ s`,
 
     Λ a_k + c  ≥  Ω z_k + (Λ t + c)  =  (Ω W_kᵀ) a_{k−1} + (Λ t + Ω b_k + c),
 
 and at the input the minimum over the ball is `Λ x + c − R ‖Λ‖₂`. The intervals are found the same
-way, layer after layer, all the way back to the input; those of the first layer are exact. Later
-layers' and the margins are also bounded by the box of the layer before (`interval_bounds.py`), and
-the better bound kept: lines let go of a bounded σ as the ball grows, and the box does not.
+way, layer after layer, by passes back to the input; those of the first layer are exact. Later
+layers and the margins are also bounded by the box of the layer before (`interval_bounds.py`), and
+the better bound is kept: for a bounded σ, lines become loose as the ball grows, and the box stays
+bounded.
 
-**Large layers.** A pass back for each unit is work that grows with the square of the width; of
-convolutions it goes through the few units that each one sees (`receptive_fields.py`). From the
-layer on where that is too much, too (`plan.py`), intervals come from the box of the layer before
-and from how far that one can move: `z_k(x) ± R Lip(a_{k−1}) ‖w_j‖`, by LipLT. A margin's pass may
-then stop at any z_k on its way, with the least value in the box of z_k, or in the ball of radius `R
-Lip(z_k)` around z_k(x).
+**Large layers.** The work of a pass back for each unit grows with the square of the width; in
+convolutions the pass goes through the few units that each unit sees (`receptive_fields.py`). From
+the layer on where even this is too much work (`plan.py`), intervals come from the box of the layer
+before and from its movement: `z_k(x) ± R Lip(a_{k−1}) ‖w_j‖`, by LipLT. A margin's pass may then
+stop at any z_k on its way, with the least value in the box of z_k, or in the ball of radius
+`R Lip(z_k)` around z_k(x).
 
-**Curvature.** Behind all but the first hidden layer a smooth network has two layers, of which its
-curvature often proves more than lines (`first_layer.py`). Units of the second layer, and whatever a
-pass back has come to at the first one, are bounded by both.
+**Curvature.** A linear function of the first hidden layer is a smooth network of two layers, for
+which curvature often proves more than lines (`first_layer.py`). Units of the second layer, and the
+linear functions of the first layer that passes back reach, are bounded by both.
 
-**Second pass.** With the intervals given, the best lines are not those close to σ at the midpoints
-but those close to it where the bound takes its minimum: a saddle point. So a margin is bounded
-twice, and the better bound kept: with lines close at the midpoints, then with lines close at the
+**Second pass.** For given intervals, the best lines are not those close to σ at the midpoints, but
+those close to σ where the bound takes its minimum: a saddle point. So a margin is bounded twice,
+and the better bound is kept: with lines close at the midpoints, then with lines close at the
 pre-activations of `x − R Λ/‖Λ‖`, the worst point of the first pass. On random networks further
-passes added less than a sixth of what the second one won.
+passes added less than a sixth of the second pass's gain.
 
-**Rounding.** Computed Λ̃ and c̃ stand for themselves; what a step computes may differ from what it
-should have, and that is charged. Let `A_k ≥ |a_k|` and `Q_k = |W_k|ᵀ A_{k−1} + |b_k| ≥ |z_k|`,
-entrywise on the whole ball. `fl(Λ̃ ∘ s)` is off by u |Ω̃|, which meets z_k; `fl(Ω̃ W_kᵀ)` is off by
-γ_N |Ω̃||W_k|ᵀ, which meets a_{k−1}; the sums in c̃ by γ_{N+8} of their magnitudes. With N entries in
-z_k and by Cauchy–Schwarz, a step costs at most
+**Rounding.** The computed Λ̃ and c̃ are taken as exact; the rounding of each step is charged. Let
+`A_k ≥ |a_k|` and `Q_k = |W_k|ᵀ A_{k−1} + |b_k| ≥ |z_k|`, entrywise on the whole ball. The error of
+`fl(Λ̃ ∘ s)` is u |Ω̃|, multiplied by z_k; that of `fl(Ω̃ W_kᵀ)` is γ_N |Ω̃||W_k|ᵀ, multiplied by
+a_{k−1}; that of the sums in c̃ is γ_{N+8} of their magnitudes. With N entries in z_k and by
+Cauchy–Schwarz, a step costs at most
 
     γ_{N+16} (3 ‖Ω̃‖ ‖Q_k‖ + ‖Λ̃‖ ‖t‖ + |c̃|) + ‖Ω̃‖ (‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖) + underflow,
 
-ΔW and Δb what folding rounded away. At the input, with D entries, `γ_{D+16} (‖Λ̃‖ (‖x‖ + R) + |c̃|)`.
-Where no Λ is asked for, a pass may end at a smaller first layer: the minimum of `Ω z_1 + c` over
-the ball is `Ω z_1(x) + c − R ‖W_1 Ωᵀ‖₂`, a product with W_1ᵀW_1; z_1(x) off by ζ costs `‖Ω‖ ζ`.
+ΔW and Δb the folding errors. At the input, with D entries, `γ_{D+16} (‖Λ̃‖ (‖x‖ + R) + |c̃|)`.
+If Λ is not needed, a pass may end at a smaller first layer: the minimum of `Ω z_1 + c` over the
+ball is `Ω z_1(x) + c − R ‖W_1 Ωᵀ‖₂`, a product with W_1ᵀW_1; an error ζ of z_1(x) costs `‖Ω‖ ζ`.
 
 Reference: Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification
 with general activation functions" (2018), theorem 3.2 and corollary 3.3 with p = 2.
@@ -65,25 +66,26 @@ from keras_curv.numerics.intervals import Interval, outward
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT
 from keras_curv.numerics.rows import row_norms
 
-_SHARE = 0.8  # of how far a unit moves in a ball by its slope at the centre
-_ROUNDED = 1e-6  # of each term, by float32
+_SHARE = 0.8  # of a unit's movement in a ball by its slope at the centre
+_ROUNDED = 1e-6  # relative rounding of each term in float32
 
 
 class LinearBoundCertificate(BallBoundCertificate):
-    """The largest ball on which CROWN's lower bounds of the margins are positive.
+    """A certificate: the largest ball on which CROWN's bounds on the margins are positive.
 
     Attributes:
-        relaxation: the lines around an activation; a subclass may take others that are sound.
-        refined: whether boxes and a second pass make the bounds tighter, and large layers are
-            bounded forward; not those of a published method, of which these are no part.
+        relaxation: the lines around an activation; a subclass may use other sound lines.
+        refined: whether boxes and a second pass tighten the bounds, and large layers are bounded
+            forward; False for published methods, which do not include these.
 
     Args:
-        network: relu, or activations with a bounded second derivative but for known kinks.
-        served_error: what serving may take off a margin.
-        norm: of the balls, "l2" or "l1".
+        network: a network with relu, or with activations whose second derivative is bounded except
+            at known kinks.
+        served_error: bounds on the error of served margins.
+        norm: the norm of the balls, "l2" or "l1".
 
     Raises:
-        InputError: the network has an activation without a rule; it is named.
+        InputError: names an activation without a rule.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "softplus")
@@ -104,10 +106,10 @@ class LinearBoundCertificate(BallBoundCertificate):
         self._first = FirstLayer.of(network) if self.refined else None
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
         hidden = zip(network.sizes[2 : self._plan.back + 1], products, strict=False)
-        # Both ends of each unit of the second hidden layer and on, each a shorter backward pass.
+        # From the second hidden layer on, both ends of each unit take a shorter backward pass.
         cost = sum(2.0 * width * cost for width, cost in hidden)
         cost += sum(field.work for layer in self._plan.fields for field in layer)
-        if self._first is not None:  # those of the second one in its units, two points a ball
+        if self._first is not None:  # curvature of the second layer's units, at two points per ball
             cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
         cost /= network.multiplications
         slopes = [activation.steepest for activation in network.activations]
@@ -117,14 +119,15 @@ class LinearBoundCertificate(BallBoundCertificate):
         super().__init__(network, served_error, steepest=steepest, cost=cost, height=height)
 
     def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
-        """See `Method`: for two layers, by the best lines that there can be, at one point.
+        """Returns an upper limit of its radii, as in `Method`, by the best lines at one point.
 
-        A line below σ on an interval lies below its chord too, one above σ above it. So on
-        `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
-        any point, such as that of the sphere toward the weakest point, nor does a box.
+        A line below σ on an interval is also below the chord of σ, and a line above σ above it. So
+        on `B(x, R)` no bound exceeds `Σ_j w_j⁺ min(σ, chord)(z_j) + w_j⁻ max(σ, chord)(z_j) + c` at
+        any point, for example the sphere's point toward the weakest point; nor does a box. This is
+        a limit for two layers.
 
-        Deeper, units are taken to move about as far as they are steep at x: first for these chords
-        of the last hidden layer, then for the bound itself.
+        For deeper networks it is an estimate from the units' steepness at x: first by these chords
+        in the last hidden layer, then by the bound itself.
         """
         x, label, radius = question.x, question.label, question.goal.aim
         rival = question.weakest(weakest.column)
@@ -158,8 +161,8 @@ class LinearBoundCertificate(BallBoundCertificate):
         return np.where(hopeless, radius, np.inf)
 
     def _lost(self, x: np.ndarray, radius: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """What `_lowered` may lose by pre-activations in float32, of two layers, `(n,)`: where
-        large terms cancel, all of it."""
+        """Bounds the loss of `_lowered` by float32 pre-activations of two layers, `(n,)`; where
+        large terms cancel, this may be all of it."""
         first, activation, size = self.network.affines[0], self.network.activations[0], np.abs(w)
         far = np.linalg.norm(x, axis=1) + radius
         z = far * (size @ first.column_norms) + size @ np.abs(first.bias)
@@ -172,7 +175,7 @@ class LinearBoundCertificate(BallBoundCertificate):
     def _lowered(
         self, w: np.ndarray, z: np.ndarray, reach: np.ndarray, to: np.ndarray
     ) -> np.ndarray:
-        """The most that lines of the last hidden layer can be at `z + to`, times w, `(n,)`."""
+        """Bounds w times any lines of the last hidden layer at `z + to` from above, `(n,)`."""
         value = self.network.activations[-1].value
         low, high, there = (value(tf.constant(z + d)).numpy() for d in (-reach, reach, to))
         share = np.clip((to + reach) / np.maximum(2.0 * reach, FLOAT32_TINY), 0.0, 1.0)
@@ -188,7 +191,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         rival: np.ndarray,
         radius: np.ndarray,
     ) -> np.ndarray:
-        """The bounds of margins that there would be with these intervals of hidden layers."""
+        """Returns the bounds on margins that follow from supposed intervals of hidden layers."""
         balls = self._balls(self._centres(x), radius)
         balls.suppose(intervals)
         return self._margins(balls, label, rival[:, None], np.ones((len(x), 1), bool))[:, 0]
@@ -210,13 +213,13 @@ class LinearBoundCertificate(BallBoundCertificate):
         balls = self._balls(centres, radius)
         balls.bound_layers(boxes=self.refined)
         bounds = self._margins(balls, label, rivals, asked)
-        balls.remember(bounds.min(axis=1) <= 0.0)  # those that are asked for next are smaller
+        balls.remember(bounds.min(axis=1) <= 0.0)  # the next balls are smaller
         return bounds
 
     def _margins(
         self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
     ) -> np.ndarray:
-        """See `_margin_bounds`; of balls whose layers are bounded."""
+        """Returns `_margin_bounds` for balls whose layers are bounded."""
         last = self.network.affines[-1]
         margin_map = self.network.margin_map(tf.constant(balls.x), label, rivals)
         rows, constants = (part.numpy() for part in margin_map)
@@ -229,7 +232,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         value = np.where(asked, value, np.inf)
         if not self.refined:
             return value
-        # A rival's second pass waits until it may be the one that counts.
+        # A rival gets its second pass only when its bound is the smallest.
         waiting = np.ones(value.shape, bool)
         pairs: tuple[np.ndarray, ...] = (np.arange(len(value)), value.argmin(axis=1))
         while len(pairs[0]):
@@ -243,7 +246,7 @@ class LinearBoundCertificate(BallBoundCertificate):
 
 
 def _height(network: Network, plan: Plan) -> int:
-    """Vectors that an example takes at a time: a row for each unit of a layer, or a grid."""
+    """Returns the vectors of an example in memory: a row for each unit of a layer, or a grid."""
     return max([POINTS, *network.sizes[2 : plan.back + 1]])
 
 

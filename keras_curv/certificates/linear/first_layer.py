@@ -1,39 +1,38 @@
-"""Lower bounds on balls of linear functions of the first hidden layer, by its curvature.
+"""Lower bounds on linear functions of the first hidden layer on balls, by its curvature.
 
-Whatever linear bounds have made of the layers behind, `F(x) = v·σ(z_1(x)) + c` is left of a unit or
-of a margin: a network of two layers, whose Hessian `W_1 diag(v ∘ σ″) W_1ᵀ` theorem 3 bounds. With
-`∇²F ≽ −κ` on a convex set that contains `B(x0, R)` and x̂ = x0 + d, the minorant of `dual.py` at x̂
-says on that ball
+Linear bounds of the layers behind reduce a unit or a margin to `F(x) = v·σ(z_1(x)) + c`, a network
+of two layers, whose Hessian `W_1 diag(v ∘ σ″) W_1ᵀ` theorem 3 bounds. With `∇²F ≽ −κ` on a convex
+set that contains `B(x0, R)` and x̂ = x0 + d, the minorant of `dual.py` at x̂ gives on that ball
 
     F ≥ F(x̂) − g·d − (κ/2)‖d‖² − ‖g + κ d‖ R − (κ/2) R²,    g = ∇F(x̂),
 
-where lines around each σ let go of it as the ball grows.
+while lines around each σ become loose as the ball grows.
 
-**In the space of units.** g is W_1 t with t = v ∘ σ′(z_1). So with d = −W_1 y all that is needed
-are products with `G = W_1ᵀW_1`: z_1(x̂) = z_1(x0) − G y, g·d = −tᵀG y, and `‖g + κd‖² = sᵀG s`
-for s = t − κ y. The first x̂ is x0, y = 0; the next ones lie in the direction in which the last
-minorant falls, `y = (ρ/‖W_1 s‖) s`, where G y is known already: one half way, ρ = R/2, as F rarely
-bends all the way as κ lets it, and one on the sphere.
+**In the space of units.** g is W_1 t with t = v ∘ σ′(z_1). So with d = −W_1 y the method needs only
+products with `G = W_1ᵀW_1`: z_1(x̂) = z_1(x0) − G y, g·d = −tᵀG y, and `‖g + κd‖² = sᵀG s` for
+s = t − κ y. The first x̂ is x0, y = 0; the next ones lie in the direction in which the last
+minorant falls, `y = (ρ/‖W_1 s‖) s`, where G y is known already: one half way, ρ = R/2, because F
+rarely bends as much as κ allows, and one on the sphere.
 
 **κ.** The units of the second layer have the same v for every input: their κ holds on all of ℝᵈ
-and is found once (`second_layer.py`). Other v depend on the ball, as σ″ may, for z_1 on all of the
-l2 ball: x̂ is not held to what a threat allows, and the minorant there needs κ all the way to x. Of
-a margin κ is proved each time; of the units of a later layer, of which there are many, it is
-`max(d) ‖W_1‖²`, d ≥ −v ∘ σ″.
+and is found once (`second_layer.py`). Other v depend on the ball, and then the range of σ″ is taken
+for z_1 on the whole l2 ball: x̂ need not be a point that a threat allows, and the minorant at x̂
+needs κ on the whole segment to x. For a margin κ is proved each time; for the many units of a later
+layer it is `max(d) ‖W_1‖²`, d ≥ −v ∘ σ″.
 
-**Rounding.** Let `e = (γ_{2D+2N+32}) ‖|W_1|‖² + 2 ‖W_1‖ ΔW + ΔW²`, ΔW what folding rounded away:
-what is computed of G y is off by at most e ‖y‖. Then, in norms, with ω and φ as in `rounding.py`,
+**Rounding.** Let `e = (γ_{2D+2N+32}) ‖|W_1|‖² + 2 ‖W_1‖ ΔW + ΔW²`, ΔW the folding error: the error
+of the computed G y is at most e ‖y‖. The errors, in norms, with ω and φ as in `rounding.py`, are
 
     z_1 by  ζ = ζ(x0) + γ_8 ‖z_1(x0)‖ + e ‖y‖,    σ by  ε = g ζ + ω u (‖a‖ + √N φ),
     t by  θ = ‖v‖ (h ζ + (ω + 2) u g),    F by  ‖v‖ ε + γ_{N+8} (‖v‖‖a‖ + |c|),
     tᵀG y by  (θ + γ_{N+8} ‖t‖) ‖|W_1|‖² ‖y‖ + ‖t‖ e ‖y‖,
     ‖W_1 s‖ ≤ √(sᵀG s + e ‖s‖²) + ‖W_1‖ (θ + 4u ‖s‖),    ‖s‖ ≤ ‖t‖ + κ‖y‖,  ‖t‖ ≤ g ‖v‖.
 
-Here `‖a‖ ≤ ‖a(x0)‖ + g (‖W_1‖ ‖d‖ + ζ)`. Where no point is looked for from x̂, ‖W_1 s‖ is all that
-is asked of s, and is found in float32 (`image_norms.py`), ΔW ‖s‖ added.
+Here `‖a‖ ≤ ‖a(x0)‖ + g (‖W_1‖ ‖d‖ + ζ)`. If no further point follows x̂, only ‖W_1 s‖ is needed,
+and is found in float32 (`image_norms.py`), with ΔW ‖s‖ added.
 
-Reference: Singla & Feizi (2020), theorems 1 and 3, for two layers; to apply them behind linear
-bounds, and there in the space of units, is ours.
+Reference: Singla & Feizi (2020), theorems 1 and 3, for two layers; their use behind linear bounds,
+in the space of units, is ours.
 """
 
 from __future__ import annotations
@@ -60,19 +59,18 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.rows import dot, times
 
-_POINTS = 0.5, 1.0  # at which minorants are taken besides x0: how far out, in radii
+_POINTS = 0.5, 1.0  # distances of the further points x̂ from x0, in radii
 _WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
 _RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
 
 
 class Minorants(NamedTuple):
-    """Minorants of m functions around n centres: on a ball none falls below
-    `level − steep R − (κ/2) R²`.
+    """Minorants `level − steep R − (κ/2) R²` of m functions on balls around n centres.
 
     Attributes:
         level: `F(x̂) − g·d − (κ/2)‖d‖²`, `(n, m)`, as computed.
-        charge: what that may be too much.
-        steep: ‖g + κd‖, from above.
+        charge: bound on the error of the level.
+        steep: upper bound on ‖g + κd‖.
     """
 
     level: np.ndarray
@@ -80,22 +78,22 @@ class Minorants(NamedTuple):
     steep: np.ndarray
 
     def take(self, some: np.ndarray) -> Minorants:
-        """Returns those around these centres."""
+        """Returns the minorants around some of the centres."""
         return Minorants(*(part[some] for part in self))
 
     def least(self, radius: np.ndarray, kappa: np.ndarray) -> np.ndarray:
-        """Lower bounds on balls, `(n, m)`, where κ holds; radii `(n, 1)`, κ `(n or 1, m)`."""
+        """Bounds the functions from below on balls, `(n, m)`; radii `(n, 1)`, κ `(n or 1, m)`."""
         fall = self.steep * radius + 0.5 * kappa * radius**2
         return self.level - fall - (self.charge + gamma(16) * fall) * ROUNDING_SLACK
 
 
 class Functions(NamedTuple):
-    """Linear functions `v a_1 + c` of the first hidden layer, of each of n examples or of all.
+    """Linear functions `v a_1 + c` of the first hidden layer, for each of n examples or for all.
 
     Attributes:
         rows: v, `(n or 1, m, N_1)`.
         constants: c, `(n or 1, m)`.
-        size: ‖v‖, from above.
+        size: upper bound on ‖v‖.
     """
 
     rows: np.ndarray
@@ -104,25 +102,25 @@ class Functions(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray, constants: np.ndarray) -> Functions:
-        """Returns these functions."""
+        """Makes functions of v and c."""
         return cls(rows, constants, norm_bound(rows, axis=2))
 
     def negative(self) -> Functions:
-        """Returns their negatives."""
+        """Returns the negative functions."""
         return Functions(-self.rows, -self.constants, self.size)
 
 
 class Tangents(NamedTuple):
-    """What minorants of linear functions of the first layer, at points x̂, are made of.
+    """Minorants of linear functions of the first layer at points x̂, with their parts.
 
     Attributes:
-        z, off: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, `(n, 1)`.
-        minorants: of the functions, at x̂.
+        z, off: z_1 at the centres, `(n, N_1)`, and a bound on its error, `(n, 1)`.
+        minorants: the minorants of the functions, at x̂.
         s: t − κy, `(n, m, N_1)`.
-        s_size: ‖s‖, from above.
-        turned: G s; empty where no point is looked for from here.
-        a_size: ‖a_1‖ at the centres, from above, `(n, 1)`.
-        sign: −1: these are of the negative functions, but s and `turned` are not.
+        s_size: upper bound on ‖s‖.
+        turned: G s; empty if no further point follows.
+        a_size: upper bound on ‖a_1‖ at the centres, `(n, 1)`.
+        sign: −1 if the minorants are for the negative functions; s and `turned` are not negated.
     """
 
     z: np.ndarray
@@ -135,26 +133,26 @@ class Tangents(NamedTuple):
     sign: float = 1.0
 
     def take(self, some: np.ndarray) -> Tangents:
-        """Returns those at the points around these centres."""
+        """Returns the tangents around some of the centres."""
         arrays = (self.z, self.off, self.s, self.s_size, self.turned, self.a_size)
         z, off, s, s_size, turned, a_size = (part[some] for part in arrays)
         return Tangents(z, off, self.minorants.take(some), s, s_size, turned, a_size, self.sign)
 
     def negative(self) -> Tangents:
-        """Returns those of the negative functions, at the centres."""
+        """Returns the tangents of the negative functions, if these are at the centres."""
         minorants = self.minorants._replace(level=-self.minorants.level)
         return self._replace(minorants=minorants, sign=-self.sign)
 
 
 class FirstLayer:
-    """The first hidden layer of a network of three layers or more, smooth and dense.
+    """The smooth, dense first hidden layer of a network of three layers or more.
 
     Args:
-        network: as `of` demands.
+        network: a network that `of` accepts.
 
     Attributes:
-        norm: of W_1, from above.
-        second: the map behind it.
+        norm: upper bound on the norm of W_1.
+        second: the map after the layer.
 
     Example:
         >>> kernels = [np.eye(2), [[1.0, -1.0], [1.0, 1.0]], np.eye(2)]
@@ -180,7 +178,7 @@ class FirstLayer:
 
     @classmethod
     def of(cls, network: Network) -> FirstLayer | None:
-        """The first layer of a network; None where this has nothing to say, or is too much work."""
+        """Returns the first layer of a network; None if it does not apply or is too much work."""
         dense = not any(affine.is_sparse for affine in network.affines[:2])
         if network.depth < 3 or not dense or not network.activations[0].smooth:
             return None
@@ -199,13 +197,13 @@ class FirstLayer:
         *,
         each: bool,
     ) -> np.ndarray:
-        """Lower bounds of `v a_1 + c` on balls, `(n, m)`.
+        """Returns lower bounds on `v a_1 + c` on balls, `(n, m)`.
 
-        κ is that of the whole l2 ball, whatever part of it is asked about: a threat may allow less
-        of it, but x̂ is anywhere.
+        κ always holds on the whole l2 ball, because x̂ may be anywhere in it, even where a threat
+        allows only a part of the ball.
 
         Args:
-            z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, in norm,
+            z, error: z_1 at the centres, `(n, N_1)`, and a bound on the norm of its error,
                 `(n, 1)`.
             radius: `(n,)`.
             rows, constants: v and c, `(n, m, N_1)` and `(n, m)`.
@@ -217,7 +215,7 @@ class FirstLayer:
         bends = low[:, None], high[:, None]
         kappa, functions = self._curvatures(rows, bends, each=each), Functions.of(rows, constants)
         tangents, radius = self.tangents(z, error, functions), radius[:, None]
-        best = np.fmax(-np.inf, tangents.minorants.least(radius, kappa))  # of NaN, −∞
+        best = np.fmax(-np.inf, tangents.minorants.least(radius, kappa))  # NaN becomes −∞
         for share in _POINTS:
             tangents = self.along(tangents, share * radius, functions, kappa, onward=True)
             best = np.fmax(best, tangents.minorants.least(radius, kappa))
@@ -225,7 +223,7 @@ class FirstLayer:
 
     @functools.cached_property
     def unit_curvatures(self) -> tuple[np.ndarray, np.ndarray]:
-        """κ of the units of the second layer and of their negatives on ℝᵈ, `(N_2,)` each."""
+        """Returns κ of the second layer's units and of their negatives on ℝᵈ, `(N_2,)` each."""
         low, high = self._activation.second_range
         rows = self.second.kernel.T
         below = self._curvatures(rows, (low, high), each=True)
@@ -234,7 +232,7 @@ class FirstLayer:
         return below, self._curvatures(-rows, (low, high), each=True)
 
     def _curvatures(self, rows: np.ndarray, bends: intervals.Interval, *, each: bool) -> np.ndarray:
-        """κ of rows `(…, N_1)`: proved for each, or from ‖W_1‖ and the largest entry."""
+        """Returns κ of rows `(…, N_1)`, proved for each, or from ‖W_1‖ and the largest entry."""
         affine = self._network.differentials[0]
         negative = -intervals.least_multiple(rows, bends)
         if not each:
@@ -254,7 +252,7 @@ class FirstLayer:
         return found.reshape(rows.shape[:-1])
 
     def _times_gram(self, rows: np.ndarray) -> np.ndarray:
-        """`(n, m, N_1)` times G."""
+        """Multiplies `(n, m, N_1)` with G."""
         if self._gram is None:
             kernel = self._network.differentials[0].kernel
             return times(times(rows, kernel.T), kernel)
@@ -262,16 +260,16 @@ class FirstLayer:
 
     @functools.cached_property
     def _gram(self) -> np.ndarray | None:
-        """G; None where products with W_1 are cheaper."""
+        """Returns G; None where products with W_1 are cheaper."""
         first = self._network.differentials[0]
         return first.gram.unscaled() if first.fan_out <= 2 * first.fan_in else None
 
     def tangents(self, z: np.ndarray, error: np.ndarray, functions: Functions) -> Tangents:
-        """Returns what minorants at the centres are made of.
+        """Returns the tangents at the centres.
 
         Args:
             z, error: see `minimum`.
-            functions: what to bound.
+            functions: the functions to bound.
         """
         off = error + gamma(8) * norm_bound(z, axis=1)[:, None]
         a, slope = self._activation.value_and_first(z[:, None])
@@ -293,16 +291,16 @@ class FirstLayer:
         *,
         onward: bool = False,
     ) -> Tangents:
-        """Returns those of points so far from the centres, in the direction in which the minorants
-        before fall.
+        """Returns the tangents at a distance from the centres, in the direction in which the
+        minorants of `before` fall.
 
         Args:
-            before: of the same functions.
+            before: tangents of the same functions.
             distance: `(n, 1)`.
-            functions: what to bound.
+            functions: the functions to bound.
             kappa: `(n or 1, m)`.
-            onward: whether another point is looked for from there, which asks for G s; or else
-                only ‖W_1 s‖ is found, in float32.
+            onward: whether another point follows, which needs G s; if not, only ‖W_1 s‖ is found,
+                in float32.
         """
         step = (1.0 - 1e-9) * distance / before.minorants.steep
         y_size, bent = up(step * before.s_size), 0.5 * kappa * distance**2
@@ -328,18 +326,18 @@ class FirstLayer:
         return before._replace(minorants=found, s=s, s_size=s_size, turned=turned, sign=1.0)
 
     def _steepest(self, functions: Functions) -> np.ndarray:
-        """Bounds of ‖t‖."""
+        """Bounds ‖t‖ from above."""
         return up(functions.size * self._norms.slope, 64)
 
     def _slope_error(self, functions: Functions, off: np.ndarray) -> np.ndarray:
-        """What is computed of t is off by at most that, in norm; θ."""
+        """Returns θ, a bound on the norm of the error of the computed t."""
         ulps = 2.0 * (ACTIVATION_ULPS + 2.0) * UNIT * self._norms.slope
         return functions.size * (self._norms.bend * off + ulps)
 
     def _value(
         self, functions: Functions, a: np.ndarray, a_size: np.ndarray, off: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`v a + c`, and what it may be off by, where ‖a‖ is at most `a_size`."""
+        """Returns `v a + c` and a bound on its error, where ‖a‖ is at most `a_size`."""
         norms, units = self._norms, a.shape[-1]
         value = _dot(functions.rows, a) + functions.constants
         ulps = 2.0 * ACTIVATION_ULPS * UNIT
@@ -350,12 +348,12 @@ class FirstLayer:
     def _image(
         self, s: np.ndarray, s_size: np.ndarray, slope_error: np.ndarray, *, onward: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """G s, if it is asked for, and ‖W_1 s‖, from above."""
+        """Returns G s if `onward`, and an upper bound on ‖W_1 s‖."""
         if onward:
             turned = self._times_gram(s)
-            # Not the root of a sum: the square of s may underflow before it is multiplied.
+            # Not the root of a sum: the square of s may underflow before the product.
             lost = np.sqrt(self._gram_error) * s_size
-            # Nor the larger of the square and 0: a sum that has come to −∞ stays there.
+            # Not max(·, 0) of the square, which would hide a sum that overflowed to −∞.
             steep = np.hypot(np.sqrt(np.abs(_dot(s, turned))), lost)
         else:
             turned = np.empty((len(s), 0, 0))
@@ -369,7 +367,7 @@ class FirstLayer:
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Products of rows, `(n, m, N)` each, or 1 in the place of n or m: `(n, m)`."""
+    """Returns dot products of rows, `(n, m, N)` each, or 1 in the place of n or m: `(n, m)`."""
     if other.shape[1] == 1:
         return dot(one, other[:, 0])
     return np.einsum("nmi,nmi->nm", *np.broadcast_arrays(one, other))

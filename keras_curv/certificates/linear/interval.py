@@ -1,8 +1,8 @@
-"""Certificates by interval bounds of a network on an l2 ball, which `interval_bounds.py` has.
+"""Certificates by interval bounds of a network on an l2 ball, see `interval_bounds.py`.
 
-On the ball `‖δ‖ ≤ R` around x, the first pre-activation is within `R ‖w_j‖₂` of its value at x, w_j
+On the ball `‖δ‖ ≤ R` around x, a first pre-activation is within `R ‖w_j‖₂` of its value at x, w_j
 its column of the kernel, and reaches both ends. The last map is merged with the margin: its columns
-are those of label minus rival.
+are differences of the columns of label and rival.
 
 Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably
 robust models" (2018), equations 6 and 7; Mirman, Gehr & Vechev, "Differentiable abstract
@@ -23,14 +23,14 @@ from keras_curv.network.network import Network
 
 
 class IntervalCertificate(BallBoundCertificate):
-    """The largest ball on which the interval bounds of the margins are positive.
+    """A certificate: the largest ball on which the interval bounds on the margins are positive.
 
     Args:
-        network: its activations do not fall, or it is known where they are extreme, as of silu.
-        served_error: what serving may take off a margin.
+        network: a network whose activations are non-decreasing, or have known extrema as silu.
+        served_error: bounds on the error of served margins.
 
     Raises:
-        InputError: the network has an activation without a rule; it is named.
+        InputError: names an activation without a rule.
 
     Example:
         >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], "relu")
@@ -45,7 +45,7 @@ class IntervalCertificate(BallBoundCertificate):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         for activation in network.activations:
             require_value_range(activation)
-        # As far as an interval of each z_L grows with the radius, at most.
+        # The fastest growth of an interval of z_L with the radius.
         steepest = network.affines[0].column_norms
         with np.errstate(over="ignore", invalid="ignore"):
             for activation, affine in zip(network.activations, network.affines[1:], strict=True):

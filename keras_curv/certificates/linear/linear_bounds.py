@@ -1,6 +1,6 @@
 """Linear bounds of a network's layers on l2 balls, passed back from layer to layer.
 
-The mathematics is in `crown.py`; here are the intervals, the steps back, and their charge.
+The mathematics is in `crown.py`; this module has the intervals, the steps back, and their charge.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.rows import dot, row_norms, times
 
-_SAMPLE = 16  # of so many rows one is tried first, and so many at least
-_APART = 0.1  # ends at the centre over how far they fall: they are nearly as close as new ones
-_MOST = 0.7  # of a matrix: where lines ask for no more, the rest is left out
+_SAMPLE = 16  # one of this many rows is tried first, and at least this many
+_APART = 0.1  # gap of ends at the centre over their fall: below it, new ends are hardly closer
+_MOST = 0.7  # largest used part of a matrix for which the unused rows and columns are left out
 
 
 class Balls:
-    """Balls around n examples, with the layers that have been bounded on them so far.
+    """Balls around n examples, with the hidden layers that are bounded on them so far.
 
-    Those of l1 are within those of l2, for which all holds that does not ask for the norm.
+    An l1 ball is contained in the l2 ball, so bounds that do not use the norm hold for both.
 
     Attributes:
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
-        size: bound of ‖a_k‖, `(n,)`.
-        box: of a_k; None if there is none, as for the input.
+        size: bound on ‖a_k‖, `(n,)`.
+        box: the box of a_k; None if there is none, as for the input.
         inputs: the balls at the input.
     """
 
@@ -67,7 +67,7 @@ class Balls:
         self.inputs = Inputs.of(self.x, radius, norm, centres.room, network.pinned)
 
     def bound_layers(self, boxes: bool = True) -> None:
-        """Bounds one hidden layer after the other by the plan and, if asked, by boxes."""
+        """Bounds one hidden layer after the other by the plan and, with `boxes`, by boxes."""
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             known = self._by_units(affine)
             back = len(self.layers) < self.plan.back
@@ -82,7 +82,7 @@ class Balls:
             self._append(affine, activation, low, high)
 
     def suppose(self, intervals: Sequence[Interval]) -> None:
-        """Takes these for the intervals of the hidden layers: what follows is no proof."""
+        """Sets supposed intervals of the hidden layers, so that later bounds are not proved."""
         parts = zip(self.network.affines, self.network.activations, intervals, strict=False)
         for affine, activation, (low, high) in parts:
             self._append(affine, activation, low, high)
@@ -106,14 +106,14 @@ class Balls:
         self.size = norm_bound(self.reach, axis=1)
 
     def take(self, some: np.ndarray) -> Balls:
-        """Returns these balls, as far as their layers are bounded."""
+        """Returns the balls around some of the examples, with their bounded layers."""
         args = self.centres[some], self.radius[some], self.relax, self.inputs.norm
         balls = Balls(self.network, self.plan, *args)
         balls.layers = [layer.take(some) for layer in self.layers]
         return balls
 
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
-        """These examples, with lines close to σ at the point of the ball against `direction`."""
+        """Returns some of the balls, with lines close to σ at their points against `direction`."""
         length, balls = np.linalg.norm(direction, axis=1), self.take(some)
         a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
         a = a if self.network.limits is None else np.clip(a, *self.network.limits)
@@ -127,11 +127,11 @@ class Balls:
         return balls
 
     def folding(self, affine: Affine) -> np.ndarray:
-        """Bounds what folding has rounded away of `a W + b`, a the last layer that is known."""
+        """Bounds the folding error of `a W + b`, a the last bounded layer."""
         return up(affine.kernel_error * self.size + affine.bias_error)[:, None]
 
     def _forward(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds each entry of z_{index+1} by how far the layer before can move, as a vector."""
+        """Bounds each entry of z_{index+1} by the movement of the layer before, in norm."""
         centre, errors = self.centres.z, self.centres.errors
         steepest = self.network.differentials[index].column_bounds
         reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest))
@@ -140,8 +140,8 @@ class Balls:
     def _by_fields(
         self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
     ) -> None:
-        """Lets these bounds be no worse than those of passes back through what units see, where
-        lines around σ gain by that."""
+        """Tightens bounds in place by passes back through receptive fields, where lines around σ
+        gain by it."""
         index = len(self.layers)
         exact = not index and self.inputs.norm == "l2" and self.inputs.room is None  # by `_forward`
         if exact or index >= len(self.plan.fields):
@@ -154,21 +154,21 @@ class Balls:
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
             for of, units, *ends in found:
-                # Of others, too, as many as other examples want: those are left as they are.
+                # `found` may have further units, which only other examples want: they stay.
                 asked = wanted[of, units][..., None]
                 for array, end in zip((level, steep), ends, strict=True):
                     array[of, units] = np.where(asked, end, array[of, units])
         _narrow(low, high, level, steep, self.radius)
-        if not self.plan.bounded_forward:  # from boxes, which are the better for each new bound
+        if not self.plan.bounded_forward:  # else later boxes gain by each new bound
             self.ends[index] = level, steep
 
     def remember(self, some: np.ndarray) -> None:
-        """Lets smaller balls around these examples know what was proved of their units."""
+        """Keeps the proved ends of units for smaller balls around these examples."""
         self.centres.keep(some, self.radius, self.ends)
 
     def _by_units(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
-        """Lower bounds of each entry of `a W + b` and of its negative, by the first layer's
-        curvature: of the second layer's units; −∞ of others."""
+        """Returns lower bounds on each entry of `a W + b` and on its negative, by the first
+        layer's curvature, for the second layer's units; −∞ for other layers."""
         if self.first is None or len(self.layers) != 1:
             nothing = np.full((len(self.x), affine.fan_out), -np.inf)
             return nothing, nothing
@@ -179,7 +179,7 @@ class Balls:
     def _back(
         self, affine: Affine, known: tuple[np.ndarray, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds each entry of `a W + b`, a the last layer that is known, by passes back to x."""
+        """Bounds each entry of `a W + b`, a the last bounded layer, by passes back to x."""
         rows, constants = affine.kernel.T[None], affine.bias[None]
         widest = max(self.network.sizes[self._ends_at_units : len(self.layers) + 1])
         low, high = [], []
@@ -192,10 +192,10 @@ class Balls:
     def _lowest(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, known: np.ndarray
     ) -> np.ndarray:
-        """The bounds of `minimum`, but not each the best that there is.
+        """Returns lower bounds as `minimum` does, which may be weaker.
 
-        Of lines and curvature, what gains nothing on a sample of an example's rows, beside the
-        other and what is known, is left out for it.
+        For each example it skips lines, or curvature, if they never give the best bound on a
+        sample of its rows.
         """
         if not self.layers:
             return self.minimum(rows, constants, error)[0]
@@ -223,7 +223,7 @@ class Balls:
     def _by_curvature(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, each: bool = False
     ) -> np.ndarray:
-        """Lower bounds of `Λ a_1 + c`, `(n, m)`; see `first_layer.py`."""
+        """Returns lower bounds on `Λ a_1 + c`, `(n, m)`, by curvature; see `first_layer.py`."""
         assert self.first is not None
         args = self.centres.z[0], self.centres.errors[0], self.radius, rows, constants
         found = np.empty((len(self.x), rows.shape[1]))
@@ -233,8 +233,8 @@ class Balls:
         return found - error * ROUNDING_SLACK
 
     def _by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
-        """Lower bounds of `Λ a_1 + c`; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖`, where fewer entries of z_1
-        than of x count."""
+        """Returns lower bounds on `Λ a_1 + c` by lines; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖` if fewer
+        entries of z_1 than of x are used."""
         rows, constants, error, best = self._step(0, rows, constants, error)
         first, used = self.network.differentials[0], self.layers[0].lines.sloped
         fewer = used.sum(axis=1).max(initial=0) < first.fan_in
@@ -252,30 +252,30 @@ class Balls:
 
     @property
     def _may_end_at_units(self) -> bool:
-        """Whether passes of lines may end at z_1, by W_1ᵀW_1."""
+        """Returns whether passes of lines may end at z_1, by W_1ᵀW_1."""
         dense = not self.network.differentials[0].is_sparse
         return dense and self.inputs.norm == "l2" and self.inputs.room is None
 
     @property
     def _ends_at_units(self) -> bool:
-        """Whether they do, whatever the lines are."""
+        """Returns whether passes end at z_1 for all lines."""
         fewer = self.network.sizes[1] < self.network.sizes[0]
         return bool(self.layers) and fewer and self._may_end_at_units
 
     def minimum(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, *, each: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Proved lower bounds over the balls, `(n, m)`, and the Λ they have at the input.
+        """Returns proved lower bounds over the balls, `(n, m)`, and their Λ at the input.
 
         Args:
             rows, constants: Λ and c, `(n or 1, m, N)` and `(n or 1, m)`: the function
-                `Λ a + c` of the last layer that is known.
-            error: what that may be above the function that is meant, `(n, 1 or m)`.
-            each: whether the first layer's curvature bounds them, too, proved for each row.
+                `Λ a + c` of the last bounded layer.
+            error: bound on how far it is above the intended function, `(n, 1 or m)`.
+            each: whether the first layer's curvature, proved for each row, also bounds them.
 
         Returns:
-            The bounds, −∞ where anything overflows, and Λ, `(n or 1, m, dim)`, 0 at inputs that
-            are pinned.
+            The bounds, −∞ where anything overflows, and Λ, `(n or 1, m, dim)`, 0 at pinned
+            inputs.
         """
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
         if self.layers:
@@ -290,8 +290,8 @@ class Balls:
     def _to_second(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """From the last layer back to Λ and c of a_1; with their error, and the best of the bounds
-        that were met on the way."""
+        """Goes back from the last layer to Λ and c of a_1; returns these, their error, and the best
+        bounds found on the way."""
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
         for index in reversed(range(1, len(self.layers))):
             rows, constants, error, stopped = self._step(index, rows, constants, error)
@@ -302,8 +302,8 @@ class Balls:
     def _step(
         self, index: int, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """From Λ and c of a layer to Ω and c of its pre-activations; their error, and the bounds of
-        stopping there."""
+        """Goes from Λ and c of a layer to Ω and c of its pre-activations; returns these, their
+        error, and the bounds of stopping there."""
         affine, layer = self.network.affines[index], self.layers[index]
         through, offset, error = layer.step(rows, constants, error, affine)
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
@@ -312,8 +312,8 @@ class Balls:
         return through, offset, error, best
 
     def _before(self, rows: np.ndarray, index: int) -> np.ndarray:
-        """From Ω of pre-activations to Λ of the layer before or of x; of units that are not asked
-        about there, 0."""
+        """Returns Λ of the layer before, or of x, from Ω of pre-activations; 0 for units whose
+        lines are 0."""
         affine, used = self.network.affines[index], self.layers[index].lines.sloped
         wanted = self.layers[index - 1].lines.used if index else None
         share = used.mean() * (1.0 if wanted is None else wanted.mean())
@@ -324,14 +324,14 @@ class Balls:
     def _at_input(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds from Ω and c of z_1, or from Λ and c of x while no layer is known; and that Λ."""
+        """Returns bounds from Ω and c of z_1, or from Λ and c of x without layers; and Λ of x."""
         if self.layers:
             affine = self.network.affines[0]
             rows, constants = self._before(rows, 0), constants + rows @ affine.bias
         return self.inputs.minimum(rows, constants, error)
 
     def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:
-        """Lower bounds of `Ω z_{index+1} + c`, `(n, m)`: z is in its box, and in a ball."""
+        """Returns lower bounds on `Ω z_{index+1} + c`, `(n, m)`, for z in its box and in a ball."""
         layer, size = self.layers[index], row_norms(rows)
         centre, errors = self.centres.z[index], self.centres.errors[index]
         farthest = np.maximum(np.abs(layer.low), np.abs(layer.high))
@@ -350,13 +350,13 @@ class Balls:
 def _narrow(
     low: np.ndarray, high: np.ndarray, level: np.ndarray, steep: np.ndarray, radius: np.ndarray
 ) -> None:
-    """Lets `[low, high]`, `(n, N)`, be no wider than by these ends, `(n, N, 2)`, in place."""
+    """Narrows `[low, high]`, `(n, N)`, in place by the bounds of these ends, `(n, N, 2)`."""
     ends = level - radius[:, None, None] * steep
     np.fmax(low, ends[..., 0], out=low)
     np.fmin(high, -ends[..., 1], out=high)
 
 
 def _is_constant(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Whether what is linear does not move on these intervals."""
+    """Returns whether a σ that is linear on these intervals is constant there."""
     ends = (activation.value(tf.constant(end)).numpy() for end in (low, high))
     return np.equal(*ends)

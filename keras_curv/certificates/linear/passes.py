@@ -1,6 +1,6 @@
-"""A pass back, step by step: through a hidden layer, and at the input.
+"""The steps of a pass back: through a hidden layer, and at the input.
 
-The mathematics, and what each step is charged for its rounding, is in `crown.py`.
+The mathematics and the charge for the rounding of each step are in `crown.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from keras_curv.threats.confined import Reach
 
 
 class BoundedLayer(NamedTuple):
-    """What is known of one hidden layer on the balls around n examples.
+    """The bounds of one hidden layer on the balls around n examples.
 
     Attributes:
         low, high: the interval of z_k, `(n, N_k)`.
         lines: the relaxation of σ_k on it.
         pre: ‖Q_k‖, `(n,)`.
         folding: ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`.
-        underflow: of one step, `(n,)`.
+        underflow: the underflow of one step, `(n,)`.
     """
 
     low: np.ndarray
@@ -36,13 +36,13 @@ class BoundedLayer(NamedTuple):
     underflow: np.ndarray
 
     def take(self, some: np.ndarray | slice) -> BoundedLayer:
-        """Returns what is known around these examples."""
+        """Returns the bounds for some of the examples."""
         lines = Relaxation(*(line[some] for line in self.lines))
         parts = {name: part[some] for name, part in self._asdict().items() if name != "lines"}
         return BoundedLayer(lines=lines, **parts)
 
     def seen(self, of: np.ndarray, units: np.ndarray) -> BoundedLayer:
-        """Returns what is known of some units of examples, `(k,)` and `(k, s)`."""
+        """Returns the bounds of some units, `(k, s)`, of some examples, `(k,)`."""
         at = of[:, None], units
         low, high, *lines = (part[at] for part in (self.low, self.high, *self.lines))
         of_all = (part[of] for part in (self.pre, self.folding, self.underflow))
@@ -51,11 +51,11 @@ class BoundedLayer(NamedTuple):
     def step(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, affine: Affine
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """From Λ and c of a_k to Ω and c of z_k, which lie below; and their error.
+        """Returns Ω and c of z_k, a lower bound on Λ and c of a_k, and their error.
 
         Args:
-            rows, constants, error: see `Inputs.minimum`.
-            affine: the map from a_{k−1} to z_k; the error is that of the step back through it too.
+            rows, constants, error: see `Inputs.falls`.
+            affine: the map from a_{k−1} to z_k; the error includes the step back through it.
         """
         lines, positive, negative = self.lines, np.maximum(rows, 0.0), np.minimum(rows, 0.0)
         offset = constants + dot(negative, lines.upper_intercept)
@@ -91,13 +91,13 @@ class Inputs(NamedTuple):
     """The balls at the input, around n examples.
 
     Attributes:
-        x: the centres, or entries of them, `(n, d)`.
+        x: the centres, or some of their entries, `(n, d)`.
         radius: `(n,)`.
-        norm: of the balls, "l2" or "l1".
-        far: ‖x‖ + R of the whole, `(n, 1)`.
-        terms: entries of the whole.
-        room: how far entries can go; None: anywhere.
-        pinned: those that cannot move, `(dim,)`; None: all can.
+        norm: the norm of the balls, "l2" or "l1".
+        far: ‖x‖ + R of whole examples, `(n, 1)`.
+        terms: the number of entries of a whole example.
+        room: the reach of the entries; None: no limits.
+        pinned: the mask of entries that cannot move, `(dim,)`; None: all can.
     """
 
     x: np.ndarray
@@ -117,12 +117,12 @@ class Inputs(NamedTuple):
         room: Reach | None,
         pinned: np.ndarray | None,
     ) -> Inputs:
-        """Whole examples; `pinned` is `(dim,)`."""
+        """Returns the balls of whole examples; `pinned` is `(dim,)`."""
         far = up(norm_bound(x, axis=1) + radius)[:, None]
         return cls(x, radius, norm, far, x.shape[1], room, pinned)
 
     def seen(self, of: np.ndarray, entries: np.ndarray) -> Inputs:
-        """Returns some entries of examples, `(k,)` and `(k, d)`."""
+        """Returns some entries, `(k, d)`, of some examples, `(k,)`."""
         assert self.pinned is None  # such networks are dense
         room, at = self.room, (of[:, None], entries)
         if room is not None:
@@ -132,10 +132,10 @@ class Inputs(NamedTuple):
     def minimum(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Proved lower bounds of `Λ x + c` over the balls, `(n, m)`; see `falls`.
+        """Returns proved lower bounds on `Λ x + c` over the balls, `(n, m)`; see `falls`.
 
         Returns:
-            The bounds, −∞ where anything overflows, and Λ, 0 at inputs that are pinned.
+            The bounds, −∞ where anything overflows, and Λ, 0 at pinned inputs.
         """
         level, steep, rows = self.falls(rows, constants, error)
         return level - self.radius[:, None] * steep, rows
@@ -143,14 +143,14 @@ class Inputs(NamedTuple):
     def falls(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Proved lower bounds `level − r steep` of `Λ x + c` over balls of any radius r ≤ R.
+        """Returns proved bounds `level − r steep ≤ Λ x + c` over balls of any radius r ≤ R.
 
         Args:
             rows, constants: Λ and c, `(n or 1, m, d)` and `(n or 1, m)`.
-            error: what that may be above the function that is meant, `(n, 1 or m)`.
+            error: bound on how far this is above the intended function, `(n, 1 or m)`.
 
         Returns:
-            Level and steepness, `(n, m)`, and Λ, 0 at inputs that are pinned.
+            Level and steepness, `(n, m)`, and Λ, 0 at pinned inputs.
         """
         size = row_norms(rows)
         level = dot(rows, self.x) + constants
@@ -163,7 +163,7 @@ class Inputs(NamedTuple):
         level = level - error * ROUNDING_SLACK
         if self.room is None:
             return level, np.broadcast_to(steep, level.shape), rows
-        # What they have room for is no line in r; that of R holds for less.
+        # With limits the minimum is not linear in r; its value at R holds for smaller r.
         least = -self.radius[:, None] * steep
         least = np.fmax(least, least_linear(rows, self.room, self.radius))
         return level + least, np.zeros(level.shape), rows

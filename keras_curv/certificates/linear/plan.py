@@ -1,4 +1,4 @@
-"""Which hidden layers linear bounds pass back to the input, and which they bound forward."""
+"""The choice of hidden layers that are bounded by passes back to the input, or forward."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from keras_curv.certificates.linear.receptive_fields import Field, fields_of
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.network.network import Network
 
-_WORK = 2.0**34  # multiplications for an example that go into the passes back of hidden layers
+_WORK = 2.0**34  # largest number of multiplications per example for passes back of hidden layers
 
 
 class Plan(NamedTuple):
-    """How each hidden layer is bounded: by passes back to the input, or forward.
+    """The plan by which each hidden layer is bounded: by passes back to the input, or forward.
 
     A pass for each end of each unit is sharp, and its cost grows with the square of the width. With
-    sparse maps, as of convolutions, it goes through what the unit sees alone. From the layer on
-    where that is too dear, intervals come from those of the layer before and from how far that
-    layer can move. Passes of margins may then stop at any layer on their way.
+    sparse maps, as in convolutions, it goes only through the unit's receptive field. From the layer
+    on where that is too expensive, intervals come from those of the layer before and from that
+    layer's movement. Passes of margins may then stop at any layer on their way.
 
     Attributes:
-        back: how many layers, from the first, are bounded by passes back through all before.
+        back: the number of layers, from the first, that are bounded by passes back.
         before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
-        pre: of x ↦ z_1, …, z_{L−1}; likewise.
-        fields: of each hidden layer from the first, what its units see; empty without sparse maps.
+        pre: Lipschitz constants of x ↦ z_1, …, z_{L−1}; likewise.
+        fields: the receptive fields of each hidden layer from the first; empty without sparse maps.
 
     Example:
         >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
@@ -40,12 +40,12 @@ class Plan(NamedTuple):
 
     @property
     def bounded_forward(self) -> int:
-        """How many hidden layers are."""
+        """Returns the number of hidden layers that are bounded forward."""
         return max(0, len(self.pre) - max(self.back, len(self.fields)))
 
     @classmethod
     def of(cls, network: Network) -> Plan:
-        """The plan for a network; a Lipschitz constant that overflows is infinite."""
+        """Returns the plan for a network; a Lipschitz constant that overflows is infinite."""
         pass_back = work = 0.0
         for back, affine in enumerate(network.affines[:-1]):
             work += 2.0 * affine.fan_out * pass_back

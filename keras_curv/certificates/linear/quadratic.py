@@ -1,4 +1,4 @@
-"""Two-layer ReLU networks: a quadratic below the margin, and its exact distance to zero.
+"""Two-layer ReLU networks: a quadratic lower bound on the margin, and its distance to zero.
 
 On the ball `‖δ‖ ≤ ρ` every pre-activation `z_i = z⁰_i + W_i·δ` has a range `[d, u]`. Where
 `d < 0 < u` the unit is unstable, and its ReLU lies between two parabolas `k₂z² + k₁z + k₀`:
@@ -7,15 +7,16 @@ On the ball `‖δ‖ ≤ ρ` every pre-activation `z_i = z⁰_i + W_i·δ` has 
     upper, |d| ≥ u:   u (z − d)² / (u − d)²
     lower:            z if u ≥ 2|d|,   0 if |d| ≥ 2u,   z (z − d) / (u − d) otherwise.
 
-Stable units are 0 or z. With the lower one where `w_i = W₂[i, y] − W₂[i, t] > 0`, else the upper,
+Stable units are 0 or z. With the lower parabola where `w_i = W₂[i, y] − W₂[i, t] > 0`, else the
+upper one,
 
     f(x0 + δ) ≥ Q(δ) = q + b·δ + ½ δᵀPδ,     P = U diag(2 w ∘ k₂) Uᵀ, U the unstable columns of W₁.
 
 Q has curvature at least m = λ_min(P), so the minorant of `dual.py` applies to it at any δ̂, and
-`f > 0` for `‖δ‖ < min(r, ρ)`. At the best δ̂ that r is the exact distance to `Q ≤ 0` (S-lemma).
+`f > 0` for `‖δ‖ < min(r, ρ)`. At the best δ̂, r is the exact distance to `Q ≤ 0` (S-lemma).
 
-Estimates (`s_lemma.py`) choose ρ and δ̂. Proofs come last: mostly a single eigenvalue bound for an
-example with all its rivals. Differences to the paper are in docs/mathematics.md, section 24.
+Estimates (`s_lemma.py`) choose ρ and δ̂. Proofs come last: mostly one eigenvalue bound for an
+example with all its rivals. Differences from the paper are in docs/mathematics.md, section 24.
 
 Reference: Singla & Feizi (2020), appendix on quadratic bounds for two-layer ReLU networks; Zhang
 et al., "Efficient neural network robustness certification with general activation functions"
@@ -49,14 +50,14 @@ from keras_curv.numerics.spectral import smallest_eigenvalue_bound
 from keras_curv.threats.box import box_reach
 
 _SEARCH = 24  # radii ρ that are tried, with estimates
-_LEADERS = 4  # rivals for which they are sought, one after the other
-_CLOSED = 1.0002  # high over low of a bracket in which no more are tried
-_ENOUGH = 0.999  # of ρ: what is proved of a rival beyond that is not worth another proof
-_GROWN = (1.1, 1.03, 1.25)  # of ρ: balls that are tried where inputs have limits, besides
+_LEADERS = 4  # rivals for which ρ is searched, one after the other
+_CLOSED = 1.0002  # high over low at which a bracket is closed
+_ENOUGH = 0.999  # of ρ: a rival with a proved radius beyond this gets no further proof
+_GROWN = (1.1, 1.03, 1.25)  # factors of ρ for further balls where inputs have limits
 
 
 def parabolas(low: np.ndarray, high: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """`(k₂, k₁, k₀)` with `k₂z² + k₁z + k₀ ≤ max(z, 0)` on `[low, high]`, or `≥` where not `below`.
+    """Returns `k₂, k₁, k₀` with `k₂z² + k₁z + k₀ ≤ max(z, 0)` on `[low, high]`; `≥` if not `below`.
 
     No step cancels, so each coefficient has a relative error of at most γ₈.
 
@@ -84,11 +85,11 @@ def parabolas(low: np.ndarray, high: np.ndarray, below: np.ndarray) -> np.ndarra
 
 
 class QuadraticCertificate(Method):
-    """Radii of a two-layer ReLU network from quadratic bounds; see the module docstring.
+    """Certificates of a two-layer ReLU network by quadratic bounds; see the module docstring.
 
     Args:
         network: affine, ReLU, affine.
-        served_error: what serving may take off the margin.
+        served_error: bounds on the error of served margins.
 
     Raises:
         InputError: the network is not of two layers, or its activation is not ReLU.
@@ -119,9 +120,9 @@ class QuadraticCertificate(Method):
         self._distances = Distances(self._first)
 
     def prove(self, question: Question) -> Proof:
-        """See `Method`. One ρ is chosen for each example, whatever is known already.
+        """Proves radii as in `Method`, with one ρ for each example, independent of known radii.
 
-        r need not fall as ρ grows: told of a radius, the search might end at another, worse ρ.
+        r need not decrease in ρ: with a known radius the search might end at another, worse ρ.
         """
         x, label, rivals = question[:3]
 
@@ -137,17 +138,17 @@ class QuadraticCertificate(Method):
     def _radii(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Radii `(n, rivals)`, and gradients `(n,)`."""
+        """Returns radii `(n, rivals)` and gradients `(n,)`."""
         best, gradients = np.zeros(rivals.shape), np.zeros(len(x), np.int64)
-        with np.errstate(all="ignore"):  # what overflows proves nothing
+        with np.errstate(all="ignore"):  # overflow proves nothing
             rho = self._search(x, label, rivals, gradients)
             for smaller, shared in ((False, True), (False, False), (True, False)):
-                if smaller:  # should the estimate of λ_min have been too good
+                if smaller:  # the estimate of λ_min may have been too optimistic
                     reached = best.min(axis=1)
                     rho = np.where(reached < _ENOUGH * rho, (reached + rho) / 2.0, 0.0)
                 proved = self._prove(x, label, rivals, best, rho, shared, gradients)
                 best = np.maximum(best, proved)
-            # Estimates know nothing of limits.
+            # Estimates ignore limits.
             for grown in _GROWN if self.network.limits is not None else ():
                 rho = grown * best.min(axis=1)
                 best = np.maximum(best, self._prove(x, label, rivals, best, rho, True, gradients))
@@ -156,7 +157,7 @@ class QuadraticCertificate(Method):
     def quadratics(
         self, x: np.ndarray, label: np.ndarray, rival: np.ndarray, rho: np.ndarray
     ) -> Quadratic:
-        """Q for each row: below the margin by at least the served error for `‖δ‖ ≤ ρ`.
+        """Returns Q for each row: below the margin by at least the served error for `‖δ‖ ≤ ρ`.
 
         Args:
             x: `(rows, dim)`, float64.
@@ -173,13 +174,13 @@ class QuadraticCertificate(Method):
         value = c + np.sum(w * ((square * z + slope) * z + constant), axis=1)
         linear = (w * (2.0 * square * z + slope)) @ self._first.kernel.T
 
-        # Rounding of the parabolas, anywhere in the ball, of w ∘ k₂ and of the sums.
+        # Rounding of the parabolas anywhere in the ball, of w ∘ k₂ and of the sums.
         size, furthest = np.abs(w), np.maximum(-low, high)
         extent = (4.0 * square * furthest + slope) * furthest + np.abs(constant)
         error = gamma(w.shape[1] + 64) * (np.sum(size * extent, axis=1) + np.abs(c))
         bend = size * (2.0 * square * np.abs(z) + slope)
         linear_error = gamma(w.shape[1] + 16) * first.magnitude_norm * norm_bound(bend, axis=1)
-        # ReLU is 1-Lipschitz: pre-activations as computed, and stored weights, cost this much.
+        # ReLU is 1-Lipschitz: errors of pre-activations and of stored weights cost this much.
         w_norm, x_norm = norm_bound(w, axis=1), norm_bound(x, axis=1)
         pre_error = (
             gamma(first.fan_in + 8) * (first.magnitude_norm * x_norm + first.bias_norm)
@@ -191,7 +192,7 @@ class QuadraticCertificate(Method):
         error += w_norm * pre_error + (2.0 * UNIT * w_norm + 2.0 * last.kernel_error) * hidden
         error += 2.0 * last.bias_error
         served = self.served_error(x, label, rival[:, None], rho[:, None])[:, 0]
-        # A coefficient that underflows, w k₂ or w k₁, is multiplied by what its unit may reach.
+        # Underflow of a coefficient, w k₂ or w k₁, is multiplied by the largest |z| of its unit.
         lost = 16.0 * TINY * (1.0 + w_norm)
         error += lost * np.sum((1.0 + furthest) ** 2, axis=1)
         linear_error += lost * first.magnitude_norm * norm_bound(1.0 + furthest, axis=1)
@@ -203,11 +204,12 @@ class QuadraticCertificate(Method):
     def _search(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, gradients: np.ndarray
     ) -> np.ndarray:
-        """ρ for each example with the largest estimate of `min(r(ρ), ρ)`, r the least of its
-        rivals', `(n,)`.
+        """Returns the ρ of each example with the largest estimate of `min(r(ρ), ρ)`, r the least
+        radius of its rivals, `(n,)`.
 
-        It is sought for one rival; where all are asked at the ρ that it has, and another has less,
-        for that one. The first is the one whose tangent at x, Q at ρ = 0, is the first to fall.
+        The search is for one rival at a time; if another rival has a smaller r at the ρ found, the
+        search goes on for that one. It begins with the rival whose tangent at x, Q at ρ = 0, is the
+        first to reach 0.
         """
         rho, some = np.zeros(len(x)), np.arange(len(x))
         tangents, used = self._estimates(x, label, rivals, rho)
@@ -237,13 +239,13 @@ class QuadraticCertificate(Method):
         radius: np.ndarray,
         tangent: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where the estimates r of one rival `(n, 1)` come to ρ, `(n,)`, from r(ρ) and r(0); and
-        gradients.
+        """Returns ρ where the estimate r(ρ) of one rival `(n, 1)` is equal to ρ, `(n,)`, from given
+        r(ρ) and r(0); and gradients.
 
-        Any ρ and its r(ρ) bracket a crossing of the two, if r falls. Tried is where the secant of
-        r crosses, or else the middle of the bracket.
+        If r is decreasing, any ρ and its r(ρ) bracket the crossing. Each step tries the crossing of
+        the secant of r, or else the middle of the bracket.
         """
-        # By here every unit has met its kink; not to be overstepped in one go.
+        # Within this radius every unit reaches its kink; one step must not go beyond it.
         kinks = np.abs(x @ self._read.kernel + self._read.bias) / self._rows
         limit = np.max(kinks, axis=1, initial=0.0, where=self._rows > 0.0)
         limit = np.where(limit > 0.0, limit, 1.0)
@@ -271,7 +273,7 @@ class QuadraticCertificate(Method):
     def _estimates(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, rho: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """r(ρ) of each rival, `(n, rivals)`, as far as Krylov spaces tell; gradients, `(n,)`."""
+        """Estimates r(ρ) of each rival, `(n, rivals)`, in Krylov spaces; and gradients, `(n,)`."""
         rows = np.repeat(np.arange(len(x)), rivals.shape[1])
         quadratic = self.quadratics(x[rows], label[rows], rivals.reshape(-1), rho[rows])
         radius = self._distances.radii(quadratic).reshape(rivals.shape)
@@ -288,10 +290,10 @@ class QuadraticCertificate(Method):
         shared: bool,
         gradients: np.ndarray,
     ) -> np.ndarray:
-        """Proved radii, at most ρ, of the rivals whose best radius is below it; 0 for others.
+        """Proves radii, at most ρ, of the rivals whose best radius is below ρ; 0 for others.
 
         With `shared` an example has one κ for all its rivals, from the smallest diagonals: as
-        long as η ≤ 1/κ does not bind, a κ that is too large costs nothing.
+        long as η ≤ 1/κ is not active, a larger κ costs nothing.
         """
         proved = np.zeros(rivals.shape)
         rows, columns = np.nonzero(best < _ENOUGH * rho[:, None])
@@ -310,7 +312,7 @@ class QuadraticCertificate(Method):
         return proved
 
     def _curvature_bound(self, diagonal: np.ndarray) -> float:
-        """κ ≥ −λ_min(P), proved."""
+        """Returns a proved κ ≥ −λ_min(P)."""
         if not np.isfinite(diagonal).all():
             return np.inf
         return CURVATURE_FLOOR - smallest_eigenvalue_bound(self._first.kernel, diagonal)
@@ -318,10 +320,10 @@ class QuadraticCertificate(Method):
     def _radius_at(
         self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray, x: np.ndarray
     ) -> np.ndarray:
-        """The root of Q's minorant at any displacement d whatever, rounding charged, `(rows,)`.
+        """Returns the root of Q's minorant at any displacement d, rounding charged, `(rows,)`.
 
         With g = b + Pd, the intercept `Q(d) − g·d − (κ/2)‖d‖²` is `q − ½ dᵀPd − (κ/2)‖d‖²`; κ‖d‖²
-        is taken a factor at a time, as ‖d‖² may underflow where it does not.
+        is multiplied factor by factor, as ‖d‖² may underflow where κ‖d‖² does not.
         """
         first = self._first
         distance = norm_bound(d, axis=1)
@@ -334,7 +336,7 @@ class QuadraticCertificate(Method):
         passed = norm_bound(through, axis=1)
         largest = np.abs(quadratic.diagonal).max(axis=1)
         unit = gamma(max(first.kernel.shape) + 64)
-        # What underflow takes of each entry of `through`, operands included.
+        # The underflow of each entry of `through`, operands included.
         tiny = 8.0 * TINY * first.kernel.size
         through_error = unit * first.magnitude_norm * distance + SLOPE_FLOOR
         through_error += tiny * (1.0 + first.magnitude_norm + distance)
@@ -353,7 +355,7 @@ class QuadraticCertificate(Method):
             + tiny * (1.0 + first.magnitude_norm) * (1.0 + passed + through_error)
             + tiny * (1.0 + kappa)
         )
-        if self.network.limits is not None:  # what is pushed against a limit does not move
+        if self.network.limits is not None:  # entries at a limit do not move
             limit, _ = box_reach(self.network, x).along(tf.constant(-steepest))
             steepest = np.where(limit.numpy() > 0.0, steepest, 0.0)
         slope = norm_bound(steepest, axis=1)

@@ -1,21 +1,22 @@
-"""Units that see little: passes back through the part of a network that they see.
+"""Receptive fields: passes back through the part of a network that a unit sees.
 
 A unit of a convolution depends on a few units of the layer before, these on a few more, and so on
-to a field of the input. What lies between is a small dense network, whose passes back
-(`crown.py`) cost little where those of the whole would not end. Units that see the same inputs
-share a field, and fields that differ by a translation are alike: they have the same matrices, and
-are passed back together, each as an example of its own.
+to a field of the input. This part is a small dense network, whose passes back (`crown.py`) are
+cheap where those of the whole network would take too long. Units that see the same inputs share a
+field, and fields that differ by a translation have the same matrices: they are passed back
+together, each as its own example.
 
-Nothing else changes. An entry of a matrix that is left out is 0, and adds no rounding; norms of the
-whole layers, which each step is charged by, bound those of their parts.
+The charge does not change. An omitted entry of a matrix is 0, and adds no rounding; the charge of
+each step uses norms of whole layers, which bound those of their parts.
 
-A unit with a single weight behind a hidden layer is left to the box, which has its interval; and
-one that sees nothing of the input, as in a border of zeros, for it cannot move.
+Two kinds of units are left to the box: units with a single weight behind a hidden layer, for which
+the box is exact, and units that see no input, as in a border of zeros, which cannot move.
 
-Where σ is linear on what is known of a unit, its lines are σ itself, and a closer interval changes
-nothing but the boxes of later layers. So of units that σ makes constant, as relu most, no more is
-asked; nor, where all hidden layers are passed back, of any whose ends a larger ball has found,
-`level − R ‖Λ‖` each, if their levels nearly meet: a smaller R has them nearly as close as new ones.
+Where σ is linear on a unit's interval, its lines are σ itself, and a closer interval improves only
+the boxes of later layers. So units on which σ is constant, as relu often is, are not bounded again.
+If all hidden layers are passed back, a linear unit is not bounded again either if a larger ball has
+found its ends, `level − R ‖Λ‖` each, and their levels nearly meet: for a smaller R new ends would
+hardly be closer.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import as_array
 from keras_curv.numerics.rows import dot, times
 
-_FEW = 4  # a matrix is sparse where one of so many entries is stored
-_AT_ONCE = 2**18  # numbers of one array
+_FEW = 4  # a matrix stays sparse if at most one of this many entries is stored
+_AT_ONCE = 2**18  # numbers in one array
 
 
 class Field(NamedTuple):
     """Places that see the network through the same matrices.
 
     Attributes:
-        units: of the layer that is bounded, `(places, m)`.
-        seen: what they see of the input and of each hidden layer before, `(places, s)` each.
-        kernels: of the maps from each of these to the next, the last one to the units.
+        units: units of the bounded layer, `(places, m)`.
+        seen: the entries that they see of the input and of each layer before, `(places, s)` each.
+        kernels: the matrices from each of these to the next, the last one to the units.
     """
 
     units: np.ndarray
@@ -50,7 +51,7 @@ class Field(NamedTuple):
 
     @property
     def work(self) -> float:
-        """Multiplications of the passes back of both ends of all units."""
+        """Returns the multiplications of the passes back for both ends of all units."""
         entries = sum(_entries(kernel) for kernel in self.kernels[:-1])
         return 2.0 * self.units.size * entries
 
@@ -62,20 +63,20 @@ class Field(NamedTuple):
         error: np.ndarray,
         wanted: np.ndarray,
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields examples, `(k, 1)`, units of the layer, `(k, some)`, level and steepness of lower
-        bounds of these and of their negatives, `(k, some, 2)`; see `Inputs.falls`.
+        """Yields examples, `(k, 1)`, units of the layer, `(k, some)`, and level and steepness of
+        lower bounds on these and on their negatives, `(k, some, 2)`; see `Inputs.falls`.
 
         Args:
-            network: that the layers are of.
-            layers: all those before.
+            network: the network of the layers.
+            layers: all layers before.
             inputs: the balls, n of them.
-            error: what folding may take off or add to each unit, `(n, 1)`.
-            wanted: of which units, `(n, N)`; of some others they are found, too.
+            error: bound on the folding error of each unit, `(n, 1)`.
+            wanted: the mask of units to bound, `(n, N)`; some others are bounded, too.
         """
         matrix, widest = as_array(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
         of, at, columns, count = _shares(wanted[:, self.units], _AT_ONCE // (2 * widest))
         while len(of):
-            # All as many as the first one, which has most; those after it have hardly fewer.
+            # All get as many units as the first one, which has most; the next have hardly fewer.
             some = slice(max(1, _AT_ONCE // (2 * int(count[0]) * widest)))
             units = columns[some, : count[0]]
             rows = np.concatenate([matrix[units], -matrix[units]], axis=1)
@@ -95,7 +96,7 @@ class Field(NamedTuple):
         rows: np.ndarray,
         units: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Level and steepness of these units of examples at places, by Λ of both ends,
+        """Returns level and steepness of these units of examples at places, from Λ of both ends,
         `(k, 2 some, s)`."""
         shift = network.affines[len(layers)].bias[units]
         constants = np.concatenate([shift, -shift], axis=1)
@@ -110,11 +111,11 @@ class Field(NamedTuple):
 
 
 def _shares(wanted: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
-    """Examples, places, columns of wanted units, and how many of these there are, most first.
+    """Returns examples, places, columns of wanted units and their number, most first.
 
     Args:
         wanted: `(n, places, m)`.
-        most: columns at a time; those that are too many for it are several shares.
+        most: the most columns of a share; more columns become several shares.
     """
     most = max(1, min(most, wanted.shape[2]))
     first = np.argsort(~wanted, axis=2, kind="stable")
@@ -128,7 +129,7 @@ def _shares(wanted: np.ndarray, most: int) -> tuple[np.ndarray, ...]:
 
 
 def fields_of(network: Network, work: float) -> list[list[Field]]:
-    """Returns those of each hidden layer, from the first; none from where they are more work."""
+    """Returns the fields of each hidden layer from the first, up to a total of `work`."""
     found: list[list[Field]] = []
     columns: list[scipy.sparse.csc_array] = []
     reads = None
@@ -144,7 +145,7 @@ def fields_of(network: Network, work: float) -> list[list[Field]]:
 
 
 def _fields(columns: list[scipy.sparse.csc_array], reads: scipy.sparse.csc_array) -> list[Field]:
-    """Fields of the units of the last of these maps, but of those that are left to a box.
+    """Returns the fields of the units of the last map, except units that are left to a box.
 
     Args:
         columns: the maps from the input on.
@@ -174,7 +175,7 @@ def _fields(columns: list[scipy.sparse.csc_array], reads: scipy.sparse.csc_array
 
 
 def _part(matrix: scipy.sparse.csc_array, units: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Returns what these columns see, and the part of the matrix from there to them."""
+    """Returns the rows that these columns see, and that part of the matrix."""
     part, number = matrix[:, units], np.zeros(matrix.shape[0], np.int32)
     number[part.indices] = 1
     before = np.flatnonzero(number)
@@ -187,7 +188,7 @@ def _part(matrix: scipy.sparse.csc_array, units: np.ndarray) -> tuple[np.ndarray
 
 
 def _places(matrix: scipy.sparse.csc_array) -> scipy.sparse.csc_array:
-    """Ones wherever something is stored, in order."""
+    """Returns a matrix with ones at the stored entries, in order."""
     ones = np.ones(matrix.nnz, np.float32)
     found = scipy.sparse.csc_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape)
     found.sort_indices()
@@ -199,7 +200,7 @@ def _entries(kernel: Any) -> int:
 
 
 def _bytes(kernel: Any) -> bytes:
-    """What tells matrices apart."""
+    """Returns a key that identifies a matrix."""
     parts = [np.array(kernel.shape)]
     if scipy.sparse.issparse(kernel):
         parts += [kernel.indptr, kernel.indices, kernel.data]

@@ -1,10 +1,10 @@
-"""A line below and a line above an activation on an interval, proved.
+"""Proved lines below and above an activation on an interval.
 
 **Smooth activations** that turn from convex to concave once, or not at all, have lines in closed
-form (`tangent_lines.py`). Of others, and of those with kinks, look at σ at K points
-`l = z_1 < … < z_K = u`, at most `s` apart. For any slope k whatever, `φ(z) = σ(z) − k z` has
-φ″ = σ″, and between two points it is within `(s²/8) sup |φ″|` of its chord (linear interpolation;
-σ″ may jump). So, for all z in [l, u],
+form (`tangent_lines.py`). For others, and for those with kinks, take σ at K points
+`l = z_1 < … < z_K = u`, at most `s` apart. For any slope k, `φ(z) = σ(z) − k z` has φ″ = σ″, and
+between two points it is within `(s²/8) sup |φ″|` of its chord (linear interpolation; σ″ may jump).
+So, for all z in [l, u],
 
     σ(z) ≤ k z + max_i φ(z_i) + (s²/8) max(0, −min σ″),
 
@@ -15,17 +15,17 @@ the gap between the lines.
 **Kinks** are among the points, so that σ is smooth between any two: the range of σ″ is that of the
 pieces. Piecewise linear activations lose nothing.
 
-**Slopes** are estimates; the intercepts make any of them sound. Among all lines above, the one that
-is lowest at a given point extends that edge of the concave hull which passes there; at the midpoint
-it is also the one with the least area under it. Starting from the two points on either side, the
-point highest above the present line replaces the one on its side, a few times.
+**Slopes** are estimates; the intercepts make any of them sound. Among all lines above, the lowest
+at a given point extends the edge of the concave hull at that point; at the midpoint it also has the
+least area under it. Starting from the two points on either side, the point highest above the
+current line replaces the point on its side, a few times.
 
 **Rounding.** `|σ̂ − σ| ≤ ω u (|σ̂| + c) + 1024τ` (`rounding.ACTIVATION_ULPS`, c the `value_floor`),
 at z_i that are float64 numbers themselves, plus three roundings for φ: `(2ω + 16) u (max|σ̂| + c +
 |k| max(|l|, |u|)) + 2048τ` covers it.
 
-The least and the largest value of σ on [l, u] are bounds too, where they are known
-(`interval_bounds.py`); they are taken where they are better at that point, or where a line
+The least and the largest value of σ on [l, u] are bounds too, if they are known
+(`interval_bounds.py`); they are used where they are better at that point, or where a line
 overflows, as on unbounded intervals.
 
 Reference: Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification
@@ -61,7 +61,7 @@ _EXCHANGES = 6
 
 
 class Relaxation(NamedTuple):
-    """`lower_slope z + lower_intercept ≤ σ(z) ≤ upper_slope z + upper_intercept`, entrywise."""
+    """Lines `lower_slope z + lower_intercept ≤ σ(z) ≤ upper_slope z + upper_intercept` around σ."""
 
     lower_slope: np.ndarray | tf.Tensor
     lower_intercept: np.ndarray | tf.Tensor
@@ -70,17 +70,17 @@ class Relaxation(NamedTuple):
 
     @property
     def sloped(self) -> np.ndarray:
-        """Where a line is not constant."""
+        """Returns where a line is not constant."""
         return (self.lower_slope != 0.0) | (self.upper_slope != 0.0)
 
     @property
     def used(self) -> np.ndarray:
-        """Where a line is not 0."""
+        """Returns where a line is not 0."""
         return self.sloped | (self.lower_intercept != 0.0) | (self.upper_intercept != 0.0)
 
 
 def require_relaxation(activation: Activation) -> None:
-    """InputError, naming the activation, if there is no rule for it."""
+    """Refuses an activation without a rule, by an InputError that names it."""
     for each, _ in activation.groups:
         if not (each.hinge or each.smooth or each.piece_range):
             raise InputError(
@@ -92,13 +92,13 @@ def require_relaxation(activation: Activation) -> None:
 def relaxation(
     activation: Activation, low: ArrayLike, high: ArrayLike, at: np.ndarray | None = None
 ) -> Relaxation:
-    """Lines below and above σ on each interval `[low, high]`.
+    """Returns lines below and above σ on each interval `[low, high]`.
 
     Args:
-        activation: relu, or any with a bounded second derivative but for its kinks.
+        activation: relu, or any with a bounded second derivative except at its kinks.
         low, high: arrays of one shape, float64, `low ≤ high`; infinite ends are allowed, and may
             give infinite intercepts.
-        at: where the lines should be close to σ, as near as lines can; the midpoints if None.
+        at: the points where the lines should be closest to σ; None: the midpoints.
 
     Returns:
         Four arrays of that shape; slopes are finite.
@@ -114,7 +114,7 @@ def relaxation(
     """
     require_relaxation(activation)
     low, high = require_interval(low, high)
-    with np.errstate(all="ignore"):  # what overflows is replaced by a constant, or infinite
+    with np.errstate(all="ignore"):  # overflow gives constants, or infinite intercepts
         at = low / 2.0 + high / 2.0 if at is None else at
         if len(activation.groups) == 1:
             return _of_one_kind(activation, low, high, at)
@@ -126,7 +126,7 @@ def relaxation(
 
 
 def is_linear(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Whether σ is linear on each interval, so that its lines are itself, however wide that is.
+    """Returns whether σ is linear on each interval, so that its lines are σ itself.
 
     Example:
         >>> from keras_curv.network import activations
@@ -146,7 +146,7 @@ def is_linear(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.n
 def magnitude(
     activation: Activation, low: np.ndarray, high: np.ndarray, lines: Relaxation
 ) -> np.ndarray:
-    """A bound of |σ(z)| on the intervals: from the slope and σ(0), and from the two lines."""
+    """Bounds |σ(z)| on the intervals by the slope and σ(0), and by the two lines."""
     at_zero = np.empty(low.shape[1:])
     for each, units in activation.groups:
         at_zero[units] = abs(float(each.value(tf.constant(0.0, tf.float64))))
@@ -154,7 +154,7 @@ def magnitude(
     lower_slope, lower_intercept, upper_slope, upper_intercept = map(np.abs, lines)
     below = lower_slope * farthest + lower_intercept
     above = upper_slope * farthest + upper_intercept
-    # fmin prefers the number where one overflows.
+    # fmin ignores a NaN of an overflow.
     return up(np.fmin(up(at_zero, 64) + activation.slope * farthest, np.maximum(below, above)))
 
 
@@ -163,7 +163,7 @@ def _of_one_kind(
 ) -> Relaxation:
     if activation.hinge:
         return _relu(low, high, at)
-    if activation is IDENTITY:  # which is its own line
+    if activation is IDENTITY:  # it is its own line
         zero, one = np.zeros(low.shape), np.ones(low.shape)
         return Relaxation(one, zero, one, zero)
     if turning_point(activation) is not None:
@@ -171,7 +171,7 @@ def _of_one_kind(
         lower, upper = zip(slope, intercept, strict=True)
         values = np.moveaxis(ends[::-1], 0, -1)
         return _or_constant(activation, low, high, at, values, lower, upper)
-    # In blocks that stay in the cache, where one of all rows takes four times as long.
+    # Blocks that stay in the cache: one block of all rows takes four times as long.
     if low.ndim < 2 or low.size <= _AT_ONCE:
         return _sampled(activation, low, high, at)
     blocks = batches(len(low), low[0].size, _AT_ONCE)
@@ -182,7 +182,7 @@ def _of_one_kind(
 def _sampled(
     activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
 ) -> Relaxation:
-    """The lines of any activation, from its values at `POINTS` points of each interval.
+    """Returns the lines of any activation from its values at `POINTS` points of each interval.
 
     Kinks are further points.
     """
@@ -190,12 +190,12 @@ def _sampled(
     points = low[..., None] + width[..., None] * np.linspace(0.0, 1.0, POINTS)
     points[..., 0], points[..., -1] = low, high
     points = np.clip(points, low[..., None], high[..., None])
-    # Index of the first point beyond `at`, but never of an end's outer side.
+    # Index of the first point beyond `at`, from the second point to the last.
     beyond = np.floor(np.nan_to_num((at - low) / width) * (POINTS - 1)) + 1.0
     if activation.kinks:
         kinks = np.stack([np.clip(kink, low, high) for kink in activation.kinks], axis=-1)
         points = np.sort(np.concatenate([points, kinks], axis=-1), axis=-1)
-        points[..., 0], points[..., -1] = low, high  # NaN, of infinite intervals, is sorted last
+        points[..., 0], points[..., -1] = low, high  # NaN of infinite intervals is last
         beyond = np.sum(points <= np.asarray(at)[..., None], axis=-1)
     beyond = np.clip(beyond, 1, points.shape[-1] - 1).astype(np.intp)
     values = activation.value(tf.constant(points)).numpy()
@@ -221,7 +221,7 @@ def _or_constant(
     lower: tuple[np.ndarray, np.ndarray],
     upper: tuple[np.ndarray, np.ndarray],
 ) -> Relaxation:
-    """These lines, or the least and the largest value where those are better at the points."""
+    """Returns the lines, or the least and largest value where these are better at the points."""
     bottom, top = _constants(activation, low, high, values)
     floor = activation.value_floor
     bottom = bottom - RELATIVE * (np.abs(bottom) + floor) - ABSOLUTE
@@ -235,10 +235,10 @@ def _or_constant(
 def _constants(
     activation: Activation, low: np.ndarray, high: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least and largest value, up to rounding; infinite where they are not known, NaN on overflow.
+    """Returns least and largest value, up to rounding; infinite if unknown, NaN on overflow.
 
     Args:
-        values: at points of which the first and the last are the ends.
+        values: σ at points of which the first and the last are the ends.
     """
     if activation.monotone:
         return values[..., 0], values[..., -1]
@@ -256,9 +256,9 @@ def _line_above(
     beyond: np.ndarray,
     floor: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Slope within `[least, most]`, and intercept of a line that is above at all points.
+    """Returns the slope, within `[least, most]`, and intercept of a line above all points.
 
-    It is meant to be the lowest such line between the points before and at index `beyond`.
+    The line is approximately the lowest one between the points before and at index `beyond`.
     """
     shape, rows = least.shape, np.arange(least.size)
     points, values = (array.reshape(len(rows), array.shape[-1]) for array in (points, values))
@@ -272,7 +272,7 @@ def _line_above(
         steep = np.where(np.isfinite(steep), steep, least[rows])
         slope[rows] = steep = np.clip(steep, least[rows], most[rows])
         highest[rows] = top = (value - steep[:, None] * z).argmax(axis=1)
-        moves = (top != ends[0]) & (top != ends[1])  # the others touch where they did before
+        moves = (top != ends[0]) & (top != ends[1])  # the others are final
         rows, top = rows[moves], top[moves]
         if not len(rows):
             break
@@ -292,16 +292,16 @@ def _pick(array: np.ndarray, index: np.ndarray) -> np.ndarray:
 def _better(
     slope: np.ndarray, intercept: np.ndarray, constant: np.ndarray, at: np.ndarray, worse: np.ufunc
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The line, or the constant where the line is worse at that point, or not finite."""
+    """Returns the line, or the constant where the line is worse at that point or not finite."""
     line = slope * at + intercept
     flat = ~np.isfinite(line) | worse(line, constant)
     return np.where(flat, 0.0, slope), np.where(flat, constant, intercept)
 
 
 def _relu(low: np.ndarray, high: np.ndarray, at: np.ndarray) -> Relaxation:
-    """Returns relu itself where it is 0 or z; else the chord above, and the larger of z, 0 at `at`.
+    """Returns relu itself where it is linear; else the chord, and the larger of z and 0 at `at`.
 
-    At the midpoint that is CROWN's adaptive choice. With any slope k in place of the chord's own,
+    At the midpoint this is CROWN's adaptive choice. For any slope k in place of the chord's slope,
     `z ↦ max(z, 0) − k z` is convex, so it is largest at an end.
     """
     slope = np.clip(high / (high - low), 0.0, 1.0)

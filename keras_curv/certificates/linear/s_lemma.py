@@ -1,8 +1,8 @@
-"""How far it is to `Q ≤ 0`, Q a quadratic with Q(0) > 0: estimates, of which nothing is proved.
+"""Unproved estimates of the distance to `Q ≤ 0` for a quadratic Q with Q(0) > 0.
 
 By the S-lemma half the square of the distance is `max_η min_δ ½‖δ‖² + ηQ(δ)` over 0 ≤ η ≤ 1/κ,
-whether or not Q is convex. A Krylov space of P = ∇²Q that starts at b = ∇Q(0) holds all of
-δ ↦ Q that matters; a few of its dimensions are enough.
+even if Q is not convex. The minimiser δ lies in the Krylov space of P = ∇²Q that starts at
+b = ∇Q(0); a few of its dimensions are enough.
 
 Reference: Gould, Lucidi, Roma & Toint, "Solving the trust-region subproblem using the Lanczos
 method", SIAM J. Optim. 9 (1999).
@@ -24,14 +24,14 @@ _BISECTIONS = 60
 
 
 class Quadratic(NamedTuple):
-    """`Q(δ) = constant + linear·δ + ½ Σ_i diagonal_i (W_i·δ)²`; rows, one for each margin.
+    """Quadratics `Q(δ) = constant + linear·δ + ½ Σ_i diagonal_i (W_i·δ)²`, one for each margin.
 
     Attributes:
         constant: `(rows,)`.
         linear: `(rows, dim)`.
-        diagonal: `(rows, width)`, exact as it stands.
-        constant_error: bound of what rounding makes of the constant and of the parabolas.
-        linear_error: the same for the norm of `linear`.
+        diagonal: `(rows, width)`, taken as exact.
+        constant_error: bound on the rounding of the constant and of the parabolas.
+        linear_error: bound on the norm of the rounding of `linear`.
     """
 
     constant: np.ndarray
@@ -42,22 +42,21 @@ class Quadratic(NamedTuple):
 
 
 class Distances:
-    """Estimates for quadratics of one first layer, rows at once.
+    """Estimates for quadratics of one first layer, for all rows at once.
 
     Args:
-        first: W.
+        first: the map with kernel W.
     """
 
     def __init__(self, first: Affine):
         self._kernel = first.kernel
 
     def radii(self, quadratic: Quadratic) -> np.ndarray:
-        """Returns about how far it is from 0 to Q ≤ 0, `(rows,)`."""
+        """Estimates the distance from 0 to Q ≤ 0, `(rows,)`."""
         return _best_multiplier(quadratic, *krylov.tridiagonal(self._space(quadratic))).radius
 
     def nearest(self, quadratic: Quadratic, kappa: np.ndarray) -> np.ndarray:
-        """Returns about the closest point, `δ̂ = −η (I + ηP)⁻¹ b` at the best η ≤ 1/κ,
-        `(rows, dim)`."""
+        """Estimates the closest point `δ̂ = −η (I + ηP)⁻¹ b`, best η ≤ 1/κ, `(rows, dim)`."""
         space = list(self._space(quadratic))
         coordinates = _best_multiplier(quadratic, *krylov.tridiagonal(space), kappa).coordinates
         vectors = zip(space, coordinates.T, strict=True)
@@ -68,12 +67,12 @@ class Distances:
         return krylov.basis(functools.partial(self._product, quadratic), quadratic.linear)
 
     def _product(self, quadratic: Quadratic, vectors: np.ndarray) -> np.ndarray:
-        """P v, row by row, with products of matrices for all rows at once."""
+        """Returns P v, row by row, by matrix products for all rows at once."""
         return ((vectors @ self._kernel) * quadratic.diagonal) @ self._kernel.T
 
 
 class _Multiplier(NamedTuple):
-    """At the best η: the radius `(rows,)`, and δ̂ in the basis of the Krylov space `(rows, j)`."""
+    """The radius at the best η, `(rows,)`, and δ̂ in the Krylov basis, `(rows, j)`."""
 
     radius: np.ndarray
     coordinates: np.ndarray
@@ -82,17 +81,17 @@ class _Multiplier(NamedTuple):
 def _best_multiplier(
     quadratic: Quadratic, values: np.ndarray, vectors: np.ndarray, kappa: np.ndarray | None = None
 ) -> _Multiplier:
-    """`max_η min_δ ½‖δ‖² + ηQ(δ)` over `0 ≤ η ≤ 1/κ`: half the square of the radius.
+    """Solves `max_η min_δ ½‖δ‖² + ηQ(δ)` over `0 ≤ η ≤ 1/κ`, half the square of the radius.
 
-    It is concave, `D(η) = ηq − (η²/2) Σ_i β_i²/(1 + ηλ_i)` with β = Vᵀb, and its derivative is Q
-    at the minimising δ.
+    The dual function `D(η) = ηq − (η²/2) Σ_i β_i²/(1 + ηλ_i)`, β = Vᵀb, is concave, and its
+    derivative is Q at the minimising δ.
     """
     size = np.linalg.norm(quadratic.linear, axis=1)
     beta = size[:, None] * vectors[:, 0]
     q = np.maximum(quadratic.constant - quadratic.constant_error, 0.0)
     kappa = np.maximum(-values[:, 0], 0.0) if kappa is None else kappa
     low = np.zeros_like(q)
-    # Where P has no negative eigenvalue η is not bounded; without P the root is at q/‖b‖².
+    # If P has no negative eigenvalue, η is not bounded; for P = 0 the root is at q/‖b‖².
     high = 1.0 / np.maximum(kappa, 1e-9 * size**2 / q + CURVATURE_FLOOR)
     for _ in range(_BISECTIONS):
         eta = (low + high) / 2.0

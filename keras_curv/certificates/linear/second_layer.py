@@ -1,12 +1,12 @@
 """Intervals of the second layer's units on balls, by the first layer's curvature.
 
 A unit is `v·σ(z_1(x)) + c` with the same v for every input: its κ holds on all of ℝᵈ, and so does
-its minorant at any point x̂ whatever, in a ball or not (`first_layer.py`). So points need not be
-those of one ball. Besides the centre they lie on the ray on which the unit falls there, at
-distances on a grid of ratio 1.5, and are found when the first ball asks for them. A ball asks for
-the last three within, of which the outermost is between 2/3 and all of its radius away: where a
-larger ball has the next one in place of the innermost, little is lost, so that its bounds do not
-jump down there.
+its minorant at any point x̂, inside a ball or not (`first_layer.py`). So all balls around a centre
+can share points x̂. Besides the centre these lie on the ray on which the unit falls there, at
+distances on a grid of ratio 1.5, and each is found when a ball first needs it. A ball uses the last
+three points inside it, of which the outermost is between 2/3 and all of its radius away. When a
+larger ball replaces the innermost point by the next one, it loses little, so its bounds do not jump
+down there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.intervals import Interval
 
 _RATIO, _POINTS = 1.5, 3
-_LARGEST = 1e100  # of a distance in units of the grid, and one over the smallest
+_LARGEST = 1e100  # largest distance in units of the grid, and the inverse of the smallest
 
 
 class SecondLayer:
-    """Bounds of the second layer's units around n centres.
+    """Bounds on the second layer's units around n centres.
 
     Args:
         first: the layer before.
-        z, error: z_1 at the centres, `(n, N_1)`, and a bound of how far it is off, in norm,
-            `(n, 1)`.
+        z, error: z_1 at the centres, `(n, N_1)`, and a bound on the norm of its error, `(n, 1)`.
 
     Example:
         >>> from keras_curv.network.network import Network
@@ -41,22 +40,22 @@ class SecondLayer:
 
     def __init__(self, first: FirstLayer, z: np.ndarray, error: np.ndarray):
         self._first = first
-        self._unit = 1.0 / first.norm  # in which the grid is the same at any scale of x
+        self._unit = 1.0 / first.norm  # makes the grid independent of the scale of x
         units = Functions.of(first.second.kernel.T[None], first.second.bias[None])
         self._functions = units, units.negative()
         self._kappas = [kappa[None] for kappa in first.unit_curvatures]
         self._centre = first.tangents(z, error, units)
         minorants = self._centre.minorants
         self._at_centre = [minorants, self._centre.negative().minorants]
-        # By point of the grid: around which centres they are known, and the minorants themselves,
-        # of the units and of their negatives.
+        # For each grid point: the mask of centres with known minorants, and these minorants of the
+        # units and of their negatives.
         self._away: dict[int, tuple[np.ndarray, list[Minorants]]] = {}
 
     def bounds(self, some: np.ndarray, radius: np.ndarray) -> Interval:
-        """Bounds of `a_1 W_2 + b_2` on balls, in real arithmetic on these W_2 and b_2.
+        """Bounds `a_1 W_2 + b_2` on balls, in real arithmetic on the stored W_2 and b_2.
 
         Args:
-            some: around which centres, `(m,)`.
+            some: the indices of the centres, `(m,)`.
             radius: `(m,)`.
 
         Returns:
@@ -76,12 +75,12 @@ class SecondLayer:
     def _least(
         self, minorants: list[Minorants], some: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """Lower bounds of the units and of their negatives, `(2, m, N_2)`."""
+        """Returns lower bounds on the units and on their negatives, `(2, m, N_2)`."""
         parts = zip(minorants, self._kappas, strict=True)
         return np.stack([part.take(some).least(radius[:, None], kappa) for part, kappa in parts])
 
     def _at(self, point: int, some: np.ndarray) -> list[Minorants]:
-        """Returns the minorants so far out, those around these centres among them."""
+        """Returns the minorants at a grid point, after finding those of these centres."""
         if point not in self._away:
             shape = self._at_centre[0].level.shape
             nothing = (np.full(shape, -np.inf), np.zeros(shape), np.zeros(shape))
@@ -98,7 +97,7 @@ class SecondLayer:
         return away
 
     def _find(self, point: int, some: np.ndarray, away: list[Minorants]) -> None:
-        """Writes the minorants so far out around these centres where they belong."""
+        """Writes the minorants at a grid point around these centres into `away`."""
         centre = self._centre.take(some)
         distance = np.full((len(some), 1), self._unit * _RATIO**point)
         ends = centre, centre.negative()

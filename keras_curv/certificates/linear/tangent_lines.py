@@ -1,8 +1,8 @@
 """Lines around an activation that is convex up to a point and concave from there on.
 
-Sigmoid, tanh and softsign turn at 0; softplus is convex all the way and log_sigmoid concave, and
-they turn at an end. Lines above are minus the lines below `−σ(−z)`, which is such a function too:
-so only those below are derived, and arrays `(2, …)` hold those of σ and of −σ(−z).
+Sigmoid, tanh and softsign turn at 0; softplus is convex everywhere and log_sigmoid concave, and
+they turn at an end. Lines above σ follow from lines below `−σ(−z)`, which is such a function too:
+so only lines below are derived, and arrays `(2, …)` hold those of σ and of −σ(−z).
 
 **Below.** Let σ be convex on [l, m] and concave on [m, u], k any slope and t any point of [l, m].
 There σ lies above its tangent at t; on [m, u] `σ(z) − kz` is concave, hence least at an end, and m
@@ -12,11 +12,11 @@ is a point of [l, m] too. So on all of [l, u]
 
 **Slopes** and touching points are estimates; the minimum makes any of them sound. At a point p of
 [l, m] the best line is the tangent there, if it is not above σ(u). Else it goes through u, and
-touches σ where the chord from there to u is as steep as σ, or at l if that is farther. Where σ
-turns at 0, that point depends on u alone, and is looked up in a table.
+touches σ where the chord from that point to u has the slope of σ, or at l if that point is below l.
+Where σ turns at 0, that point depends only on u, and is looked up in a table.
 
-**Rounding** is charged as that of sampled lines (`relaxation.py`); σ′, which may be off by
-ω u sup|σ′|, is multiplied by no more than u − l.
+**Rounding** is charged as for sampled lines (`relaxation.py`); σ′, whose error is at most
+ω u sup|σ′|, is multiplied by at most u − l.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from keras_curv.network.activation import Activation
 from keras_curv.numerics.rounding import ACTIVATION_TINY, ACTIVATION_ULPS, UNIT
 
 RELATIVE, ABSOLUTE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT, 2.0 * ACTIVATION_TINY
-_ENTRIES, _HALVINGS = 2**12, 50  # of the table, and to find one
+_ENTRIES, _HALVINGS = 2**12, 50  # entries of the table, and bisections for each
 
 
 def turning_point(activation: Activation) -> float | None:
-    """Where a smooth σ that is convex turns concave, ±∞ for nowhere; None for any other shape.
+    """Returns where a smooth σ turns from convex to concave, ±∞ if nowhere; None for other shapes.
 
     Example:
         >>> from keras_curv.network import activations
@@ -53,10 +53,10 @@ def turning_point(activation: Activation) -> float | None:
 def tangent_lines(
     activation: Activation, low: np.ndarray, high: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lines below and above σ that are about as close as can be at these points.
+    """Returns lines below and above σ that are approximately closest to σ at given points.
 
     Args:
-        activation: that has a `turning_point`.
+        activation: an activation with a `turning_point`.
         low, high: the intervals, `(…)`.
         at: the points in them.
 
@@ -99,9 +99,9 @@ def tangent_lines(
 
 
 def _touching(activation: Activation, high: np.ndarray) -> np.ndarray:
-    """Where the lines below σ, `[0]`, and below −σ(−z), `[1]`, that go through the ends u touch.
+    """Returns where the lines through the ends u touch σ, `[0]`, and −σ(−z), `[1]`, from below.
 
-    Not to be used where σ does not turn in between.
+    The result is valid only where σ turns inside the interval.
     """
     if not activation.s_shaped:  # it turns at l
         return np.full(high.shape, -np.inf)
@@ -114,7 +114,7 @@ def _touching(activation: Activation, high: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache
 def _table(activation: Activation, sign: float) -> np.ndarray:
-    """For each u / (1 + u) the point that touches, as a share of u; by bisection."""
+    """Returns the touching point for each u / (1 + u), as a multiple of u, by bisection."""
     share = np.arange(_ENTRIES) / _ENTRIES
     u = np.maximum(share / (1.0 - share), 1e-3)
     low, high = -u, np.zeros(_ENTRIES)
