@@ -1,1 +1,1 @@
-"""Bounds of the margins' curvature, one theorem a file."""
+"""Bounds on the curvature of margins, one theorem in each file."""
