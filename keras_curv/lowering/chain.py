@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
+from keras_curv.lowering.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
@@ -35,6 +36,7 @@ class Source:
         depth: activations on the longest way from the input to it, its own included.
         sources: that it is made of; none for the input.
         affine: the map of their outputs, one after the other; None for the input.
+        stencils: the convolutions that a sparse map is made of, one after the other; see `proved`.
         reads: which entries of these the map may read.
         sigma: the activation; None for the logits, which have none.
     """
@@ -43,8 +45,21 @@ class Source:
     depth: int = 0
     sources: tuple[Source, ...] = ()
     affine: Affine | None = None
+    stencils: tuple[Stencil | Bounded, ...] = ()
     reads: np.ndarray | None = None
     sigma: Activation | None = None
+
+    @functools.cached_property
+    def proved(self) -> Affine:
+        """The map with the norms that its convolutions prove, which take longer than to read it.
+
+        So they are asked for once all of a graph is read, and no refusal waits for them.
+        """
+        assert self.affine is not None  # as only the input has none
+        if not isinstance(self.affine, SparseAffine) or not self.stencils:
+            return self.affine
+        norms = norm_of_product(self.stencils), magnitude_of_product(self.stencils)
+        return dataclasses.replace(self.affine, proved_norm=norms[0], proved_magnitude=norms[1])
 
     @functools.cached_property
     def samples(self) -> np.ndarray:
@@ -154,17 +169,16 @@ def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
 def _map(before: _Layer, layer: _Layer) -> Affine:
     """Returns the affine map from one layer to the next."""
     if len(layer.own) == 1 and not layer.carried and not before.carried:
-        affine = layer.own[0].affine
-        if affine is not None and list(layer.own[0].sources) == before.own:
-            return affine
+        (source,) = layer.own
+        if source.affine is not None and list(source.sources) == before.own:
+            return source.proved
     places = before.places()
     units = [places[source][entries] for source, entries in layer.carried.items()]
     blocks = []
     for source in layer.own:
-        assert source.affine is not None  # as only the input has none
         # A source of which nothing is read need not be here.
         at = [places.get(each, np.full(each.size, -1)) for each in source.sources]
-        blocks.append((np.concatenate(at), source.affine))
+        blocks.append((np.concatenate(at), source.proved))
     maps = [affine for _, affine in blocks]
     carried = np.concatenate([np.zeros(0, int), *units])
     one, none = np.ones(len(carried)), np.zeros(len(carried))

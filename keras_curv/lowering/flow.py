@@ -35,7 +35,7 @@ from keras_curv.errors import InputError
 from keras_curv.lowering.chain import Source
 from keras_curv.lowering.error_ball import Ball, served_columns
 from keras_curv.lowering.sparse_error_ball import SparseBall
-from keras_curv.lowering.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
+from keras_curv.lowering.stencil import Bounded, Stencil
 from keras_curv.network import activations, sparse_affine
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
@@ -339,12 +339,7 @@ class Flow:
         errors = kernel.entries.norm_of_error(), shift.norm_of_error()
         served = kernel.served, shift.served, flow.served_gain
         known = kernel.value, shift.value, *errors, *served
-        if dense:
-            return Affine(*known)
-        if flow.stencils is None:
-            return sparse_affine.SparseAffine(*known)
-        norms = norm_of_product(flow.stencils), magnitude_of_product(flow.stencils)
-        return sparse_affine.SparseAffine(*known, *norms)
+        return Affine(*known) if dense else sparse_affine.SparseAffine(*known)
 
     def made(self, sigma: Activation | None = None) -> Source:
         """Makes the flow a source, behind its activation if there is one."""
@@ -354,6 +349,7 @@ class Flow:
             depth=1 + max(source.depth for source in flow.sources),
             sources=flow.sources,
             affine=flow.affine(),
+            stencils=flow.stencils or (),
             reads=flow.product.nonzero_rows(),
             sigma=sigma,
         )
