@@ -1,1 +1,1 @@
-"""What an attacker may do, and what must not change: threats and properties."""
+"""Threats, the changes that an attacker may make, and properties, which must hold under them."""
