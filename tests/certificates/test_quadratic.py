@@ -386,7 +386,7 @@ def test_a_search_that_ends_early_leaves_next_to_nothing(sizes, rng, random_netw
     longer = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     share = found.radius.min(axis=1) / longer.radius.min(axis=1)
     assert np.mean(share) > 0.997  # r(ρ) has steps, at which either may end
-    assert found.gradient_evaluations.sum() < 0.9 * longer.gradient_evaluations.sum()
+    assert found.gradients.sum() < 0.9 * longer.gradients.sum()
 
 
 def test_batches_side_by_side_change_nothing(rng, random_network, monkeypatch):
@@ -396,4 +396,4 @@ def test_batches_side_by_side_change_nothing(rng, random_network, monkeypatch):
     monkeypatch.setattr(batches, "_processors", lambda: 2)
     beside = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     np.testing.assert_allclose(beside.radius, alone.radius, rtol=1e-9)
-    np.testing.assert_array_equal(beside.gradient_evaluations, alone.gradient_evaluations)
+    np.testing.assert_array_equal(beside.gradients, alone.gradients)
