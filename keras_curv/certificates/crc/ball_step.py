@@ -5,16 +5,16 @@ from __future__ import annotations
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.crc.geometry import Geometry
+from keras_curv.certificates.crc.geometry import Geometry, Place
 from keras_curv.certificates.crc.proved_radius import charged
+from keras_curv.certificates.crc.search_state import ROOM
 from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS
 from keras_curv.numerics.rounding import CURVATURE_FLOOR, gamma
 from keras_curv.threats.confined import Reach
 
 _ITERATE = dual.Iterate(ROWS, ROWS, ROWS, steps=CLASS)
-_ROOM = Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH)
-IN_BALL = (ROWS, CLASS, CLASS, EACH, EACH, EACH, _ITERATE, _ROOM)  # what a step is called with
+IN_BALL = (ROWS, CLASS, CLASS, EACH, EACH, EACH, _ITERATE, ROOM)  # what a step is called with
 
 
 class BallStep:
@@ -54,11 +54,12 @@ class BallStep:
         displacement = iterate.point - x0
         found = charged(self._layers, self._network.evaluate(iterate.point, label, rival[:, None]))
         kappa += CURVATURE_FLOOR
-        proved = self._geometry.in_ball(found, displacement, kappa, error, room)
+        margin, gradient = found.margin[:, 0], found.gradient[:, 0]
+        place = Place(margin - error, gradient, displacement, kappa, room)
+        proved = self._geometry.in_ball(found, place, error)
         entries = tf.cast(tf.shape(x0)[1], tf.float64)
         inside = dual.norm(displacement) * (1.0 + gamma(entries + 8.0)) <= radius
         multiplier = dual.attack_multiplier(radius)
-        margin, gradient = found.margin[:, 0], found.gradient[:, 0]
         following = dual.advance(multiplier, x0, kappa, iterate, margin, gradient)
         moved = following.point - x0
         shrink = (1.0 - 1e-9) * radius / tf.maximum(dual.norm(moved), radius)

@@ -80,8 +80,8 @@ class Free(Geometry):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Geometry`."""
         margin, gradient, displacement, kappa, _ = place
-        radius = proved_radius(found, displacement, kappa[:, None], taken_off[:, None])[:, 0]
-        return radius, dual.radius_bracket(margin, gradient, displacement, kappa)
+        bracket = dual.radius_bracket(margin, gradient, displacement, kappa)
+        return cls.in_ball(found, place, taken_off), bracket
 
     @classmethod
     def advance(cls, iterate: dual.Iterate, origin: tf.Tensor, place: Place) -> dual.Iterate:
@@ -144,21 +144,14 @@ class _Limited(Geometry):
         return dual.certified_radius(proved) * _INWARD, cls._bracket(place, multiplier)
 
     @classmethod
-    def in_ball(
-        cls,
-        found: Charged,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        taken_off: tf.Tensor,
-        room: Reach,
-    ) -> tf.Tensor:
+    def in_ball(cls, found: Charged, place: Place, taken_off: tf.Tensor) -> tf.Tensor:
         """See `Geometry`: also without entries that −h pushes against their limits."""
-        args = found, displacement, curvature, taken_off, room
-        bound, slope_error = charged_minorant(*args[:2], curvature[:, None], taken_off[:, None])
-        steepness = found.gradient[:, 0] + curvature[:, None] * displacement
+        kappa, room = place.curvature[:, None], place.room
+        bound, slope_error = charged_minorant(found, place.displacement, kappa, taken_off[:, None])
+        steepness = place.gradient + kappa * place.displacement
         simple = plain_minorant(bound.intercept, steepness, bound.curvature, room, slope_error)
         limited = dual.certified_radius(simple) * (1.0 - rounding.gamma(32))
-        return tf.maximum(super().in_ball(*args), limited)
+        return tf.maximum(super().in_ball(found, place, taken_off), limited)
 
     @classmethod
     def advance(cls, iterate: dual.Iterate, origin: tf.Tensor, place: Place) -> dual.Iterate:

@@ -121,24 +121,13 @@ class Geometry(abc.ABC):
         """
 
     @classmethod
-    def in_ball(
-        cls,
-        found: Charged,
-        displacement: tf.Tensor,
-        curvature: tf.Tensor,
-        taken_off: tf.Tensor,
-        room: Reach,
-    ) -> tf.Tensor:
+    def in_ball(cls, found: Charged, place: Place, taken_off: tf.Tensor) -> tf.Tensor:
         """Returns radii that gradients prove with a curvature that holds in a ball, `(m,)`.
 
-        Args:
-            found: one gradient for each row.
-            displacement: where it was taken, inside the ball, `(m, dim)`.
-            curvature: κ in the ball, `(m,)`.
-            taken_off: what serving may take off, `(m,)`.
-            room: of these rows.
+        Arguments are as of `step`; the places are inside the ball.
         """
-        return proved_radius(found, displacement, curvature[:, None], taken_off[:, None])[:, 0]
+        columns = place.curvature[:, None], taken_off[:, None]
+        return proved_radius(found, place.displacement, *columns)[:, 0]
 
     @classmethod
     @abc.abstractmethod

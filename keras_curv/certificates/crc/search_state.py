@@ -101,9 +101,9 @@ class Found(NamedTuple):
 
 _GRADIENTS = tf.TensorSpec((None, None, None), tf.float64)
 _START = Charged(ROWS, _GRADIENTS, Charge(ROWS, ROWS))
-_ROOM = Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH)
+ROOM = Reach(ROWS, ROWS, ROWS, ROWS, cost=EACH)
 # What a search is called with, in the order of `Batch`.
-SEARCHED = (ROWS, CLASS, CLASSES, ROWS, ROWS, EACH, _START, _ROOM, EACH)
+SEARCHED = (ROWS, CLASS, CLASSES, ROWS, ROWS, EACH, _START, ROOM, EACH)
 
 
 def finite(rows: tf.Tensor) -> tf.Tensor:
