@@ -32,7 +32,7 @@ from keras_curv.curvature.liplt import (
 from keras_curv.network.activations import require_lipschitz
 from keras_curv.network.network import Network
 from keras_curv.network.unitwise import UnitWise
-from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, gamma, margin_error, norm_bound, up
+from keras_curv.numerics.rounding import SLOPE_FLOOR, UNIT, margin_error, norm_bound, up
 
 
 def margin_lipschitz_bounds(network: Network) -> np.ndarray:
@@ -56,7 +56,7 @@ def margin_lipschitz_bounds(network: Network) -> np.ndarray:
         bounds = telescoped(network.activations, _pair_norms(network), before)
         # fmin prefers the number where only one is one; the floor covers underflow.
         bound = up(np.fmin(*bounds), 16 * network.depth) + SLOPE_FLOOR
-    bound = np.nan_to_num(np.maximum(bound, bound.T), nan=np.inf, posinf=np.inf)
+    bound = np.nan_to_num(bound, nan=np.inf, posinf=np.inf)
     np.fill_diagonal(bound, 0.0)
     return bound
 
@@ -87,7 +87,7 @@ def _column_distances(product: np.ndarray, error: np.ndarray) -> np.ndarray:
     columns = np.ascontiguousarray(product.T)
     apart = np.stack([norm_bound(columns - column, axis=1) for column in columns])
     apart = np.where(np.isfinite(product).all(), apart, np.inf)
-    return up(apart + error[:, None] + error[None, :]) + SLOPE_FLOOR
+    return up(apart + (error[:, None] + error[None, :])) + SLOPE_FLOOR
 
 
 class LipschitzCertificate(Method):
@@ -128,14 +128,12 @@ class LipschitzCertificate(Method):
         charge = margin_error(self.network.layer_norms, activations).numpy()[:, None]
         lipschitz = self._lipschitz[label[:, None], rivals]
         with np.errstate(all="ignore"):  # what is not finite proves nothing
-            margin = margin - charge - 4.0 * UNIT * np.abs(margin)
-            farthest = np.where(margin > 0.0, up(margin / lipschitz), 0.0)
-            served = self.served_error(x, label, rivals, farthest)
-            left = margin - served - 4.0 * UNIT * (np.abs(margin) + served)
-            radius = np.minimum(left / lipschitz, np.finfo(np.float64).max) * (1.0 - gamma(8))
-            proved = (left > 0.0) & np.isfinite(left) & ~np.isnan(radius)
-        radius, gradients = np.where(proved, radius, 0.0), np.zeros(len(x), np.int64)
-        return question.answer(self.name, radius, gradients)
+            margin = margin * (1.0 - 8.0 * UNIT) - charge  # for five roundings in all
+            farthest = np.where(margin > 0.0, margin / lipschitz, 0.0)
+            left = margin - self.served_error(x, label, rivals, farthest)
+            radius = np.minimum(left / lipschitz, np.finfo(np.float64).max)
+        radius = np.where(np.isfinite(left), radius, 0.0)
+        return question.answer(self.name, radius, np.zeros(len(x), np.int64))
 
     def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """See `Method`: f/L, of which charges only take off."""

@@ -87,10 +87,10 @@ def norm_bound(array: Any, axis: int | None = None) -> float | np.ndarray:
 
 
 def _sparse_norms(array: scipy.sparse.sparray, axis: int) -> np.ndarray:
-    scale = float(np.abs(array.data).max(initial=0.0)) or 1.0
-    norms = np.sqrt((abs(array) / scale).power(2).sum(axis=axis))
+    scale = max(float(np.abs(array.data).max(initial=0.0)), 1e-150)  # whose inverse is a number
+    norms = np.sqrt((array / scale).power(2).sum(axis=axis))
     # What underflows in a square is less than 1e-150 of the largest entry.
-    return _above(up(scale * (norms + 1e-150 * array.shape[axis]), array.shape[axis] + 8))
+    return up(scale * (norms + 1e-150 * array.shape[axis]), array.shape[axis] + 8)
 
 
 def _above(bounds: np.ndarray) -> np.ndarray:
@@ -139,11 +139,12 @@ def unit_and_tiny(dtype: tf.DType) -> tuple[float, float]:
 
 
 def _norm(vector: tf.Tensor) -> tf.Tensor:
-    """Returns the norm in float64; roundings of float32 squares and their sum are not charged."""
-    computed = tf.sqrt(tf.reduce_sum(vector * vector, axis=-1))
-    if vector.dtype == tf.float64:
-        return computed + SLOPE_FLOOR
-    return tf.cast(computed, tf.float64) + FLOAT32_FLOOR
+    """Bounds the norm of float64 or float32 from above, in float64."""
+    unit, _ = unit_and_tiny(vector.dtype)
+    floor = SLOPE_FLOOR if vector.dtype == tf.float64 else FLOAT32_FLOOR
+    computed = tf.cast(tf.sqrt(tf.reduce_sum(vector * vector, axis=-1)), tf.float64)
+    entries = tf.cast(tf.shape(vector)[-1], tf.float64)
+    return computed * (1.0 + gamma(entries + 4.0, unit)) + floor
 
 
 def pre_activation_errors(
@@ -158,7 +159,7 @@ def pre_activation_errors(
         activations: `a_0 = x, a_1, …` as computed, one for each map, `(n, width)`, float64.
         given: bounds on ‖x̂ − x‖, `(n,)`; None: x is exact.
     """
-    return _errors(layers, activations, given)[0]
+    return [error * ROUNDING_SLACK for error in _errors(layers, activations, given)[0]]
 
 
 def activation_errors(
@@ -178,27 +179,25 @@ def _errors(
     activations: Sequence[tf.Tensor],
     given: tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Returns ζ_1, ζ_2, … and ε_0, ε_1, … for the given activations."""
+    """Returns ζ_1, ζ_2, … and ε_0, ε_1, … for the given activations.
+
+    Where a factor `‖|W|‖` or an activation underflows, a norm's floor `SLOPE_FLOOR` in the other
+    terms is more than that by far.
+    """
     errors = [tf.zeros_like(activations[0][:, 0]) if given is None else given]
     pre_errors = []
     for index, layer in enumerate(layers):
-        error = errors[index]
-        summed = gamma(layer.fan_in + 4)
-        size = _norm(activations[index]) * (1.0 + summed)
-        underflow = 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size + layer.magnitude)
-        pre_error = (
-            layer.norm * error
-            + summed * (layer.magnitude * size + layer.bias)
+        size = _norm(activations[index])
+        pre_errors.append(
+            layer.norm * errors[index]
+            + gamma(layer.fan_in + 4) * (layer.magnitude * size + layer.bias)
             + layer.kernel_error * size
             + layer.bias_error
-            + underflow
+            + 8.0 * TINY * layer.fan_in * layer.fan_out * (1.0 + size)
         )
-        pre_errors.append(pre_error)
         if index < len(activations) - 1:
-            out = _norm(activations[index + 1]) * (1.0 + gamma(layer.fan_out + 4))
-            out += layer.fan_out**0.5 * layer.floor
-            ulps = 2.0 * ACTIVATION_ULPS * UNIT
-            errors.append(layer.slope * pre_error + ulps * out + ACTIVATION_TINY * layer.fan_out)
+            out = _norm(activations[index + 1]) + layer.fan_out**0.5 * layer.floor
+            errors.append(layer.slope * pre_errors[index] + 2.0 * ACTIVATION_ULPS * UNIT * out)
     return pre_errors, errors
 
 
@@ -234,23 +233,15 @@ def margin_charge(
     """
     pre_errors = pre_activation_errors(layers, activations)
     unit, tiny = unit_and_tiny(cotangents[0].dtype)
-    sizes = [
-        _norm(cotangent) * (1.0 + gamma(layer.fan_out + 4, unit))
-        for layer, cotangent in zip(reversed(layers[:-1]), cotangents, strict=False)
-    ] or [_norm(cotangents[0]) * (1.0 + gamma(layers[0].fan_in + 4, unit))]
+    sizes = [_norm(cotangent) for cotangent in cotangents]
     gradient = gradient_error(layers, pre_errors[:-1], sizes, unit=unit, tiny=tiny)
-    margin = tf.broadcast_to(tf.expand_dims(_difference(pre_errors[-1]), 1), tf.shape(gradient))
+    margin = tf.broadcast_to(2.0 * pre_errors[-1][:, None], tf.shape(gradient))
     return Charge(margin, gradient)
 
 
 def margin_error(layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns only the margin of `margin_charge`, the same for all rivals, `(n,)`."""
-    return _difference(pre_activation_errors(layers, activations)[-1])
-
-
-def _difference(last_error: tf.Tensor) -> tf.Tensor:
-    """Bounds the error of a difference of two logits."""
-    return 2.0 * last_error * ROUNDING_SLACK
+    return 2.0 * pre_activation_errors(layers, activations)[-1]
 
 
 def gradient_error(
@@ -266,8 +257,7 @@ def gradient_error(
     Args:
         layers: one `LayerNorms` for each affine map, in order.
         pre_errors: bounds on every entry of ẑ_I − z_I at which σ′ was taken, L − 1 of `(n,)`.
-        sizes: bounds on ‖v̂_{L−1}‖, …, ‖v̂_1‖, or on ‖w‖ alone if there is one map,
-            `(n, rivals)`, float64.
+        sizes: bounds on ‖w‖ = ‖v̂_{L−1}‖, …, ‖v̂_1‖ and further, `(n, rivals)`, float64.
         unit, tiny: u and τ of the arithmetic in which the gradient was computed, to which w, each
             σ′ and each kernel may have been rounded; this bound itself is computed in float64.
 

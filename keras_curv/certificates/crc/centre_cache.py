@@ -12,7 +12,7 @@ from keras_curv.certificates.linear.first_layer import FirstLayer
 from keras_curv.certificates.linear.second_layer import SecondLayer
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval
-from keras_curv.numerics.rounding import ROUNDING_SLACK, pre_activation_errors
+from keras_curv.numerics.rounding import pre_activation_errors
 from keras_curv.threats.box import box_reach
 from keras_curv.threats.confined import Reach
 
@@ -75,7 +75,7 @@ class Centres:
             z.append(hidden[-1] @ affine.kernel + affine.bias)
             hidden.append(activation.value(tf.constant(z[-1])).numpy())
         errors = pre_activation_errors(network.layer_norms, [tf.constant(a) for a in hidden])
-        return z, [ROUNDING_SLACK * error.numpy()[:, None] for error in errors[:-1]]
+        return z, [error.numpy()[:, None] for error in errors[:-1]]
 
     def keep(
         self,

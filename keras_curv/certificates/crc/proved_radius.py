@@ -49,13 +49,13 @@ def proved_radius(
 ) -> tf.Tensor:
     """Radii `(n, rivals)` from gradients at `x0 + displacement`, rounding charged.
 
-    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²) − 8Dτ (1 + ‖g‖ + ‖d‖ + κ‖d‖),
-    h⁺ = h + e_g + γ (‖g‖ + κ‖d‖) + 8Dτ (1 + κ)
+    A⁻ = A − e_f − e_g ‖d‖ − γ (|f| + E + ‖g‖‖d‖ + κ‖d‖²) − 8Dτ (1 + ‖g‖ + ‖d‖),
+    h⁺ = h + e_g + γ (‖g‖ + κ‖d‖) + 8Dτκ + the floor of a slope
 
     where A is that of f − E, and τ what an entry of d, a product or a sum may lose to underflow:
-    each of D products g_i d_i at most τ (1 + |g_i| + |d_i|), as operands may be flushed too, and
-    κ d_i at most 3τ (1 + κ). A curvature that holds in `B(x0, R)` only needs `‖displacement‖ ≤ R`,
-    and proves min(r, R).
+    each of D products g_i d_i at most τ (1 + |g_i| + |d_i|), as operands may be flushed too, κ d_i
+    at most 3τ (1 + κ), and κ‖d‖² no more than γ of itself or τ. A curvature that holds in
+    `B(x0, R)` only needs `‖displacement‖ ≤ R`, and proves min(r, R).
 
     Args:
         found: at `x0 + displacement`.
@@ -64,7 +64,7 @@ def proved_radius(
         taken_off: E, what serving may take off each margin, `(n, rivals)`.
     """
     bound, slope_error = charged_minorant(found, displacement, curvature, taken_off)
-    bound = bound._replace(slope=(bound.slope + slope_error) * (1.0 + rounding.gamma(8)))
+    bound = bound._replace(slope=bound.slope + slope_error)
     radius = dual.certified_radius(bound) * (1.0 - rounding.gamma(32))
     return tf.reshape(radius, tf.shape(curvature))
 
@@ -77,8 +77,8 @@ def charged_minorant(
     In any other dtype than float64 nothing is charged, and what comes out is a guess.
     """
     taken_off = tf.reshape(taken_off, [-1])
-    size = tf.abs(tf.reshape(found.margin, [-1])) + taken_off
-    margin = tf.reshape(found.margin, [-1]) - taken_off
+    margin = tf.reshape(found.margin, [-1])
+    size, margin = tf.abs(margin) + taken_off, margin - taken_off
     shape = tf.shape(found.gradient)
     gradient = tf.reshape(found.gradient, (-1, shape[2]))
     kappa = tf.reshape(curvature, [-1])
@@ -98,8 +98,8 @@ def charged_minorant(
         margin_error
         + gradient_error * distance
         + unit * (size + steepness * distance + kappa * distance * distance)
-        + tiny * (1.0 + steepness + distance + kappa * distance)
+        + tiny * (1.0 + steepness + distance)
     ) * rounding.ROUNDING_SLACK
-    slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * (1.0 + kappa)
-    slope_error = tf.where(kappa > 0.0, slope_error + rounding.SLOPE_FLOOR, 0.0)
+    slope_error = gradient_error + unit * (steepness + kappa * distance) + tiny * kappa
+    slope_error = tf.where(kappa > 0.0, rounding.up(slope_error) + rounding.SLOPE_FLOOR, 0.0)
     return bound._replace(intercept=bound.intercept - intercept_error), slope_error

@@ -214,7 +214,7 @@ class NoiseVotes:
             logits = self._tail.logits(hidden[0])
         given = [size * ROUNDING_SLACK, *hidden]
         error = pre_activation_errors(self.network.layer_norms, given, gap * ROUNDING_SLACK)[-1]
-        return logits, 2.0 * error[:, None] * ROUNDING_SLACK
+        return logits, 2.0 * error[:, None]
 
 
 def _preference(logits: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
