@@ -1,0 +1,149 @@
+"""What `mutants.py` changes, which tests are to notice, and what none can."""
+
+TERMS = "tests/numerics/test_each_term.py"
+CHARGES = "tests/certificates/test_each_charge.py"
+PROOFS = "tests/certificates/test_each_proof.py"
+LIPSCHITZ = "tests/certificates/test_each_lipschitz.py"
+ALL_TESTS = TERMS, CHARGES, LIPSCHITZ, PROOFS
+CRC = "certificates.crc."
+
+# Every change that is known, of these functions.
+FUNCTIONS = {
+    "numerics.rounding": (
+        *("gamma", "up", "scaled_back", "norm_bound", "_sparse_norms", "_above", "_norm"),
+        *("unit_and_tiny", "pre_activation_errors", "activation_errors", "_errors"),
+        *("margin_charge", "margin_error", "gradient_error"),
+    ),
+    "dual": ("minorant", "certified_radius", "norm", "_scaled"),
+    CRC + "proved_radius": ("charged", "proved_radius", "charged_minorant"),
+    "certificates.lipschitz": (
+        *("margin_lipschitz_bounds", "_column_distances", "LipschitzCertificate.prove"),
+    ),
+}
+NO_ERROR = "tf.zeros_like(taken_off)"
+# Where most of a function only searches: what stands there, and what takes its place.
+TEXTS = {
+    "certificates.lipschitz": (
+        ("yield UnitNorms(whole, apart)", "yield UnitNorms(apart, apart)"),
+        ("product, error = product_after(affine, product, error)", "pass"),
+        (
+            "last.kernel, np.full(network.classes, last.kernel_error)",
+            "last.kernel, np.zeros(network.classes)",
+        ),
+    ),
+    CRC + "first_gradients": (("if quick.sound:", "if True:"),),
+    CRC + "crc": (
+        (
+            "np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR",
+            "np.maximum(-self.curvature.lower, 0.0)",
+        ),
+        ("np.maximum(-self.curvature.lower, 0.0) + ", "np.minimum(-self.curvature.lower, 0.0) + "),
+        ("np.where(self.constant_margins, 0.0, kappa)", "kappa"),
+        ("np.where(self.constant_margins, 0.0, kappa)", "0.0 * kappa"),
+        ("same & (last.kernel_error == 0.0)", "same"),
+        ("np.all(columns == column, axis=1)", "np.any(columns == column, axis=1)"),
+        ("if any(affine.is_zero", "if any(not affine.is_zero"),
+        ("np.minimum(unlimited, reach),", "unlimited,"),
+        (
+            "self.served_error(x, label, rivals, reach), tf.float64",
+            "np.zeros(reach.shape), tf.float64",
+        ),
+        ("(radius - displaced) * _INWARD", "radius * _INWARD"),
+        ("(radius - displaced) * _INWARD", "(radius - displaced)"),
+        ("np.where(displaced == 0.0, radius,", "np.where(displaced != 0.0, radius,"),
+    ),
+    CRC + "rival_search": (
+        (
+            "self._geometry.step(found, place, taken_off)",
+            f"self._geometry.step(found, place, {NO_ERROR})",
+        ),
+        ("point - tf.gather(batch.x0, rows), self", "0.0 * point, self"),
+        (
+            "self._network.margin(beyond, label, rival) <= 0.0",
+            "self._network.margin(beyond, label, rival) >= 0.0",
+        ),
+    ),
+    CRC + "geometry": (
+        (
+            "columns = place.curvature[:, None], taken_off[:, None]",
+            f"columns = place.curvature[:, None], {NO_ERROR}[:, None]",
+        ),
+    ),
+    CRC + "geometries": (
+        (
+            "proved_radius(found, None, curvature, taken_off)",
+            f"proved_radius(found, None, curvature, {NO_ERROR})",
+        ),
+        (
+            "charged_minorant(found, None, curvature, taken_off)",
+            f"charged_minorant(found, None, curvature, {NO_ERROR})",
+        ),
+        (
+            "columns = kappa[:, None], taken_off[:, None]",
+            f"columns = kappa[:, None], {NO_ERROR}[:, None]",
+        ),
+        (
+            "charged_minorant(found, place.displacement, kappa, taken_off[:, None])",
+            f"charged_minorant(found, place.displacement, kappa, {NO_ERROR}[:, None])",
+        ),
+        ("            tf.reshape(slope_error, shape),\n", ""),
+        ("room, multiplier, slope_error)", "room, multiplier)"),
+        ("bound.curvature, room, slope_error)", "bound.curvature, room)"),
+        ("dual.certified_radius(simple) * _INWARD", "dual.certified_radius(simple)"),
+        ("dual.certified_radius(proved) * _INWARD", "dual.certified_radius(proved)"),
+        (
+            "dual.certified_radius(simple) * (1.0 - rounding.gamma(32))",
+            "dual.certified_radius(simple)",
+        ),
+    ),
+    CRC + "ball_step": (
+        ("kappa += CURVATURE_FLOOR", "pass"),
+        (
+            "self._geometry.in_ball(found, place, error)",
+            "self._geometry.in_ball(found, place, 0.0 * error)",
+        ),
+        (" * (1.0 + gamma(entries + 8.0)) <= radius", " <= radius"),
+        (" * (1.0 + gamma(entries + 8.0)) <= radius", " >= radius"),
+        ("tf.where(inside, proved, 0.0)", "proved"),
+        ("shrink[:, None] * moved", "moved"),
+    ),
+    CRC + "crc_local": (
+        ("np.minimum(best, radius[of])", "best"),
+        ("np.maximum(known[of, column], np.minimum", "np.minimum(known[of, column], np.minimum"),
+        ("known < radius[:, None]", "known > radius[:, None]"),
+        (
+            "(kappa[rows], radius[of[rows]], error[rows])",
+            "(kappa[rows], radius[of[rows]], 0.0 * error[rows])",
+        ),
+        (
+            "up(self._served_error(x, label, rivals, each))",
+            "self._served_error(x, label, rivals, each)",
+        ),
+        ("prove(many, self._curvature.shared_bound)", "prove(many, self._curvature.estimate)"),
+        ("prove(rows, self._curvature.bound)", "prove(rows, self._curvature.estimate)"),
+    ),
+    CRC + "two_stage": (
+        ("(found.radius - error[:, None])", "found.radius"),
+        (" / self.lipschitz * (1.0 - gamma(8))", " / self.lipschitz"),
+        (" / self.lipschitz * (1.0 - gamma(8))", " * (1.0 - gamma(8))"),
+        (
+            "np.where(radius > 0.0, np.minimum(radius, most), 0.0)",
+            "np.where(radius > 0.0, radius, 0.0)",
+        ),
+        ("np.where(radius > 0.0, np.minimum(radius, most), 0.0)", "np.minimum(radius, most)"),
+        ("activation_errors(self._norms, found)[-1]", "activation_errors(self._norms, found)[0]"),
+    ),
+}
+TESTS = {
+    "numerics.rounding": (TERMS, CHARGES),
+    "dual": (TERMS,),
+    CRC + "proved_radius": (CHARGES,),
+    "certificates.lipschitz": (LIPSCHITZ,),
+}  # of all others, PROOFS
+# What no test can notice, and why it makes no proof wrong.
+SPARED = {
+    ("dual", "certified_radius: (a > 0.0) & … left out"): "the root of a negative A is NaN",
+    ("dual", "certified_radius: tf.where(proves, a, 0.0) → a"): "it keeps gradients from NaN",
+    ("dual", "certified_radius: proves & … left out"): "A is 0 there, and so is the root",
+    ("dual", "_scaled: usual | (largest == 0.0) → largest == 0.0"): "any scale would do",
+}
