@@ -105,7 +105,6 @@ TEXTS = {
         (" * (1.0 + gamma(entries + 8.0)) <= radius", " <= radius"),
         (" * (1.0 + gamma(entries + 8.0)) <= radius", " >= radius"),
         ("tf.where(inside, proved, 0.0)", "proved"),
-        ("shrink[:, None] * moved", "moved"),
     ),
     CRC + "crc_local": (
         ("np.minimum(best, radius[of])", "best"),
