@@ -141,6 +141,9 @@ TESTS = {
 }  # of all others, PROOFS
 # What no test can notice, and why it makes no proof wrong.
 SPARED = {
+    ("dual", "certified_radius: (a > 0.0) & tf.math.is_finite(a) → a > 0.0"): (
+        "the root of an infinite A is NaN"
+    ),
     ("dual", "certified_radius: (a > 0.0) & … left out"): "the root of a negative A is NaN",
     ("dual", "certified_radius: tf.where(proves, a, 0.0) → a"): "it keeps gradients from NaN",
     ("dual", "certified_radius: proves & … left out"): "A is 0 there, and so is the root",

@@ -348,10 +348,11 @@ def test_a_minorant_without_a_move():
 
 @pytest.mark.parametrize("size", [1e-310, 1e-250, 1e-80, 1.0, 1e80, 1e250])
 def test_norms_of_any_size(size):
-    vector = np.array([[3.0, -4.0, 0.0]]) * size
+    vector = np.array([[3.0, -4.0]]) * size
     if size > 1e-307:
-        np.testing.assert_allclose(dual.norm(tf.constant(vector)), 5.0 * size, rtol=1e-14)
-    assert float(dual.norm(tf.zeros((1, 3), tf.float64))[0]) == 0.0
+        for one in (vector, -np.abs(vector)):
+            np.testing.assert_allclose(dual.norm(tf.constant(one)), 5.0 * size, rtol=1e-14)
+    assert float(dual.norm(tf.zeros((1, 2), tf.float64))[0]) == 0.0
     wide = np.array([[1.0, 1e-200, 1e100 * (size > 1.0)]])
     np.testing.assert_allclose(dual.norm(tf.constant(wide)), wide.max(), rtol=1e-14)
 
