@@ -129,7 +129,6 @@ TEXTS = {
             "np.where(radius > 0.0, np.minimum(radius, most), 0.0)",
             "np.where(radius > 0.0, radius, 0.0)",
         ),
-        ("np.where(radius > 0.0, np.minimum(radius, most), 0.0)", "np.minimum(radius, most)"),
         ("activation_errors(self._norms, found)[-1]", "activation_errors(self._norms, found)[0]"),
     ),
 }
