@@ -26,7 +26,7 @@ tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on
 shared_graph._graph = functools.lru_cache(maxsize=128)(shared_graph._graph.__wrapped__)
 
 # A worker has one core; on two, threads of small numbers wait for each other. Some tests have more.
-batches._processors = functools.wraps(batches._processors)(lambda: 1)
+batches.processors = functools.wraps(batches.processors)(lambda: 1)
 
 # Of these, `--hypothesis-profile=` names another one than `default`. A first call traces graphs.
 for profile, examples in {"quick": 25, "default": 100, "thorough": 1000}.items():

@@ -1,5 +1,8 @@
 """The search of `crc` by itself: without a certificate, in any geometry."""
 
+import contextlib
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -10,6 +13,18 @@ from keras_curv.certificates.crc.rival_search import RivalSearch
 from keras_curv.network import shared_graph
 
 
+@contextlib.contextmanager
+def graphs_of_its_own():
+    """Graphs are traced anew, as with what a test has patched, and no other test meets them."""
+    kept = shared_graph._graph
+    shared_graph._graph = functools.lru_cache(kept.__wrapped__)
+    try:
+        yield
+    finally:
+        shared_graph._graph = kept
+
+
+@graphs_of_its_own()
 def searched(network, x, *, geometry=None, tolerance=1e-4, max_steps=40, as_graph=False):
     """Smallest radii, gradients and labels, without a graph that another test may have traced.
 
@@ -18,7 +33,6 @@ def searched(network, x, *, geometry=None, tolerance=1e-4, max_steps=40, as_grap
     Args:
         geometry: a class that takes the place of the network's own.
     """
-    shared_graph._graph.cache_clear()
     certificate = CurvatureCertificate(network, tolerance=tolerance, max_steps=max_steps)
     kind = type(certificate.geometry) if geometry is None else geometry
     search = RivalSearch(network, kind, tolerance, max_steps, False)

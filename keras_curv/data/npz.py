@@ -19,9 +19,9 @@ from keras_curv.data.joined import joined, require_joinable
 from keras_curv.errors import InputError, visible
 from keras_curv.npz_file import NpzFile, StoredArray
 
-_WHOLE = 2**30  # bytes: what is larger is known by the examples that are asked for
-_IN_MEMORY = 2**29  # bytes: smaller files are read at once
-_DENSEST = 200  # times its packed size: no larger array beyond _WHOLE is unpacked
+WHOLE = 2**30  # bytes: what is larger is known by the examples that are asked for
+IN_MEMORY = 2**29  # bytes: smaller files are read at once
+_DENSEST = 200  # times its packed size: no larger array beyond WHOLE is unpacked
 _PIECE = 2**22  # bytes
 _INPUTS = 2**8  # arrays; no model that is read has more
 _INSTEAD = {
@@ -62,9 +62,9 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
             require_fitting(path, known, y)
             arrays = [*x.values(), *([] if y is None else [y])]
             count = known.shape[0]
-            if limit is not None and sum(array.size for array in arrays) > _WHOLE:
+            if limit is not None and sum(array.size for array in arrays) > WHOLE:
                 count = min(count, max(limit, 1))
-            if sum(array.size for array in arrays) <= _IN_MEMORY:
+            if sum(array.size for array in arrays) <= IN_MEMORY:
                 whole = {name: file.whole(array) for name, array in x.items()}
                 labels = None if y is None else file.whole(y)
                 held = Examples.from_arrays(path, whole.get("x", whole), labels)
@@ -158,7 +158,7 @@ def _require_stored(arrays: list[StoredArray], count: int, size: int) -> None:
             )
     unpacked = sum(count * array.row for array in arrays)
     packed = min(sum(array.packed for array in arrays), size)
-    if unpacked > max(_WHOLE, _DENSEST * packed):
+    if unpacked > max(WHOLE, _DENSEST * packed):
         raise ValueError(
             f"{', '.join(array.name for array in arrays)} would grow from {packed} bytes to "
             f"{unpacked}; write it with np.savez, unpacked, or ask for fewer examples"

@@ -54,7 +54,7 @@ from keras_curv.saved_model.limits import (
     roomy,
 )
 
-_SPARSE_FROM = 2**22  # entries of a matrix of which few are stored, or beside large ones
+SPARSE_FROM = 2**22  # entries of a matrix of which few are stored, or beside large ones
 _FEW = 8  # of so many entries one
 
 
@@ -159,7 +159,7 @@ class Flow:
         at, shape = (self.order, np.arange(size)), (self.base, size)
         places = SparseBall.exact(scipy.sparse.csr_array((np.ones(size), at), shape=shape)).places
         kernel = SparseBall.at(places, scale[places.indices])
-        large = self.base * size > min(_SPARSE_FROM, _dense_up_to())
+        large = self.base * size > min(SPARSE_FROM, _dense_up_to())
         return dataclasses.replace(
             self,
             kernel=kernel if large else kernel.dense(),
@@ -368,13 +368,13 @@ Value = Flow | Ball | np.ndarray
 
 def _better_sparse(entries: int, kernel: Ball | SparseBall) -> bool:
     """Returns whether a matrix of so many entries, of `kernel` and zeros, should be sparse."""
-    few = entries > _SPARSE_FROM and _FEW * np.count_nonzero(kernel.entries.value) < entries
+    few = entries > SPARSE_FROM and _FEW * np.count_nonzero(kernel.entries.value) < entries
     return bool(few) or entries > sparse_affine.DENSE_UP_TO
 
 
 def _dense_up_to() -> int:
     """Returns up to how many entries a convolution's matrix is dense: fewer once many are."""
-    most = TENSOR_ENTRIES if roomy() else _SPARSE_FROM
+    most = TENSOR_ENTRIES if roomy() else SPARSE_FROM
     return min(most, sparse_affine.DENSE_UP_TO)
 
 

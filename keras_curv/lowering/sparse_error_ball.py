@@ -23,7 +23,7 @@ from keras_curv.saved_model.limits import (
     require_at_most,
 )
 
-_AT_ONCE = 2**21  # entries
+AT_ONCE = 2**21  # entries
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class SparseBall:
     def row_blocks(self) -> Iterator[Rows]:
         """Yields the rows, so many at a time that little memory goes to what is made of them."""
         ends = self.places.indptr
-        step = -(-self.shape[0] // max(1, -(-self.places.nnz // _AT_ONCE)))
+        step = -(-self.shape[0] // max(1, -(-self.places.nnz // AT_ONCE)))
         for start in range(0, self.shape[0], step):
             rows = slice(start, min(start + step, self.shape[0]))
             inside = slice(ends[rows.start], ends[rows.stop])

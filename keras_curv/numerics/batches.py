@@ -55,7 +55,7 @@ def in_batches(
     """
     beside = _beside.get()
     room = max(1, at_once // beside // entries)
-    threads = max(1, min(_processors() // beside, room, count))
+    threads = max(1, min(processors() // beside, room, count))
     rounds = -(-count // (threads * (room // threads)))
     slices = batches(count, 1, -(-count // max(1, threads * rounds)))  # as many for each thread
     if threads == 1:
@@ -90,7 +90,7 @@ def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
     for call in calls:
         yield call()
         break
-    if _processors() == 1:
+    if processors() == 1:
         yield from (call() for call in calls)
         return
 
@@ -114,7 +114,7 @@ def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
         raise error
 
 
-def _processors() -> int:
+def processors() -> int:
     """Returns how many batches may run in parallel: 1 unless products use a single thread each."""
     if os.environ.get(THREADS_OF_PRODUCTS[0]) != "1":
         return 1

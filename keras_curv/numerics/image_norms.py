@@ -9,8 +9,8 @@ B is the triangle of a QR factorisation of W, rounded to float32. Its errors do 
 
     η = ‖fl(WᵀW − BᵀB)‖_F + γ_{D+N+16} (‖W‖_F² + ‖B‖_F²)        (W: D × N).
 
-Products with B are sums of partial sums over at most `_TERMS` entries each. With the rounding of v
-their error is at most `γ ‖|B|‖ ‖v‖`, γ of float32 for `min(N, _TERMS) + ⌈N / _TERMS⌉ + 4`
+Products with B are sums of partial sums over at most `TERMS` entries each. With the rounding of v
+their error is at most `γ ‖|B|‖ ‖v‖`, γ of float32 for `min(N, TERMS) + ⌈N / TERMS⌉ + 4`
 roundings.
 
 Reference: Higham, "Accuracy and Stability of Numerical Algorithms" (2002), section 3.1.
@@ -27,7 +27,7 @@ from keras_curv.numerics.rounding import FLOAT32_UNIT, TINY, gamma, norm_bound, 
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
 _HEIGHT = 64  # rows of B at a time, whose nonzero part begins at the diagonal
-_TERMS = 256  # terms of a partial sum in float32
+TERMS = 256  # terms of a partial sum in float32
 _ROOM = 20  # norms of v may be this many powers of two away from 1
 _FLUSHED = 2.0**-55  # above what underflows of such norms, for up to 2¹⁶ rows of B
 
@@ -53,9 +53,9 @@ class ImageNorms:
         summed = up(summed, sum(kernel.shape))
         difference = norm_bound(gram.matrix - factor.T @ factor)
         self._excess = up(difference + gamma(sum(kernel.shape) + 16) * summed + TINY, 16)
-        terms = min(kernel.shape[1], _TERMS) - -kernel.shape[1] // _TERMS + 4
+        terms = min(kernel.shape[1], TERMS) - -kernel.shape[1] // TERMS + 4
         self._error = up(gamma(terms, FLOAT32_UNIT) * spectral_norm_bound(np.abs(factor)))
-        if not _keeps_digits(triangle):
+        if not keeps_digits(triangle):
             self._error = math.inf
         self._rounding = 1.0 + 0.5 * gamma(_HEIGHT + 16, FLOAT32_UNIT)  # the root of a square's
         self._parts = list(_parts(triangle))
@@ -88,7 +88,7 @@ class ImageNorms:
         return np.ldexp(up(largest, 16), self._power + power) + TINY
 
 
-def _keeps_digits(matrix: np.ndarray) -> bool:
+def keeps_digits(matrix: np.ndarray) -> bool:
     """Returns whether float32 products keep the digits of their factors, as this module assumes;
     they do not where a library rounds factors to bfloat16 first."""
     one = np.eye(len(matrix), dtype=np.float32)
@@ -101,5 +101,5 @@ def _parts(triangle: np.ndarray) -> Iterator[list[tuple[int, np.ndarray]]]:
     and a part of Bᵀ."""
     for top in range(0, len(triangle), _HEIGHT):
         rows = triangle[top : top + _HEIGHT]
-        starts = range(top, triangle.shape[1], _TERMS)
-        yield [(start, np.ascontiguousarray(rows[:, start : start + _TERMS].T)) for start in starts]
+        starts = range(top, triangle.shape[1], TERMS)
+        yield [(start, np.ascontiguousarray(rows[:, start : start + TERMS].T)) for start in starts]

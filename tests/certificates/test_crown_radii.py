@@ -81,7 +81,7 @@ def test_chunks_do_not_change_the_result(rng, monkeypatch):
     whole = certificate.prove(Question.of(x, label, rivals))
     for entries, processors in ((600, 1), (60, 1), (600, 3)):
         monkeypatch.setattr(ball_search, "in_batches", partial(in_batches, at_once=entries))
-        monkeypatch.setattr("keras_curv.numerics.batches._processors", lambda: processors)  # noqa: B023
+        monkeypatch.setattr("keras_curv.numerics.batches.processors", lambda: processors)  # noqa: B023
         parts = certificate.prove(Question.of(x, label, rivals))
         np.testing.assert_allclose(parts[0], whole[0], rtol=2e-3)  # probes may differ by rounding
 

@@ -97,24 +97,9 @@ def assert_unchanged(seed, method, changes):
 
 
 @pytest.mark.parametrize("method", ["crown", "lipschitz"])
-@pytest.mark.parametrize("change", CHANGES)
 @part(0.1)
 @given(seeds)
-def test_a_change_of_coordinates_changes_nothing(change, method, seed):
-    assert_unchanged(seed, method, [change])
-
-
-@pytest.mark.parametrize("method", ["crown", "lipschitz"])
-@part(0.2)
-@given(seeds)
 def test_all_changes_of_coordinates_at_once_change_nothing(method, seed):
-    assert_unchanged(seed, method, CHANGES)
-
-
-@pytest.mark.parametrize("method", ["crc", "auto"])
-@part(0.02)  # each traces a search for every network
-@given(seeds)
-def test_all_changes_at_once_change_nothing_in_a_search(method, seed):
     assert_unchanged(seed, method, CHANGES)
 
 

@@ -393,7 +393,7 @@ def test_batches_side_by_side_change_nothing(rng, random_network, monkeypatch):
     network, x, label, rivals = _case(rng, random_network, SIZES[1], count=9)
     none = np.zeros(rivals.shape)
     alone = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
-    monkeypatch.setattr(batches, "_processors", lambda: 2)
+    monkeypatch.setattr(batches, "processors", lambda: 2)
     beside = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     np.testing.assert_allclose(beside.radius, alone.radius, rtol=1e-9)
     np.testing.assert_array_equal(beside.gradients, alone.gradients)

@@ -223,7 +223,7 @@ def test_noise_is_normal_and_of_its_own():
 def test_every_draw_is_counted_once(monkeypatch):
     network = Network.from_weights([np.eye(2)], [np.zeros(2)], [])
     x = np.array([[9e9, 0.0]])
-    monkeypatch.setattr(votes, "_BLOCK", 8)
+    monkeypatch.setattr(votes, "BLOCK", 8)
     draws = NoiseVotes(network, 1.0)
     for samples in (1, 7, 8, 9, 24):
         options = {"first_index": 0, "seed": 0, "samples": samples, "shared": False}

@@ -44,9 +44,7 @@ def _alone(method, x, label, rivals, found):
 
 
 @pytest.mark.parametrize("kind", DEAR)
-@pytest.mark.parametrize(
-    ("sizes", "name"), [((6, 15, 3), "sigmoid"), ((5, 9, 4), "softplus"), ((4, 7, 6, 3), "tanh")]
-)
+@pytest.mark.parametrize(("sizes", "name"), [((5, 9, 4), "softplus"), ((4, 7, 6, 3), "sigmoid")])
 def test_no_radius_exceeds_the_ceiling(kind, sizes, name, rng, random_network):
     network = random_network(rng, sizes, (name,) * (len(sizes) - 2), 2.0)
     x = rng.standard_normal((30, sizes[0]))
@@ -261,8 +259,10 @@ def test_without_a_radius_every_method_is_asked(line):
     assert BestOf([first, second]).certify(np.ones((1, 1))).radius[0] == 0.5
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "softplus", "tanh"])
-@pytest.mark.parametrize("sizes", [(5, 12, 4), (5, 8, 9, 3)])
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [((5, 12, 4), "softplus"), ((5, 12, 4), "sigmoid"), ((5, 8, 9, 3), "sigmoid")],
+)
 def test_no_more_is_lost_than_the_tolerance(sizes, name, rng, random_network):
     network = random_network(rng, sizes, (name,) * (len(sizes) - 2), 2.0)
     x = rng.standard_normal((40, sizes[0]))
@@ -299,9 +299,15 @@ def test_rivals_are_searched_as_far_as_asked(rng, random_network):
     assert np.any(found.radius < wanted * (1.0 - 1e-2))
 
 
-@pytest.mark.parametrize("method", ["auto", "crc"])
-@pytest.mark.parametrize("tolerance", [0.0, 0.01])
-@pytest.mark.parametrize("sizes", [(6, 14, 4), (5, 8, 9, 3)])
+@pytest.mark.parametrize(
+    ("method", "tolerance", "sizes"),
+    [
+        ("auto", 0.0, (6, 14, 4)),
+        ("auto", 0.01, (5, 8, 9, 3)),
+        ("crc", 0.01, (6, 14, 4)),
+        ("crc", 0.0, (5, 8, 9, 3)),
+    ],
+)
 def test_decisions_are_those_of_the_radii(method, tolerance, sizes, rng, random_network):
     network = random_network(rng, sizes, ("sigmoid",) * (len(sizes) - 2), 2.0)
     x = rng.standard_normal((60, sizes[0]))

@@ -36,7 +36,7 @@ def header(shape, dtype="<f4", more=b""):
 @pytest.mark.parametrize("how", ["C", "F", "a batch at a time"])
 def test_what_is_read_is_what_was_saved(tmp_path, monkeypatch, save, dtype, how):
     if how not in "CF":
-        monkeypatch.setattr(npz, "_IN_MEMORY", 0)
+        monkeypatch.setattr(npz, "IN_MEMORY", 0)
     x = np.asarray(X.astype(dtype), order=how if how in "CF" else "C")
     save(tmp_path / "a.npz", x=x, y=Y)
     read, held = data.load_npz(str(tmp_path / "a.npz")), Examples.from_arrays("a", x, Y)
@@ -101,8 +101,8 @@ def zeros(path, count):
 
 
 def test_an_array_that_grows_a_thousandfold_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "_WHOLE", 2**25)
-    monkeypatch.setattr(npz, "_IN_MEMORY", 2**25)
+    monkeypatch.setattr(npz, "WHOLE", 2**25)
+    monkeypatch.setattr(npz, "IN_MEMORY", 2**25)
     path = zeros(tmp_path / "bomb.npz", 2**26)
     tracemalloc.start()
     with pytest.raises(InputError, match="would grow from .* bytes to 67108864"):
@@ -114,8 +114,8 @@ def test_an_array_that_grows_a_thousandfold_is_not_unpacked(tmp_path, monkeypatc
 
 
 def test_of_a_large_file_only_what_is_asked_for_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "_WHOLE", 100)
-    monkeypatch.setattr(npz, "_IN_MEMORY", 100)
+    monkeypatch.setattr(npz, "WHOLE", 100)
+    monkeypatch.setattr(npz, "IN_MEMORY", 100)
     np.savez(tmp_path / "a.npz", x=X, y=Y)
     path = str(tmp_path / "a.npz")
     few = data.load_npz(path, 2)
@@ -126,14 +126,14 @@ def test_of_a_large_file_only_what_is_asked_for_is_read(tmp_path, monkeypatch):
 
 
 def test_a_large_array_must_be_stored_by_examples(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "_IN_MEMORY", 0)
+    monkeypatch.setattr(npz, "IN_MEMORY", 0)
     np.savez(tmp_path / "a.npz", x=np.asfortranarray(X))
     with pytest.raises(InputError, match="x is stored by columns; write np.ascontiguousarray"):
         data.load_npz(str(tmp_path / "a.npz"))
 
 
 def test_a_file_that_changes_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "_IN_MEMORY", 0)
+    monkeypatch.setattr(npz, "IN_MEMORY", 0)
     path = tmp_path / "a.npz"
     np.savez(path, x=X)
     examples = data.load_npz(str(path))

@@ -21,7 +21,7 @@ WHOLE = np.concatenate([A.reshape(10, 6), Z], axis=1)
 @pytest.mark.parametrize("labels", [{}, {"y": Y}])
 def test_arrays_are_joined_in_the_order_of_their_names(tmp_path, monkeypatch, how, labels):
     if how != "whole":
-        monkeypatch.setattr(npz, "_IN_MEMORY", 0)
+        monkeypatch.setattr(npz, "IN_MEMORY", 0)
     path = str(tmp_path / "a.npz")
     np.savez(path, z=Z, a=A, **labels)
     read = data.load_npz(path)
@@ -62,7 +62,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_arrays_that_do_not_fit_are_refused(case, how, tmp_path, monkeypatch):
     if how != "whole":
-        monkeypatch.setattr(npz, "_IN_MEMORY", 0)
+        monkeypatch.setattr(npz, "IN_MEMORY", 0)
     arrays, message = BAD[case]
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InputError, match=message) as caught:

@@ -38,8 +38,6 @@ def attempt(folder):
         [str(folder / "log*")],
         method="lipschitz",
         output=str(folder / "rows.csv"),
-        lost=str(folder / "lost.csv"),
-        baseline=str(folder / "model"),
     )
 
 

@@ -14,7 +14,7 @@ from keras_curv.numerics.batches import in_batches, in_turn
 
 @pytest.fixture(params=[1, 2, 5])
 def processors(request, monkeypatch):
-    monkeypatch.setattr(batches, "_processors", lambda: request.param)
+    monkeypatch.setattr(batches, "processors", lambda: request.param)
     return request.param
 
 
@@ -91,9 +91,9 @@ def test_threads_only_where_products_have_none(monkeypatch):
     name = batches.THREADS_OF_PRODUCTS[0]
     for value, alone in (("1", False), ("2", True), ("", True)):
         monkeypatch.setenv(name, value)
-        assert (batches._processors.__wrapped__() == 1) >= alone
+        assert (batches.processors.__wrapped__() == 1) >= alone
     monkeypatch.delenv(name)
-    assert batches._processors.__wrapped__() == 1
+    assert batches.processors.__wrapped__() == 1
 
 
 def test_what_comes_in_turn_keeps_its_order_and_two_are_at_work(processors):
@@ -138,7 +138,7 @@ def test_in_turn_errors_come_after_what_was_before_them(processors):
 
 
 def test_what_comes_in_turn_shares_the_processors(monkeypatch):
-    monkeypatch.setattr(batches, "_processors", lambda: 4)
+    monkeypatch.setattr(batches, "processors", lambda: 4)
 
     def most(rows):
         return batches._beside.get()

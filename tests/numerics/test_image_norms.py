@@ -76,7 +76,7 @@ def test_long_sums_are_of_parts(rng, monkeypatch):
     """A sum over thousands of entries costs hardly more than one over hundreds."""
     kernel, rows = rng.standard_normal((20, 5000)), rng.standard_normal((3, 5000))
     norms = bounds_of(kernel, rows)
-    monkeypatch.setattr(image_norms, "_TERMS", 5000)
+    monkeypatch.setattr(image_norms, "TERMS", 5000)
     whole = bounds_of(kernel, rows)
     norm = np.linalg.norm(rows @ kernel.T, axis=1)
     assert np.all(norms - norm <= 0.1 * (whole - norm))
@@ -109,7 +109,7 @@ def _in_half(matrix):
 
 def test_products_that_round_their_factors_prove_nothing(rng, monkeypatch):
     matrix = np.triu(rng.standard_normal((6, 6))).astype(np.float32)
-    assert image_norms._keeps_digits(matrix)
-    assert not image_norms._keeps_digits(matrix.view(InHalf))
-    monkeypatch.setattr(image_norms, "_keeps_digits", lambda matrix: False)
+    assert image_norms.keeps_digits(matrix)
+    assert not image_norms.keeps_digits(matrix.view(InHalf))
+    monkeypatch.setattr(image_norms, "keeps_digits", lambda matrix: False)
     assert np.all(np.isinf(bounds_of(np.eye(3), np.ones((2, 3)))))

@@ -174,7 +174,7 @@ def test_a_product_by_blocks_of_rows_is_that_of_all_rows(monkeypatch, rng):
     matrix = SparseBall.at(places, entries)
     vector = Ball(rng.standard_normal(40), rng.uniform(0.0, 1e-12, 40), rng.uniform(0.0, 1e-6, 40))
     whole = vector @ matrix
-    monkeypatch.setattr(sparse_error_ball, "_AT_ONCE", 50)
+    monkeypatch.setattr(sparse_error_ball, "AT_ONCE", 50)
     assert len(list(matrix.row_blocks())) > 3
     parts = vector @ matrix
     np.testing.assert_array_equal(parts.value, whole.value)

@@ -24,7 +24,7 @@ def test_a_live_network_is_the_one_that_is_read(seed, read):
         np.testing.assert_allclose(bias, affine.bias, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", SEEDS[:6])
+@pytest.mark.parametrize("seed", SEEDS[:6:2])
 def test_live_gradients_are_those_of_the_definition(seed, read):
     """Central differences of the float64 oracle, along random directions of all variables."""
     model, x, _ = read(seed)
@@ -50,7 +50,7 @@ def test_live_gradients_are_those_of_the_definition(seed, read):
         assert abs(got - expected) <= 2e-3 * scale + 1e-7  # third derivatives, float32
 
 
-@pytest.mark.parametrize("seed", SEEDS[:6])
+@pytest.mark.parametrize("seed", SEEDS[:6:2])
 def test_convolving_is_multiplying_by_the_matrix(seed, read):
     """Products, their transposes, and the second derivatives that training takes of them."""
     model, _, served = read(seed)

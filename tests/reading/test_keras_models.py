@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -107,7 +109,13 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("case", PLAIN)
+def either_way(cases):
+    """Each case is read in one of the two ways, the next one in the other."""
+    ways = zip(cases, itertools.cycle(["directory", "live"]), strict=False)
+    return pytest.mark.parametrize(("case", "read_keras"), ways, indirect=["read_keras"])
+
+
+@either_way(PLAIN)
 def test_keras_3_models_are_read_as_their_weights(case, read_keras):
     model = PLAIN[case]()
     served = read_keras(model)
@@ -116,14 +124,14 @@ def test_keras_3_models_are_read_as_their_weights(case, read_keras):
     assert_reads_as(served, folded(model), x)
 
 
-@pytest.mark.parametrize("case", FOLDED)
+@either_way(FOLDED)
 def test_keras_3_normalisations_are_folded_into_the_weights(case, read_keras):
     model = FOLDED[case]()
     served = read_keras(model)
     assert_reads_as(served, folded(model), examples(served.input_shape), rtol=1e-6)
 
 
-@pytest.mark.parametrize("case", ENDINGS)
+@either_way(ENDINGS)
 def test_keras_3_heads_are_taken_off(case, read_keras):
     build, head = ENDINGS[case]
     model = sequential((6,), L.Dense(5, "softplus"), *build())

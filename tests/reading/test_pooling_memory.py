@@ -13,7 +13,7 @@ L = keras.layers
 
 def test_pooling_does_not_pair_channels_with_one_another(monkeypatch):
     """A window of 8 × 8 for each pair of 512 channels would have 16 million entries, thrice."""
-    monkeypatch.setattr(flow, "_SPARSE_FROM", 1)
+    monkeypatch.setattr(flow, "SPARSE_FROM", 1)
     monkeypatch.setattr(sparse_affine, "DENSE_UP_TO", 2**14)
     model = keras.Sequential(
         [keras.Input((16, 16, 1)), L.Conv2D(512, 1, activation="tanh"), L.AveragePooling2D(8)]

@@ -230,6 +230,7 @@ def _exported(name, path):
         (KERAS | BRANCHING)[name]().export(path, verbose=False)
 
 
+LOCAL = ("padding with ones", "einsum dense", "residual, tanh")  # which takes seconds to trace
 OTHERS = ("tf_keras", "tf_keras, residual", "tf.Module", "tf.Module, branches")
 
 
@@ -253,7 +254,8 @@ def test_models_are_read_certified_and_attacked(name, tmp_path):
     methods = [LinearBoundCertificate, IntervalCertificate]
     methods += [LipschitzCertificate] if lipschitz else []
     if all(activation.smooth for activation in network.activations):
-        methods += [CurvatureCertificate, LocalCurvatureCertificate]
+        methods += [CurvatureCertificate]
+        methods += [LocalCurvatureCertificate] if name in LOCAL else []
     best = np.zeros(3)
     for method in methods:
         options = {"max_steps": 4} if method is CurvatureCertificate else {}

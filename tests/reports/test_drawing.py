@@ -46,9 +46,13 @@ def drawn(folder):
     return (folder / "plot.png").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return drawn(tmp_path_factory.mktemp("plain"))
+
+
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_a_settings_file_of_the_working_directory_changes_nothing(kind, tmp_path):
-    plain = drawn(tmp_path)
+def test_a_settings_file_of_the_working_directory_changes_nothing(kind, plain, tmp_path):
     SETTINGS[kind](tmp_path / "matplotlibrc")
     assert drawn(tmp_path) == plain
 

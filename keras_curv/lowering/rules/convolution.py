@@ -77,7 +77,7 @@ def matrix(
     parts = kernel.value, kernel.error, kernel.served
     stored = functools.reduce(np.logical_or, (part != 0.0 for part in parts))
     _refuse_large(stored, down, across, sum(bool(part.any()) for part in parts))
-    which, columns, ends = _places(stored, image, down, across)
+    which, columns, ends = places_of(stored, image, down, across)
 
     size = math.prod(image), math.prod(shape)
     entries = kernel.each(lambda part: part[stored][which] if part.any() else np.zeros(len(which)))
@@ -85,7 +85,7 @@ def matrix(
     return SparseBall.at(places, entries), shape
 
 
-def _places(
+def places_of(
     stored: np.ndarray,
     image: tuple[int, ...],
     down: tuple[np.ndarray, np.ndarray],

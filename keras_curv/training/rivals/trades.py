@@ -50,7 +50,7 @@ class TRADESModel(AttackedModel):
         network = self.live.now()
         clean = network.logits(flattened(x, network.dim))
         point = self.attacked(
-            lambda point: _divergences(clean, network.logits(point)), x, training, _beside
+            lambda point: _divergences(clean, network.logits(point)), x, training, start_beside
         )
         worst = self.base(point, training=training)
         divergence = _Divergence(name="divergence")(outputs, worst, weight)
@@ -73,6 +73,6 @@ def _divergences(clean: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.exp(log_p) * (log_p - log_q), axis=-1)
 
 
-def _beside(x: tf.Tensor, radius: Any, seed: tf.Tensor) -> tf.Tensor:
+def start_beside(x: tf.Tensor, radius: Any, seed: tf.Tensor) -> tf.Tensor:
     """Returns points a small Gaussian step off x."""
     return x + _START * tf.random.stateless_normal(tf.shape(x), seed)
