@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import pytest
 import tensorflow as tf
@@ -106,8 +108,7 @@ KERAS = {
 }
 
 
-@pytest.mark.parametrize("live", [False, True])
-@pytest.mark.parametrize("case", KERAS)
+@pytest.mark.parametrize(("case", "live"), zip(KERAS, itertools.cycle([False, True]), strict=False))
 def test_keras_models_without_a_rule_are_refused(case, live, tmp_path):
     build, word = KERAS[case]
     model = build()

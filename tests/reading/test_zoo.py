@@ -216,6 +216,14 @@ class _Module(tf.Module):
         return tf.reshape(tf.tile(z, [1, 2, 1, 1]), (-1, 24)) @ self.last
 
 
+def _read(name, path):
+    """Reads models of Keras as they live, each fourth one as an export; others as saved."""
+    if name in MODELS and [*MODELS].index(name) % 4:
+        return served_model.read(MODELS[name]())
+    _exported(name, path)
+    return served_model.read(path)
+
+
 def _exported(name, path):
     if name.startswith("tf.Module"):
         module = _Branches() if "branches" in name else _Module()
@@ -227,17 +235,17 @@ def _exported(name, path):
             warnings.simplefilter("ignore")
             tf.saved_model.save(model, path)
     else:
-        (KERAS | BRANCHING)[name]().export(path, verbose=False)
+        MODELS[name]().export(path, verbose=False)
 
 
-LOCAL = ("padding with ones", "einsum dense", "residual, tanh")  # which takes seconds to trace
+MODELS = KERAS | BRANCHING
+LOCAL = ("padding with ones", "residual, tanh")  # which takes seconds to trace
 OTHERS = ("tf_keras", "tf_keras, residual", "tf.Module", "tf.Module, branches")
 
 
-@pytest.mark.parametrize("name", [*KERAS, *BRANCHING, *OTHERS])
+@pytest.mark.parametrize("name", [*MODELS, *OTHERS])
 def test_models_are_read_certified_and_attacked(name, tmp_path):
-    _exported(name, str(tmp_path / "model"))
-    served = served_model.read(tmp_path / "model")
+    served = _read(name, str(tmp_path / "model"))
     network = served.network
     rng = np.random.default_rng(8)
     x = rng.normal(size=(3, *served.input_shape)).astype(np.float32)
@@ -296,7 +304,7 @@ def _assert_inside_bounds(network: Network, x, rng, count=12):
     assert values.max() - slack <= bounds.upper[0, 1]
 
 
-def _lowest_margins(network: Network, x, label, radius, rng, steps=25) -> np.ndarray:
+def _lowest_margins(network: Network, x, label, radius, rng, steps=15) -> np.ndarray:
     """Targeted descents toward each rival, from the centre and from a point of the sphere."""
     rivals = np.array([[t for t in range(network.classes) if t != y] for y in label])
     count = rivals.shape[1]

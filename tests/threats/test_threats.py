@@ -66,8 +66,7 @@ def inside(basis, radius, rng):
 
 
 CASES = [
-    *((method, activation, *THREATS[1]) for method, activation in METHODS_AND_SIGMAS),
-    *((method, activation, *THREATS[3]) for method, activation in METHODS_AND_SIGMAS),
+    *((*case, *THREATS[1 + 2 * (at % 2)]) for at, case in enumerate(METHODS_AND_SIGMAS)),
     *(("crc", "tanh", *THREATS[i]) for i in (0, 2, 4)),
 ]
 

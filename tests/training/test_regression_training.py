@@ -120,8 +120,11 @@ def test_the_metric_foretells_the_certificates(kind):
     (x, y), options = _data(count=200), {"threat": THREATS[kind], "property": "interval:0.25"}
     model = CRTRegressor(_base(), 0.15, ramp_steps=20, attack_steps=3, **options)
     model.compile(keras.optimizers.Adam(2e-2), jit_compile=False)
+    model.run_eagerly = True
     before = model.evaluate(x, y, batch_size=200, verbose=0, return_dict=True)
+    model.run_eagerly = False
     model.fit(x, y[:, 0], batch_size=50, epochs=25, verbose=0)
+    model.run_eagerly, model.test_function = True, None
     after = model.evaluate(x, y, batch_size=200, verbose=0, return_dict=True)
     proved = Certifier(model.base, method="crc", **options).certify(x).radius >= 0.15
     assert after["certified"] == pytest.approx(np.mean(proved), abs=0.04)

@@ -24,8 +24,7 @@ from keras_curv.training.models.crt_model import CRTModel
 from keras_curv.training.models.regularizer import CurvatureRegularizer
 
 
-@pytest.mark.parametrize("activation", ["tanh", "softplus"])
-@pytest.mark.parametrize("sizes", [(4, 7, 3), (4, 5, 6, 3)])
+@pytest.mark.parametrize(("sizes", "activation"), [((4, 7, 3), "tanh"), ((4, 5, 6, 3), "softplus")])
 def test_a_step_of_the_regularizer_by_hand(sizes, activation):
     base, (x, y) = dense_base(sizes, activation), random_data()
     weights, gamma = weights_of(base), 0.3
@@ -48,10 +47,13 @@ def test_a_step_of_crt_by_hand(activation):
     assert_gradients(moved, central_differences(loss, weights, x, y, gamma, activation))
 
 
-@pytest.mark.parametrize("regime", ["all on the sphere", "some", "none"])
 @pytest.mark.parametrize(
-    ("sizes", "activation"),
-    [((4, 7, 3), "tanh"), ((4, 7, 3), "softplus"), ((4, 5, 6, 3), "softplus")],
+    ("sizes", "activation", "regime"),
+    [
+        ((4, 7, 3), "tanh", "some"),
+        ((4, 7, 3), "softplus", "none"),
+        *(((4, 5, 6, 3), "softplus", regime) for regime in ("all on the sphere", "some", "none")),
+    ],
 )
 def test_a_step_of_the_certified_loss_by_hand(sizes, activation, regime):
     """On the sphere κ is not in the loss; inside the ball, all depends on it."""
