@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import several_inputs
 from scripts import call
-from test_command_line import certify
 
 from keras_curv.data import load_npz
 from keras_curv.errors import InputError
@@ -25,7 +24,6 @@ def exported(tmp_path_factory):
 
 
 def test_arrays_by_name_and_the_joined_one_give_the_same_rows(exported, script, capfd, tmp_path):
-    """The former in a process of their own."""
     path, x = exported
 
     def arguments(name, arrays):
@@ -35,10 +33,9 @@ def test_arrays_by_name_and_the_joined_one_give_the_same_rows(exported, script, 
             "--method", "crc", "--output", tmp_path / f"{name}.csv",
         )  # fmt: skip
 
-    result = certify(*arguments("named", x))
-    assert (result.returncode, result.stderr) == (0, "")
-    code, _, err = call(script, capfd, *arguments("joined", {"x": several_inputs.by_hand(x)}))
-    assert (code, err) == (0, "")
+    for name, arrays in (("named", x), ("joined", {"x": several_inputs.by_hand(x)})):
+        code, _, err = call(script, capfd, *arguments(name, arrays))
+        assert (code, err) == (0, "")
     rows = [(tmp_path / f"{name}.csv").read_bytes() for name in ("named", "joined")]
     assert rows[0] == rows[1] and rows[0].count(b"\n") == 5
 

@@ -88,7 +88,9 @@ def test_a_fit_ends_with_a_certified_model(tmp_path):
     base = keras.Sequential([keras.Input((4,)), *first, *last])
     model = CRTModel(base, radius=0.3)
     model.compile(keras.optimizers.Adam(0.02), jit_compile=False)
+    model.run_eagerly = True
     before = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
+    model.run_eagerly = False
     model.fit(x, y, epochs=6, verbose=0, batch_size=50)
     after = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
     assert after["loss"] < 0.7 * before["loss"] and after["clean_accuracy"] > 0.95

@@ -124,7 +124,6 @@ def test_the_metric_foretells_the_certificates(kind):
     before = model.evaluate(x, y, batch_size=200, verbose=0, return_dict=True)
     model.run_eagerly = False
     model.fit(x, y[:, 0], batch_size=50, epochs=25, verbose=0)
-    model.run_eagerly, model.test_function = True, None
     after = model.evaluate(x, y, batch_size=200, verbose=0, return_dict=True)
     proved = Certifier(model.base, method="crc", **options).certify(x).radius >= 0.15
     assert after["certified"] == pytest.approx(np.mean(proved), abs=0.04)
