@@ -17,7 +17,7 @@ from keras_curv.network.network import Network
 def test_through_a_served_model():
     x, y = data.load_all("digits")
     dense = keras.layers.Dense
-    for last in (None, "softmax", "log_softmax"):
+    for last in (None, "log_softmax"):
         keras.utils.set_random_seed(1)
         model = keras.Sequential(
             [keras.Input((8, 8, 1)), keras.layers.Flatten(), dense(9, "softplus"), dense(10, last)]

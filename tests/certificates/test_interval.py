@@ -141,7 +141,7 @@ def test_a_single_hidden_unit_is_certified_up_to_its_distance(name, rng):
     def sigma(z):
         return activation.value(tf.constant(z, tf.float64)).numpy()
 
-    for _ in range(10):
+    for _ in range(6):
         first, last = rng.standard_normal((3, 1)), rng.standard_normal((1, 2))
         bias = rng.standard_normal(1)
         x = rng.standard_normal((1, 3))
@@ -167,7 +167,7 @@ def test_a_single_hidden_unit_is_certified_up_to_its_distance(name, rng):
         radius = IntervalCertificate(network).certify(x, tolerance=0.0).radius[0]
         # brentq has an error of its own; and where σ starts to be flat, rounding is all there is.
         assert 0.996 * distance <= radius <= distance * (1.0 + 1e-12)
-    assert met >= 3
+    assert met >= 2
 
 
 @pytest.mark.parametrize(("name", "depth"), [case for case in CASES if case[1] > 1])

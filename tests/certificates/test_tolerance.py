@@ -48,9 +48,7 @@ def test_no_radius_exceeds_the_ceiling(kind, rng, random_network):
     network = random_network(rng, (4, 7, 6, 3), ("sigmoid",) * 2, 2.0)
     x = rng.standard_normal((30, 4))
     label, rivals, found = _searched(network, x)
-    method, rows = kind(network), np.arange(len(x))
-    searched = found.weakest
-    assert searched is not None
+    method, rows, searched = kind(network), np.arange(len(x)), found.weakest
     scale = found.radius.min(axis=1)
     anywhere = x + scale[:, None] * rng.standard_normal(x.shape)
     for point in (searched.point, x, anywhere):

@@ -309,7 +309,7 @@ def cifar_size(tmp_path_factory):
 
 
 def test_a_model_for_cifar_is_read_and_certified_in_bounded_memory(cifar_size, rng):
-    x = rng.uniform(0.0, 1.0, (2, 32, 32, 3)).astype(np.float32)
+    x = rng.uniform(0.0, 1.0, (1, 32, 32, 3)).astype(np.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     certifier = Certifier(cifar_size, method="auto")  # checked against its own signature
     found = certifier.certify_all(x)

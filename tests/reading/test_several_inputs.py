@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -18,7 +20,11 @@ from keras_curv.reading import served_model
 CASES = several_inputs.MODELS
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "read_keras"),
+    zip(CASES, itertools.cycle(["directory", "live"]), strict=False),
+    indirect=["read_keras"],
+)
 def test_what_is_read_is_what_is_served(case, read_keras, tmp_path):
     """The oracle: a server that gets each input by its name."""
     model = CASES[case]()

@@ -48,8 +48,10 @@ def test_no_class_changes_within_the_budget(method, activation, dim, rng, random
         assert np.all(logits.argmax(axis=1) == prediction)
 
 
-@pytest.mark.parametrize("method", ["crc", "crown", "auto"])
-@pytest.mark.parametrize("sizes", [(6, 9, 3), (6, 8, 7, 3)])
+@pytest.mark.parametrize(
+    ("method", "sizes"),
+    [("crc", (6, 9, 3)), ("crc", (6, 8, 7, 3)), ("crown", (6, 8, 7, 3)), ("auto", (6, 9, 3))],
+)
 def test_more_is_proved_than_by_l2(method, sizes, rng, random_network):
     """And no more than there is: never beyond the nearest vertex that changes the prediction."""
     model = model_of(float32_network(rng, random_network, sizes, "softplus", 0.3))

@@ -38,8 +38,7 @@ def _sampled_cross_entropies(weights, x, y, radius, rng, count=100):
     return np.concatenate([sampled, cross_entropy(logits_of(weights, points), labels)])
 
 
-@pytest.mark.parametrize("scale", [0.7, 2.0])
-@pytest.mark.parametrize("radius", [0.05, 0.5, 2.0])
+@pytest.mark.parametrize(("scale", "radius"), [(0.7, 0.05), (2.0, 0.5), (2.0, 2.0)])
 def test_the_certified_loss_is_never_below_a_loss_in_the_ball(scale, radius, rng):
     base, (x, y) = dense_base(scale=scale), random_data(4)
     weights = weights_of(base)
@@ -54,7 +53,7 @@ def test_the_certified_loss_is_never_below_a_loss_in_the_ball(scale, radius, rng
             assert certified <= met.max() * 1.05
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("steps", [1, 5])
 def test_the_certified_loss_is_never_below_the_clean_one(steps):
     base, (x, y) = dense_base(scale=4.0), random_data(40)
     model = CRTModel(base, 1.0, attack_steps=steps)

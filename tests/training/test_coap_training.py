@@ -93,14 +93,13 @@ def test_the_radius_rises():
     np.testing.assert_allclose(full, expected[-1], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("hidden", "projections"), [((16,), 50), ((16, 12, 12), 7)])
-def test_training_lowers_the_robust_loss(hidden, projections):
+def test_training_lowers_the_robust_loss():
     rng = np.random.default_rng(3)
     y = rng.integers(0, 4, 256)
     x = np.eye(4)[y].reshape(-1, 2, 2) + 0.1 * rng.standard_normal((256, 2, 2))
-    options = {"projections": projections}
+    options = {"projections": 7}
     optimizer = keras.optimizers.Adam(0.01)
-    model = _model(hidden, optimizer, radius=0.25, options=options, run_eagerly=False)
+    model = _model((16, 12, 12), optimizer, radius=0.25, options=options, run_eagerly=False)
     before = model.evaluate(x, y, verbose=0, return_dict=True)
     history = fit(model, x.astype(np.float32), y, epochs=12, batch_size=32)
     after = model.evaluate(x, y, verbose=0, return_dict=True)
