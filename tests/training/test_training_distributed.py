@@ -27,7 +27,6 @@ L = keras.layers
 BUILD = {
     "penalty": lambda base: CurvatureRegularizer(base, 0.1),
     "certified": lambda base: CRTModel(base, 0.3, 0.1, ramp_steps=3),
-    "crt": lambda base: CRTModel(base, 0.3, 0.1, loss="crt"),
 }
 DEEP = "certified"  # the kind that has what is in the others
 rng = np.random.default_rng(0)
@@ -88,7 +87,7 @@ def printed():
 
 def test_two_replicas_are_one_device(printed):
     found = printed["trained"]
-    assert list(found) == ["penalty", "certified", "crt"]
+    assert list(found) == ["penalty", "certified"]
     for kind, (one, two) in found.items():
         assert (one["replicas"], two["replicas"]) == (1, 2)
         assert one["steps"] == two["steps"] == (6 if "last" in two else 4)
