@@ -9,7 +9,7 @@ import pytest
 from keras_curv import certify_examples
 from keras_curv.errors import InputError
 from keras_curv.numerics import batches
-from keras_curv.runs.certify_examples import ExampleJob
+from keras_curv.rows.row import Row
 
 BATCH, COUNT = 8, 60
 
@@ -34,13 +34,13 @@ def rows_of(model, examples, output, **options):
 
 @pytest.mark.parametrize("method", ["auto", "crc", "lipschitz"])
 def test_rows_are_the_same_and_in_order(model, examples, method, tmp_path, monkeypatch):
-    threads, as_input = set(), ExampleJob.as_input
+    threads, made = set(), Row.from_certificates
 
-    def noting(self, x):
+    def noting(*args):
         threads.add(threading.get_ident())
-        return as_input(self, x)
+        return made(*args)
 
-    monkeypatch.setattr(ExampleJob, "as_input", noting)
+    monkeypatch.setattr(Row, "from_certificates", noting)
     found = []
     for processors in (1, 2):
         monkeypatch.setattr(batches, "processors", lambda processors=processors: processors)
