@@ -75,7 +75,7 @@ def _in_single_precision(kind):
     ("kind", "policy", "options"),
     [
         ("penalty", "mixed_float16", {}),
-        ("certified", "mixed_float16", {"jit_compile": True}),
+        ("certified", "mixed_float16", {"run_eagerly": True}),
         ("certified", "mixed_bfloat16", {"run_eagerly": True}),
     ],
 )
