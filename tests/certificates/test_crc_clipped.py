@@ -45,17 +45,9 @@ def _points(seed, count, dim):
     return np.where(rng.random((count, dim)) < 0.5, special, x)
 
 
-@pytest.mark.parametrize(
-    ("activation", "scale"),
-    [
-        ("softplus", [1.0, 1.0]),
-        ("sparse_plus", [1.4, -0.8]),
-        ("softplus", [2.0, 0.0]),
-    ],
-)
-def test_no_point_of_a_grid_is_nearer(activation, scale):
-    behind = _behind(1, activation=activation)
-    network = _clipping(behind, scale=scale)
+@pytest.mark.parametrize("scale", [[1.0, 1.0], [1.4, -0.8], [2.0, 0.0]])
+def test_no_point_of_a_grid_is_nearer(scale):
+    network = _clipping(_behind(1), scale=scale)
     x = _points(2, 40, 2)
     result = CurvatureCertificate(network).certify(x)
     axis = np.linspace(-2.0, 3.0, 401)

@@ -61,6 +61,7 @@ def _network(name, kernels, biases):
     return Network.from_weights(kernels, biases, NETWORKS[name][1])
 
 
+@functools.cache
 def _case(name):
     kernels, biases, x = drawn(name)
     network = _network(name, kernels, biases)
@@ -69,6 +70,14 @@ def _case(name):
 
 def _proved(name, network, x, label, rivals, served=no_error):
     return choose_method(name, network, served).prove(Question.of(x, label, rivals)).radius
+
+
+@functools.cache
+def _radius(name):
+    """What a method proves of its own network, `(n, k)`."""
+    radius = _proved(name, *_case(name))
+    radius.setflags(write=False)
+    return radius
 
 
 def _lowest(network, x, label, rivals, radius, count=60):
@@ -87,7 +96,7 @@ def _lowest(network, x, label, rivals, radius, count=60):
 @every_method
 def test_no_attack_succeeds_within_a_radius(name):
     network, x, label, rivals = _case(name)
-    radius = _proved(name, network, x, label, rivals)
+    radius = _radius(name)
     assert radius.shape == rivals.shape and np.all(radius > 0.0)
     assert np.all(_lowest(network, x, label, rivals, 0.9999 * radius) > 0.0)
     # Nor is the attack too weak to tell, or the method without any strength.
@@ -107,8 +116,7 @@ class _Served(ServedError):
 def test_what_serving_takes_off_is_charged(name):
     network, x, label, rivals = _case(name)
     radius = _proved(name, network, x, label, rivals, _Served())
-    free = _proved(name, network, x, label, rivals)
-    least, free = radius.min(axis=1), free.min(axis=1)
+    least, free = radius.min(axis=1), _radius(name).min(axis=1)
     assert np.all(least <= free * (1.0 + CLOSE)) and least.mean() < 0.99 * free.mean()
     lowest = _lowest(network, x, label, rivals, radius)
     assert np.all((lowest >= _Served()(x, label, rivals, radius) - 1e-9) | (radius == 0.0))
@@ -148,7 +156,7 @@ def test_what_folding_may_be_off_by_is_charged(name):
     maps = [Affine(affine.kernel, affine.bias, size, size) for affine in network.affines]
     loose = Network(maps, network.activations)
     radius = _proved(name, loose, x, label, rivals)
-    exact = _proved(name, network, x, label, rivals)
+    exact = _radius(name)
     assert np.all(radius.min(axis=1) <= exact.min(axis=1) * (1.0 + CLOSE)) and np.any(radius > 0.0)
     assert radius.min(axis=1).mean() < 0.99 * exact.min(axis=1).mean()
     other = _moved_at_random(network, size, rng)
@@ -170,8 +178,8 @@ def test_radii_are_in_the_units_of_the_input(name, first, last):
     kernels, biases, x = drawn(name)
     scaled = [first * kernels[0], *kernels[1:-1], last * kernels[-1]]
     other = _network(name, scaled, [*biases[:-1], last * biases[-1]])
-    network, x, label, rivals = _case(name)
-    radius = _proved(name, network, x, label, rivals).min(axis=1)
+    _, x, label, rivals = _case(name)
+    radius = _radius(name).min(axis=1)
     found = _proved(name, other, x / first, label, rivals).min(axis=1)
     np.testing.assert_allclose(found * first, radius, rtol=CLOSE)
 
@@ -197,7 +205,7 @@ def test_extreme_weights_prove_nothing_wrong(name, scale):
 @each_alone
 def test_coordinates_and_the_order_of_units_and_classes_change_nothing(name):
     kernels, biases, x = drawn(name)
-    network, x, label, rivals = _case(name)
+    _, _, label, rivals = _case(name)
     rng = np.random.default_rng(4)
     rotation, _ = np.linalg.qr(rng.normal(size=(x.shape[1],) * 2))
     orders = [rng.permutation(len(bias)) for bias in biases]
@@ -206,7 +214,7 @@ def test_coordinates_and_the_order_of_units_and_classes_change_nothing(name):
     biases = [bias[order] for bias, order in zip(biases, orders, strict=True)]
     other = _network(name, [rotation.T @ kernels[0], *kernels[1:]], biases)
     place = np.argsort(orders[-1])
-    radius = _proved(name, network, x, label, rivals)
+    radius = _radius(name)
     found = _proved(name, other, x @ rotation, place[label], place[rivals])
     np.testing.assert_allclose(found.min(axis=1), radius.min(axis=1), rtol=CLOSE)
 
@@ -215,7 +223,7 @@ def test_coordinates_and_the_order_of_units_and_classes_change_nothing(name):
 def test_examples_do_not_depend_on_their_company(name):
     network, x, label, rivals = _case(name)
     method = choose_method(name, network)
-    together = method.prove(Question.of(x, label, rivals)).radius.min(axis=1)
+    together = _radius(name).min(axis=1)
     question = Question.of(x[::-1], label[::-1], rivals[::-1])
     for rows in (slice(0, 1), slice(1, 6), slice(6, None)):
         apart = method.prove(question.take(rows)).radius.min(axis=1)
@@ -227,7 +235,7 @@ def test_where_nothing_is_proved_what_is_known_stays(name):
     """Margins below 0, NaN and overflow; the other rows do not suffer, and none are no trouble."""
     network, x, label, rivals = _case(name)
     method = choose_method(name, network)
-    free = method.prove(Question.of(x, label, rivals)).radius.min(axis=1)
+    free = _radius(name).min(axis=1)
     x, label, rivals = x.copy(), label.copy(), rivals.copy()
     label[0], rivals[0, 0] = rivals[0, 0], label[0]  # misclassified, toward its first rival
     x[1, 0], x[2, 0], x[3] = np.nan, np.inf, 1e300
@@ -249,7 +257,7 @@ def test_no_radius_exceeds_a_ceiling(name):
     """Nor what is aimed at; from whichever point the ceiling is taken."""
     network, x, label, rivals = _case(name)
     method, rng = choose_method(name, network), np.random.default_rng(5)
-    radius = method.prove(Question.of(x, label, rivals)).radius
+    radius = _radius(name)
     column, least = radius.argmin(axis=1), radius.min(axis=1)
     rival = rivals[np.arange(len(x)), column]
     alone = method.prove(Question.of(x, label, rival[:, None])).radius[:, 0]
@@ -267,8 +275,7 @@ def test_no_radius_exceeds_a_ceiling(name):
 @every_method
 def test_decisions_are_those_of_the_radii(name):
     network, x, label, rivals = _case(name)
-    method = choose_method(name, network)
-    radius = method.prove(Question.of(x, label, rivals)).radius.min(axis=1)
+    method, radius = choose_method(name, network), _radius(name).min(axis=1)
     asked = float(np.median(radius))
     decided = method.prove(Question.of(x, label, rivals, decide=[asked])).radius.min(axis=1)
     clear = np.abs(radius / asked - 1.0) > CLOSE
@@ -282,7 +289,7 @@ def test_inputs_that_nobody_moves_are_not_moved(name):
     pinned = np.arange(network.dim) == 1
     held = PinnedNetwork(network.affines, network.activations, pinned)
     radius = _proved(name, held, x, label, rivals)
-    free = _proved(name, network, x, label, rivals)
+    free = _radius(name)
     assert np.all(radius.min(axis=1) >= free.min(axis=1) * (1.0 - CLOSE))
     assert radius.min(axis=1).mean() > 1.005 * free.min(axis=1).mean()
     rng, reach = np.random.default_rng(6), 0.9999 * radius
