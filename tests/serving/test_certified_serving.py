@@ -143,7 +143,7 @@ def test_attacks_within_the_radius_change_nothing(digits):
 SIZES = {2: (5, 12, 4), 3: (6, 9, 14, 3), 4: (4, 8, 6, 9, 5)}
 
 
-@pytest.mark.parametrize(("depth", "name"), [(2, "gelu"), (3, "softplus"), (4, "sigmoid")])
+@pytest.mark.parametrize(("depth", "name"), [(2, "gelu"), (4, "sigmoid")])
 def test_random_networks(random_network, rng, tmp_path, depth, name):
     base = as_keras(random_network(rng, SIZES[depth], name))
     network = keras_curv.read(base).network
