@@ -14,6 +14,7 @@ from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crc.two_stage import TwoStageCertificate
 from keras_curv.certificates.linear.coap import PolytopeCertificate
+from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.interval import IntervalCertificate
 from keras_curv.certificates.linear.quadratic import QuadraticCertificate
@@ -277,6 +278,7 @@ _SOUGHT = (
     CurvatureCertificate,
     TwoStageCertificate,
     QuadraticCertificate,
+    CoupledCertificate,
     LinearBoundCertificate,
     LocalCurvatureCertificate,
 )

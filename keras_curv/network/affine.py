@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
-from keras_curv.numerics.rounding import FLOAT32_UNIT, LayerNorms, gamma, norm_bound, up
+from keras_curv.numerics.rounding import FLOAT32_UNIT, SLOPE_FLOOR, LayerNorms, gamma, norm_bound, up
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
 
@@ -114,6 +114,25 @@ class Affine:
     def column_bounds(self) -> np.ndarray:
         """Bounds the l2 norms of the columns of the real kernel from above, `(out,)`."""
         return up(self.column_norms + self.kernel_error)
+
+    def norms_within(self, rows: np.ndarray) -> np.ndarray:
+        """Bounds the l2 norms of the columns of the stored kernel within some rows from above.
+
+        Args:
+            rows: masks of rows, `(n, in)`.
+
+        Returns:
+            `(n, out)`.
+        """
+        largest, squares = self._squares
+        total = rows.astype(np.float64) @ squares
+        return largest * up(np.sqrt(up(total, self.fan_in + 8)) + SLOPE_FLOOR)
+
+    @functools.cached_property
+    def _squares(self) -> tuple[float, Any]:
+        """Returns the largest entry, and the squares of all in units of it."""
+        largest = float(abs(self.kernel).max()) or 1.0
+        return largest, (self.kernel / largest) ** 2
 
     @functools.cached_property
     def frobenius(self) -> float:

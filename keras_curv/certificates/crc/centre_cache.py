@@ -24,6 +24,7 @@ class Centres:
         network: that they are inputs of.
         x: the examples, `(n, dim)`.
         first: what bounds its second layer's units by curvature; None: nothing does.
+        proved: whether what is found out about these balls is proved, not estimated in a search.
 
     Example:
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.ones(2)] * 2, "relu")
@@ -32,8 +33,15 @@ class Centres:
         (array([4., 5.]), array([4., 5.]))
     """
 
-    def __init__(self, network: Network, x: np.ndarray, first: FirstLayer | None = None):
-        self.network, self.x, self.first = network, x, first
+    def __init__(
+        self,
+        network: Network,
+        x: np.ndarray,
+        first: FirstLayer | None = None,
+        *,
+        proved: bool = True,
+    ):
+        self.network, self.x, self.first, self.proved = network, x, first, proved
         self._all: tuple[Centres, np.ndarray] | None = None
         self._ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._within = np.zeros(len(x))
@@ -43,7 +51,7 @@ class Centres:
 
     def __getitem__(self, rows: np.ndarray | slice) -> Centres:
         """Returns some of them, which know what all do."""
-        some = Centres(self.network, self.x[rows], self.first)
+        some = Centres(self.network, self.x[rows], self.first, proved=self.proved)
         some._all = self, np.arange(len(self))[rows]
         return some
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,22 @@ class BallBoundCertificate(Method):
         margin = evaluation.margin.numpy()
         steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
         cost = np.full(len(x), float(rivals.shape[1]))
-        centres = self._centres(x)
+        bound = self._bound(self._centres(x), question, cost)
+        nearest = margin.min(axis=1)
+        guess = (margin / steepness).min(axis=1)
+        floor = nearest / self._steepest
+        args = bound, nearest, known.min(axis=1), guess, floor
+        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap)
+        return proved, np.ceil(cost).astype(np.int64)
+
+    def _bound(
+        self, centres: Any, question: Question, cost: np.ndarray
+    ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Returns the function of examples and radii whose values, where positive, prove them.
+
+        It adds what it costs to `cost`, `(n,)`.
+        """
+        x, label, rivals, known, _ = question
 
         def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
             asked = known[rows] < radius[:, None]
@@ -125,9 +141,4 @@ class BallBoundCertificate(Method):
             value = np.where(np.isnan(value), -np.inf, value)
             return np.where(asked, value, np.inf).min(axis=1)
 
-        nearest = margin.min(axis=1)
-        guess = (margin / steepness).min(axis=1)
-        floor = nearest / self._steepest
-        args = bound, nearest, known.min(axis=1), guess, floor
-        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap)
-        return proved, np.ceil(cost).astype(np.int64)
+        return bound

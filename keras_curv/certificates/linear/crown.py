@@ -220,16 +220,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
     ) -> np.ndarray:
         """Returns `_margin_bounds` for balls whose layers are bounded."""
-        last = self.network.affines[-1]
-        margin_map = self.network.margin_map(tf.constant(balls.x), label, rivals)
-        rows, constants = (part.numpy() for part in margin_map)
-        rounding = 2.0 * UNIT * (row_norms(rows) * balls.size[:, None] + np.abs(constants))
-        flushed = 4.0 * TINY * last.fan_in * balls.size[:, None]
-        error = rounding + 2.0 * balls.folding(last) + flushed
-        value, direction = balls.minimum(rows, constants, error)
-        if balls.box is not None:
-            value = np.maximum(value, balls.box.margins(last, rows, constants))
-        value = np.where(asked, value, np.inf)
+        value, rows, constants, error, direction = self._by_lines(balls, label, rivals, asked)
         if not self.refined:
             return value
         # A rival gets its second pass only when its bound is the smallest.
@@ -243,6 +234,23 @@ class LinearBoundCertificate(BallBoundCertificate):
             counts = np.where(waiting, np.inf, value).min(axis=1, keepdims=True)
             pairs = np.nonzero(waiting & (value < counts))
         return value
+
+    def _by_lines(
+        self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Returns bounds on margins by one pass back, infinite where not asked; the functions that
+        are bounded: rows, constants and error; and the rows at the input."""
+        last = self.network.affines[-1]
+        margin_map = self.network.margin_map(tf.constant(balls.x), label, rivals)
+        rows, constants = (part.numpy() for part in margin_map)
+        rounding = 2.0 * UNIT * (row_norms(rows) * balls.size[:, None] + np.abs(constants))
+        flushed = 4.0 * TINY * last.fan_in * balls.size[:, None]
+        error = rounding + 2.0 * balls.folding(last) + flushed
+        value, direction = balls.minimum(rows, constants, error)
+        if balls.box is not None:
+            value = np.maximum(value, balls.box.margins(last, rows, constants))
+        value = np.where(asked, value, np.inf)
+        return value, rows, constants, np.broadcast_to(error, value.shape), direction
 
 
 def _height(network: Network, plan: Plan) -> int:

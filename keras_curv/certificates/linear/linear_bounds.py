@@ -12,6 +12,17 @@ import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.interval_bounds import Box
+from keras_curv.certificates.linear.coupling import coupling_of
+from keras_curv.certificates.linear.layer_balls import (
+    Moves,
+    UnitMoves,
+    estimated_norms,
+    first_ball,
+    layer_ball,
+    moves_of,
+    proved_norms,
+    unit_moves,
+)
 from keras_curv.certificates.linear.passes import BoundedLayer, Inputs
 from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.linear.relaxation import Relaxation, is_linear, magnitude, relaxation
@@ -54,7 +65,9 @@ class Balls:
         radius: np.ndarray,
         relax: Callable[..., Relaxation] = relaxation,
         norm: str = "l2",
+        proved: bool = True,
     ):
+        self.proved, self.moves = proved, list[Moves]()
         self.network, self.plan, self.first = network, plan, centres.first
         self.centres, self.x = centres, centres.x
         self.radius = radius
@@ -71,15 +84,18 @@ class Balls:
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             known = self._by_units(affine)
             back = len(self.layers) < self.plan.back
-            low, high = self._back(affine, known) if back else self._forward(len(self.layers))
+            low, high = self._back(affine, known) if back else self._forward(affine)
             low, high = np.fmax(low, known[0]), np.fmin(high, -known[1])
             if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
+            moved = self._by_movement(activation, low, high) if self.plan.coupled else None
             self._by_fields(affine, activation, low, high)
             if boxes:
                 self.box = Box.of_values(activation, low, high)
             self._append(affine, activation, low, high)
+            if self.plan.coupled:
+                self._couple(affine, activation, moved)
 
     def suppose(self, intervals: Sequence[Interval]) -> None:
         """Sets supposed intervals of the hidden layers, so that later bounds are not proved."""
@@ -108,7 +124,7 @@ class Balls:
     def take(self, some: np.ndarray) -> Balls:
         """Returns the balls around some of the examples, with their bounded layers."""
         args = self.centres[some], self.radius[some], self.relax, self.inputs.norm
-        balls = Balls(self.network, self.plan, *args)
+        balls = Balls(self.network, self.plan, *args, self.proved)
         balls.layers = [layer.take(some) for layer in self.layers]
         return balls
 
@@ -130,12 +146,56 @@ class Balls:
         """Bounds the folding error of `a W + b`, a the last bounded layer."""
         return up(affine.kernel_error * self.size + affine.bias_error)[:, None]
 
-    def _forward(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds each entry of z_{index+1} by the movement of the layer before, in norm."""
+    def _forward(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds each entry of the next z by the movement of the layer before, in norm."""
+        index = len(self.layers)
         centre, errors = self.centres.z, self.centres.errors
-        steepest = self.network.differentials[index].column_bounds
-        reach = up(np.multiply.outer(self.radius * self.plan.before[index], steepest))
+        if self.moves:
+            norms = up(affine.norms_within(self.moves[-1].steep > 0.0) + affine.kernel_error)
+            reach = up(norms * self.moves[-1].after)
+        else:
+            before = self.plan.before[index] if self.plan.before else 1.0
+            steepest = self.network.differentials[index].column_bounds
+            reach = up(np.multiply.outer(self.radius * before, steepest))
         return outward(centre[index], reach + errors[index])
+
+    def _by_movement(
+        self, activation: Activation, low: np.ndarray, high: np.ndarray
+    ) -> UnitMoves | None:
+        """Tightens bounds in place by how far single units move, where they are not linear yet."""
+        index = len(self.layers)
+        if not index or index >= len(self.plan.fields):
+            return None
+        asked = ~is_linear(activation, low, high)
+        fields = self.plan.fields[index]
+        moved = unit_moves(self.network, fields, self.moves, self.radius, asked)
+        ends = outward(self.centres.z[index], moved.reach + self.centres.errors[index])
+        np.fmax(low, ends[0], out=low)
+        np.fmin(high, ends[1], out=high)
+        return moved
+
+    def _couple(self, affine: Affine, activation: Activation, moved: UnitMoves | None) -> None:
+        """Adds to the last bounded layer how its units move together."""
+        index, layer = len(self.layers) - 1, self.layers[-1]
+        centre, off = self.centres.z[index], self.centres.errors[index]
+        reach = up(np.maximum(layer.high - centre, centre - layer.low) + off)
+        before = self.moves[-1].after if self.moves else self.radius[:, None]
+        affine = affine if index else self.network.differentials[0]
+        moves = moves_of(activation, layer.low, layer.high, reach, before, affine.norm)
+        if not index:
+            ball = first_ball(affine, moves.root, self.radius, self.proved)
+        elif moved is not None:
+            norms = proved_norms if self.proved else estimated_norms
+            ball = layer_ball(moves.root, moved, self.moves, self.radius, norms)
+        else:
+            ball = moves.ball
+        moves = moves._replace(ball=np.fmin(moves.ball, ball))
+        self.moves.append(moves)
+        together = up(moves.ball * 2.0**0.5, 8)  # √h = √½ of these units
+        coupling = coupling_of(activation, layer.low, layer.high, centre, off, together)
+        alone = ~coupling.units
+        lines = Relaxation(*(np.where(alone, line, 0.0) for line in layer.lines))
+        self.layers[-1] = layer._replace(lines=lines, coupling=coupling)
 
     def _by_fields(
         self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
@@ -149,7 +209,7 @@ class Balls:
         level, steep = self.centres.ends(index, self.radius, affine.fan_out)
         _narrow(low, high, level, steep, self.radius)
         apart, fall = -level.sum(axis=2), self.radius[:, None] * steep.sum(axis=2)
-        known = _is_constant(activation, low, high) | (apart <= _APART * fall)
+        known = self.plan.coupled | _is_constant(activation, low, high) | (apart <= _APART * fall)
         wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
@@ -236,7 +296,7 @@ class Balls:
         """Returns lower bounds on `Λ a_1 + c` by lines; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖` if fewer
         entries of z_1 than of x are used."""
         rows, constants, error, best = self._step(0, rows, constants, error)
-        first, used = self.network.differentials[0], self.layers[0].lines.sloped
+        first, used = self.network.differentials[0], self.layers[0].sloped
         fewer = used.sum(axis=1).max(initial=0) < first.fan_in
         fewer &= first.fan_out <= 2 * first.fan_in  # or else W_1ᵀW_1 would be large
         if not (self._may_end_at_units and fewer):
@@ -296,7 +356,7 @@ class Balls:
         for index in reversed(range(1, len(self.layers))):
             rows, constants, error, stopped = self._step(index, rows, constants, error)
             affine, best = self.network.affines[index], np.fmax(best, stopped)
-            rows, constants = self._before(rows, index), constants + rows @ affine.bias
+            rows, constants = self.before(rows, index), constants + rows @ affine.bias
         return rows, constants, error, best
 
     def _step(
@@ -311,11 +371,11 @@ class Balls:
             best = self._stopped(through, offset, index) - error * ROUNDING_SLACK
         return through, offset, error, best
 
-    def _before(self, rows: np.ndarray, index: int) -> np.ndarray:
+    def before(self, rows: np.ndarray, index: int) -> np.ndarray:
         """Returns Λ of the layer before, or of x, from Ω of pre-activations; 0 for units whose
         lines are 0."""
-        affine, used = self.network.affines[index], self.layers[index].lines.sloped
-        wanted = self.layers[index - 1].lines.used if index else None
+        affine, used = self.network.affines[index], self.layers[index].sloped
+        wanted = self.layers[index - 1].used if index else None
         share = used.mean() * (1.0 if wanted is None else wanted.mean())
         if affine.is_sparse or rows.shape[1] < _SAMPLE or share > _MOST:
             return times(rows, affine.kernel.T)
@@ -327,7 +387,7 @@ class Balls:
         """Returns bounds from Ω and c of z_1, or from Λ and c of x without layers; and Λ of x."""
         if self.layers:
             affine = self.network.affines[0]
-            rows, constants = self._before(rows, 0), constants + rows @ affine.bias
+            rows, constants = self.before(rows, 0), constants + rows @ affine.bias
         return self.inputs.minimum(rows, constants, error)
 
     def _stopped(self, rows: np.ndarray, constants: np.ndarray, index: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_curv.certificates.linear.coupling import Coupling
 from keras_curv.certificates.linear.relaxation import Relaxation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.rounding import ROUNDING_SLACK, TINY, gamma, norm_bound, up
@@ -26,6 +27,7 @@ class BoundedLayer(NamedTuple):
         pre: ‖Q_k‖, `(n,)`.
         folding: ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`.
         underflow: the underflow of one step, `(n,)`.
+        coupling: the units that are bounded together; their lines are 0. None: each by its lines.
     """
 
     low: np.ndarray
@@ -34,28 +36,49 @@ class BoundedLayer(NamedTuple):
     pre: np.ndarray
     folding: np.ndarray
     underflow: np.ndarray
+    coupling: Coupling | None = None
+
+    @property
+    def sloped(self) -> np.ndarray:
+        """Returns the mask of units that a step goes through."""
+        return self.lines.sloped if self.coupling is None else self.lines.sloped | self.coupling.units
+
+    @property
+    def used(self) -> np.ndarray:
+        """Returns the mask of units whose value counts."""
+        return self.lines.used if self.coupling is None else self.lines.used | self.coupling.units
 
     def take(self, some: np.ndarray | slice) -> BoundedLayer:
         """Returns the bounds for some of the examples."""
-        lines = Relaxation(*(line[some] for line in self.lines))
-        parts = {name: part[some] for name, part in self._asdict().items() if name != "lines"}
-        return BoundedLayer(lines=lines, **parts)
+        low, high, lines, *of_all, coupling = self
+        some_lines = Relaxation(*(line[some] for line in lines))
+        coupled = None if coupling is None else coupling.take(some)
+        of_all = [part[some] for part in of_all]
+        return BoundedLayer(low[some], high[some], some_lines, *of_all, coupled)
 
     def seen(self, of: np.ndarray, units: np.ndarray) -> BoundedLayer:
         """Returns the bounds of some units, `(k, s)`, of some examples, `(k,)`."""
         at = of[:, None], units
         low, high, *lines = (part[at] for part in (self.low, self.high, *self.lines))
         of_all = (part[of] for part in (self.pre, self.folding, self.underflow))
-        return BoundedLayer(low, high, Relaxation(*lines), *of_all)
+        coupled = None if self.coupling is None else self.coupling.seen(of, units)
+        return BoundedLayer(low, high, Relaxation(*lines), *of_all, coupled)
 
     def step(
-        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, affine: Affine
+        self,
+        rows: np.ndarray,
+        constants: np.ndarray,
+        error: np.ndarray,
+        affine: Affine,
+        chosen: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns Ω and c of z_k, a lower bound on Λ and c of a_k, and their error.
 
         Args:
             rows, constants, error: see `Inputs.falls`.
             affine: the map from a_{k−1} to z_k; the error includes the step back through it.
+            chosen: slopes and multipliers of coupled units; None: those that lose least at the
+                centre, about.
         """
         lines, positive, negative = self.lines, np.maximum(rows, 0.0), np.minimum(rows, 0.0)
         offset = constants + dot(negative, lines.upper_intercept)
@@ -68,6 +91,14 @@ class BoundedLayer(NamedTuple):
         through += np.multiply(
             negative, lines.upper_slope[:, None], out=negative if in_place else None
         )
+        if self.coupling is not None and self.coupling.units.any():
+            if chosen is None:
+                multiplier = self.coupling.multipliers(rows)
+                chosen = self.coupling.slopes(rows, multiplier), multiplier
+            slopes, multiplier = chosen
+            together, lost = self.coupling.offset(rows, slopes, multiplier)
+            through, offset = through + slopes, offset + together
+            error = error + lost
         return through, offset, error + self._step_error(rows, constants, through, affine)
 
     def _step_error(

@@ -73,16 +73,26 @@ class Field(NamedTuple):
             error: bound on the folding error of each unit, `(n, 1)`.
             wanted: the mask of units to bound, `(n, N)`; some others are bounded, too.
         """
+        for of, at, units, rows in self.shares(wanted):
+            both = np.concatenate([rows, -rows], axis=1)
+            known = network, layers, inputs, error[of]
+            yield of[:, None], units, *self._ends(*known, of, at, both, units)
+
+    def shares(
+        self, wanted: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yields examples and places, `(k,)`, units, `(k, m)`, and their columns, `(k, m, s)`.
+
+        Args:
+            wanted: the mask of units to bound, `(n, N)`; some others come, too.
+        """
         matrix, widest = as_array(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
         of, at, columns, count = _shares(wanted[:, self.units], _AT_ONCE // (2 * widest))
         while len(of):
             # All get as many units as the first one, which has most; the next have hardly fewer.
             some = slice(max(1, _AT_ONCE // (2 * int(count[0]) * widest)))
             units = columns[some, : count[0]]
-            rows = np.concatenate([matrix[units], -matrix[units]], axis=1)
-            units = self.units[at[some, None], units]
-            known = network, layers, inputs, error[of[some]]
-            yield of[some, None], units, *self._ends(*known, of[some], at[some], rows, units)
+            yield of[some], at[some], self.units[at[some, None], units], matrix[units]
             of, at, columns, count = (part[some.stop :] for part in (of, at, columns, count))
 
     def _ends(

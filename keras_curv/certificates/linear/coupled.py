@@ -1,0 +1,110 @@
+"""Linear bounds that know how units move together, and the certificate that they give.
+
+CROWN's passes back (`crown.py`) let every unit of a layer be at its worst at once. Here the units
+that are not linear on their intervals are bounded together, by the ball in which their vector stays
+(`coupling.py`, `layer_balls.py`); all other units pass as they do there.
+
+**Intervals from balls.** A unit of the next layer moves by no more than the norm of its weights
+times the movement of the layer before, by what a pass of middle slopes back to the input says
+(`layer_balls.py`), and by the box of the layer before. This settles the sign of most units. For the
+others, both ends are bounded by passes back, with the layers before coupled.
+
+**Margins** start from the same slopes and multipliers; where this proves nothing, they are improved
+by ascent (`ascent.py`).
+
+**Search and proof.** The search takes estimates of spectral norms. The radius that it finds is then
+proved with bounds of them; where that fails, a slightly smaller one is.
+
+Reference: docs/mathematics.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.linear.ascent import ascend
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.plan import Plan
+from keras_curv.certificates.method import ServedError, no_error
+from keras_curv.certificates.question import Question, WeakestPoint
+from keras_curv.errors import InputError
+from keras_curv.network.network import Network
+
+_TRIED = 1.0, 0.998, 0.99, 0.95, 0.8  # parts of a radius that a search found
+
+
+class CoupledCertificate(LinearBoundCertificate):
+    """A certificate: the largest ball on which coupled linear bounds of the margins are positive.
+
+    Args:
+        network: with relu at some units; other activations as for `crown`.
+        served_error: bounds on the error of served margins.
+        norm: the norm of the balls, "l2" or "l1".
+
+    Raises:
+        InputError: names an activation without a rule, or says that no unit is a relu.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "relu")
+        >>> certificate = CoupledCertificate(network)
+        >>> radius = certificate.prove(Question.of([[3.0, 1.0]], [0], [[1]])).radius.item()
+        >>> 1.39 < radius < 2**0.5                        # the boundary is at √2
+        True
+    """
+
+    name, turn = "coupled", 5
+
+    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
+        hinges = (each.hinge for sigma in network.activations for each, _ in sigma.groups)
+        if not any(hinges):
+            raise InputError(
+                "coupled bounds are for networks with relu units; of other activations crown, crc "
+                "and crc_local prove more"
+            )
+        super().__init__(network, served_error, norm=norm)
+        self._plan, self._first = Plan.together(network), None
+
+    def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
+        """Returns infinity: nothing is known before it is asked."""
+        return np.full(len(question.x), np.inf)
+
+    def _centres(self, x: np.ndarray) -> Centres:
+        return Centres(self.network, x, proved=False)
+
+    def _balls(self, centres: Centres, radius: np.ndarray) -> Balls:
+        args = self.network, self._plan, centres, radius, self.relaxation, self._norm
+        return Balls(*args, proved=centres.proved)
+
+    def _margins(
+        self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
+    ) -> np.ndarray:
+        """Returns the bounds as of `crown`; those that are not positive are improved by ascent."""
+        value, rows, constants, error, _ = self._by_lines(balls, label, rivals, asked)
+        waiting = asked & ~(value > 0.0)
+        # Until one proves nothing: then the others do not count.
+        while waiting.any():
+            least = np.where(waiting, value, np.inf)
+            some = np.flatnonzero(waiting.any(axis=1))
+            pairs = some, least[some].argmin(axis=1)
+            args = (part[pairs][:, None] for part in (rows, constants, error))
+            value[pairs] = np.fmax(value[pairs], ascend(balls.take(some), *args))
+            waiting[pairs] = False
+            waiting[some[~(value[pairs] > 0.0)]] = False
+        return value
+
+    def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
+        """Returns radii and gradients as in `BallBoundCertificate`: found by estimates, then
+        proved."""
+        found, gradients = super()._search(question)
+        known = question.known.min(axis=1)
+        proved, cost = known.copy(), np.zeros(len(found))
+        bound = self._bound(Centres(self.network, question.x), question, cost)
+        for part in _TRIED:
+            radius = found * part
+            rows = np.flatnonzero((proved <= known) & (radius > known))
+            if len(rows):
+                positive = bound(rows, radius[rows]) > 0.0
+                proved[rows[positive]] = radius[rows[positive]]
+        return proved, gradients + np.ceil(cost).astype(np.int64)

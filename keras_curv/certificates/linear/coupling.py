@@ -1,0 +1,167 @@
+"""How the units of a layer move together, and what linear bounds gain by it.
+
+Lines around each activation let every unit of a layer be at its worst at once. On a ball of inputs
+they cannot: the vector of pre-activations moves by ρ at most. Let C be units with a kink at 0
+inside their interval `[l, u]`, ẑ their pre-activations at the centre, and `‖z_C − ẑ_C‖ ≤ ρ` on the
+ball. For any coefficients Λ, any slopes G and any λ ≥ 0,
+
+    Σ_C Λ_i relu(z_i)  ≥  Σ_C (G_i z_i + p_i) − λρ²/2,
+    p_i = min over l_i ≤ s ≤ u_i of  Λ_i relu(s) − G_i s + (λ/2)(s − ẑ_i)²,
+
+because `(λ/2)‖z_C − ẑ_C‖² ≤ λρ²/2`. With λ = 0 and the slopes of `relaxation.py` this is CROWN. The
+minimum is that of two parabolas, each on an interval: it is at `ẑ + G/λ` and at `ẑ + (G − Λ)/λ`,
+clamped.
+
+**Slopes.** Where Λ_i ≥ 0, the tangent of Λ_i relu at ẑ_i costs nothing: p_i = 0. Where Λ_i < 0,
+`Λ_i relu(s) + (λ/2)(s − ẑ_i)²` is two parabolas, and one line touches both from below, at ±t with
+`t = |Λ_i|/2λ`. If ẑ_i is between the two points, clamped to [l, u], that line is the highest one
+at ẑ_i, and otherwise the tangent is.
+
+**λ.** With these slopes the bound at the centre loses `Σ ℓ_i(λ) + λρ²/2`, which is convex in λ, and
+`−ℓ_i′(λ) = ½ (ẑ_i + t_i)₊ (t_i − ẑ_i)₊` with ±t_i clamped. So the best λ has
+`Σ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊ = ρ²`, a falling function of λ, about as λ⁻².
+
+Any G and λ are sound: they are estimates, and p is computed for what they are.
+
+**Rounding.** A computed minimiser is off by `e ≤ γ₄ (|ẑ| + max(|l|, |u|))` where it is not clamped,
+which raises the value by (λ/2) e². Values and sums are off by γ of the terms' magnitudes.
+
+Reference: Chiu, Chen, Zhang & Zhang, "SDP-CROWN: efficient bound propagation for neural network
+verification with tightness of semidefinite programming" (2025), for relu in a ball without
+intervals; the lemma with intervals, its slopes and λ are ours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.network.activations import Activation
+from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
+from keras_curv.numerics.rows import row_norms
+
+_STEPS = 4  # of λ
+_SMALLEST = 1e-120  # λ for rows whose coupled units do not matter
+
+
+class Coupling(NamedTuple):
+    """The units of a layer that are bounded together, for n examples.
+
+    Attributes:
+        units: the mask of C, `(n, N)`.
+        low, high: their intervals, `(n, N)`; 0 at other units.
+        centre: ẑ, `(n, N)`; 0 at other units.
+        ball: ρ, `(n, 1)`, which includes the rounding of ẑ.
+        far: bounds ‖max(|l|, |u|)‖ over C, `(n, 1)`.
+    """
+
+    units: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    centre: np.ndarray
+    ball: np.ndarray
+    far: np.ndarray
+
+    def take(self, some: np.ndarray | slice) -> Coupling:
+        """Returns the units of some of the examples."""
+        return Coupling(*(part[some] for part in self))
+
+    def seen(self, of: np.ndarray, places: np.ndarray) -> Coupling:
+        """Returns some units, `(k, s)`, of some examples, `(k,)`; the ball stays that of all."""
+        at = of[:, None], places
+        return Coupling(*(part[at] for part in self[:4]), self.ball[of], self.far[of])
+
+    def multipliers(self, rows: np.ndarray) -> np.ndarray:
+        """Returns λ for Λ, `(n, m, N)`, that loses least at the centre, about; `(n, m, 1)`."""
+        size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
+        square = self.ball[:, :, None] ** 2
+        low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
+        total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))[..., None]
+        found = np.maximum(total / (2.0 * self.ball[:, :, None]), _SMALLEST)
+        for _ in range(_STEPS):
+            touch = size / (2.0 * found)
+            before = np.maximum(centre - np.maximum(low, -touch), 0.0)
+            after = np.maximum(np.minimum(high, touch) - centre, 0.0)
+            spread = np.einsum("nmi,nmi->nm", before, after)[..., None]
+            found = np.maximum(found * np.sqrt(spread / square), _SMALLEST)
+        return np.where(np.isfinite(found), found, _SMALLEST)
+
+    def slopes(self, rows: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
+        """Returns G for Λ, `(n, m, N)`: that of the highest line at the centre, about."""
+        low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
+        touch = np.maximum(-rows, 0.0) / (2.0 * multiplier)
+        left, right = np.maximum(low, -touch), np.minimum(high, touch)
+        between = (left < centre) & (centre < right)
+        rise = rows * right + 0.5 * multiplier * (right - left) * (left + right - 2.0 * centre)
+        tangent = np.where(centre > 0.0, rows, 0.0)
+        return np.divide(rise, right - left, out=tangent, where=between)
+
+    def minimisers(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> tuple:
+        """Returns p and where it is attained, `(n, m, N)` each; 0 at other units."""
+        low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
+        left = np.clip(centre + slopes / multiplier, low, 0.0)
+        right = np.clip(centre + (slopes - rows) / multiplier, 0.0, high)
+        half = 0.5 * multiplier
+        on_left = half * (left - centre) ** 2 - slopes * left
+        on_right = half * (right - centre) ** 2 + (rows - slopes) * right
+        return np.minimum(on_left, on_right), np.where(on_left < on_right, left, right)
+
+    def offset(
+        self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns `Σ p − λρ²/2` and a bound of its error, `(n, m)` each, for slopes G."""
+        least, _ = self.minimisers(rows, slopes, multiplier)
+        half = 0.5 * multiplier[..., 0]
+        value = np.sum(least, axis=-1) - half * self.ball**2
+        return value, self.rounding(rows, slopes, multiplier)
+
+    def rounding(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
+        """Bounds the error of `offset` wherever the minimum is, `(n, m)`."""
+        lam, terms = multiplier[..., 0], rows.shape[-1]
+        sizes = row_norms(rows) + 2.0 * row_norms(slopes)
+        # |s − ẑ| ≤ 2 max(|l|, |u|), and so are ρ, which is no larger, and |ẑ|.
+        bent = lam * (4.0 * self.far**2 + self.ball**2)
+        error = gamma(terms + 64) * (sizes * self.far + bent)
+        return error + 64.0 * TINY * terms * (1.0 + lam) * (1.0 + self.far**2 + sizes)
+
+
+def coupling_of(
+    activation: Activation,
+    low: np.ndarray,
+    high: np.ndarray,
+    centre: np.ndarray,
+    off: np.ndarray,
+    ball: np.ndarray,
+) -> Coupling:
+    """Returns the units of a layer that are bounded together.
+
+    Args:
+        activation: σ.
+        low, high: the intervals of z, `(n, N)`.
+        centre, off: z at the centres, `(n, N)`, and a bound on its error, `(n, 1)`.
+        ball: a bound on ‖z − z(x0)‖ over the units that are not linear, `(n, 1)`.
+    """
+    ball = up(ball + off)
+    units = coupled_units(activation, low, high) & np.isfinite(ball)
+    # z(x0) is in the interval: what is clamped to it is not farther from z(x0).
+    ends = (low, high, np.clip(centre, low, high))
+    low, high, centre = (np.where(units, end, 0.0) for end in ends)
+    far = norm_bound(np.maximum(-low, high), axis=1)[:, None]
+    return Coupling(units, low, high, centre, ball, far)
+
+
+def coupled_units(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns the mask of relu units that are not linear on their interval, `(n, N)`.
+
+    Example:
+        >>> from keras_curv.network import activations
+        >>> ends = np.array([[-1.0, 1.0]]), np.array([[1.0, 2.0]])
+        >>> coupled_units(activations.get("relu"), *ends)
+        array([[ True, False]])
+    """
+    found = np.zeros(low.shape, bool)
+    for each, units in activation.groups:
+        if each.hinge:
+            found[..., units] = (low[..., units] < 0.0) & (high[..., units] > 0.0)
+    return found & np.isfinite(low) & np.isfinite(high)

@@ -1,0 +1,247 @@
+"""Balls around hidden layers: how far the vector of pre-activations moves on a ball of inputs.
+
+On `B(x0, R)`, let every σ_j′ lie in `[m_j − h_j, m_j + h_j]`, by unit, on the intervals of z_j. For
+Δ = value at x − value at x0, `Δa_j = m_j ∘ Δz_j + e` with `|e| ≤ h_j ∘ |Δz_j|`. So for any matrix M
+of rows on a_{k−1}, going back from layer to layer,
+
+    ‖M Δa_{k−1}‖  ≤  ‖M m_{k−1} W_{k−1}ᵀ ⋯ m_1 W_1ᵀ‖ R + Σ_j ‖M ⋯ m_{j+1} W_{j+1}ᵀ √h_j‖ β_j,
+
+β_j a bound of `‖√h_j ∘ Δz_j‖`: LipLT (`curvature/liplt.py`), on a ball and with slopes by unit. One
+row M bounds how far a single unit moves; the rows of all units that are not linear, weighted by
+their √h, give β_k. It is never more than what the intervals say, `‖√h ∘ max(u − ẑ, ẑ − l)‖`.
+
+**Rounding.** Computed rows are taken as exact, as in `crown.py`. A step back through layer j is off
+by at most `γ_{N+8} ‖Ω‖ (2 ‖Δz_j‖ + ‖|W_j|‖ ‖Δa_{j−1}‖) + ‖Ω‖ ‖ΔW_j‖ ‖Δa_{j−1}‖` and underflow.
+
+Reference: Araujo, Havens, Delattre, Allauzen & Hu, "A unified algebraic perspective on Lipschitz
+neural networks" (2023), for bounds by layers; LipLT is of Fazlyab, Entesari, Roy & Chellappa,
+"Certified robustness via dynamic margin maximization and improved Lipschitz regularization" (2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_curv.certificates.linear.receptive_fields import Field
+from keras_curv.curvature.signed import congruence_bound
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.numerics import lanczos
+from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
+from keras_curv.numerics.rows import row_norms, times
+from keras_curv.numerics.stacked_norms import spectral_norms
+
+_LARGEST = 2**23  # numbers in the matrices of one layer's ball; beyond, it is ‖W‖ times the last
+
+
+class Moves(NamedTuple):
+    """How far a hidden layer moves on the balls around n examples.
+
+    Attributes:
+        middle: m, `(n, N)`.
+        root: √h rounded up, `(n, N)`; 0 where σ is linear.
+        ball: β, a bound on `‖√h ∘ Δz‖`, `(n, 1)`.
+        whole: a bound on ‖Δz‖, `(n, 1)`.
+        before: a bound on ‖Δa‖ of the layer before, `(n, 1)`.
+        after: a bound on ‖Δa‖ of this layer, `(n, 1)`.
+        steep: bounds on |σ′|, `(n, N)`.
+    """
+
+    middle: np.ndarray
+    root: np.ndarray
+    ball: np.ndarray
+    whole: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+    steep: np.ndarray
+
+    def take(self, some: np.ndarray | slice) -> Moves:
+        """Returns the moves of some of the examples."""
+        return Moves(*(part[some] for part in self))
+
+
+class UnitMoves(NamedTuple):
+    """How far single units of a layer move, and the matrices that say so.
+
+    Attributes:
+        reach: bounds on |Δz|, `(n, N)`; infinite for units that were not asked for.
+        place: each asked unit's row in the matrices, `(n, N)`.
+        matrices: for the input and each layer before, `(n, units, N_j)`; None where too large.
+        error: bounds of what the computed rows are off by, `(n, N)`.
+    """
+
+    reach: np.ndarray
+    place: np.ndarray
+    matrices: list[np.ndarray] | None
+    error: np.ndarray
+
+
+def estimated_norms(stack: np.ndarray) -> np.ndarray:
+    """Estimates the spectral norms of `(n, rows, columns)`, from below."""
+    if stack.shape[1] > stack.shape[2]:
+        stack = stack.transpose(0, 2, 1)
+    value, _ = lanczos.largest_eigenpairs(
+        lambda v: ((v[:, None, :] @ stack) @ stack.transpose(0, 2, 1))[:, 0], stack.shape[:2]
+    )
+    return np.sqrt(np.maximum(value, 0.0) * lanczos.ESTIMATE_MARGIN)
+
+
+def proved_norms(stack: np.ndarray) -> np.ndarray:
+    """Bounds the spectral norms of `(n, rows, columns)` from above."""
+    if stack.shape[1] > stack.shape[2]:
+        stack = stack.transpose(0, 2, 1)
+    return spectral_norms(stack)
+
+
+def first_ball(affine: Affine, root: np.ndarray, radius: np.ndarray, proved: bool) -> np.ndarray:
+    """Returns β_1 = R ‖W_1 diag(√h)‖, `(n, 1)`, proved or estimated.
+
+    Args:
+        affine: the map from what the attacker moves to z_1.
+        root: √h, `(n, N)`.
+        radius: R, `(n,)`.
+    """
+    squares, kernel = root**2, affine.kernel
+
+    def product(v: np.ndarray) -> np.ndarray:
+        return ((v @ kernel) * squares) @ kernel.T
+
+    value, _ = lanczos.largest_eigenpairs(product, (len(root), affine.fan_in))
+    value = np.maximum(value, 0.0) * lanczos.ESTIMATE_MARGIN
+    if proved:
+        pairs = zip(up(squares), value, strict=True)
+        value = np.array([congruence_bound(affine, *pair) for pair in pairs])
+    return up(np.sqrt(value) * radius, 8)[:, None]
+
+
+def unit_moves(
+    network: Network,
+    fields: Sequence[Field],
+    before: Sequence[Moves],
+    radius: np.ndarray,
+    asked: np.ndarray,
+) -> UnitMoves:
+    """Returns how far units of the layer behind these ones move.
+
+    Args:
+        network: the network.
+        fields: the receptive fields of the layer.
+        before: the layers before, at least one.
+        radius: of the balls, `(n,)`.
+        asked: the units, `(n, N)`.
+    """
+    reach, error = np.full(asked.shape, np.inf), np.zeros(asked.shape)
+    place, most = np.cumsum(asked, axis=1) - 1, int(asked.sum(axis=1).max(initial=0))
+    sizes = network.sizes[: len(before) + 1]
+    fits = len(asked) * most * sum(sizes) <= _LARGEST
+    matrices = [np.zeros((len(asked), most, size)) for size in sizes] if fits else None
+    for field in fields:
+        for of, at, units, rows in field.shares(asked):
+            far, lost = np.zeros(units.shape), np.zeros(units.shape)
+            wanted = np.nonzero(asked[of[:, None], units])
+            for part, weight in _parts(network, field, before, of, at, rows, lost):
+                ball = radius[of, None] if weight is None else before[weight].ball[of]
+                far += row_norms(part) * ball
+                if matrices is not None:
+                    index = 0 if weight is None else weight + 1
+                    example = of[wanted[0]]
+                    row = place[example, units[wanted]][:, None]
+                    columns = field.seen[index][at[wanted[0]]]
+                    matrices[index][example[:, None], row, columns] = part[wanted]
+            some = of[wanted[0]], units[wanted]
+            reach[some], error[some] = up(far + lost, 32)[wanted], lost[wanted]
+    return UnitMoves(reach, place, matrices, error)
+
+
+def _parts(
+    network: Network,
+    field: Field,
+    before: Sequence[Moves],
+    of: np.ndarray,
+    at: np.ndarray,
+    rows: np.ndarray,
+    lost: np.ndarray,
+) -> Iterator[tuple[np.ndarray, int | None]]:
+    """Yields `Λ ∘ √h_j` with j for each layer back, then Λ at the input with None; adds to `lost`
+    what rounding takes."""
+    parts = list(zip(before, field.seen[1:], field.kernels, network.affines, strict=False))
+    for index in reversed(range(len(parts))):
+        moves, seen, kernel, affine = parts[index]
+        places = of[:, None], seen[at]
+        yield rows * moves.root[places][:, None], index
+        rows = rows * moves.middle[places][:, None]
+        size, whole, past = row_norms(rows), moves.whole[of], moves.before[of]
+        lost += gamma(affine.fan_out + 16) * size * (2.0 * whole + affine.magnitude_norm * past)
+        lost += size * affine.kernel_error * past
+        lost += 16.0 * TINY * affine.fan_out * (1.0 + size + affine.magnitude_norm) * (1.0 + past)
+        rows = times(rows, kernel.T)
+    yield rows, None
+
+
+def layer_ball(
+    root: np.ndarray,
+    moved: UnitMoves,
+    before: Sequence[Moves],
+    radius: np.ndarray,
+    norms: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Returns β of a layer from the movement of its units, `(n, 1)`; infinite where unknown.
+
+    Args:
+        root: √h of the layer, `(n, N)`, positive only for units that were asked for.
+        moved: the movement of its units.
+        before, radius: as in `unit_moves`.
+        norms: bounds, or in a search estimates, of spectral norms.
+    """
+    if moved.matrices is None:
+        return np.full((len(root), 1), np.inf)
+    counts = (root > 0.0).sum(axis=1)
+    most = int(counts.max(initial=0))
+    if not most:
+        return np.zeros((len(root), 1))
+    first = np.argsort(root <= 0.0, axis=1, kind="stable")[:, :most]
+    weight = np.take_along_axis(root, first, axis=1)
+    place = np.where(weight > 0.0, np.take_along_axis(moved.place, first, axis=1), 0)
+    lost = norm_bound(np.take_along_axis(moved.error, first, axis=1) * weight, axis=1)
+    balls = [radius, *(moves.ball[:, 0] for moves in before)]
+    total = up(lost)
+    for matrix, ball in zip(moved.matrices, balls, strict=True):
+        part = np.take_along_axis(matrix, place[..., None], axis=1) * weight[..., None]
+        rounded = up(4.0 * gamma(4) * norm_bound(part.reshape(len(part), -1), axis=1))
+        total = total + (norms(part) + rounded) * ball
+    return up(total, 4 * len(balls) + 8)[:, None]
+
+
+def moves_of(
+    activation: Activation,
+    low: np.ndarray,
+    high: np.ndarray,
+    reach: np.ndarray,
+    before: np.ndarray,
+    norm: float,
+) -> Moves:
+    """Returns how a layer moves by its intervals, and by ‖W‖; its ball is that of the intervals.
+
+    Args:
+        activation: σ.
+        low, high: the intervals of z, `(n, N)`.
+        reach: bounds on |Δz|, `(n, N)`.
+        before: a bound on ‖Δa‖ of the layer before, `(n, 1)`.
+        norm: a bound on ‖W‖.
+    """
+    least, most = activation.first_range_on(low, high)
+    middle = least / 2.0 + most / 2.0
+    spread = up(np.maximum(most - middle, middle - least))
+    root = np.where(spread > 0.0, up(np.sqrt(spread)), 0.0)
+    steep = np.maximum(np.abs(least), np.abs(most))
+    whole = np.fmin(up(norm * before), norm_bound(reach, axis=1)[:, None])
+    bent = np.where(root > 0.0, root * reach, 0.0)
+    ball = np.fmin(norm_bound(bent, axis=1)[:, None], up(root.max(axis=1)[:, None] * whole))
+    after = np.fmin(
+        norm_bound(steep * reach, axis=1)[:, None], up(steep.max(axis=1)[:, None] * whole)
+    )
+    return Moves(middle, root, up(ball), whole, before, up(after), steep)
