@@ -7,11 +7,14 @@ import functools
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.numerics.rounding import FLOAT32_UNIT, SLOPE_FLOOR, LayerNorms, gamma, norm_bound, up
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
+
+_THIN = 10  # entries for each that is not 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,6 +102,19 @@ class Affine:
     def magnitude(self) -> np.ndarray:
         """Returns an entrywise bound on |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
         return np.abs(self.kernel) + self.kernel_error
+
+    @functools.cached_property
+    def thin_kernel(self) -> Any:
+        """Returns the kernel for products with few vectors: sparse where most entries are 0."""
+        if self.is_sparse or np.count_nonzero(self.kernel) * _THIN > self.kernel.size:
+            return self.kernel
+        return scipy.sparse.csr_array(self.kernel)
+
+    @functools.cached_property
+    def thin_transpose(self) -> Any:
+        """Returns the transpose of `thin_kernel`."""
+        thin = self.thin_kernel
+        return thin.T.tocsr() if scipy.sparse.issparse(thin) else thin.T
 
     @functools.cached_property
     def row_norms(self) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +43,7 @@ class Centres:
         proved: bool = True,
     ):
         self.network, self.x, self.first, self.proved = network, x, first, proved
-        self._all: tuple[Centres, np.ndarray] | None = None
+        self._all: tuple[Self, np.ndarray] | None = None
         self._ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._within = np.zeros(len(x))
 
@@ -51,9 +52,18 @@ class Centres:
 
     def __getitem__(self, rows: np.ndarray | slice) -> Centres:
         """Returns some of them, which know what all do."""
-        some = Centres(self.network, self.x[rows], self.first, proved=self.proved)
-        some._all = self, np.arange(len(self))[rows]
+        every, known = self._all or (self, np.arange(len(self)))
+        some = self._part(self.x[rows])
+        some._all = every, known[rows]
         return some
+
+    def _part(self, x: np.ndarray) -> Self:
+        return type(self)(self.network, x, self.first, proved=self.proved)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Returns where these are among all, `(n,)`."""
+        return np.arange(len(self)) if self._all is None else self._all[1]
 
     @functools.cached_property
     def room(self) -> Reach | None:

@@ -22,6 +22,9 @@ class BallBoundCertificate(Method):
     A radius counts because the bounds of that one ball prove it, whatever the search does. Each
     example has one search, against the rivals that are not known to be farther.
 
+    Attributes:
+        smooth: whether two values of the bounds tell where they are zero, as in `largest_radius`.
+
     Args:
         network: the network to certify.
         served_error: bounds on the error of served margins.
@@ -31,6 +34,8 @@ class BallBoundCertificate(Method):
         height: vectors of the widest hidden layer in memory for an example at a time, besides one
             vector of any layer for each rival.
     """
+
+    smooth = True
 
     def __init__(
         self,
@@ -107,17 +112,21 @@ class BallBoundCertificate(Method):
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii `(n,)` against all rivals that are not known to be farther, and the
         gradients used."""
+        return self._largest(question, self._centres(question.x))
+
+    def _largest(self, question: Question, centres: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the largest radii with positive bounds, `(n,)`, and the gradients used."""
         x, label, rivals, known, goal = question
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()
         steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
         cost = np.full(len(x), float(rivals.shape[1]))
-        bound = self._bound(self._centres(x), question, cost)
+        bound = self._bound(centres, question, cost)
         nearest = margin.min(axis=1)
         guess = (margin / steepness).min(axis=1)
         floor = nearest / self._steepest
         args = bound, nearest, known.min(axis=1), guess, floor
-        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap)
+        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap, smooth=self.smooth)
         return proved, np.ceil(cost).astype(np.int64)
 
     def _bound(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from keras_curv.certificates.crc.centre_cache import Centres
-from keras_curv.certificates.linear.ascent import ascend
+from keras_curv.certificates.linear.ascent import Witness, ascend
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.certificates.linear.plan import Plan
@@ -55,6 +55,7 @@ class CoupledCertificate(LinearBoundCertificate):
     """
 
     name, turn = "coupled", 5
+    smooth = False  # ascent begins where the first bounds end
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
         hinges = (each.hinge for sigma in network.activations for each, _ in sigma.groups)
@@ -70,10 +71,10 @@ class CoupledCertificate(LinearBoundCertificate):
         """Returns infinity: nothing is known before it is asked."""
         return np.full(len(question.x), np.inf)
 
-    def _centres(self, x: np.ndarray) -> Centres:
-        return Centres(self.network, x, proved=False)
+    def _centres(self, x: np.ndarray) -> _Searched:
+        return _Searched(self.network, x)
 
-    def _balls(self, centres: Centres, radius: np.ndarray) -> Balls:
+    def _balls(self, centres: _Searched, radius: np.ndarray) -> Balls:
         args = self.network, self._plan, centres, radius, self.relaxation, self._norm
         return Balls(*args, proved=centres.proved)
 
@@ -85,11 +86,13 @@ class CoupledCertificate(LinearBoundCertificate):
         waiting = asked & ~(value > 0.0)
         # Until one proves nothing: then the others do not count.
         while waiting.any():
-            least = np.where(waiting, value, np.inf)
             some = np.flatnonzero(waiting.any(axis=1))
-            pairs = some, least[some].argmin(axis=1)
+            pairs = some, np.where(waiting, value, np.inf)[some].argmin(axis=1)
             args = (part[pairs][:, None] for part in (rows, constants, error))
-            value[pairs] = np.fmax(value[pairs], ascend(balls.take(some), *args))
+            start = balls.centres.witness(some, rivals[pairs])
+            found, best = ascend(balls.take(some), *args, start)
+            balls.centres.keep_witness(some, rivals[pairs], best)
+            value[pairs] = np.fmax(value[pairs], found)
             waiting[pairs] = False
             waiting[some[~(value[pairs] > 0.0)]] = False
         return value
@@ -97,10 +100,11 @@ class CoupledCertificate(LinearBoundCertificate):
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii and gradients as in `BallBoundCertificate`: found by estimates, then
         proved."""
-        found, gradients = super()._search(question)
+        centres = self._centres(question.x)
+        found, gradients = self._largest(question, centres)
         known = question.known.min(axis=1)
         proved, cost = known.copy(), np.zeros(len(found))
-        bound = self._bound(Centres(self.network, question.x), question, cost)
+        bound = self._bound(centres.to_prove(), question, cost)
         for part in _TRIED:
             radius = found * part
             rows = np.flatnonzero((proved <= known) & (radius > known))
@@ -108,3 +112,35 @@ class CoupledCertificate(LinearBoundCertificate):
                 positive = bound(rows, radius[rows]) > 0.0
                 proved[rows[positive]] = radius[rows[positive]]
         return proved, gradients + np.ceil(cost).astype(np.int64)
+
+
+class _Searched(Centres):
+    """Centres of balls, with the witness of each pair of an example and a rival."""
+
+    def __init__(self, network: Network, x: np.ndarray, *, proved: bool = False):
+        super().__init__(network, x, proved=proved)
+        self._witnesses: dict[tuple[int, int], Witness] = {}
+
+    def to_prove(self) -> _Searched:
+        """Returns the same centres, for balls whose bounds are proved."""
+        found = _Searched(self.network, self.x, proved=True)
+        found._witnesses = self._witnesses
+        return found
+
+    def _part(self, x: np.ndarray) -> _Searched:
+        part = _Searched(self.network, x, proved=self.proved)
+        part._witnesses = self._witnesses
+        return part
+
+    def witness(self, some: np.ndarray, rivals: np.ndarray) -> Witness:
+        """Returns what is known of these pairs."""
+        found = Witness.nothing(len(some), self.network.sizes[1:-1])
+        for index, pair in enumerate(zip(self.rows[some].tolist(), rivals.tolist(), strict=True)):
+            if pair in self._witnesses:
+                found.put(slice(index, index + 1), self._witnesses[pair])
+        return found
+
+    def keep_witness(self, some: np.ndarray, rivals: np.ndarray, witness: Witness) -> None:
+        """Keeps the witnesses of these pairs."""
+        for index, pair in enumerate(zip(self.rows[some].tolist(), rivals.tolist(), strict=True)):
+            self._witnesses[pair] = witness.take(slice(index, index + 1))

@@ -378,7 +378,7 @@ class Balls:
         wanted = self.layers[index - 1].used if index else None
         share = used.mean() * (1.0 if wanted is None else wanted.mean())
         if affine.is_sparse or rows.shape[1] < _SAMPLE or share > _MOST:
-            return times(rows, affine.kernel.T)
+            return times(rows, affine.thin_transpose if self.plan.coupled else affine.kernel.T)
         return times(rows, affine.kernel.T, used, wanted)
 
     def _at_input(
