@@ -14,12 +14,14 @@ clamped.
 
 **Slopes.** Where Λ_i ≥ 0, the tangent of Λ_i relu at ẑ_i costs nothing: p_i = 0. Where Λ_i < 0,
 `Λ_i relu(s) + (λ/2)(s − ẑ_i)²` is two parabolas, and one line touches both from below, at ±t with
-`t = |Λ_i|/2λ`. If ẑ_i is between the two points, clamped to [l, u], that line is the highest one
-at ẑ_i, and otherwise the tangent is.
+`t = |Λ_i|/2λ`. If t > |l|, the line begins at l and touches at `l + 2√(t|l|)`, and likewise from u;
+if that is beyond the other end, it is the chord. If ẑ_i is between the two points, that line is the
+highest one at ẑ_i, and otherwise the tangent is.
 
 **λ.** With these slopes the bound at the centre loses `Σ ℓ_i(λ) + λρ²/2`, which is convex in λ, and
-`−ℓ_i′(λ) = ½ (ẑ_i + t_i)₊ (t_i − ẑ_i)₊` with ±t_i clamped. So the best λ has
-`Σ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊ = ρ²`, a falling function of λ, about as λ⁻².
+`−ℓ_i′(λ) = ½ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊` with the two points. So the best λ has
+`Σ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊ = ρ²`, a falling function of λ, about as λ⁻²; if it is less than ρ²
+between the ends of the intervals, λ is 0.
 
 Any G and λ are sound: they are estimates, and p is computed for what they are.
 
@@ -38,10 +40,12 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_curv.network.activations import Activation
+from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
 from keras_curv.numerics.rows import row_norms
 
-_STEPS = 4  # of λ
+_STEPS = 5  # of λ
+_POWERS = 0.2, 4.0  # of 1/λ, as which the sum that determines it falls between two steps
 _SMALLEST = 1e-120  # λ for rows whose coupled units do not matter
 
 
@@ -75,23 +79,40 @@ class Coupling(NamedTuple):
     def multipliers(self, rows: np.ndarray) -> np.ndarray:
         """Returns λ for Λ, `(n, m, N)`, that loses least at the centre, about; `(n, m, 1)`."""
         size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
-        square = self.ball[:, :, None] ** 2
-        low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
-        total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))[..., None]
-        found = np.maximum(total / (2.0 * self.ball[:, :, None]), _SMALLEST)
-        for _ in range(_STEPS):
-            touch = size / (2.0 * found)
-            before = np.maximum(centre - np.maximum(low, -touch), 0.0)
-            after = np.maximum(np.minimum(high, touch) - centre, 0.0)
-            spread = np.einsum("nmi,nmi->nm", before, after)[..., None]
-            found = np.maximum(found * np.sqrt(spread / square), _SMALLEST)
-        return np.where(np.isfinite(found), found, _SMALLEST)
+        square, centre = self.ball**2, self.centre[:, None]
+        total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))
+        found = np.maximum(total / (2.0 * self.ball), _SMALLEST)
+        last, above, power = found, np.ones_like(found), 2.0
+        for step in range(_STEPS):
+            left, right = self._touched(size, found[..., None])
+            before, after = np.maximum(centre - left, 0.0), np.maximum(right - centre, 0.0)
+            now = np.einsum("nmi,nmi->nm", before, after) / square
+            if step:
+                power = np.log(above / now) / np.log(found / last)
+                power = np.clip(np.nan_to_num(power, nan=2.0), *_POWERS)
+            last, above = found, now
+            found = np.maximum(found * now ** (1.0 / power), _SMALLEST)
+        # Intervals may say more than the ball does.
+        room = (self.centre - self.low) * (self.high - self.centre)
+        most = np.einsum("nmi,ni->nm", size > 0.0, room)
+        found = np.where(np.isfinite(found) & (most > square), found, _SMALLEST)
+        return found[..., None]
+
+    def _touched(self, size: np.ndarray, multiplier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where the line below both parabolas touches them, for Λ = −size ≤ 0."""
+        low, high = self.low[:, None], self.high[:, None]
+        touch = size / (2.0 * multiplier)
+        left, right = np.maximum(low, -touch), np.minimum(high, touch)
+        from_low, from_high = low + 2.0 * np.sqrt(-touch * low), high - 2.0 * np.sqrt(touch * high)
+        return (
+            np.where(touch > high, np.maximum(low, from_high), left),
+            np.where(touch > -low, np.minimum(high, from_low), right),
+        )
 
     def slopes(self, rows: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
-        """Returns G for Λ, `(n, m, N)`: that of the highest line at the centre, about."""
-        low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
-        touch = np.maximum(-rows, 0.0) / (2.0 * multiplier)
-        left, right = np.maximum(low, -touch), np.minimum(high, touch)
+        """Returns G for Λ, `(n, m, N)`: that of the highest line at the centre."""
+        centre = self.centre[:, None]
+        left, right = self._touched(np.maximum(-rows, 0.0), multiplier)
         between = (left < centre) & (centre < right)
         rise = rows * right + 0.5 * multiplier * (right - left) * (left + right - 2.0 * centre)
         tangent = np.where(centre > 0.0, rows, 0.0)
@@ -149,6 +170,27 @@ def coupling_of(
     low, high, centre = (np.where(units, end, 0.0) for end in ends)
     far = norm_bound(np.maximum(-low, high), axis=1)[:, None]
     return Coupling(units, low, high, centre, ball, far)
+
+
+def straight_units(
+    activation: Activation, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mask of units whose slope is exactly one number, and that number, `(n, N)`.
+
+    Example:
+        >>> from keras_curv.network import activations
+        >>> ends = np.array([[-1.0, 1.0, -2.0]]), np.array([[1.0, 2.0, -1.0]])
+        >>> straight_units(activations.get("relu"), *ends)
+        (array([[False,  True,  True]]), array([[0., 1., 0.]]))
+    """
+    found, slope = np.zeros(low.shape, bool), np.zeros(low.shape)
+    for each, units in activation.groups:
+        if each.hinge:
+            found[..., units] = (low[..., units] >= 0.0) | (high[..., units] <= 0.0)
+            slope[..., units] = low[..., units] >= 0.0
+        elif each is IDENTITY:
+            found[..., units], slope[..., units] = True, 1.0
+    return found, slope
 
 
 def coupled_units(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_curv.certificates.linear.coupling import straight_units
 from keras_curv.certificates.linear.receptive_fields import Field
 from keras_curv.curvature.signed import congruence_bound
 from keras_curv.network.activations import Activation
@@ -234,7 +235,9 @@ def moves_of(
         before: a bound on ‖Δa‖ of the layer before, `(n, 1)`.
         norm: a bound on ‖W‖.
     """
-    least, most = activation.first_range_on(low, high)
+    straight, slope = straight_units(activation, low, high)
+    ends = activation.first_range_on(low, high)
+    least, most = (np.where(straight, slope, end) for end in ends)
     middle = least / 2.0 + most / 2.0
     spread = up(np.maximum(most - middle, middle - least))
     root = np.where(spread > 0.0, up(np.sqrt(spread)), 0.0)

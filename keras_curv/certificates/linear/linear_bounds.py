@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.interval_bounds import Box
-from keras_curv.certificates.linear.coupling import coupling_of
+from keras_curv.certificates.linear.coupling import coupling_of, straight_units
 from keras_curv.certificates.linear.layer_balls import (
     Moves,
     UnitMoves,
@@ -166,7 +166,7 @@ class Balls:
         index = len(self.layers)
         if not index or index >= len(self.plan.fields):
             return None
-        asked = ~is_linear(activation, low, high)
+        asked = ~straight_units(activation, low, high)[0]
         fields = self.plan.fields[index]
         moved = unit_moves(self.network, fields, self.moves, self.radius, asked)
         ends = outward(self.centres.z[index], moved.reach + self.centres.errors[index])
