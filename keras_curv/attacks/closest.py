@@ -60,7 +60,7 @@ def closest_points(
     centre, labels = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
 
     options = {"steps": _STEPS, "restarts": _RESTARTS}
-    crossing = traced(_crossing, network, tf.float64, signature=(ROWS, CLASS, ROWS))
+    crossing = traced(first_crossing, network, tf.float64, signature=(ROWS, CLASS, ROWS))
     without = np.array(at_least, np.float64)
     with np.errstate(over="ignore"):  # an infinite radius is not searched
         radius = 1.01 * np.maximum(without, _first_order_distance(network, centre, labels))
@@ -95,7 +95,7 @@ def _first_order_distance(network: FeedForward, x: tf.Tensor, label: tf.Tensor) 
         return (evaluation.margin.numpy() / slope).min(axis=1)
 
 
-def _crossing(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+def first_crossing(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
     """Returns what finds the first adversarial point on a line, and its distance, `inf` if none."""
 
     def crossing(x: tf.Tensor, label: tf.Tensor, point: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

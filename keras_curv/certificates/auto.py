@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.attacks.closest import first_crossing
 from keras_curv.attacks.crt import curvature_attack
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.crc.crc import CurvatureCertificate
@@ -24,15 +25,16 @@ from keras_curv.certificates.question import Proof, Question, SearchGoal, Weakes
 from keras_curv.curvature.bounds import curvature_work
 from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.network import FeedForward, Network
-from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled, traced
 from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.rounding import norm_bound
 
 # What "auto" leaves out, as it would not answer for minutes.
 _BEFORE_IT_BEGINS = 2**41  # multiplications of curvature bounds
-_SQUARE_OF_DEPTH = (LinearBoundCertificate, LocalCurvatureCertificate)
+_SQUARE_OF_DEPTH = (CoupledCertificate, LinearBoundCertificate, LocalCurvatureCertificate)
 _DEEP = 40  # layers
 _ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
+_WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in distances by the slope
 _BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
 # A Lipschitz bound costs an eighth of a gradient for each rival: what it must decide, of the first.
@@ -74,6 +76,8 @@ class BestOf(Method):
         so_far, goal = _SoFar(question), question.goal
         ends_early = bool(goal.tolerance or goal.decide)
         asked = self._ask_if_it_decides(so_far)
+        if self._search is None and ends_early:
+            self._look_around(so_far)
         for one in self.methods:
             rows, part = self._worth_asking(one, so_far)
             if not len(rows) or one is asked:
@@ -188,15 +192,42 @@ class BestOf(Method):
                 if len(rows):
                     self._attack(so_far, rows, weakest.column[rows], reach[rows], steps)
 
+    def _look_around(self, so_far: _SoFar) -> None:
+        """Notes adversarial points where no method searches for them, as of relu: of attacks on
+        balls that grow, toward the rival that is nearest by the slope, the first across."""
+        some = so_far.question
+        found = self.network.evaluate(*(tf.constant(part) for part in some[:3]))
+        with np.errstate(all="ignore"):
+            steepness = np.linalg.norm(found.gradient.numpy(), axis=-1)
+            distance = np.nan_to_num(found.margin.numpy() / steepness, nan=np.inf)
+            column = distance.argmin(axis=1)
+            nearest = distance.min(axis=1)
+            for factor in _WIDER:
+                reach = factor * nearest
+                unmet = np.isinf(so_far.distance.min(axis=1))
+                rows = np.flatnonzero(unmet & (reach > 0.0) & np.isfinite(reach))
+                for part, _ in in_batches(lambda part: None, len(rows), self._entries):
+                    few = rows[part]
+                    met = self._attack(so_far, few, column[few], reach[few], _ATTACK_STEPS[-1])
+                    label = tf.constant(some.label[few], tf.int32)
+                    first, _ = self._crossing(tf.constant(some.x[few]), label, met)
+                    self._note(so_far, few, column[few], first.numpy())
+
+    @functools.cached_property
+    def _crossing(self) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+        return traced(first_crossing, self.network, tf.float64, signature=(ROWS, CLASS, ROWS))
+
     def _attack(
         self, so_far: _SoFar, rows: np.ndarray, column: np.ndarray, reach: np.ndarray, steps: int
-    ) -> None:
-        """Notes adversarial points that an attack of so many steps finds in these balls."""
+    ) -> tf.Tensor:
+        """Notes adversarial points that an attack of so many steps finds in these balls, and
+        returns where it ended."""
         some = so_far.question.take(rows)
         classes = (tf.constant(a, tf.int32) for a in (some.label, some.weakest(column)))
         found = self._attacks[steps](some.x, *classes, reach)
         so_far.gradients[rows] += steps
         self._note(so_far, rows, column, found.numpy())
+        return found
 
     @functools.cached_property
     def _attacks(self) -> dict[int, Callable[..., tf.Tensor]]:
@@ -277,8 +308,8 @@ _SOUGHT = (
     LipschitzCertificate,
     CurvatureCertificate,
     TwoStageCertificate,
-    QuadraticCertificate,
     CoupledCertificate,
+    QuadraticCertificate,
     LinearBoundCertificate,
     LocalCurvatureCertificate,
 )
@@ -340,13 +371,16 @@ def _require_soon(kind: type[Method], network: Network) -> None:
 def _in_vain(kind: type[Method], before: Sequence[Method], tolerance: float) -> bool:
     """Whether "auto" leaves a method out, as one of those before it proves more.
 
-    Behind a clip, curvature knows more than that the clip keeps lengths. Behind a trunk that keeps
+    Where relu units are coupled, lines and parabolas of single units prove less. Behind a clip, curvature knows more than that the clip keeps lengths. Behind a trunk that keeps
     them, linear bounds seldom prove as much, and of large convolutions they take seconds an
     example; with a tolerance of 0 they are asked even so.
     """
     known = {one.name for one in before}
     if kind is TwoStageCertificate:
         return CurvatureCertificate.name in known
-    if kind is not LinearBoundCertificate or TwoStageCertificate.name not in known:
+    if kind in (LinearBoundCertificate, QuadraticCertificate) and CoupledCertificate.name in known:
+        return True
+    linear = kind in (CoupledCertificate, LinearBoundCertificate)
+    if not linear or TwoStageCertificate.name not in known:
         return False
     return bool(tolerance) and any(affine.is_sparse for affine in before[0].network.affines)

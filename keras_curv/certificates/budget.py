@@ -18,6 +18,7 @@ from keras_curv.certificates.auto import BestOf
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.geometries import Clip
 from keras_curv.certificates.crc.proved_radius import Charged, charged, charged_minorant
+from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method, ServedError, no_error
 from keras_curv.certificates.question import Proof, Question
@@ -48,8 +49,8 @@ class BudgetCertificate(Method):
         self._method = method
         self._more: list[Method] = []
         for one in asked:
-            if type(one) is LinearBoundCertificate:
-                self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
+            if type(one) in (LinearBoundCertificate, CoupledCertificate):
+                self._more.append(type(one)(one.network, served_error, norm="l1"))
             elif isinstance(one, CurvatureCertificate) and not isinstance(one.geometry, Clip):
                 # That of a clip is the curvature of the network behind it.
                 self._more.insert(0, VertexCertificate(one, served_error))

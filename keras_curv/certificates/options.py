@@ -22,8 +22,8 @@ class ProofOptions:
 
     Attributes:
         method: method of proof. auto takes the largest radius of all that apply: crc, crc_local,
-            crown, lipschitz, quadratic, two_stage, each of which can be named alone; interval, coap
-            and, on the command line, smoothing are there to compare with.
+            coupled, crown, lipschitz, two_stage, each of which can be named alone; quadratic,
+            interval, coap and, on the command line, smoothing are there to compare with.
         guarantee: arithmetic that the proof is about. real: real arithmetic on the stored weights;
             float32: also the float32 arithmetic of a server.
         tolerance: fraction by which a further method must be able to enlarge a radius for the
