@@ -371,9 +371,10 @@ def _require_soon(kind: type[Method], network: Network) -> None:
 def _in_vain(kind: type[Method], before: Sequence[Method], tolerance: float) -> bool:
     """Whether "auto" leaves a method out, as one of those before it proves more.
 
-    Where relu units are coupled, lines and parabolas of single units prove less. Behind a clip, curvature knows more than that the clip keeps lengths. Behind a trunk that keeps
-    them, linear bounds seldom prove as much, and of large convolutions they take seconds an
-    example; with a tolerance of 0 they are asked even so.
+    Where relu units are coupled, lines and parabolas of single units prove less. Behind a clip,
+    curvature knows more than that the clip keeps lengths. Behind a trunk that keeps them, linear
+    bounds seldom prove as much, and of large convolutions they take seconds an example; with a
+    tolerance of 0 they are asked even so.
     """
     known = {one.name for one in before}
     if kind is TwoStageCertificate:

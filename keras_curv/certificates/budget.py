@@ -49,8 +49,10 @@ class BudgetCertificate(Method):
         self._method = method
         self._more: list[Method] = []
         for one in asked:
-            if type(one) in (LinearBoundCertificate, CoupledCertificate):
-                self._more.append(type(one)(one.network, served_error, norm="l1"))
+            if isinstance(one, CoupledCertificate):
+                self._more.append(CoupledCertificate(one.network, served_error, norm="l1"))
+            elif type(one) is LinearBoundCertificate:
+                self._more.append(LinearBoundCertificate(one.network, served_error, norm="l1"))
             elif isinstance(one, CurvatureCertificate) and not isinstance(one.geometry, Clip):
                 # That of a clip is the curvature of the network behind it.
                 self._more.insert(0, VertexCertificate(one, served_error))

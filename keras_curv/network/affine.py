@@ -11,7 +11,14 @@ import scipy.sparse
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
-from keras_curv.numerics.rounding import FLOAT32_UNIT, SLOPE_FLOOR, LayerNorms, gamma, norm_bound, up
+from keras_curv.numerics.rounding import (
+    FLOAT32_UNIT,
+    SLOPE_FLOOR,
+    LayerNorms,
+    gamma,
+    norm_bound,
+    up,
+)
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
 _THIN = 10  # entries for each that is not 0

@@ -11,9 +11,9 @@ from ball_oracle import ball_points, build, draw_network, labelled, lowest_margi
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.ascent import Witness, _Ascent, ascend
 from keras_curv.certificates.linear.coupled import CoupledCertificate
+from keras_curv.certificates.linear.coupled_balls import CoupledBalls
 from keras_curv.certificates.linear.coupling import coupling_of
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
-from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
@@ -41,20 +41,24 @@ def mixed(rng, sizes):
     for width in sizes[1:-1]:
         third = max(1, width // 3)
         kinds.append(
-            unit_wise([(RELU, width - 2 * third), (ACTIVATIONS["sigmoid"], third), (IDENTITY, third)])
+            unit_wise(
+                [(RELU, width - 2 * third), (ACTIVATIONS["sigmoid"], third), (IDENTITY, third)]
+            )
         )
     return Network(network.affines, kinds)
 
 
 def bounded(network, x, radius, *, proved=True):
-    balls = Balls(network, Plan.together(network), Centres(network, x), radius, proved=proved)
+    centres = Centres(network, x, proved=proved)
+    balls = CoupledBalls(network, Plan.together(network), centres, radius)
     balls.bound_layers()
     return balls
 
 
 def draw_coupling(rng, count, width, scale=1.0):
-    low, high = -scale * rng.exponential(size=(count, width)), scale * rng.exponential(
-        size=(count, width)
+    low, high = (
+        -scale * rng.exponential(size=(count, width)),
+        scale * rng.exponential(size=(count, width)),
     )
     centre = low + (high - low) * rng.uniform(size=low.shape)
     ball = 0.3 * np.linalg.norm(high - low, axis=1, keepdims=True) * rng.uniform(size=(count, 1))
@@ -129,8 +133,10 @@ def test_the_rounding_of_offsets_is_charged_at_any_scale(scale, rng):
             for i in range(5):
                 numbers = rows[n, m, i], slopes[n, m, i], coupling.centre[n, i]
                 row, slope, centre = map(Fraction, numbers)
-                pieces = (Fraction(coupling.low[n, i]), 0, slope), (0, Fraction(coupling.high[n, i]),
-                                                                    slope - row)
+                pieces = (
+                    (Fraction(coupling.low[n, i]), 0, slope),
+                    (0, Fraction(coupling.high[n, i]), slope - row),
+                )
                 values = []
                 for low, high, steep in pieces:
                     s = min(max(centre + steep / lam, low), high)
@@ -153,9 +159,7 @@ def test_no_layer_leaves_its_intervals_or_its_ball(kind, depth, rng):
         balls = bounded(network, x, radius)
         points = tf.constant(ball_points(rng, x, radius, 600).reshape(-1, network.dim))
         centres, values = network.forward(tf.constant(x))[0], network.forward(points)[0]
-        for layer, moves, centre, z in zip(
-            balls.layers, balls.moves, centres, values, strict=True
-        ):
+        for layer, moves, centre, z in zip(balls.layers, balls.moves, centres, values, strict=True):
             z = z.numpy().reshape(600, *layer.low.shape)
             slack = 1e-12 * (1.0 + np.abs(z).max())
             assert np.all(z >= layer.low - slack) and np.all(z <= layer.high + slack)
@@ -196,16 +200,9 @@ def test_no_margin_falls_below_its_bound(kind, depth, rng):
     certificate = CoupledCertificate(network)
     for size in (0.05, 0.5, 4.0):
         radius = size * rng.uniform(0.3, 1.0, len(x))
-        balls = bounded(network, x, radius)
-        asked = np.ones(rivals.shape, bool)
-        bound = certificate._margins(_with_witnesses(certificate, balls), label, rivals, asked)
+        bound = certificate.margin_bounds(x, label, rivals, radius)
         got = lowest_margins(network, x, label, rivals, radius, rng)
         assert np.all(got >= bound - 1e-12 * (1.0 + np.abs(bound)))
-
-
-def _with_witnesses(certificate, balls):
-    balls.centres = certificate._centres(balls.x).to_prove()
-    return balls
 
 
 def test_any_witness_is_sound(rng):
@@ -214,8 +211,13 @@ def test_any_witness_is_sound(rng):
     x = 0.7 * rng.standard_normal((8, 4))
     label, rivals = labelled(network, x)
     radius = rng.uniform(0.05, 0.6, 8)
-    balls, lowest = bounded(network, x, radius), lowest_margins(network, x, label, rivals, radius, rng)
-    rows, constants = (part.numpy()[:, :1] for part in network.margin_map(tf.constant(x), label, rivals))
+    balls, lowest = (
+        bounded(network, x, radius),
+        lowest_margins(network, x, label, rivals, radius, rng),
+    )
+    rows, constants = (
+        part.numpy()[:, :1] for part in network.margin_map(tf.constant(x), label, rivals)
+    )
     for spread in (0.1, 1.0, 10.0):
         slopes = [spread * rng.standard_normal((8, 1, n)) for n in network.sizes[1:-1]]
         multipliers = [10.0 ** rng.uniform(-3, 3, (8, 1, 1)) for _ in slopes]
@@ -229,7 +231,9 @@ def test_ascent_raises_bounds(rng):
     x = rng.standard_normal((20, 20))
     label, rivals = labelled(network, x)
     balls = bounded(network, x, np.full(20, 0.4))
-    rows, constants = (part.numpy()[:, :1] for part in network.margin_map(tf.constant(x), label, rivals))
+    rows, constants = (
+        part.numpy()[:, :1] for part in network.margin_map(tf.constant(x), label, rivals)
+    )
     args = balls, rows, constants, np.zeros((20, 1))
     start = Witness.nothing(20, network.sizes[1:-1])
     first = _Ascent(*args, Witness.nothing(20, network.sizes[1:-1])).bound()
@@ -253,7 +257,10 @@ def exact_distance(network, x):
             g = first.kernel @ (on * w)
             c = (on * first.bias) @ w + last.bias[label] - last.bias[rival]
             limits = [
-                {"type": "ineq", "fun": lambda d, s=signs: s * ((x + d) @ first.kernel + first.bias)},
+                {
+                    "type": "ineq",
+                    "fun": lambda d, s=signs: s * ((x + d) @ first.kernel + first.bias),
+                },
                 {"type": "ineq", "fun": lambda d, g=g, c=c: -(g @ (x + d) + c)},
             ]
             found = minimize(lambda d: d @ d, np.zeros_like(x), constraints=limits, method="SLSQP")
@@ -305,7 +312,8 @@ def test_radii_scale_with_the_input(scale, rng):
     scaled = Network([Affine(first.kernel / scale, first.bias), *others], network.activations)
     x = rng.standard_normal((6, 4))
     one, other = (
-        CoupledCertificate(net).certify(at).radius for net, at in ((network, x), (scaled, scale * x))
+        CoupledCertificate(net).certify(at).radius
+        for net, at in ((network, x), (scaled, scale * x))
     )
     np.testing.assert_allclose(other, scale * one, rtol=5e-3)
 

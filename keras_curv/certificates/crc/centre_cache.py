@@ -50,14 +50,15 @@ class Centres:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, rows: np.ndarray | slice) -> Centres:
+    def __getitem__(self, rows: np.ndarray | slice) -> Self:
         """Returns some of them, which know what all do."""
         every, known = self._all or (self, np.arange(len(self)))
-        some = self._part(self.x[rows])
+        some = self.part(self.x[rows])
         some._all = every, known[rows]
         return some
 
-    def _part(self, x: np.ndarray) -> Self:
+    def part(self, x: np.ndarray) -> Self:
+        """Returns centres of the same kind, about which nothing is known yet."""
         return type(self)(self.network, x, self.first, proved=self.proved)
 
     @property

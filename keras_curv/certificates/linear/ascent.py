@@ -14,6 +14,7 @@ ball); so are steps of log λ. On plainly trained nets plain steps gain half as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,18 +40,18 @@ class Witness(NamedTuple):
     slopes: list[np.ndarray]
     multipliers: list[np.ndarray]
 
-    def take(self, some: np.ndarray) -> Witness:
+    def take(self, some: np.ndarray | slice) -> Witness:
         """Returns those of some of the pairs."""
         return Witness(*([part[some] for part in parts] for parts in self))
 
-    def put(self, some: np.ndarray, other: Witness) -> None:
+    def put(self, some: np.ndarray | slice, other: Witness) -> None:
         """Replaces those of some of the pairs."""
         for mine, theirs in zip(self, other, strict=True):
             for array, part in zip(mine, theirs, strict=True):
                 array[some] = part
 
     @classmethod
-    def nothing(cls, count: int, sizes: list[int]) -> Witness:
+    def nothing(cls, count: int, sizes: Sequence[int]) -> Witness:
         """Returns that of pairs for which nothing is chosen."""
         slopes = [np.zeros((count, 1, size)) for size in sizes]
         return cls(slopes, [np.full((count, 1, 1), np.nan) for _ in sizes])

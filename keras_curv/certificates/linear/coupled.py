@@ -1,8 +1,8 @@
 """Linear bounds that know how units move together, and the certificate that they give.
 
-CROWN's passes back (`crown.py`) let every unit of a layer be at its worst at once. Here the units
-that are not linear on their intervals are bounded together, by the ball in which their vector stays
-(`coupling.py`, `layer_balls.py`); all other units pass as they do there.
+CROWN's passes back (`crown.py`) let every unit of a layer be at its worst at once. Here the relu
+units that are not linear on their intervals are bounded together, by the ball in which their vector
+stays (`coupling.py`, `layer_balls.py`); all other units pass as they do there.
 
 **Intervals from balls.** A unit of the next layer moves by no more than the norm of its weights
 times the movement of the layer before, by what a pass of middle slopes back to the input says
@@ -13,9 +13,8 @@ others, both ends are bounded by passes back, with the layers before coupled.
 by ascent (`ascent.py`).
 
 **Search and proof.** The search takes estimates of spectral norms. The radius that it finds is then
-proved with bounds of them; where that fails, a slightly smaller one is.
-
-Reference: docs/mathematics.md.
+proved with bounds of them, from the slopes and multipliers that the search ended with; where that
+fails, a slightly smaller one is.
 """
 
 from __future__ import annotations
@@ -24,18 +23,20 @@ import numpy as np
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.ascent import Witness, ascend
-from keras_curv.certificates.linear.crown import LinearBoundCertificate
-from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.ball_search import BallBoundCertificate
+from keras_curv.certificates.linear.coupled_balls import CoupledBalls
+from keras_curv.certificates.linear.crown import require_rules
 from keras_curv.certificates.linear.plan import Plan
+from keras_curv.certificates.linear.relaxation import POINTS, relaxation
 from keras_curv.certificates.method import ServedError, no_error
-from keras_curv.certificates.question import Question, WeakestPoint
+from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 
 _TRIED = 1.0, 0.998, 0.99, 0.95, 0.8  # parts of a radius that a search found
 
 
-class CoupledCertificate(LinearBoundCertificate):
+class CoupledCertificate(BallBoundCertificate):
     """A certificate: the largest ball on which coupled linear bounds of the margins are positive.
 
     Args:
@@ -64,42 +65,52 @@ class CoupledCertificate(LinearBoundCertificate):
                 "coupled bounds are for networks with relu units; of other activations crown, crc "
                 "and crc_local prove more"
             )
-        super().__init__(network, served_error, norm=norm)
-        self._plan, self._first = Plan.together(network), None
-
-    def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
-        """Returns infinity: nothing is known before it is asked."""
-        return np.full(len(question.x), np.inf)
+        require_rules(network)
+        self._norm, self._plan = norm, Plan.together(network)
+        work = sum(field.work for layer in self._plan.fields for field in layer)
+        slopes = [activation.steepest for activation in network.activations]
+        with np.errstate(over="ignore"):
+            steepest = float(np.prod([*(affine.frobenius for affine in network.affines), *slopes]))
+        super().__init__(
+            network,
+            served_error,
+            steepest=steepest,
+            cost=2.0 * work / network.multiplications,
+            height=max(POINTS, *network.sizes[1:-1]),
+        )
 
     def _centres(self, x: np.ndarray) -> _Searched:
         return _Searched(self.network, x)
 
-    def _balls(self, centres: _Searched, radius: np.ndarray) -> Balls:
-        args = self.network, self._plan, centres, radius, self.relaxation, self._norm
-        return Balls(*args, proved=centres.proved)
-
-    def _margins(
-        self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
+    def _margin_bounds(
+        self,
+        centres: _Searched,
+        label: np.ndarray,
+        rivals: np.ndarray,
+        radius: np.ndarray,
+        asked: np.ndarray,
     ) -> np.ndarray:
-        """Returns the bounds as of `crown`; those that are not positive are improved by ascent."""
-        value, rows, constants, error, _ = self._by_lines(balls, label, rivals, asked)
+        args = self.network, self._plan, centres, radius, relaxation, self._norm
+        balls = CoupledBalls(*args)
+        balls.bound_layers()
+        value, rows, constants, error, _ = balls.margins(label, rivals, asked)
         waiting = asked & ~(value > 0.0)
         # Until one proves nothing: then the others do not count.
         while waiting.any():
             some = np.flatnonzero(waiting.any(axis=1))
             pairs = some, np.where(waiting, value, np.inf)[some].argmin(axis=1)
-            args = (part[pairs][:, None] for part in (rows, constants, error))
-            start = balls.centres.witness(some, rivals[pairs])
-            found, best = ascend(balls.take(some), *args, start)
-            balls.centres.keep_witness(some, rivals[pairs], best)
+            row, constant, off = (part[pairs][:, None] for part in (rows, constants, error))
+            start = centres.witness(some, rivals[pairs])
+            found, best = ascend(balls.take(some), row, constant, off, start)
+            centres.keep_witness(some, rivals[pairs], best)
             value[pairs] = np.fmax(value[pairs], found)
             waiting[pairs] = False
             waiting[some[~(value[pairs] > 0.0)]] = False
+        balls.remember(value.min(axis=1) <= 0.0)  # the next balls are smaller
         return value
 
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
-        """Returns radii and gradients as in `BallBoundCertificate`: found by estimates, then
-        proved."""
+        """Returns radii and gradients, found by estimates, then proved."""
         centres = self._centres(question.x)
         found, gradients = self._largest(question, centres)
         known = question.known.min(axis=1)
@@ -127,10 +138,11 @@ class _Searched(Centres):
         found._witnesses = self._witnesses
         return found
 
-    def _part(self, x: np.ndarray) -> _Searched:
-        part = _Searched(self.network, x, proved=self.proved)
-        part._witnesses = self._witnesses
-        return part
+    def part(self, x: np.ndarray) -> _Searched:
+        """Returns centres that know the same pairs."""
+        found = _Searched(self.network, x, proved=self.proved)
+        found._witnesses = self._witnesses
+        return found
 
     def witness(self, some: np.ndarray, rivals: np.ndarray) -> Witness:
         """Returns what is known of these pairs."""

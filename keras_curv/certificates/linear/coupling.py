@@ -74,7 +74,8 @@ class Coupling(NamedTuple):
     def seen(self, of: np.ndarray, places: np.ndarray) -> Coupling:
         """Returns some units, `(k, s)`, of some examples, `(k,)`; the ball stays that of all."""
         at = of[:, None], places
-        return Coupling(*(part[at] for part in self[:4]), self.ball[of], self.far[of])
+        units, low, high, centre = (part[at] for part in self[:4])
+        return Coupling(units, low, high, centre, self.ball[of], self.far[of])
 
     def multipliers(self, rows: np.ndarray) -> np.ndarray:
         """Returns λ for Λ, `(n, m, N)`, that loses least at the centre, about; `(n, m, 1)`."""

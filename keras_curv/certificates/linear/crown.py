@@ -63,8 +63,7 @@ from keras_curv.certificates.question import Question, WeakestPoint
 from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval, outward
-from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, TINY, UNIT
-from keras_curv.numerics.rows import row_norms
+from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT
 
 _SHARE = 0.8  # of a unit's movement in a ball by its slope at the centre
 _ROUNDED = 1e-6  # relative rounding of each term in float32
@@ -100,7 +99,7 @@ class LinearBoundCertificate(BallBoundCertificate):
     refined = True
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
-        _require_rules(network)
+        require_rules(network)
         self._norm = norm
         self._plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
         self._first = FirstLayer.of(network) if self.refined else None
@@ -220,7 +219,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
     ) -> np.ndarray:
         """Returns `_margin_bounds` for balls whose layers are bounded."""
-        value, rows, constants, error, direction = self._by_lines(balls, label, rivals, asked)
+        value, rows, constants, error, direction = balls.margins(label, rivals, asked)
         if not self.refined:
             return value
         # A rival gets its second pass only when its bound is the smallest.
@@ -235,30 +234,14 @@ class LinearBoundCertificate(BallBoundCertificate):
             pairs = np.nonzero(waiting & (value < counts))
         return value
 
-    def _by_lines(
-        self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        """Returns bounds on margins by one pass back, infinite where not asked; the functions that
-        are bounded: rows, constants and error; and the rows at the input."""
-        last = self.network.affines[-1]
-        margin_map = self.network.margin_map(tf.constant(balls.x), label, rivals)
-        rows, constants = (part.numpy() for part in margin_map)
-        rounding = 2.0 * UNIT * (row_norms(rows) * balls.size[:, None] + np.abs(constants))
-        flushed = 4.0 * TINY * last.fan_in * balls.size[:, None]
-        error = rounding + 2.0 * balls.folding(last) + flushed
-        value, direction = balls.minimum(rows, constants, error)
-        if balls.box is not None:
-            value = np.maximum(value, balls.box.margins(last, rows, constants))
-        value = np.where(asked, value, np.inf)
-        return value, rows, constants, np.broadcast_to(error, value.shape), direction
-
 
 def _height(network: Network, plan: Plan) -> int:
     """Returns the vectors of an example in memory: a row for each unit of a layer, or a grid."""
     return max([POINTS, *network.sizes[2 : plan.back + 1]])
 
 
-def _require_rules(network: Network) -> None:
+def require_rules(network: Network) -> None:
+    """Refuses activations without lines or without a range of values, by an InputError."""
     for activation in network.activations:
         require_relaxation(activation)
         require_value_range(activation)

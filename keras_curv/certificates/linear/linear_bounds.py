@@ -6,23 +6,13 @@ The mathematics is in `crown.py`; this module has the intervals, the steps back,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.interval_bounds import Box
-from keras_curv.certificates.linear.coupling import coupling_of, straight_units
-from keras_curv.certificates.linear.layer_balls import (
-    Moves,
-    UnitMoves,
-    estimated_norms,
-    first_ball,
-    layer_ball,
-    moves_of,
-    proved_norms,
-    unit_moves,
-)
 from keras_curv.certificates.linear.passes import BoundedLayer, Inputs
 from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.linear.relaxation import Relaxation, is_linear, magnitude, relaxation
@@ -34,6 +24,7 @@ from keras_curv.numerics.intervals import Interval, outward
 from keras_curv.numerics.rounding import (
     ROUNDING_SLACK,
     TINY,
+    UNIT,
     gamma,
     norm_bound,
     up,
@@ -55,7 +46,10 @@ class Balls:
         size: bound on ‖a_k‖, `(n,)`.
         box: the box of a_k; None if there is none, as for the input.
         inputs: the balls at the input.
+        only_open: whether passes back are only for units that are not linear on their intervals.
     """
+
+    only_open: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -65,9 +59,7 @@ class Balls:
         radius: np.ndarray,
         relax: Callable[..., Relaxation] = relaxation,
         norm: str = "l2",
-        proved: bool = True,
     ):
-        self.proved, self.moves = proved, list[Moves]()
         self.network, self.plan, self.first = network, plan, centres.first
         self.centres, self.x = centres, centres.x
         self.radius = radius
@@ -84,28 +76,26 @@ class Balls:
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             known = self._by_units(affine)
             back = len(self.layers) < self.plan.back
-            low, high = self._back(affine, known) if back else self._forward(affine)
+            low, high = self._back(affine, known) if back else self.forward(affine)
             low, high = np.fmax(low, known[0]), np.fmin(high, -known[1])
             if boxes and self.box is not None:
                 lowest, highest = self.box.image(affine)
                 low, high = np.maximum(low, lowest), np.minimum(high, highest)
-            moved = self._by_movement(activation, low, high) if self.plan.coupled else None
-            self._by_fields(affine, activation, low, high)
+            self.tighten(affine, activation, low, high)
             if boxes:
                 self.box = Box.of_values(activation, low, high)
-            self._append(affine, activation, low, high)
-            if self.plan.coupled:
-                self._couple(affine, activation, moved)
+            self.append(affine, activation, low, high)
 
     def suppose(self, intervals: Sequence[Interval]) -> None:
         """Sets supposed intervals of the hidden layers, so that later bounds are not proved."""
         parts = zip(self.network.affines, self.network.activations, intervals, strict=False)
         for affine, activation, (low, high) in parts:
-            self._append(affine, activation, low, high)
+            self.append(affine, activation, low, high)
 
-    def _append(
+    def append(
         self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
     ) -> None:
+        """Appends the layer with these intervals."""
         pre = affine.largest(self.reach)
         total = 1.0 + pre.sum(axis=1) + self.reach.sum(axis=1)
         self.layers.append(
@@ -124,7 +114,7 @@ class Balls:
     def take(self, some: np.ndarray) -> Balls:
         """Returns the balls around some of the examples, with their bounded layers."""
         args = self.centres[some], self.radius[some], self.relax, self.inputs.norm
-        balls = Balls(self.network, self.plan, *args, self.proved)
+        balls = type(self)(self.network, self.plan, *args)
         balls.layers = [layer.take(some) for layer in self.layers]
         return balls
 
@@ -146,58 +136,15 @@ class Balls:
         """Bounds the folding error of `a W + b`, a the last bounded layer."""
         return up(affine.kernel_error * self.size + affine.bias_error)[:, None]
 
-    def _forward(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Bounds each entry of the next z by the movement of the layer before, in norm."""
         index = len(self.layers)
-        centre, errors = self.centres.z, self.centres.errors
-        if self.moves:
-            norms = up(affine.norms_within(self.moves[-1].steep > 0.0) + affine.kernel_error)
-            reach = up(norms * self.moves[-1].after)
-        else:
-            before = self.plan.before[index] if self.plan.before else 1.0
-            steepest = self.network.differentials[index].column_bounds
-            reach = up(np.multiply.outer(self.radius * before, steepest))
-        return outward(centre[index], reach + errors[index])
+        before = self.plan.before[index] if self.plan.before else 1.0
+        steepest = self.network.differentials[index].column_bounds
+        reach = up(np.multiply.outer(self.radius * before, steepest))
+        return outward(self.centres.z[index], reach + self.centres.errors[index])
 
-    def _by_movement(
-        self, activation: Activation, low: np.ndarray, high: np.ndarray
-    ) -> UnitMoves | None:
-        """Tightens bounds in place by how far single units move, where they are not linear yet."""
-        index = len(self.layers)
-        if not index or index >= len(self.plan.fields):
-            return None
-        asked = ~straight_units(activation, low, high)[0]
-        fields = self.plan.fields[index]
-        moved = unit_moves(self.network, fields, self.moves, self.radius, asked)
-        ends = outward(self.centres.z[index], moved.reach + self.centres.errors[index])
-        np.fmax(low, ends[0], out=low)
-        np.fmin(high, ends[1], out=high)
-        return moved
-
-    def _couple(self, affine: Affine, activation: Activation, moved: UnitMoves | None) -> None:
-        """Adds to the last bounded layer how its units move together."""
-        index, layer = len(self.layers) - 1, self.layers[-1]
-        centre, off = self.centres.z[index], self.centres.errors[index]
-        reach = up(np.maximum(layer.high - centre, centre - layer.low) + off)
-        before = self.moves[-1].after if self.moves else self.radius[:, None]
-        affine = affine if index else self.network.differentials[0]
-        moves = moves_of(activation, layer.low, layer.high, reach, before, affine.norm)
-        if not index:
-            ball = first_ball(affine, moves.root, self.radius, self.proved)
-        elif moved is not None:
-            norms = proved_norms if self.proved else estimated_norms
-            ball = layer_ball(moves.root, moved, self.moves, self.radius, norms)
-        else:
-            ball = moves.ball
-        moves = moves._replace(ball=np.fmin(moves.ball, ball))
-        self.moves.append(moves)
-        together = up(moves.ball * 2.0**0.5, 8)  # √h = √½ of these units
-        coupling = coupling_of(activation, layer.low, layer.high, centre, off, together)
-        alone = ~coupling.units
-        lines = Relaxation(*(np.where(alone, line, 0.0) for line in layer.lines))
-        self.layers[-1] = layer._replace(lines=lines, coupling=coupling)
-
-    def _by_fields(
+    def tighten(
         self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
     ) -> None:
         """Tightens bounds in place by passes back through receptive fields, where lines around σ
@@ -209,7 +156,7 @@ class Balls:
         level, steep = self.centres.ends(index, self.radius, affine.fan_out)
         _narrow(low, high, level, steep, self.radius)
         apart, fall = -level.sum(axis=2), self.radius[:, None] * steep.sum(axis=2)
-        known = self.plan.coupled | _is_constant(activation, low, high) | (apart <= _APART * fall)
+        known = self.only_open | _is_constant(activation, low, high) | (apart <= _APART * fall)
         wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
@@ -347,6 +294,23 @@ class Balls:
         value, rows = self._at_input(rows, constants, error)
         return np.fmax(best, value), rows
 
+    def margins(
+        self, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Returns proved lower bounds on margins by one pass back, infinite where not asked, the
+        functions that are bounded, as rows, constants and error, and their Λ at the input."""
+        last = self.network.affines[-1]
+        margin_map = self.network.margin_map(tf.constant(self.x), label, rivals)
+        rows, constants = (part.numpy() for part in margin_map)
+        rounding = 2.0 * UNIT * (row_norms(rows) * self.size[:, None] + np.abs(constants))
+        flushed = 4.0 * TINY * last.fan_in * self.size[:, None]
+        error = rounding + 2.0 * self.folding(last) + flushed
+        value, direction = self.minimum(rows, constants, error)
+        if self.box is not None:
+            value = np.maximum(value, self.box.margins(last, rows, constants))
+        value = np.where(asked, value, np.inf)
+        return value, rows, constants, np.broadcast_to(error, value.shape), direction
+
     def _to_second(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -378,7 +342,7 @@ class Balls:
         wanted = self.layers[index - 1].used if index else None
         share = used.mean() * (1.0 if wanted is None else wanted.mean())
         if affine.is_sparse or rows.shape[1] < _SAMPLE or share > _MOST:
-            return times(rows, affine.thin_transpose if self.plan.coupled else affine.kernel.T)
+            return times(rows, affine.thin_transpose if self.only_open else affine.kernel.T)
         return times(rows, affine.kernel.T, used, wanted)
 
     def _at_input(

@@ -5,7 +5,7 @@ The mathematics and the charge for the rounding of each step are in `crown.py`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,28 +41,35 @@ class BoundedLayer(NamedTuple):
     @property
     def sloped(self) -> np.ndarray:
         """Returns the mask of units that a step goes through."""
-        return self.lines.sloped if self.coupling is None else self.lines.sloped | self.coupling.units
+        return (
+            self.lines.sloped if self.coupling is None else self.lines.sloped | self.coupling.units
+        )
 
     @property
     def used(self) -> np.ndarray:
         """Returns the mask of units whose value counts."""
-        return self.lines.used if self.coupling is None else self.lines.used | self.coupling.units
+        alone = self.lines.used
+        return alone if self.coupling is None else alone | self.coupling.units
 
     def take(self, some: np.ndarray | slice) -> BoundedLayer:
         """Returns the bounds for some of the examples."""
-        low, high, lines, *of_all, coupling = self
-        some_lines = Relaxation(*(line[some] for line in lines))
-        coupled = None if coupling is None else coupling.take(some)
-        of_all = [part[some] for part in of_all]
-        return BoundedLayer(low[some], high[some], some_lines, *of_all, coupled)
+        return self._part(some, some, None if self.coupling is None else self.coupling.take(some))
 
     def seen(self, of: np.ndarray, units: np.ndarray) -> BoundedLayer:
         """Returns the bounds of some units, `(k, s)`, of some examples, `(k,)`."""
-        at = of[:, None], units
-        low, high, *lines = (part[at] for part in (self.low, self.high, *self.lines))
-        of_all = (part[of] for part in (self.pre, self.folding, self.underflow))
-        coupled = None if self.coupling is None else self.coupling.seen(of, units)
-        return BoundedLayer(low, high, Relaxation(*lines), *of_all, coupled)
+        coupling = None if self.coupling is None else self.coupling.seen(of, units)
+        return self._part((of[:, None], units), of, coupling)
+
+    def _part(self, units: Any, of: Any, coupling: Coupling | None) -> BoundedLayer:
+        return BoundedLayer(
+            self.low[units],
+            self.high[units],
+            Relaxation(*(line[units] for line in self.lines)),
+            self.pre[of],
+            self.folding[of],
+            self.underflow[of],
+            coupling,
+        )
 
     def step(
         self,

@@ -27,18 +27,16 @@ class Plan(NamedTuple):
         before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
         pre: Lipschitz constants of x ↦ z_1, …, z_{L−1}; likewise.
         fields: the receptive fields of each hidden layer from the first; empty without sparse maps.
-        coupled: whether units of a layer are bounded together.
 
     Example:
         >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
-        Plan(back=1, before=[], pre=[], fields=(), coupled=False)
+        Plan(back=1, before=[], pre=[], fields=())
     """
 
     back: int
     before: list[float]
     pre: list[float]
     fields: Sequence[list[Field]] = ()
-    coupled: bool = False
 
     @property
     def bounded_forward(self) -> int:
@@ -63,4 +61,4 @@ class Plan(NamedTuple):
     @classmethod
     def together(cls, network: Network) -> Plan:
         """Returns the plan of bounding units together: passes back only where signs are open."""
-        return cls(0, [], [], fields_of(network, _WORK), True)
+        return cls(0, [], [], fields_of(network, _WORK))

@@ -1,0 +1,99 @@
+"""Balls whose hidden layers are bounded with their units together; see `coupled.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from keras_curv.certificates.linear.coupling import coupling_of, straight_units
+from keras_curv.certificates.linear.layer_balls import (
+    Moves,
+    UnitMoves,
+    estimated_norms,
+    first_ball,
+    layer_ball,
+    moves_of,
+    proved_norms,
+    unit_moves,
+)
+from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.relaxation import Relaxation
+from keras_curv.network.activations import Activation
+from keras_curv.network.affine import Affine
+from keras_curv.numerics.intervals import outward
+from keras_curv.numerics.rounding import up
+
+_HINGE = 2.0**0.5  # 1/√h of relu units that are not linear
+
+
+class CoupledBalls(Balls):
+    """Balls around n examples, with the hidden layers that are bounded on them so far; see `Balls`.
+
+    Spectral norms are proved if `centres.proved` says so, and otherwise estimated.
+    """
+
+    only_open = True
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.moves: list[Moves] = []
+        self._moved: UnitMoves | None = None  # of the units of the next layer
+
+    def forward(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds each entry of the next z by the movement of the units before that can move."""
+        if not self.layers:
+            return super().forward(affine)
+        index, moves = len(self.layers), self.moves[-1]
+        norms = up(affine.norms_within(moves.steep > 0.0) + affine.kernel_error)
+        reach = up(norms * moves.after) + self.centres.errors[index]
+        return outward(self.centres.z[index], reach)
+
+    def tighten(
+        self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
+    ) -> None:
+        """Tightens bounds in place by how far single units move, then by passes back."""
+        index = len(self.layers)
+        self._moved = None
+        if 0 < index < len(self.plan.fields):
+            asked = ~straight_units(activation, low, high)[0]
+            fields = self.plan.fields[index]
+            self._moved = unit_moves(self.network, fields, self.moves, self.radius, asked)
+            reach = self._moved.reach + self.centres.errors[index]
+            ends = outward(self.centres.z[index], reach)
+            np.fmax(low, ends[0], out=low)
+            np.fmin(high, ends[1], out=high)
+        super().tighten(affine, activation, low, high)
+
+    def append(
+        self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
+    ) -> None:
+        """Appends the layer, and bounds how far it moves."""
+        super().append(affine, activation, low, high)
+        index = len(self.moves)
+        centre, off = self.centres.z[index], self.centres.errors[index]
+        moves = self._moves_of(affine, activation, low, high)
+        self.moves.append(moves)
+        together = up(_HINGE * moves.ball)
+        coupling = coupling_of(activation, low, high, centre, off, together)
+        layer, alone = self.layers[-1], ~coupling.units
+        lines = Relaxation(*(np.where(alone, line, 0.0) for line in layer.lines))
+        self.layers[-1] = layer._replace(lines=lines, coupling=coupling)
+
+    def _moves_of(
+        self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
+    ) -> Moves:
+        index = len(self.moves)
+        centre, off = self.centres.z[index], self.centres.errors[index]
+        affine = affine if index else self.network.differentials[0]
+        reach = up(np.maximum(high - centre, centre - low) + off)
+        before = self.moves[-1].after if index else self.radius[:, None]
+        moves = moves_of(activation, low, high, reach, before, affine.norm)
+        if not index:
+            ball = first_ball(affine, moves.root, self.radius, self.centres.proved)
+        elif self._moved is not None:
+            norms = proved_norms if self.centres.proved else estimated_norms
+            ball = layer_ball(moves.root, self._moved, self.moves, self.radius, norms)
+        else:
+            return moves
+        return moves._replace(ball=np.fmin(moves.ball, ball))
