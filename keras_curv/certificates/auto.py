@@ -76,9 +76,9 @@ class BestOf(Method):
         so_far, goal = _SoFar(question), question.goal
         ends_early = bool(goal.tolerance or goal.decide)
         asked = self._ask_if_it_decides(so_far)
-        if self._search is None and ends_early:
-            self._look_around(so_far)
         for one in self.methods:
+            if one.dear and so_far.weakest is None and ends_early:
+                self._look_around(so_far)
             rows, part = self._worth_asking(one, so_far)
             if not len(rows) or one is asked:
                 continue

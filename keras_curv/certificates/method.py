@@ -57,6 +57,8 @@ class Method(abc.ABC):
         name: as in `--method`.
         turn: "auto" asks methods in this order, from cheap to dear.
         network: what it certifies.
+        dear: whether an example costs so much that adversarial points are looked for before, where
+            no other method searches for them.
         dear_rivals: whether each rival costs far more than some gradients.
         cost: of a bound for one example, besides its margins, in gradients.
     """
@@ -64,6 +66,7 @@ class Method(abc.ABC):
     name: str
     turn: ClassVar[int] = 0
     network: Network
+    dear: bool = False
     dear_rivals: bool = False
     cost: float = 0.0
 

@@ -149,7 +149,8 @@ class Affine:
         """
         largest, squares = self._squares
         total = rows.astype(np.float64) @ squares
-        return largest * up(np.sqrt(up(total, self.fan_in + 8)) + SLOPE_FLOOR)
+        found = largest * up(np.sqrt(up(total, self.fan_in + 8)) + SLOPE_FLOOR)
+        return np.nextafter(found, np.inf)  # rounding of subnormal numbers is not relative
 
     @functools.cached_property
     def _squares(self) -> tuple[float, Any]:

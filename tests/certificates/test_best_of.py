@@ -74,6 +74,8 @@ def test_auto_is_at_least_each_method(rng, random_network, sizes, activation):
         alone = method.certify(x, tolerance=0.0)
         # Where the radius is exact, nothing is left to win but the gap that counts as exact.
         gap = np.where(result.primal_equals_dual, PRIMAL_EQUALS_DUAL, 1e-9)
+        if method.name == "coupled":  # what its ascent finds depends on the radii it has tried
+            gap = 5e-3
         assert np.all(result.radius >= alone.radius * (1.0 - gap)), method.name
     assert set(result.method) <= {"", *METHODS}
 
@@ -97,17 +99,17 @@ def test_unknown_methods_are_refused(network):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "names"),
+    "sizes",
     [
-        ((4, 6, 3), {"lipschitz", "quadratic", "crown"}),
-        ((4, 6, 5, 3), {"lipschitz", "crown"}),
-        ((4, 6, 5, 5, 3), {"lipschitz", "crown"}),
+        (4, 6, 3),
+        (4, 6, 5, 3),
+        (4, 6, 5, 5, 3),
     ],
 )
-def test_relu_is_certified_by_what_has_a_theory_for_it(rng, random_network, sizes, names):
+def test_relu_is_certified_by_what_has_a_theory_for_it(rng, random_network, sizes):
     network = random_network(rng, sizes, ("relu",) * (len(sizes) - 2))
     best = choose_method("auto", network)
-    assert {method.name for method in best.methods} == names
+    assert {method.name for method in best.methods} == {"lipschitz", "coupled"}
     result = best.certify(rng.standard_normal((10, 4)))
     assert np.mean(result.radius > 0.0) > 0.8
     with pytest.raises(InputError, match="'relu' is not differentiable"):

@@ -55,7 +55,7 @@ class CoupledCertificate(BallBoundCertificate):
         True
     """
 
-    name, turn = "coupled", 5
+    name, turn, dear = "coupled", 5, True
     smooth = False  # ascent begins where the first bounds end
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):

@@ -13,9 +13,8 @@ their √h, give β_k. It is never more than what the intervals say, `‖√h �
 **Rounding.** Computed rows are taken as exact, as in `crown.py`. A step back through layer j is off
 by at most `γ_{N+8} ‖Ω‖ (2 ‖Δz_j‖ + ‖|W_j|‖ ‖Δa_{j−1}‖) + ‖Ω‖ ‖ΔW_j‖ ‖Δa_{j−1}‖` and underflow.
 
-Reference: Araujo, Havens, Delattre, Allauzen & Hu, "A unified algebraic perspective on Lipschitz
-neural networks" (2023), for bounds by layers; LipLT is of Fazlyab, Entesari, Roy & Chellappa,
-"Certified robustness via dynamic margin maximization and improved Lipschitz regularization" (2023).
+Reference: Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin maximization
+and improved Lipschitz regularization" (2023), theorem 1, for LipLT; on a ball, by unit, it is ours.
 """
 
 from __future__ import annotations
