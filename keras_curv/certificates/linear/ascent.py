@@ -26,7 +26,8 @@ _PART, _RATE, _KEPT = 0.03, 0.08, 0.7  # of steps in slopes and in log λ, and o
 _STEPS, _LOOK = 40, 5  # at most; and after how many it is seen whether to go on
 _FASTER = 1.5  # than so far: what the rest of an ascent is trusted to gain
 _CLOSE = 0.02  # gain of a positive bound, by `_LOOK` steps, below which it is not worth more
-_RANGE = 1e-9, 1e9  # of multipliers, in units of their starts
+_RANGE = 1e-3, 1e6  # of multipliers, in units of their scale
+_LEAST = 0.3  # of that scale: the multiplier by which a smaller one is taken to step
 
 
 class Witness(NamedTuple):
@@ -107,7 +108,7 @@ class _Ascent:
         self._begun = False
         depth = len(balls.layers)
         self._rows = [rows] * depth
-        self._starts = list(start.multipliers)
+        self._scales = list(start.multipliers)
         self._turns = [np.zeros_like(slopes) for slopes in start.slopes]
         self._growth = [np.zeros_like(multiplier) for multiplier in start.multipliers]
         self._direction = rows
@@ -120,7 +121,7 @@ class _Ascent:
         rows, constants, error = self._margin
         self._margin = rows[some], constants[some], error[some]
         self.now, self._direction = self.now.take(some), self._direction[some]
-        for parts in (self._rows, self._starts, self._turns, self._growth):
+        for parts in (self._rows, self._scales, self._turns, self._growth):
             parts[:] = [part[some] for part in parts]
 
     def bound(self) -> np.ndarray:
@@ -135,20 +136,21 @@ class _Ascent:
             rows, constants, error = layer.step(rows, constants, error, affine, chosen)
             rows, constants = self._balls.before(rows, index), constants + rows @ affine.bias
         self._begun = True
-        value, self._direction = self._balls.inputs.minimum(rows, constants, error)
-        return np.where(np.isnan(value[:, 0]), -np.inf, value[:, 0])
+        bounds, self._direction = self._balls.inputs.minimum(rows, constants, error)
+        return np.where(np.isnan(bounds[:, 0]), -np.inf, bounds[:, 0])
 
     def _begin(self, index: int, rows: np.ndarray) -> None:
         """Chooses the first slopes and multipliers of a layer, or keeps those of the start."""
         coupling = self._balls.layers[index].coupling
         assert coupling is not None
         known, slopes = self.now.multipliers[index], self.now.slopes[index]
+        scale = coupling.scale(rows)
         multiplier = np.where(np.isfinite(known), known, coupling.multipliers(rows))
         usual = coupling.slopes(rows, multiplier)
         # A unit that had no slope was not coupled on other balls.
         slopes = np.where(np.isfinite(known) & (slopes != 0.0), slopes, usual)
         self.now.slopes[index] = np.where(coupling.units[:, None], slopes, 0.0)
-        self.now.multipliers[index] = self._starts[index] = multiplier
+        self.now.multipliers[index], self._scales[index] = multiplier, scale
 
     def step(self) -> None:
         """Moves slopes and multipliers along the derivatives of the last bound."""
@@ -166,11 +168,13 @@ class _Ascent:
             moved = ((attained - coupling.centre[:, None]) ** 2).sum(axis=-1, keepdims=True)
             share = np.clip(moved / coupling.ball[:, :, None] ** 2 - 1.0, -1.0, 1.0)
             fall = np.where(coupling.units[:, None], z[:, None] - attained, 0.0)
-            turn = np.nan_to_num(_PART * multiplier * fall) + _KEPT * self._turns[index]
-            growth = np.clip(_RATE * np.nan_to_num(share) + _KEPT * self._growth[index], -1.0, 1.0)
+            stride = _PART * np.maximum(multiplier, _LEAST * self._scales[index])
+            turn = np.nan_to_num(stride * fall) + _KEPT * self._turns[index]
+            rate = _RATE * np.nan_to_num(share)
+            growth = np.clip(rate + _KEPT * self._growth[index], -1.0, 1.0)
             self._turns[index], self._growth[index] = turn, growth
             self.now.slopes[index] = slopes + turn
-            least, most = (self._starts[index] * end for end in _RANGE)
+            least, most = (self._scales[index] * end for end in _RANGE)
             self.now.multipliers[index] = np.clip(multiplier * np.exp(growth), least, most)
             lines, positive = layer.lines, rows[:, 0] > 0.0
             slope = np.where(positive, lines.lower_slope, lines.upper_slope)

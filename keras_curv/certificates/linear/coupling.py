@@ -81,8 +81,7 @@ class Coupling(NamedTuple):
         """Returns λ for Λ, `(n, m, N)`, that loses least at the centre, about; `(n, m, 1)`."""
         size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
         square, centre = self.ball**2, self.centre[:, None]
-        total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))
-        found = np.maximum(total / (2.0 * self.ball), _SMALLEST)
+        found = self.scale(rows)[..., 0]
         last, above, power = found, np.ones_like(found), 2.0
         for step in range(_STEPS):
             left, right = self._touched(size, found[..., None])
@@ -98,6 +97,12 @@ class Coupling(NamedTuple):
         most = np.einsum("nmi,ni->nm", size > 0.0, room)
         found = np.where(np.isfinite(found) & (most > square), found, _SMALLEST)
         return found[..., None]
+
+    def scale(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the best λ for Λ if all ẑ were 0 and intervals endless, `(n, m, 1)`."""
+        size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
+        total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))
+        return np.maximum(total / (2.0 * self.ball), _SMALLEST)[..., None]
 
     def _touched(self, size: np.ndarray, multiplier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns where the line below both parabolas touches them, for Λ = −size ≤ 0."""
