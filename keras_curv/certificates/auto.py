@@ -15,7 +15,7 @@ from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crc.two_stage import TwoStageCertificate
 from keras_curv.certificates.linear.coap import PolytopeCertificate
-from keras_curv.certificates.linear.coupled import CoupledCertificate
+from keras_curv.certificates.linear.coupled import CoupledCertificate, passed_back
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.interval import IntervalCertificate
 from keras_curv.certificates.linear.quadratic import QuadraticCertificate
@@ -33,6 +33,7 @@ from keras_curv.numerics.rounding import norm_bound
 _BEFORE_IT_BEGINS = 2**41  # multiplications of curvature bounds
 _SQUARE_OF_DEPTH = (CoupledCertificate, LinearBoundCertificate, LocalCurvatureCertificate)
 _DEEP = 40  # layers
+_COUPLED = 2**24  # numbers that a pass back of coupled bounds takes: about a second an example
 _ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
 _WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in distances by the slope
 _BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
@@ -360,6 +361,11 @@ def _require_soon(kind: type[Method], network: Network) -> None:
         raise InputError(
             f"bounds of {network.depth} layers and {network.classes} classes take more than "
             f"{_BEFORE_IT_BEGINS} multiplications before it begins; ask for it by name"
+        )
+    if kind is CoupledCertificate and passed_back(network) > _COUPLED:
+        raise InputError(
+            f"coupled bounds of {network.depth} layers of up to {max(network.sizes)} units take "
+            "tens of seconds an example; ask for them by name"
         )
     if kind in _SQUARE_OF_DEPTH and network.depth > _DEEP:
         raise InputError(

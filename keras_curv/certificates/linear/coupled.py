@@ -36,6 +36,21 @@ from keras_curv.network.network import Network
 _TRIED = 1.0, 0.998, 0.99, 0.95, 0.8  # parts of a radius that a search found
 
 
+def passed_back(network: Network) -> int:
+    """Returns how many numbers passes back of both ends of all hidden units go through.
+
+    Example:
+        >>> passed_back(Network.from_weights([np.eye(2)] * 3, [np.zeros(2)] * 3, "relu"))
+        16
+    """
+    layers = Plan.together(network).fields[1:]
+    return sum(
+        2 * field.units.size * sum(part.shape[1] for part in field.seen[1:])
+        for layer in layers
+        for field in layer
+    )
+
+
 class CoupledCertificate(BallBoundCertificate):
     """A certificate: the largest ball on which coupled linear bounds of the margins are positive.
 

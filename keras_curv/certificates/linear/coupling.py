@@ -44,7 +44,7 @@ from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
 from keras_curv.numerics.rows import row_norms
 
-_STEPS = 5  # of λ
+_STEPS = 4  # of λ
 _POWERS = 0.2, 4.0  # of 1/λ, as which the sum that determines it falls between two steps
 _SMALLEST = 1e-120  # λ for rows whose coupled units do not matter
 
@@ -82,10 +82,14 @@ class Coupling(NamedTuple):
         size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
         square, centre = self.ball**2, self.centre[:, None]
         found = self.scale(rows)[..., 0]
+        low, high = self.low[:, None], self.high[:, None]
         last, above, power = found, np.ones_like(found), 2.0
         for step in range(_STEPS):
-            left, right = self._touched(size, found[..., None])
-            before, after = np.maximum(centre - left, 0.0), np.maximum(right - centre, 0.0)
+            touch = size / (2.0 * found[..., None])
+            before = centre - np.maximum(low, -touch)
+            after = np.minimum(high, touch, out=touch) - centre
+            np.maximum(before, 0.0, out=before)
+            np.maximum(after, 0.0, out=after)
             now = np.einsum("nmi,nmi->nm", before, after) / square
             if step:
                 power = np.log(above / now) / np.log(found / last)
@@ -104,21 +108,18 @@ class Coupling(NamedTuple):
         total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))
         return np.maximum(total / (2.0 * self.ball), _SMALLEST)[..., None]
 
-    def _touched(self, size: np.ndarray, multiplier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where the line below both parabolas touches them, for Λ = −size ≤ 0."""
-        low, high = self.low[:, None], self.high[:, None]
-        touch = size / (2.0 * multiplier)
-        left, right = np.maximum(low, -touch), np.minimum(high, touch)
-        from_low, from_high = low + 2.0 * np.sqrt(-touch * low), high - 2.0 * np.sqrt(touch * high)
-        return (
-            np.where(touch > high, np.maximum(low, from_high), left),
-            np.where(touch > -low, np.minimum(high, from_low), right),
-        )
-
     def slopes(self, rows: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
         """Returns G for Λ, `(n, m, N)`: that of the highest line at the centre."""
-        centre = self.centre[:, None]
-        left, right = self._touched(np.maximum(-rows, 0.0), multiplier)
+        low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
+        touch = np.maximum(-rows, 0.0) / (2.0 * multiplier)
+        left, right = np.maximum(low, -touch), np.minimum(high, touch)
+        # From an end that is nearer than the point, the line touches nearer, too.
+        from_low = np.minimum(high, low + 2.0 * np.sqrt(-touch * low))
+        from_high = np.maximum(low, high - 2.0 * np.sqrt(touch * high))
+        left, right = (
+            np.where(touch > high, from_high, left),
+            np.where(touch > -low, from_low, right),
+        )
         between = (left < centre) & (centre < right)
         rise = rows * right + 0.5 * multiplier * (right - left) * (left + right - 2.0 * centre)
         tangent = np.where(centre > 0.0, rows, 0.0)

@@ -94,7 +94,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         True
     """
 
-    name, turn = "crown", 5
+    name, turn, dear = "crown", 5, True
     relaxation = staticmethod(relaxation)
     refined = True
 
