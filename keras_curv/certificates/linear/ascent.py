@@ -3,7 +3,8 @@
 With all slopes G and multipliers λ fixed, a pass back gives a lower bound of a margin on the ball,
 `Λ_0 x + c − R ‖Λ_0‖`, whatever they are. It is concave in those of one layer, and its derivatives
 cost one pass forward from the worst input `x* = x − R Λ_0 / ‖Λ_0‖` of the bound: with z* the
-pre-activations there, each layer's values being those at which its p_i are attained,
+pre-activations there, each layer's values being those at which its p_i are attained, or a mean
+where there are two such places,
 
     ∂/∂G_i = z*_i − s_i,     ∂/∂λ = ½ (Σ (s_i − ẑ_i)² − ρ²).
 
@@ -164,7 +165,7 @@ class _Ascent:
             assert coupling is not None
             slopes, multiplier = self.now.slopes[index], self.now.multipliers[index]
             z = at @ affine.thin_kernel + affine.bias
-            _, attained = coupling.minimisers(rows, slopes, multiplier)
+            attained, value = coupling.attained(rows, slopes, multiplier, z[:, None])
             moved = ((attained - coupling.centre[:, None]) ** 2).sum(axis=-1, keepdims=True)
             share = np.clip(moved / coupling.ball[:, :, None] ** 2 - 1.0, -1.0, 1.0)
             fall = np.where(coupling.units[:, None], z[:, None] - attained, 0.0)
@@ -179,4 +180,4 @@ class _Ascent:
             lines, positive = layer.lines, rows[:, 0] > 0.0
             slope = np.where(positive, lines.lower_slope, lines.upper_slope)
             shift = np.where(positive, lines.lower_intercept, lines.upper_intercept)
-            at = np.where(coupling.units, np.maximum(attained[:, 0], 0.0), slope * z + shift)
+            at = np.where(coupling.units, value[:, 0], slope * z + shift)

@@ -44,8 +44,8 @@ from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
 from keras_curv.numerics.rows import row_norms
 
-_STEPS = 4  # of λ
-_POWERS = 0.2, 4.0  # of 1/λ, as which the sum that determines it falls between two steps
+_HALVINGS, _SMALL = 5, 2.0**-6  # of an interval for λ in the logarithm, and its lower end
+_EQUAL = 1e-9  # relative difference of two minima
 _SMALLEST = 1e-120  # λ for rows whose coupled units do not matter
 
 
@@ -81,29 +81,28 @@ class Coupling(NamedTuple):
         """Returns λ for Λ, `(n, m, N)`, that loses least at the centre, about; `(n, m, 1)`."""
         size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
         square, centre = self.ball**2, self.centre[:, None]
-        found = self.scale(rows)[..., 0]
         low, high = self.low[:, None], self.high[:, None]
-        last, above, power = found, np.ones_like(found), 2.0
-        for step in range(_STEPS):
-            touch = size / (2.0 * found[..., None])
+        most = self.scale(rows)[..., 0]
+        least = most * _SMALL
+        for _ in range(_HALVINGS):
+            middle = np.sqrt(least * most)
+            touch = size / (2.0 * middle[..., None])
             before = centre - np.maximum(low, -touch)
             after = np.minimum(high, touch, out=touch) - centre
             np.maximum(before, 0.0, out=before)
             np.maximum(after, 0.0, out=after)
-            now = np.einsum("nmi,nmi->nm", before, after) / square
-            if step:
-                power = np.log(above / now) / np.log(found / last)
-                power = np.clip(np.nan_to_num(power, nan=2.0), *_POWERS)
-            last, above = found, now
-            found = np.maximum(found * now ** (1.0 / power), _SMALLEST)
+            wide = np.einsum("nmi,nmi->nm", before, after) > square
+            least, most = np.where(wide, middle, least), np.where(wide, most, middle)
+        found = np.sqrt(least * most)
         # Intervals may say more than the ball does.
         room = (self.centre - self.low) * (self.high - self.centre)
-        most = np.einsum("nmi,ni->nm", size > 0.0, room)
-        found = np.where(np.isfinite(found) & (most > square), found, _SMALLEST)
+        spread = np.einsum("nmi,ni->nm", size > 0.0, room)
+        found = np.where(np.isfinite(found) & (spread > square), found, _SMALLEST)
         return found[..., None]
 
     def scale(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the best λ for Λ if all ẑ were 0 and intervals endless, `(n, m, 1)`."""
+        """Returns the best λ for Λ if all ẑ were 0 and intervals endless, `(n, m, 1)`; it is never
+        more."""
         size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
         total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))
         return np.maximum(total / (2.0 * self.ball), _SMALLEST)[..., None]
@@ -125,21 +124,41 @@ class Coupling(NamedTuple):
         tangent = np.where(centre > 0.0, rows, 0.0)
         return np.divide(rise, right - left, out=tangent, where=between)
 
-    def minimisers(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> tuple:
-        """Returns p and where it is attained, `(n, m, N)` each; 0 at other units."""
+    def least(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
+        """Returns p, `(n, m, N)`; 0 at other units."""
+        _, _, on_left, on_right = self._minima(rows, slopes, multiplier)
+        return np.minimum(on_left, on_right)
+
+    def attained(
+        self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray, toward: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where p is attained, and relu there, `(n, m, N)` each; 0 at other units.
+
+        Where both parabolas are as low, as with the slopes of `slopes`, it is the mean of both
+        places that is closest to `toward`: rounding must not decide.
+        """
+        left, right, on_left, on_right = self._minima(rows, slopes, multiplier)
+        size = np.abs(on_left) + np.abs(on_right) + np.abs(slopes) * (right - left)
+        equal = np.abs(on_left - on_right) <= _EQUAL * size
+        within = np.clip(np.nan_to_num((toward - left) / (right - left)), 0.0, 1.0)
+        share = np.where(equal, within, on_right < on_left)
+        return left + share * (right - left), share * right
+
+    def _minima(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> tuple:
+        """Returns where each of the parabolas is least, and its values there."""
         low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
         left = np.clip(centre + slopes / multiplier, low, 0.0)
         right = np.clip(centre + (slopes - rows) / multiplier, 0.0, high)
         half = 0.5 * multiplier
         on_left = half * (left - centre) ** 2 - slopes * left
         on_right = half * (right - centre) ** 2 + (rows - slopes) * right
-        return np.minimum(on_left, on_right), np.where(on_left < on_right, left, right)
+        return left, right, on_left, on_right
 
     def offset(
         self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns `Σ p − λρ²/2` and a bound of its error, `(n, m)` each, for slopes G."""
-        least, _ = self.minimisers(rows, slopes, multiplier)
+        least = self.least(rows, slopes, multiplier)
         half = 0.5 * multiplier[..., 0]
         value = np.sum(least, axis=-1) - half * self.ball**2
         return value, self.rounding(rows, slopes, multiplier)

@@ -82,20 +82,24 @@ class UnitMoves(NamedTuple):
 
 
 def estimated_norms(stack: np.ndarray) -> np.ndarray:
-    """Estimates the spectral norms of `(n, rows, columns)`, from below."""
-    if stack.shape[1] > stack.shape[2]:
-        stack = stack.transpose(0, 2, 1)
+    """Estimates the spectral norms of `(n, rows, columns)`; those of the others do not matter."""
+    # Of the columns' side, as zero rows that pad a matrix must not change its estimate.
     value, _ = lanczos.largest_eigenpairs(
-        lambda v: ((v[:, None, :] @ stack) @ stack.transpose(0, 2, 1))[:, 0], stack.shape[:2]
+        lambda v: ((v[:, None, :] @ stack.transpose(0, 2, 1)) @ stack)[:, 0],
+        (len(stack), stack.shape[2]),
     )
     return _MARGIN * np.sqrt(np.maximum(value, 0.0))
 
 
 def proved_norms(stack: np.ndarray) -> np.ndarray:
-    """Bounds the spectral norms of `(n, rows, columns)` from above."""
-    if stack.shape[1] > stack.shape[2]:
-        stack = stack.transpose(0, 2, 1)
-    return spectral_norms(stack)
+    """Bounds the spectral norms of `(n, rows, columns)` from above, whatever zero rows pad them."""
+    found = np.zeros(len(stack))
+    for index, padded in enumerate(stack):
+        matrix = padded[np.any(padded != 0.0, axis=1)]
+        if len(matrix):
+            matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+            found[index] = spectral_norms(matrix[None])[0]
+    return found
 
 
 def first_ball(affine: Affine, root: np.ndarray, radius: np.ndarray, proved: bool) -> np.ndarray:
