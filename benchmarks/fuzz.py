@@ -29,7 +29,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-with atheris.instrument_imports(include=["keras_curv.saved_model", "keras_curv.lowering", "keras_curv.serving"]):
+with atheris.instrument_imports(
+    include=["keras_curv.saved_model", "keras_curv.lowering", "keras_curv.serving"]
+):
     from keras_curv.lowering import graph, patterns
     from keras_curv.lowering.rules import registry
     from keras_curv.saved_model import checkpoint, meta_graph, server

@@ -70,6 +70,12 @@ def main(argv):
         )
     console = Console(width=120)
     console.print(table)
+    met = found["auto"][0].adversarial_distance
+    met = met[np.isfinite(met)]
+    if len(met):
+        console.print(
+            f"auto met an adversarial point of {len(met)}, at {met.mean():.4f} in the mean"
+        )
     best, seconds = found.pop("auto")
     parts = sum(other[-1] for other in found.values())
     console.print(f"auto: {seconds / parts:.2f} × the time of its parts, each on its own")

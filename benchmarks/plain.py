@@ -1,7 +1,7 @@
 """The model of a benchmark: a SavedModel, or a net that is trained plainly on the spot.
 
 `--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`, or
-`--residual FILTERS` or `--convnet`, with `--epochs`: Keras, Adam at 1e-3, batches of 64, seed 0, no
+`--residual FILTERS`, `--convnet` or `--strided`, with `--epochs`: Keras, Adam at 1e-3, batches of 64, seed 0, no
 defence.
 """
 
@@ -29,18 +29,24 @@ _CONVNET = flags.DEFINE_bool(
     False,
     "The convolutional net of Keras's example for MNIST, to train plainly instead.",
 )
+_STRIDED = flags.DEFINE_bool(
+    "strided", False, "A net of two strided convolutions and a dense layer, to train plainly."
+)
 _EPOCHS = flags.DEFINE_integer("epochs", 3, "Of the plain net.")
 
 
 def model_and_examples():
     """Returns what to certify (a directory, or a Keras model), its name, and the examples."""
     examples = data.load(_DATASET.value, _SPLIT.value).limited(_LIMIT.value)
-    if _PLAIN.value is None and _RESIDUAL.value is None and not _CONVNET.value:
+    convolutional = _RESIDUAL.value is not None or _CONVNET.value or _STRIDED.value
+    if _PLAIN.value is None and not convolutional:
         return _MODEL.value, _MODEL.value, examples
     x, y = data.load(_DATASET.value, "train").arrays()
     keras.utils.set_random_seed(0)
     if _CONVNET.value:
         model, name = convnet(x.shape[1:]), "convolutional net of Keras's example"
+    elif _STRIDED.value:
+        model, name = strided(x.shape[1:]), "16 and 32 strided filters, 100 units, relu"
     elif _RESIDUAL.value:
         model, name = residual(x.shape[1:], _RESIDUAL.value), f"residual, {_RESIDUAL.value} filters"
     else:
@@ -67,6 +73,21 @@ def convnet(shape):
             layers.MaxPooling2D(2),
             layers.Flatten(),
             layers.Dropout(0.5),
+            layers.Dense(10),
+        ]
+    )
+
+
+def strided(shape):
+    """Returns two convolutions of 4 × 4 with stride 2 and a dense layer, all with relu."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            layers.Conv2D(16, 4, strides=2, activation="relu"),
+            layers.Conv2D(32, 4, strides=2, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(100, activation="relu"),
             layers.Dense(10),
         ]
     )
