@@ -1,8 +1,8 @@
 """The model of a benchmark: a SavedModel, or a net that is trained plainly on the spot.
 
 `--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`, or
-`--residual FILTERS`, `--convnet` or `--strided`, with `--epochs`: Keras, Adam at 1e-3, batches of 64, seed 0, no
-defence.
+`--residual FILTERS`, `--convnet` or `--strided`, with `--epochs`: Keras, Adam at 1e-3, batches of
+64, seed 0, no defence.
 """
 
 import pathlib
