@@ -33,7 +33,7 @@ def _exact_margin(network, x, label, rival):
 def test_cancellation_is_charged(name, rng):
     """At radius 0, sums that cancel to nothing: the bound stays below the margin's 50 digits."""
     rounded_up = 0
-    for _ in range(40):
+    for _ in range(20):
         kernels = [rng.standard_normal((6, 8)), rng.standard_normal((8, 7))]
         kernels.append(rng.standard_normal((7, 3)))
         for kernel in kernels:  # pairs of inputs that nearly cancel
@@ -51,7 +51,7 @@ def test_cancellation_is_charged(name, rng):
             bound = kind(network).margin_bounds(x, label, rivals, np.zeros(1))
             assert all(mpmath.mpf(float(b)) <= e for b, e in zip(bound[0], exact, strict=True))
         rounded_up += sum(mpmath.mpf(float(c)) > e for c, e in zip(computed[0], exact, strict=True))
-    assert rounded_up >= 10  # so there was something to charge
+    assert rounded_up >= 5  # so there was something to charge
 
 
 @pytest.mark.parametrize("part", ["hidden kernel", "hidden bias", "last kernel", "last bias"])

@@ -181,9 +181,8 @@ def test_a_constant_network_never_changes(depth):
     sizes = [2, 4, 3, 3][:depth] + [3]
     kernels = [np.zeros(shape) for shape in zip(sizes[:-1], sizes[1:], strict=True)]
     biases = [np.linspace(1.0, 0.0, kernel.shape[1]) for kernel in kernels]
-    result = CurvatureCertificate(Network.from_weights(kernels, biases, "softplus")).certify(
-        np.array([[0.0, 0.0], [1e6, -3.0]])
-    )
+    network = Network.from_weights(kernels, biases, ["tanh", "softplus"][: depth - 1])
+    result = CurvatureCertificate(network).certify(np.array([[0.0, 0.0], [1e6, -3.0]]))
     assert np.all(result.status == Status.CERTIFIED)
     assert np.all(result.prediction == 0) and np.all(result.radius > 1e100)
     assert np.all(np.isinf(result.adversarial_distance))
@@ -207,7 +206,7 @@ def _scaled_network(scale, depth=2, name="tanh"):
     shapes = list(zip(sizes[:-1], sizes[1:], strict=True))
     kernels = [scale * rng.standard_normal(shape) for shape in shapes]
     biases = [rng.standard_normal(shape[1]) for shape in shapes]
-    return Network.from_weights(kernels, biases, name)
+    return Network.from_weights(kernels, biases, [name, "softplus"][: depth - 1])
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -235,9 +234,9 @@ def test_gradients_whose_squares_underflow(size):
 
 
 def test_a_deep_gradient_whose_square_underflows():
-    """Ordinary float64 weights of 1e-80, three layers: the slope is 1e-240, and not zero."""
-    kernels = [1e-80 * np.eye(2)] * 3
-    network = Network.from_weights(kernels, [[1.0, 0.0]] * 3, "softplus")
+    """Ordinary float64 weights of 1e-120, two layers: the slope is 1e-240, and not zero."""
+    kernels = [1e-120 * np.eye(2)] * 2
+    network = Network.from_weights(kernels, [[1.0, 0.0]] * 2, "softplus")
     result = CurvatureCertificate(network).certify(np.zeros((1, 2)))
     crossing = np.array([[-1e250, 1e250]])
     assert network.logits(crossing).numpy().argmax() == 1
@@ -245,11 +244,10 @@ def test_a_deep_gradient_whose_square_underflows():
 
 
 @pytest.mark.parametrize("scale", [1e30, 1e75, 1e100, 1e160, 1e300])
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("name", ["tanh", "softplus"])
+@pytest.mark.parametrize(
+    ("depth", "name"), [(1, "tanh"), (2, "tanh"), (2, "softplus"), (3, "tanh")]
+)
 def test_huge_weights_prove_little_and_never_crash(scale, depth, name, plain_logits):
-    if depth == 1 and name == "softplus":
-        pytest.skip("no activation at depth 1")
     network = _scaled_network(scale, depth, name)
     x = np.array([[0.3, -0.2], [1.0, 2.0], [1e6, 1e6], [0.0, 0.0]])
     result = CurvatureCertificate(network).certify(x)

@@ -97,20 +97,14 @@ def test_larger_than_the_global_certificate(network, rng):
 
 def test_alone_it_is_not_below_the_global_certificate(rng, random_network):
     """On a large ball the anchored bound may be the worse one, where a network hardly bends."""
-    behind = 0
-    for sizes in ((5, 9, 7, 3), (6, 8, 9, 7, 3)):
-        network = random_network(rng, sizes, "softplus", 0.5)
-        x, label, rivals = _predicted(network, rng)
-        nothing = np.zeros(rivals.shape)
-        everywhere = CurvatureCertificate(network).prove(Question.of(x, label, rivals)).radius
-        certificate = LocalCurvatureCertificate(network)
-        assert np.all(
-            certificate.prove(Question.of(x, label, rivals, nothing)).radius >= everywhere
-        )
-        certificate.__dict__["_everywhere"] = None
-        alone = certificate.prove(Question.of(x, label, rivals, nothing)).radius
-        behind += np.sum(alone.min(axis=1) < everywhere.min(axis=1))
-    assert behind > 0  # or this test could not fail
+    network = random_network(rng, (5, 9, 7, 3), ("tanh", "softplus"), 0.5)
+    question = Question.of(*_predicted(network, rng))
+    everywhere = CurvatureCertificate(network).prove(question).radius
+    certificate = LocalCurvatureCertificate(network)
+    assert np.all(certificate.prove(question).radius >= everywhere)
+    certificate.__dict__["_everywhere"] = None
+    alone = certificate.prove(question).radius
+    assert np.any(alone.min(axis=1) < everywhere.min(axis=1))  # or this test could not fail
 
 
 def test_examples_do_not_depend_on_their_batch(rng, random_network, monkeypatch):
@@ -128,11 +122,11 @@ def test_an_affine_network_is_refused(rng, random_network):
         LocalCurvatureCertificate(random_network(rng, (3, 4), ()))
 
 
-@pytest.mark.parametrize(("name", "size"), [("softplus", 1e160), ("sigmoid", 1.7e308)])
-def test_an_absurd_input_does_not_stop_the_others(name, size, rng):
+@pytest.mark.parametrize("size", [1e160, 1.7e308])
+def test_an_absurd_input_does_not_stop_the_others(size, rng):
     """What overflows on its way may be anywhere: the whole line, and no interval without ends."""
     kernels = [rng.standard_normal(shape) for shape in ((3, 4), (4, 4), (4, 3))]
-    network = Network.from_weights(kernels, [np.zeros(4), np.zeros(4), np.zeros(3)], name)
+    network = Network.from_weights(kernels, [np.zeros(4), np.zeros(4), np.zeros(3)], "softplus")
     x = np.array([[0.3, -0.2, 0.1], [size, -size, size]])
     alone, both = (LocalCurvatureCertificate(network).certify(part) for part in (x[:1], x))
     assert both.radius[0] == pytest.approx(alone.radius[0], rel=1e-6) and both.radius[0] > 0.0

@@ -52,8 +52,14 @@ def test_served_error_is_taken_off(rng):
     assert not endless.prove(Question.of(x, label, rivals, known))[0].any()
 
 
-@pytest.mark.parametrize("name", ["tanh", "softplus", "relu"])
-@pytest.mark.parametrize("power", [-300, -160, -20, 20, 100, 300])
+@pytest.mark.parametrize(
+    ("name", "power"),
+    [
+        *(("tanh", power) for power in (-300, -20, 100)),
+        *(("softplus", power) for power in (-160, 20, 300)),
+        *(("relu", power) for power in (-300, 20, 300)),
+    ],
+)
 def test_extreme_weights(name, power, rng):
     network = draw_network(rng, SIZES[3], name)
     first = network.affines[0]

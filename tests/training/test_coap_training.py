@@ -125,7 +125,7 @@ def test_compiled_by_xla():
     x, y = data(8)
     options = {"ramp_steps": 4, "projections": None}
     models = [
-        _model((6, 5), "sgd", options=options, run_eagerly=False, jit_compile=jit)
+        _model((6, 5), "sgd", options=options, run_eagerly=not jit, jit_compile=jit)
         for jit in (False, True)
     ]
     losses = [fit(model, x, y, epochs=4)["loss"] for model in models]

@@ -21,13 +21,9 @@ MIXED = ("tanh", "softplus", "sigmoid", "softplus")
 CASES = [
     pytest.param(SIZES[2], ("tanh",), id="tanh2"),
     pytest.param(SIZES[3], ("softplus",) * 2, id="softplus3"),
-    pytest.param(SIZES[4], ("sigmoid",) * 3, id="sigmoid4"),
     pytest.param(SIZES[4], MIXED[:3], id="mixed4"),
     pytest.param(SIZES[5], MIXED, id="mixed5"),
-]
-CASES += [
-    pytest.param(SIZES[depth], (CARRYING,) * (depth - 2) + ("softplus",), id=f"carry{depth}")
-    for depth in (3, 4)
+    pytest.param(SIZES[3], (CARRYING, "softplus"), id="carry3"),
 ]
 CONVERGED = 1000  # steps of power iteration: random kernels leave gaps of a few per cent
 
@@ -315,7 +311,7 @@ def _degenerate(kernels):
     }
 
 
-@pytest.mark.parametrize("depth", [2, 3, 4, 5])
+@pytest.mark.parametrize("depth", [3, 5])
 def test_degenerate_kernels_give_numbers(depth, rng, random_network):
     network = random_network(rng, SIZES[depth], MIXED[: depth - 1])
     for trouble, kernels in _degenerate(_kernels(network)).items():
