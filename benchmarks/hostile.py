@@ -48,7 +48,7 @@ from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 
 MEMORY = 2 * 2**30  # bytes that may be mapped beside those at the start
-MIB = 1280  # resident, above the start, until a refusal
+MIB = 1344  # resident, above the start, until a refusal
 SECONDS = 5.0  # of computing, likewise
 TAKEN = 4.0, 2.0  # times as many seconds and MiB for what is no refusal
 PATIENCE = 90  # seconds of waiting, on a machine that does other things too

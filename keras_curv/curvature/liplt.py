@@ -41,6 +41,7 @@ LEAST_NORM = 1e-160
 
 # Results by network, because several methods ask for the same ones.
 _known: weakref.WeakKeyDictionary[Network, list[float]] = weakref.WeakKeyDictionary()
+_WINDOW = 32  # activations
 
 
 class UnitNorms(NamedTuple):
@@ -60,6 +61,9 @@ def telescoped(
 ) -> tuple[Any, Any]:
     """Returns two bounds ℓ_I, up to rounding: by telescoping, and `‖W_I‖ g_{I−1} ℓ_{I−1}`.
 
+    It telescopes through the last `_WINDOW` activations: `‖V a_j‖` with more behind it is at most
+    `‖V‖ g_j ℓ_j`. The work for all layers would otherwise grow with the square of their number.
+
     Args:
         activations: the I − 1 before W_I; further ones are ignored.
         norms: ‖W_I‖, ‖W_{I−1} W_I‖, …, ‖W_1 ⋯ W_I‖: numbers, arrays for several W_I, or tensors.
@@ -78,7 +82,11 @@ def telescoped(
     if before:
         product_of_norms = product_of_norms * (activations[len(before) - 1].steepest * before[-1])
     total, factor = 0.0, 1.0  # Π |c_k| over the activations inside the product
-    for activation, lipschitz in reversed(list(zip(activations, before, strict=False))):
+    pairs = reversed(list(zip(activations, before, strict=False)))
+    for back, (activation, lipschitz) in enumerate(pairs):
+        if back == _WINDOW:
+            whole = norm.whole if isinstance(norm, UnitNorms) else norm
+            return total + factor * whole * (activation.steepest * lipschitz), product_of_norms
         if isinstance(norm, UnitNorms):
             total = total + factor * norm.spread * lipschitz
         else:

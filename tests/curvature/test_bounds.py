@@ -185,6 +185,26 @@ def test_lipschitz_of_a_chain_is_attained():
     assert lipschitz_bounds(network) == pytest.approx([3.0, 6.0, 6.0], rel=1e-9)
 
 
+def test_lipschitz_constants_hold_where_only_the_last_layers_are_telescoped(rng):
+    """Softplus far above its bend is the identity: forty rotations then keep all lengths. Its
+    constants are at least 1, and no more than those of the product of norms."""
+    depth = 40
+    kernels = [np.linalg.qr(rng.standard_normal((4, 4)))[0] for _ in range(depth)]
+    biases = [np.full(4, 1e3)] * depth
+    network = Network.from_weights(kernels, biases, "softplus")
+    found = np.array(lipschitz_bounds(network))
+    assert np.all(found >= 1.0) and np.all(found <= 1.0 + 1e-9)
+    deep = Network.from_weights(
+        [0.9 * rng.standard_normal((5, 5)) for _ in range(depth)], [np.zeros(5)] * depth, "tanh"
+    )
+    x = tf.constant(0.1 * rng.standard_normal((200, 5)))
+    apart = tf.constant(1e-6 * rng.standard_normal((200, 5)))
+    bounds, hidden = lipschitz_bounds(deep), deep.hidden(x)
+    for bound, one, other in zip(bounds, hidden[1:], deep.hidden(x + apart)[1:], strict=True):
+        moved = np.linalg.norm(one - other, axis=1) / np.linalg.norm(apart, axis=1)
+        assert moved.max() <= bound * (1.0 + 1e-6)
+
+
 def test_lipschitz_beats_the_product_of_norms(rng, random_network):
     network = random_network(rng, (6, 20, 15, 10, 3), "softplus")
     product = np.prod([np.linalg.norm(a.kernel, 2) for a in network.affines[:3]])
