@@ -4,7 +4,7 @@
     nice python benchmarks/hostile.py --only 'npz:'
 
 Each case of `tests/hostile_models` and `tests/hostile_inputs` is built in a temporary folder, and
-taken. It must end in a refusal within five seconds of computing and 1,280 MiB of memory above the
+taken. It must end in a refusal within five seconds of computing and 1,344 MiB of memory above the
 start, or in what the file honestly is, which may take four times as long and twice as much; without
 an end of the process, anything run, or anything changed beside its folder. No more than 2 GiB may
 be mapped beside what TensorFlow has mapped by then. What is certified is compared with what a
