@@ -20,6 +20,7 @@ fails, a slightly smaller one is.
 from __future__ import annotations
 
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.ascent import Witness, ascend
@@ -33,6 +34,7 @@ from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network.network import Network
 
+_NEAR = 0.1  # of a margin at the centre: a bound below it is improved by ascent
 _TRIED = 1.0, 0.998, 0.99, 0.95, 0.8  # parts of a radius that a search found
 
 
@@ -109,7 +111,9 @@ class CoupledCertificate(BallBoundCertificate):
         balls = CoupledBalls(*args)
         balls.bound_layers()
         value, rows, constants, error, _ = balls.margins(label, rivals, asked)
-        waiting = asked & ~(value > 0.0)
+        # Near 0, too, so that the search sees one smooth function.
+        centre, _ = self.network.margins(*map(tf.constant, (centres.x, label, rivals)))
+        waiting = asked & ~(value > _NEAR * centre.numpy())
         # Until one proves nothing: then the others do not count.
         while waiting.any():
             some = np.flatnonzero(waiting.any(axis=1))
@@ -127,10 +131,10 @@ class CoupledCertificate(BallBoundCertificate):
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii and gradients, found by estimates, then proved."""
         centres = self._centres(question.x)
-        found, gradients = self._largest(question, centres)
+        found, gradients = self._largest(question, centres.to_search())
         known = question.known.min(axis=1)
         proved, cost = known.copy(), np.zeros(len(found))
-        bound = self._bound(centres.to_prove(), question, cost)
+        bound = self._bound(centres, question, cost)
         for part in _TRIED:
             radius = found * part
             rows = np.flatnonzero((proved <= known) & (radius > known))
@@ -143,13 +147,13 @@ class CoupledCertificate(BallBoundCertificate):
 class _Searched(Centres):
     """Centres of balls, with the witness of each pair of an example and a rival."""
 
-    def __init__(self, network: Network, x: np.ndarray, *, proved: bool = False):
+    def __init__(self, network: Network, x: np.ndarray, *, proved: bool = True):
         super().__init__(network, x, proved=proved)
         self._witnesses: dict[tuple[int, int], Witness] = {}
 
-    def to_prove(self) -> _Searched:
-        """Returns the same centres, for balls whose bounds are proved."""
-        found = _Searched(self.network, self.x, proved=True)
+    def to_search(self) -> _Searched:
+        """Returns the same centres, for balls whose bounds are estimated; witnesses are shared."""
+        found = _Searched(self.network, self.x, proved=False)
         found._witnesses = self._witnesses
         return found
 

@@ -93,7 +93,7 @@ class CoupledBalls(Balls):
             ball = first_ball(affine, moves.root, self.radius, self.centres.proved)
         elif self._moved is not None:
             norms = proved_norms if self.centres.proved else estimated_norms
-            ball = layer_ball(moves.root, self._moved, self.moves, self.radius, norms)
+            ball = layer_ball(moves.root, self._moved, self.moves, self.radius, norms, reach)
         else:
             return moves
         return moves._replace(ball=np.fmin(moves.ball, ball))

@@ -11,7 +11,8 @@ row M bounds how far a single unit moves; the rows of all units that are not lin
 their √h, give β_k. It is never more than what the intervals say, `‖√h ∘ max(u − ẑ, ẑ − l)‖`.
 
 **Rounding.** Computed rows are taken as exact, as in `crown.py`. A step back through layer j is off
-by at most `γ_{N+8} ‖Ω‖ (2 ‖Δz_j‖ + ‖|W_j|‖ ‖Δa_{j−1}‖) + ‖Ω‖ ‖ΔW_j‖ ‖Δa_{j−1}‖` and underflow.
+by at most `γ_{N+8} ‖Ω‖ (2 ‖Δz_j‖ + ‖|W_j|‖ ‖Δa_{j−1}‖) + ‖Ω‖ ‖ΔW_j‖ ‖Δa_{j−1}‖` and underflow; a row of
+W_k itself by ‖ΔW_k‖ ‖Δa_{k−1}‖.
 
 Reference: Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin maximization
 and improved Lipschitz regularization" (2023), theorem 1, for LipLT; on a ball, by unit, it is ours.
@@ -120,7 +121,7 @@ def first_ball(affine: Affine, root: np.ndarray, radius: np.ndarray, proved: boo
     if proved:
         pairs = zip(up(squares), value, strict=True)
         value = np.array([congruence_bound(affine, *pair) for pair in pairs])
-    return up(np.sqrt(value) * radius, 8)[:, None]
+    return up(np.sqrt(value) * radius, 8)[:, None] + TINY
 
 
 def unit_moves(
@@ -146,7 +147,9 @@ def unit_moves(
     matrices = [np.zeros((len(asked), most, size)) for size in sizes] if fits else None
     for field in fields:
         for of, at, units, rows in field.shares(asked):
-            far, lost = np.zeros(units.shape), np.zeros(units.shape)
+            # The stored kernel of the layer itself is off, too.
+            folding = network.affines[len(before)].kernel_error * before[-1].after[of]
+            far, lost = np.zeros(units.shape), np.broadcast_to(folding, units.shape).copy()
             wanted = np.nonzero(asked[of[:, None], units])
             for part, weight in _parts(network, field, before, of, at, rows, lost):
                 ball = radius[of, None] if weight is None else before[weight].ball[of]
@@ -193,15 +196,34 @@ def layer_ball(
     before: Sequence[Moves],
     radius: np.ndarray,
     norms: Callable[[np.ndarray], np.ndarray],
+    reach: np.ndarray,
 ) -> np.ndarray:
     """Returns β of a layer from the movement of its units, `(n, 1)`; infinite where unknown.
+
+    Units that no receptive field has, as those with a single weight, move by what their intervals
+    say, and are added to the others in the square.
 
     Args:
         root: √h of the layer, `(n, N)`, positive only for units that were asked for.
         moved: the movement of its units.
         before, radius: as in `unit_moves`.
         norms: bounds, or in a search estimates, of spectral norms.
+        reach: bounds on |Δz| by intervals, `(n, N)`.
     """
+    known = np.isfinite(moved.reach)
+    alone = norm_bound(np.where(known | (root <= 0.0), 0.0, root * reach), axis=1)[:, None]
+    together = _ball_of_known(np.where(known, root, 0.0), moved, before, radius, norms)
+    return norm_bound(np.concatenate([alone, together], axis=1), axis=1)[:, None] + TINY
+
+
+def _ball_of_known(
+    root: np.ndarray,
+    moved: UnitMoves,
+    before: Sequence[Moves],
+    radius: np.ndarray,
+    norms: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Returns `layer_ball` of the units whose rows are in the matrices."""
     if moved.matrices is None:
         return np.full((len(root), 1), np.inf)
     counts = (root > 0.0).sum(axis=1)
@@ -251,4 +273,5 @@ def moves_of(
     after = np.fmin(
         norm_bound(steep * reach, axis=1)[:, None], up(steep.max(axis=1)[:, None] * whole)
     )
-    return Moves(middle, root, up(ball), whole, before, up(after), steep)
+    # No product of small numbers has been flushed to 0.
+    return Moves(middle, root, up(ball) + TINY, whole + TINY, before, up(after) + TINY, steep)

@@ -135,7 +135,7 @@ class Inputs(NamedTuple):
         far: ‖x‖ + R of whole examples, `(n, 1)`.
         terms: the number of entries of a whole example.
         room: the reach of the entries; None: no limits.
-        pinned: the mask of entries that cannot move, `(dim,)`; None: all can.
+        pinned: the mask of entries that cannot move, `(dim,)` or `(k, 1, d)`; None: all can.
     """
 
     x: np.ndarray
@@ -161,11 +161,12 @@ class Inputs(NamedTuple):
 
     def seen(self, of: np.ndarray, entries: np.ndarray) -> Inputs:
         """Returns some entries, `(k, d)`, of some examples, `(k,)`."""
-        assert self.pinned is None  # such networks are dense
         room, at = self.room, (of[:, None], entries)
+        pinned = None if self.pinned is None else self.pinned[entries][:, None]
         if room is not None:
             room = room._replace(up=room.up[at], down=room.down[at])
-        return self._replace(x=self.x[at], radius=self.radius[of], far=self.far[of], room=room)
+        parts = {"x": self.x[at], "radius": self.radius[of], "far": self.far[of]}
+        return self._replace(**parts, room=room, pinned=pinned)
 
     def minimum(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
