@@ -284,11 +284,8 @@ def test_decisions_are_those_of_the_radii(name):
 
 
 @each_alone
-def test_inputs_that_nobody_moves_are_not_moved(name, request):
+def test_inputs_that_nobody_moves_are_not_moved(name):
     """Radii are no smaller than those without pins, and hold where all others move."""
-    if name == "coupled":
-        reason = "its passes back refuse pinned inputs by an assertion (passes.py, Inputs.seen)"
-        request.applymarker(pytest.mark.xfail(raises=AssertionError, strict=True, reason=reason))
     network, x, label, rivals = _case(name)
     pinned = np.arange(network.dim) == 1
     held = PinnedNetwork(network.affines, network.activations, pinned)

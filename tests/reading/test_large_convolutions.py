@@ -158,7 +158,7 @@ def test_bounds_hold_at_points_and_are_above_the_dense_ones(pair):
 
 def test_every_other_method_refuses_by_name(pair):
     _, x, _, sparse = pair
-    known = {"lipschitz", "crc", "crown", "interval", "auto"}
+    known = {"lipschitz", "crc", "coupled", "crown", "interval", "auto"}
     for method in sorted(set(METHODS) - known - {"quadratic", "coap", "two_stage"}):
         with pytest.raises(
             InputError, match=f"too large for {method}: map 1, (242|288) × .*use lips"

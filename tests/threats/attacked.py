@@ -7,7 +7,7 @@ from keras_curv.certificates.auto import METHODS, choose_method
 from keras_curv.network.network import Network, Scores
 from keras_curv.threats.properties.property import ARGMAX
 
-SIGMAS = {"quadratic": "relu", "coap": "relu", "two_stage": ("relu", "tanh")}
+SIGMAS = {"coupled": "relu", "quadratic": "relu", "coap": "relu", "two_stage": ("relu", "tanh")}
 METHODS_AND_SIGMAS = [(method, SIGMAS.get(method, "tanh")) for method in METHODS]
 GRID = 81
 

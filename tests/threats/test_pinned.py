@@ -23,6 +23,7 @@ CASES = [
     ("crown", "tanh", (9, 4)),
     ("crown", "relu", (9, 7, 4)),
     ("crown", "relu", (4,)),
+    ("coupled", "relu", (9, 7, 4)),
     ("interval", "relu", (9, 7, 4)),
     ("quadratic", "relu", (9, 4)),
     ("coap", "relu", (9, 7, 4)),
@@ -60,8 +61,9 @@ def test_radii_are_those_of_the_network_of_what_moves(
     for one, radius, rival in zip(x, found.radius, found.nearest_rival, strict=True):
         alone = choose_method(method, of_one_example(network, pinned, one), tolerance=0.0)
         own = alone.certify(one[None, ~pinned], tolerance=0.0)
-        # Searches of equal numbers in another order of sums end a little apart.
-        assert radius == pytest.approx(own.radius[0], rel=1e-3, abs=1e-12)
+        # Searches of equal numbers in another order of sums end a little apart; ascent further.
+        apart = 5e-2 if method == "coupled" else 1e-3
+        assert radius == pytest.approx(own.radius[0], rel=apart, abs=1e-12)
         assert rival == own.nearest_rival[0]
 
 

@@ -11,8 +11,8 @@ row M bounds how far a single unit moves; the rows of all units that are not lin
 their √h, give β_k. It is never more than what the intervals say, `‖√h ∘ max(u − ẑ, ẑ − l)‖`.
 
 **Rounding.** Computed rows are taken as exact, as in `crown.py`. A step back through layer j is off
-by at most `γ_{N+8} ‖Ω‖ (2 ‖Δz_j‖ + ‖|W_j|‖ ‖Δa_{j−1}‖) + ‖Ω‖ ‖ΔW_j‖ ‖Δa_{j−1}‖` and underflow; a row of
-W_k itself by ‖ΔW_k‖ ‖Δa_{k−1}‖.
+by at most `γ_{N+8} ‖Ω‖ (2 ‖Δz_j‖ + ‖|W_j|‖ ‖Δa_{j−1}‖) + ‖Ω‖ ‖ΔW_j‖ ‖Δa_{j−1}‖` and underflow; a
+row of W_k itself by ‖ΔW_k‖ ‖Δa_{k−1}‖.
 
 Reference: Fazlyab, Entesari, Roy & Chellappa, "Certified robustness via dynamic margin maximization
 and improved Lipschitz regularization" (2023), theorem 1, for LipLT; on a ball, by unit, it is ours.
