@@ -26,7 +26,7 @@ from keras_curv.curvature.bounds import curvature_work
 from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled, traced
-from keras_curv.numerics.batches import in_batches
+from keras_curv.numerics.batches import batches, in_batches
 from keras_curv.numerics.rounding import norm_bound
 
 # What "auto" leaves out, as it would not answer for minutes.
@@ -207,8 +207,9 @@ class BestOf(Method):
                 reach = factor * nearest
                 unmet = np.isinf(so_far.distance.min(axis=1))
                 rows = np.flatnonzero(unmet & (reach > 0.0) & np.isfinite(reach))
-                for part, _ in in_batches(lambda part: None, len(rows), self._entries):
-                    few = rows[part]
+                for few in (rows[part] for part in batches(len(rows), self._entries)):
+                    if not len(few):
+                        break
                     met = self._attack(so_far, few, column[few], reach[few], _ATTACK_STEPS[-1])
                     label = tf.constant(some.label[few], tf.int32)
                     first, _ = self._crossing(tf.constant(some.x[few]), label, met)
