@@ -151,3 +151,11 @@ class BallBoundCertificate(Method):
             return np.where(asked, value, np.inf).min(axis=1)
 
         return bound
+
+
+def steepest_fall(network: Network) -> float:
+    """Estimates from above how steeply bounds by layers fall: a product of norms and slopes."""
+    norms = [affine.frobenius for affine in network.affines]
+    slopes = [activation.steepest for activation in network.activations]
+    with np.errstate(over="ignore"):
+        return float(np.prod([*norms, *slopes]))

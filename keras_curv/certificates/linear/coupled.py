@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.ascent import Witness, ascend
-from keras_curv.certificates.linear.ball_search import BallBoundCertificate
+from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
 from keras_curv.certificates.linear.coupled_balls import CoupledBalls
 from keras_curv.certificates.linear.crown import require_rules
 from keras_curv.certificates.linear.plan import Plan
@@ -85,13 +85,10 @@ class CoupledCertificate(BallBoundCertificate):
         require_rules(network)
         self._norm, self._plan = norm, Plan.together(network)
         work = sum(field.work for layer in self._plan.fields for field in layer)
-        slopes = [activation.steepest for activation in network.activations]
-        with np.errstate(over="ignore"):
-            steepest = float(np.prod([*(affine.frobenius for affine in network.affines), *slopes]))
         super().__init__(
             network,
             served_error,
-            steepest=steepest,
+            steepest=steepest_fall(network),
             cost=2.0 * work / network.multiplications,
             height=max(POINTS, *network.sizes[1:-1]),
         )
@@ -153,12 +150,12 @@ class _Searched(Centres):
 
     def to_search(self) -> _Searched:
         """Returns the same centres, for balls whose bounds are estimated; witnesses are shared."""
-        found = _Searched(self.network, self.x, proved=False)
-        found._witnesses = self._witnesses
+        found = self.part(self.x)
+        found.proved = False
         return found
 
     def part(self, x: np.ndarray) -> _Searched:
-        """Returns centres that know the same pairs."""
+        """Returns centres that share the witnesses."""
         found = _Searched(self.network, x, proved=self.proved)
         found._witnesses = self._witnesses
         return found

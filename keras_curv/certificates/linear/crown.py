@@ -53,7 +53,7 @@ import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.interval_bounds import require_value_range
-from keras_curv.certificates.linear.ball_search import BallBoundCertificate
+from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
 from keras_curv.certificates.linear.first_layer import FirstLayer
 from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.certificates.linear.plan import Plan
@@ -111,11 +111,10 @@ class LinearBoundCertificate(BallBoundCertificate):
         if self._first is not None:  # curvature of the second layer's units, at two points per ball
             cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
         cost /= network.multiplications
-        slopes = [activation.steepest for activation in network.activations]
-        with np.errstate(over="ignore"):
-            steepest = float(np.prod([*(affine.frobenius for affine in network.affines), *slopes]))
         height = _height(network, self._plan)
-        super().__init__(network, served_error, steepest=steepest, cost=cost, height=height)
+        super().__init__(
+            network, served_error, steepest=steepest_fall(network), cost=cost, height=height
+        )
 
     def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """Returns an upper limit of its radii, as in `Method`, by the best lines at one point.

@@ -61,16 +61,13 @@ class Moves(NamedTuple):
     after: np.ndarray
     steep: np.ndarray
 
-    def take(self, some: np.ndarray | slice) -> Moves:
-        """Returns the moves of some of the examples."""
-        return Moves(*(part[some] for part in self))
-
 
 class UnitMoves(NamedTuple):
     """How far single units of a layer move, and the matrices that say so.
 
     Attributes:
-        reach: bounds on |Δz|, `(n, N)`; infinite for units that were not asked for.
+        reach: bounds on |Δz|, `(n, N)`; infinite for units that were not asked for, and for those
+            that no receptive field has.
         place: each asked unit's row in the matrices, `(n, N)`.
         matrices: for the input and each layer before, `(n, units, N_j)`; None where too large.
         error: bounds of what the computed rows are off by, `(n, N)`.
@@ -83,8 +80,11 @@ class UnitMoves(NamedTuple):
 
 
 def estimated_norms(stack: np.ndarray) -> np.ndarray:
-    """Estimates the spectral norms of `(n, rows, columns)`; those of the others do not matter."""
-    # Of the columns' side, as zero rows that pad a matrix must not change its estimate.
+    """Estimates the spectral norm of each matrix of `(n, rows, columns)`.
+
+    The iteration is on the side of the columns, so that zero rows, which pad the matrices of a
+    batch, change no estimate.
+    """
     value, _ = lanczos.largest_eigenpairs(
         lambda v: ((v[:, None, :] @ stack.transpose(0, 2, 1)) @ stack)[:, 0],
         (len(stack), stack.shape[2]),
@@ -151,11 +151,11 @@ def unit_moves(
             folding = network.affines[len(before)].kernel_error * before[-1].after[of]
             far, lost = np.zeros(units.shape), np.broadcast_to(folding, units.shape).copy()
             wanted = np.nonzero(asked[of[:, None], units])
-            for part, weight in _parts(network, field, before, of, at, rows, lost):
-                ball = radius[of, None] if weight is None else before[weight].ball[of]
+            for part, layer in _parts(network, field, before, of, at, rows, lost):
+                ball = radius[of, None] if layer is None else before[layer].ball[of]
                 far += row_norms(part) * ball
                 if matrices is not None:
-                    index = 0 if weight is None else weight + 1
+                    index = 0 if layer is None else layer + 1
                     example = of[wanted[0]]
                     row = place[example, units[wanted]][:, None]
                     columns = field.seen[index][at[wanted[0]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,10 @@ from keras_curv.certificates.linear.receptive_fields import Field, fields_of
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.network.network import Network
 
+# Results by network and work, because several methods ask for the same ones.
+_known: weakref.WeakKeyDictionary[Network, dict[float, list[list[Field]]]] = (
+    weakref.WeakKeyDictionary()
+)
 _WORK = 2.0**34  # largest number of multiplications per example for passes back of hidden layers
 
 
@@ -55,10 +60,18 @@ class Plan(NamedTuple):
                     before = [1.0, *lipschitz_bounds(network)]
                     pre = pre_activation_lipschitz(network)
                 sparse = any(affine.is_sparse for affine in network.affines)
-                return cls(back, before, pre, fields_of(network, _WORK) if sparse else ())
+                return cls(back, before, pre, _fields(network) if sparse else ())
         return cls(network.depth - 1, [], [])
 
     @classmethod
     def together(cls, network: Network) -> Plan:
         """Returns the plan of bounding units together: passes back only where signs are open."""
-        return cls(0, [], [], fields_of(network, _WORK))
+        return cls(0, [], [], _fields(network))
+
+
+def _fields(network: Network) -> list[list[Field]]:
+    """Returns the fields within `_WORK`, which takes seconds for a large network, once for each."""
+    kept = _known.setdefault(network, {})
+    if _WORK not in kept:
+        kept[_WORK] = fields_of(network, _WORK)
+    return kept[_WORK]
