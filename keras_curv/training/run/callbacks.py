@@ -108,6 +108,15 @@ class CertifiedAccuracy(keras.callbacks.Callback):
         """Certifies one example, so that what is refused is refused before the first epoch."""
         self.last = {}
         self._certifier().certify(self.x[:1], None if self.y is None else self.y[:1])
+        if self.log_dir is not None:
+            # One file for all epochs: TensorBoard reads files by name, which is not always in order
+            # of time.
+            self._figures = tf.summary.create_file_writer(str(self.log_dir / "certified"))
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Closes TensorBoard's file."""
+        if self.log_dir is not None:
+            self._figures.close()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Certifies the model as it is now; between, the figures of the last time are kept."""
@@ -147,8 +156,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
     ) -> None:
         """Writes one epoch's summaries for TensorBoard."""
         method: Any = certifier.method
-        writer = tf.summary.create_file_writer(str(log_dir / "certified"))
-        with writer.as_default(step=epoch):
+        with self._figures.as_default(step=epoch):
             for name, value in zip(self.names, self.radii, strict=True):
                 tf.summary.scalar(name, np.mean(radii > value))
             if self.method == CurvatureCertificate.name:
@@ -160,7 +168,7 @@ class CertifiedAccuracy(keras.callbacks.Callback):
                 tf.summary.scalar("curvature/theorem4_K_mean", theorem4_bound.mean())
             finite = radii[np.isfinite(radii)]
             tf.summary.histogram("certified_radius", finite)
-        writer.close()
+        self._figures.flush()
         curve = tf.summary.create_file_writer(str(log_dir / f"radius_curve/{epoch:04d}"))
         end = 1.05 * max(finite.max(initial=0.0), *self.radii)
         with curve.as_default():
