@@ -4,7 +4,7 @@
     nice python benchmarks/hostile.py --only 'npz:'
 
 Each case of `tests/hostile_models` and `tests/hostile_inputs` is built in a temporary folder, and
-taken. It must end in a refusal within five seconds of computing and 1,344 MiB of memory above the
+taken. It must end in a refusal within five seconds of computing and 1,024 MiB of memory above the
 start, or in what the file honestly is, which may take four times as long and twice as much; without
 an end of the process, anything run, or anything changed beside its folder. No more than 2 GiB may
 be mapped beside what TensorFlow has mapped by then. What is certified is compared with what a
@@ -48,7 +48,7 @@ from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 
 MEMORY = 2 * 2**30  # bytes that may be mapped beside those at the start
-MIB = 1344  # resident, above the start, until a refusal
+MIB = 1024  # resident, above the start, until a refusal
 SECONDS = 5.0  # of computing, likewise
 TAKEN = 4.0, 2.0  # times as many seconds and MiB for what is no refusal
 PATIENCE = 90  # seconds of waiting, on a machine that does other things too

@@ -313,7 +313,7 @@ class Ball:
 
     def norm_of_error(self) -> float:
         """Bounds the l2 (for a matrix: Frobenius, hence spectral) norm of the error."""
-        return norm_bound(self.error)
+        return norm_bound(self.error) if self.error.any() else 0.0
 
     # A matrix, as `SparseBall` is one
 

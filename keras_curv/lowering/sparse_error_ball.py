@@ -23,7 +23,7 @@ from keras_curv.saved_model.limits import (
     require_at_most,
 )
 
-AT_ONCE = 2**21  # entries
+AT_ONCE = 2**20  # entries
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -121,10 +121,20 @@ def keep(entries: int) -> None:
         InputError: all together are too large.
     """
     spent = _spent.get()
+    require_room(entries)
     if spent:
         spent[1] += entries
-        what = "the network, in entries of all layers,"
-        require_at_most(spent[1], TOTAL_ENTRIES, what)
+
+
+def require_room(entries: int) -> None:
+    """Refuses matrices before they are made that are too large beside those that are kept.
+
+    Raises:
+        InputError: all together are too large.
+    """
+    spent = _spent.get()
+    kept = spent[1] if spent else 0
+    require_at_most(kept + entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
 
 
 def roomy() -> bool:

@@ -32,22 +32,40 @@ def require_said_once(content: bytes, kind: Descriptor) -> None:
     waiting = [(memoryview(content), kind)]
     while waiting:
         part, kind = waiting.pop()
-        seen: set[Any] = set()
+        known, seen = _known(kind), set()
         for number, value in _fields(part):
             fields += 1
-            limits.require_at_most(fields, limits.FIELDS, "the graph, in fields,")
-            field = kind.fields_by_number.get(number)
-            if field is None:
+            if fields > limits.FIELDS:
+                limits.require_at_most(fields, limits.FIELDS, "the graph, in fields,")
+            if number not in known:
                 continue  # of a newer TensorFlow
-            said: Any = number if field.containing_oneof is None else field.containing_oneof.name
-            if _is_table(field):
+            field, said, is_table, inner = known[number]
+            if inner is not None:
+                waiting.append((value, inner))
+            if is_table:
                 said = number, _key(value, field)
+            if said is None:
+                continue
             if said in seen:
                 raise InputError(f"it says {field.full_name} twice, of which a server may take one")
-            if not field.is_repeated or _is_table(field):
-                seen.add(said)
-            if field.message_type is not None and _has_tables(field.message_type):
-                waiting.append((value, field.message_type))
+            seen.add(said)
+
+
+@functools.cache
+def _known(kind: Descriptor) -> dict[int, tuple[FieldDescriptor, Any, bool, Descriptor | None]]:
+    """Returns the fields of a message by number.
+
+    With each one: what must not be said twice, its number or the name of the choice that it is one
+    of (None: it may be repeated); whether it is a table; and its kind, if that may have tables.
+    """
+    known = {}
+    for number, field in kind.fields_by_number.items():
+        choice, inner = field.containing_oneof, field.message_type
+        said: int | str | None = number if choice is None else choice.name
+        tables = inner is not None and _has_tables(inner)
+        said = None if field.is_repeated else said
+        known[number] = field, said, _is_table(field), inner if tables else None
+    return known
 
 
 def _is_table(field: FieldDescriptor) -> bool:
@@ -88,17 +106,15 @@ def _fields(part: memoryview) -> Iterator[tuple[int, Any]]:
     while place < end:
         tag, place = varint(part, place)
         wire = tag & 7
-        value: Any = None
-        if wire == 0:
-            value, place = varint(part, place)
+        if wire in _FIXED:
+            number, size = 0, _FIXED[wire]
+        elif wire in (0, 2):
+            number, place = varint(part, place)
+            size = number if wire == 2 else 0
         else:
-            size = _FIXED.get(wire, 0)
-            if wire == 2:
-                size, place = varint(part, place)
-            elif not size:
-                raise InputError("it has a group, which no writer of a SavedModel makes")
-            value, place = part[place : place + size], place + size
-        yield tag >> 3, value
+            raise InputError("it has a group, which no writer of a SavedModel makes")
+        yield tag >> 3, part[place : place + size] if wire else number
+        place += size
 
 
 def varint(data: bytes | memoryview, place: int) -> tuple[int, int]:
@@ -107,6 +123,8 @@ def varint(data: bytes | memoryview, place: int) -> tuple[int, int]:
     Raises:
         ValueError: it is cut off, or has more than 64 bits.
     """
+    if place < len(data) and data[place] < 128:
+        return data[place], place + 1  # as most are
     number = 0
     for shift in range(0, 64, 7):
         if place >= len(data):

@@ -31,6 +31,7 @@ from keras_curv.saved_model.limits import (
     CONVOLUTION_ENTRIES,
     STORED_ENTRIES,
     charge_entries,
+    require_room,
     require_shape,
 )
 
@@ -45,6 +46,7 @@ def matrix(
     strides: tuple[int, int] = (1, 1),
     padding: str = "VALID",
     dilations: tuple[int, int] = (1, 1),
+    beside: int = 0,
 ) -> tuple[SparseBall, tuple[int, int, int]]:
     """Returns the matrix `(in, out)` of a convolution in TensorFlow's sense, a cross-correlation.
 
@@ -53,6 +55,7 @@ def matrix(
         image: the shape of what is convolved.
         strides, dilations: of the two axes.
         padding: "SAME" (with zeros, the odd one at the end) or "VALID".
+        beside: entries of a matrix that this one is to be multiplied with.
 
     Returns:
         The matrix, sparse, and the shape of the convolved image.
@@ -76,7 +79,7 @@ def matrix(
     require_shape(shape)
     parts = kernel.value, kernel.error, kernel.served
     stored = functools.reduce(np.logical_or, (part != 0.0 for part in parts))
-    _refuse_large(stored, down, across, sum(bool(part.any()) for part in parts))
+    _refuse_large(stored, down, across, sum(bool(part.any()) for part in parts), beside)
     which, columns, ends = places_of(stored, image, down, across)
 
     size = math.prod(image), math.prod(shape)
@@ -179,14 +182,22 @@ def _refuse_large(
     down: tuple[np.ndarray, np.ndarray],
     across: tuple[np.ndarray, np.ndarray],
     parts: int,
+    beside: int,
 ) -> None:
-    """Counts the matrix of a convolution before it is made; `parts` are its value and errors."""
+    """Counts the matrix of a convolution before it is made.
+
+    Args:
+        stored, down, across: see `places_of`.
+        parts: how many of its value and its errors are not 0.
+        beside: see `matrix`.
+    """
     seen = np.multiply.outer(*(inside.sum(axis=1) for _, inside in (down, across)))
     weights = np.count_nonzero(stored, axis=(2, 3))
     positions = down[0].shape[1] * across[0].shape[1]
     # Where a tap has no weights, it is placed all the same.
     entries = int((np.maximum(weights, stored.shape[2]) * seen).sum())
     _refuse_many(int(weights[seen > 0].sum()), positions, entries)
+    require_room(entries + beside)
     charge_entries(_PLACING * (1 + parts), entries, "the matrix of a convolution")
 
 
@@ -236,7 +247,7 @@ def convolved(node: NodeDef, flow: Flow, kernel: Ball) -> Flow:
         kernel = _depthwise(kernel)
     elif kernel.shape[2] and image[2] > kernel.shape[2] and image[2] % kernel.shape[2] == 0:
         kernel = of_groups(kernel, image[2] // kernel.shape[2])
-    lowered, shape = matrix(kernel, image, **how)
+    lowered, shape = matrix(kernel, image, beside=flow.stored, **how)
     if node.op == "Conv2D" and image[2] == 1:
         miscompiled.refuse_column(how["strides"], shape)
     return _times(flow, lowered, placed or stencil(kernel, image, **how), shape)
