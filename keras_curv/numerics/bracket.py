@@ -71,7 +71,6 @@ def largest_radius(
     *,
     aim: ArrayLike = 0.0,
     gap: float = FINE,
-    smooth: bool = True,
 ) -> np.ndarray:
     """Returns the largest radius found with `bound > 0` for each example, up to the gap.
 
@@ -84,7 +83,6 @@ def largest_radius(
         floor: about the smallest radius to expect, `(n,)`.
         aim: radii below which a result has no use, `(n,)`.
         gap: the gap that the search may leave, in grid points.
-        smooth: whether two values of the bound may tell that no more than the gap is left.
 
     Returns:
         `(n,)`, not below `known`; at most about 1e100.
@@ -121,7 +119,7 @@ def largest_radius(
             at = np.where(zero < low + gap, np.minimum(low + gap, at + 1.0), at)
             at = np.where(zero > high - gap, np.maximum(high - gap, at - 1.0), at)
             at = np.clip(np.fmax(at, in_vain), low + 1.0, np.minimum(high - 1.0, top))
-            near = (told < low + gap) & (gap > FINE) & smooth
+            near = (told < low + gap) & (gap > FINE)
             active &= (high > np.maximum(low + gap, in_vain)) & (low < top) & ~near
     return np.maximum(found.proved, known)
 

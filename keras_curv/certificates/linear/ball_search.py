@@ -22,9 +22,6 @@ class BallBoundCertificate(Method):
     A radius counts because the bounds of that one ball prove it, whatever the search does. Each
     example has one search, against the rivals that are not known to be farther.
 
-    Attributes:
-        smooth: whether two values of the bounds tell where they are zero, as in `largest_radius`.
-
     Args:
         network: the network to certify.
         served_error: bounds on the error of served margins.
@@ -34,8 +31,6 @@ class BallBoundCertificate(Method):
         height: vectors of the widest hidden layer in memory for an example at a time, besides one
             vector of any layer for each rival.
     """
-
-    smooth = True
 
     def __init__(
         self,
@@ -126,7 +121,7 @@ class BallBoundCertificate(Method):
         guess = (margin / steepness).min(axis=1)
         floor = nearest / self._steepest
         args = bound, nearest, known.min(axis=1), guess, floor
-        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap, smooth=self.smooth)
+        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap)
         return proved, np.ceil(cost).astype(np.int64)
 
     def _bound(

@@ -25,17 +25,23 @@ import tensorflow as tf
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.ascent import Witness, ascend
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
-from keras_curv.certificates.linear.coupled_balls import CoupledBalls
+from keras_curv.certificates.linear.coupled_balls import CoupledBalls, LayerBounds
 from keras_curv.certificates.linear.crown import require_rules
+from keras_curv.certificates.linear.layer_balls import entries
 from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.linear.relaxation import POINTS, relaxation
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
+from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.numerics.batches import NEAR, batches
 
 _NEAR = 0.1  # of a margin at the centre: a bound below it is improved by ascent
-_TRIED = 1.0, 0.998, 0.99, 0.95, 0.8  # parts of a radius that a search found
+_ALIKE = 0.04  # relative difference of such radii
+_TRIES = 5  # radii that are to be proved, each smaller than the last by what that one lacked
+_BEYOND = 0.5  # parts of the radius to a part of the margin: bounds fall as its second power, or so
+_LEAST, _MOST = 0.8, 0.999  # of the last radius
 
 
 def passed_back(network: Network) -> int:
@@ -73,7 +79,6 @@ class CoupledCertificate(BallBoundCertificate):
     """
 
     name, turn, dear = "coupled", 5, True
-    smooth = False  # ascent begins where the first bounds end
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
         hinges = (each.hinge for sigma in network.activations for each, _ in sigma.groups)
@@ -90,8 +95,9 @@ class CoupledCertificate(BallBoundCertificate):
             served_error,
             steepest=steepest_fall(network),
             cost=2.0 * work / network.multiplications,
-            height=max(POINTS, *network.sizes[1:-1]),
+            height=POINTS,
         )
+        self._turned, self._basis = _turned(network) if norm == "l2" else (network, None)
 
     def _centres(self, x: np.ndarray) -> _Searched:
         return _Searched(self.network, x)
@@ -104,12 +110,19 @@ class CoupledCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        args = self.network, self._plan, centres, radius, relaxation, self._norm
-        balls = CoupledBalls(*args)
-        balls.bound_layers()
+        network = centres.network
+        plan, anew = Plan.together(network), np.flatnonzero(~centres.near(radius))
+        for few in batches(len(anew), entries(network.sizes[:-1]), 8 * NEAR):
+            part, at = centres[anew[few]], radius[anew[few]]
+            if len(at):
+                balls = CoupledBalls(network, plan, part, at, relaxation, self._norm)
+                balls.bound_layers()
+                part.keep_bounds(at, balls.bounds)
+        balls = CoupledBalls(network, plan, centres, radius, relaxation, self._norm)
+        balls.set_layers(centres.bounds(radius))
         value, rows, constants, error, _ = balls.margins(label, rivals, asked)
         # Near 0, too, so that the search sees one smooth function.
-        centre, _ = self.network.margins(*map(tf.constant, (centres.x, label, rivals)))
+        centre, _ = network.margins(*map(tf.constant, (centres.x, label, rivals)))
         waiting = asked & ~(value > _NEAR * centre.numpy())
         # Until one proves nothing: then the others do not count.
         while waiting.any():
@@ -122,36 +135,44 @@ class CoupledCertificate(BallBoundCertificate):
             value[pairs] = np.fmax(value[pairs], found)
             waiting[pairs] = False
             waiting[some[~(value[pairs] > 0.0)]] = False
-        balls.remember(value.min(axis=1) <= 0.0)  # the next balls are smaller
         return value
 
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii and gradients, found by estimates, then proved."""
         centres = self._centres(question.x)
-        found, gradients = self._largest(question, centres.to_search())
-        known = question.known.min(axis=1)
+        found, gradients = self._largest(question, centres.to_search(self._turned, self._basis))
+        known, pairs = question.known.min(axis=1), (question.x, question.label, question.rivals)
+        margin = self.network.margins(*map(tf.constant, pairs))[0].numpy().min(axis=1)
         proved, cost = known.copy(), np.zeros(len(found))
         bound = self._bound(centres, question, cost)
-        for part in _TRIED:
-            radius = found * part
-            rows = np.flatnonzero((proved <= known) & (radius > known))
-            if len(rows):
-                positive = bound(rows, radius[rows]) > 0.0
-                proved[rows[positive]] = radius[rows[positive]]
+        for _ in range(_TRIES):
+            rows = np.flatnonzero((proved <= known) & (found > known))
+            if not len(rows):
+                break
+            value = bound(rows, found[rows])
+            positive = rows[value > 0.0]
+            proved[positive] = found[positive]
+            lost = _BEYOND * np.maximum(-value, 0.0) / margin[rows]
+            found[rows] *= np.clip(1.0 - lost, _LEAST, _MOST)
         return proved, gradients + np.ceil(cost).astype(np.int64)
 
 
 class _Searched(Centres):
-    """Centres of balls, with the witness of each pair of an example and a rival."""
+    """Centres of balls, with the witness of each pair of an example and a rival.
+
+    The bounds of layers are kept. For balls of nearly the same radii a search takes them again, and
+    supposes that they grow with a power of the radius.
+    """
 
     def __init__(self, network: Network, x: np.ndarray, *, proved: bool = True):
         super().__init__(network, x, proved=proved)
         self._witnesses: dict[tuple[int, int], Witness] = {}
+        self._radius, self._bounds = np.full(len(x), np.nan), list[LayerBounds]()
 
-    def to_search(self) -> _Searched:
-        """Returns the same centres, for balls whose bounds are estimated; witnesses are shared."""
-        found = self.part(self.x)
-        found.proved = False
+    def to_search(self, network: Network, basis: np.ndarray | None) -> _Searched:
+        """Returns the same centres for balls whose bounds are estimated; see `_turned`."""
+        found = _Searched(network, self.x if basis is None else self.x @ basis, proved=False)
+        found._witnesses = self._witnesses
         return found
 
     def part(self, x: np.ndarray) -> _Searched:
@@ -159,6 +180,28 @@ class _Searched(Centres):
         found = _Searched(self.network, x, proved=self.proved)
         found._witnesses = self._witnesses
         return found
+
+    def keep_bounds(self, radius: np.ndarray, layers: list[LayerBounds]) -> None:
+        """Keeps the bounds of hidden layers on the balls of these radii, `(n,)`."""
+        every, rows = self._all or (self, self.rows)
+        every._radius[rows] = radius
+        if not every._bounds:
+            sizes = (layer.low.shape[1] for layer in layers)
+            every._bounds = [LayerBounds.nothing(len(every), size) for size in sizes]
+        for mine, theirs in zip(every._bounds, layers, strict=True):
+            mine.put(rows, theirs)
+
+    def near(self, radius: np.ndarray) -> np.ndarray:
+        """Returns whether bounds are kept that a search may scale to these radii, `(n,)`."""
+        every, rows = self._all or (self, self.rows)
+        alike = np.abs(np.log(radius / every._radius[rows])) <= _ALIKE
+        return alike & (not self.proved)
+
+    def bounds(self, radius: np.ndarray) -> list[LayerBounds]:
+        """Returns the bounds that are kept, scaled to these radii."""
+        every, rows = self._all or (self, self.rows)
+        factor, kept = radius / every._radius[rows], (each.take(rows) for each in every._bounds)
+        return [each.scaled(self.z[index], factor, index) for index, each in enumerate(kept)]
 
     def witness(self, some: np.ndarray, rivals: np.ndarray) -> Witness:
         """Returns what is known of these pairs."""
@@ -172,3 +215,17 @@ class _Searched(Centres):
         """Keeps the witnesses of these pairs."""
         for index, pair in enumerate(zip(self.rows[some].tolist(), rivals.tolist(), strict=True)):
             self._witnesses[pair] = witness.take(slice(index, index + 1))
+
+
+def _turned(network: Network) -> tuple[Network, np.ndarray | None]:
+    """Returns about the same network, of fewer inputs, for searches on l2 balls, and their basis.
+
+    If the first layer has fewer units than inputs, z_1 depends on the part of x in a subspace
+    alone, and a ball is one there, too. None: the network itself is returned.
+    """
+    first = network.affines[0]
+    if type(network) is not Network or first.is_sparse or first.fan_in <= first.fan_out:
+        return network, None
+    basis, kernel = np.linalg.qr(first.kernel)
+    maps = [Affine(kernel, first.bias, first.kernel_error, first.bias_error), *network.affines[1:]]
+    return Network(maps, network.activations), basis

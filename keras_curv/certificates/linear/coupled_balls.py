@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_curv.certificates.interval_bounds import Box
 from keras_curv.certificates.linear.coupling import coupling_of, straight_units
 from keras_curv.certificates.linear.layer_balls import (
     Moves,
@@ -25,6 +27,48 @@ from keras_curv.numerics.intervals import outward
 from keras_curv.numerics.rounding import up
 
 _HINGE = 2.0**0.5  # 1/√h of relu units that are not linear
+_GROWTH = 1.25  # from layer to layer, of the power of the radius as which movements grow, about
+
+
+class LayerBounds(NamedTuple):
+    """The intervals of a hidden layer, `(n, N)` each, and its ball β, `(n, 1)`."""
+
+    low: np.ndarray
+    high: np.ndarray
+    ball: np.ndarray
+
+    @classmethod
+    def nothing(cls, count: int, size: int) -> LayerBounds:
+        """Returns those of balls around so many examples of radius 0, without their centres."""
+        return cls(np.zeros((count, size)), np.zeros((count, size)), np.zeros((count, 1)))
+
+    def take(self, rows: np.ndarray) -> LayerBounds:
+        """Returns those of some of the balls."""
+        return LayerBounds(*(part[rows] for part in self))
+
+    def put(self, rows: np.ndarray, other: LayerBounds) -> None:
+        """Replaces those of some of the balls."""
+        for mine, theirs in zip(self, other, strict=True):
+            mine[rows] = theirs
+
+    def scaled(self, centre: np.ndarray, factor: np.ndarray, index: int) -> LayerBounds:
+        """Returns about those of balls whose radii are this factor larger; the same if it is 1.
+
+        Args:
+            centre: ẑ of the layer, `(n, N)`.
+            factor: `(n,)`.
+            index: of the layer.
+
+        Example:
+            >>> bounds, factor = LayerBounds.nothing(1, 1), np.array([2.0])
+            >>> bounds._replace(high=np.ones((1, 1))).scaled(np.zeros((1, 1)), factor, 0).high
+            array([[2.]])
+        """
+        wider = factor[:, None] ** _GROWTH**index
+        low, high = (
+            np.where(wider == 1.0, end, centre + (end - centre) * wider) for end in self[:2]
+        )
+        return LayerBounds(low, high, self.ball * wider)
 
 
 class CoupledBalls(Balls):
@@ -70,12 +114,31 @@ class CoupledBalls(Balls):
     ) -> None:
         """Appends the layer, and bounds how far it moves."""
         super().append(affine, activation, low, high)
-        index = len(self.moves)
-        centre, off = self.centres.z[index], self.centres.errors[index]
         moves = self._moves_of(affine, activation, low, high)
+        self._couple(activation, low, high, moves.ball)
         self.moves.append(moves)
-        together = up(_HINGE * moves.ball)
-        coupling = coupling_of(activation, low, high, centre, off, together)
+
+    def set_layers(self, layers: Sequence[LayerBounds]) -> None:
+        """Takes the bounds of all hidden layers from elsewhere."""
+        parts = zip(self.network.affines, self.network.activations, layers, strict=False)
+        for affine, activation, (low, high, ball) in parts:
+            super().append(affine, activation, low, high)
+            self._couple(activation, low, high, ball)
+        self.box = Box.of_values(activation, low, high)
+
+    @property
+    def bounds(self) -> list[LayerBounds]:
+        """Returns the bounds of the hidden layers, for `set_layers`."""
+        pairs = zip(self.layers, self.moves, strict=True)
+        return [LayerBounds(layer.low, layer.high, moves.ball) for layer, moves in pairs]
+
+    def _couple(
+        self, activation: Activation, low: np.ndarray, high: np.ndarray, ball: np.ndarray
+    ) -> None:
+        """Couples the units of the last layer, which `ball` bounds as β in `Moves`."""
+        index = len(self.layers) - 1
+        centre, off = self.centres.z[index], self.centres.errors[index]
+        coupling = coupling_of(activation, low, high, centre, off, up(_HINGE * ball))
         layer, alone = self.layers[-1], ~coupling.units
         lines = Relaxation(*(np.where(alone, line, 0.0) for line in layer.lines))
         self.layers[-1] = layer._replace(lines=lines, coupling=coupling)

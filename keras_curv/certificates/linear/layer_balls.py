@@ -32,11 +32,12 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.numerics import lanczos
+from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
 from keras_curv.numerics.rows import row_norms, times
-from keras_curv.numerics.stacked_norms import spectral_norms
+from keras_curv.numerics.spectral import largest_norm_bound
 
-_LARGEST = 2**23  # numbers in the matrices of one layer's ball; beyond, it is ‖W‖ times the last
+_LARGEST = 2**23  # numbers in the matrices of a layer's ball; beyond, it is that of the intervals
 _MARGIN = 1.004  # which raises most estimates of norms above them, so that proofs succeed
 
 
@@ -69,25 +70,40 @@ class UnitMoves(NamedTuple):
         reach: bounds on |Δz|, `(n, N)`; infinite for units that were not asked for, and for those
             that no receptive field has.
         place: each asked unit's row in the matrices, `(n, N)`.
-        matrices: for the input and each layer before, `(n, units, N_j)`; None where too large.
+        matrices: for the input and each layer before, `(n, units, N_j)`.
+        fits: whether the matrices have these rows, for which there may be too many units, `(n,)`.
         error: bounds of what the computed rows are off by, `(n, N)`.
     """
 
     reach: np.ndarray
     place: np.ndarray
-    matrices: list[np.ndarray] | None
+    matrices: list[np.ndarray]
+    fits: np.ndarray
     error: np.ndarray
+
+
+def entries(sizes: Sequence[int]) -> int:
+    """Returns how many numbers the matrices of a layer's ball have for an example, about.
+
+    Args:
+        sizes: of the input and of each hidden layer.
+    """
+    most = (size * sum(sizes[: index + 1]) for index, size in enumerate(sizes))
+    return min(_LARGEST, max(most) // 2)  # of units, about half are not linear
 
 
 def estimated_norms(stack: np.ndarray) -> np.ndarray:
     """Estimates the spectral norm of each matrix of `(n, rows, columns)`.
 
-    The iteration is on the side of the columns, so that zero rows, which pad the matrices of a
-    batch, change no estimate.
+    Zero rows, which pad the matrices of a batch, change no estimate.
     """
+    turned = stack.transpose(0, 2, 1)
+    gram = stack @ turned if stack.shape[1] < stack.shape[2] else turned @ stack
+    start = np.random.default_rng(0).standard_normal(gram.shape[1])
     value, _ = lanczos.largest_eigenpairs(
-        lambda v: ((v[:, None, :] @ stack.transpose(0, 2, 1)) @ stack)[:, 0],
-        (len(stack), stack.shape[2]),
+        lambda v: (v[:, None] @ gram)[:, 0],
+        gram.shape[:2],
+        start=np.where(np.einsum("nii->ni", gram) > 0.0, start, 0.0),
     )
     return _MARGIN * np.sqrt(np.maximum(value, 0.0))
 
@@ -95,11 +111,10 @@ def estimated_norms(stack: np.ndarray) -> np.ndarray:
 def proved_norms(stack: np.ndarray) -> np.ndarray:
     """Bounds the spectral norms of `(n, rows, columns)` from above, whatever zero rows pad them."""
     found = np.zeros(len(stack))
-    for index, padded in enumerate(stack):
-        matrix = padded[np.any(padded != 0.0, axis=1)]
+    for index, guess in enumerate(estimated_norms(stack) ** 2):
+        matrix = stack[index][np.any(stack[index] != 0.0, axis=1)]
         if len(matrix):
-            matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
-            found[index] = spectral_norms(matrix[None])[0]
+            found[index] = largest_norm_bound(matrix[None], guess)
     return found
 
 
@@ -141,28 +156,28 @@ def unit_moves(
         asked: the units, `(n, N)`.
     """
     reach, error = np.full(asked.shape, np.inf), np.zeros(asked.shape)
-    place, most = np.cumsum(asked, axis=1) - 1, int(asked.sum(axis=1).max(initial=0))
+    place, counts = np.cumsum(asked, axis=1) - 1, asked.sum(axis=1)
     sizes = network.sizes[: len(before) + 1]
-    fits = len(asked) * most * sum(sizes) <= _LARGEST
-    matrices = [np.zeros((len(asked), most, size)) for size in sizes] if fits else None
+    fits = counts * sum(sizes) <= _LARGEST
+    most = int(counts.max(where=fits, initial=0))
+    matrices = [np.zeros((len(asked), most, size)) for size in sizes]
     for field in fields:
         for of, at, units, rows in field.shares(asked):
             # The stored kernel of the layer itself is off, too.
             folding = network.affines[len(before)].kernel_error * before[-1].after[of]
             far, lost = np.zeros(units.shape), np.broadcast_to(folding, units.shape).copy()
             wanted = np.nonzero(asked[of[:, None], units])
+            kept = np.nonzero(asked[of[:, None], units] & fits[of, None])
+            row = place[of[kept[0]], units[kept]][:, None]
             for part, layer in _parts(network, field, before, of, at, rows, lost):
                 ball = radius[of, None] if layer is None else before[layer].ball[of]
                 far += row_norms(part) * ball
-                if matrices is not None:
-                    index = 0 if layer is None else layer + 1
-                    example = of[wanted[0]]
-                    row = place[example, units[wanted]][:, None]
-                    columns = field.seen[index][at[wanted[0]]]
-                    matrices[index][example[:, None], row, columns] = part[wanted]
+                index = 0 if layer is None else layer + 1
+                columns = field.seen[index][at[kept[0]]]
+                matrices[index][of[kept[0], None], row, columns] = part[kept]
             some = of[wanted[0]], units[wanted]
             reach[some], error[some] = up(far + lost, 32)[wanted], lost[wanted]
-    return UnitMoves(reach, place, matrices, error)
+    return UnitMoves(reach, place, matrices, fits, error)
 
 
 def _parts(
@@ -224,12 +239,11 @@ def _ball_of_known(
     norms: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """Returns `layer_ball` of the units whose rows are in the matrices."""
-    if moved.matrices is None:
-        return np.full((len(root), 1), np.inf)
+    root = np.where(moved.fits[:, None], root, 0.0)
     counts = (root > 0.0).sum(axis=1)
     most = int(counts.max(initial=0))
     if not most:
-        return np.zeros((len(root), 1))
+        return np.where(moved.fits, 0.0, np.inf)[:, None]
     first = np.argsort(root <= 0.0, axis=1, kind="stable")[:, :most]
     weight = np.take_along_axis(root, first, axis=1)
     place = np.where(weight > 0.0, np.take_along_axis(moved.place, first, axis=1), 0)
@@ -237,10 +251,12 @@ def _ball_of_known(
     balls = [radius, *(moves.ball[:, 0] for moves in before)]
     total = up(lost)
     for matrix, ball in zip(moved.matrices, balls, strict=True):
-        part = np.take_along_axis(matrix, place[..., None], axis=1) * weight[..., None]
-        # Its entries are rounded: by no more than √N u of its norm.
-        total = total + up(norms(part), part.shape[1]) * ball
-    return up(total, 4 * len(balls) + 8)[:, None]
+        for some in batches(len(matrix), most * matrix.shape[2], NEAR):
+            part = np.take_along_axis(matrix[some], place[some, :, None], axis=1)
+            part *= weight[some, :, None]
+            # Its entries are rounded: by no more than √N u of its norm.
+            total[some] += up(norms(part), part.shape[1]) * ball[some]
+    return np.where(moved.fits, up(total, 4 * len(balls) + 8), np.inf)[:, None]
 
 
 def moves_of(
