@@ -51,6 +51,7 @@ class Activation:
         s_shaped: whether σ is convex up to 0 and concave from there on.
         first_of_value: computes σ′ from σ, on arrays or tensors, where that is cheap.
         hinge: whether σ(z) = max(z, 0).
+        left: a, where σ(z) is a z for z < 0 and z for z > 0, up to a kink beyond; None elsewhere.
         period: the period of a periodic activation, whose extrema are listed for one period.
         kinks: the points at which σ′ jumps, for an activation that has `piece_range`.
         piece_range: the range of σ″ wherever it exists, where `second_range` is infinite.
@@ -76,6 +77,7 @@ class Activation:
     s_shaped: bool = False
     first_of_value: Callable[[Any], Any] | None = None
     hinge: bool = False
+    left: float | None = None
     period: float | None = None
     kinks: tuple[float, ...] = ()
     piece_range: tuple[float, float] | None = None
@@ -104,6 +106,11 @@ class Activation:
     def concave(self) -> bool:
         """Returns whether σ is concave at all units."""
         return bool(np.all(self.second_range[1] <= 0.0))
+
+    @property
+    def until(self) -> float:
+        """Returns the first kink above 0; infinite if there is none."""
+        return min((kink for kink in self.kinks if kink > 0.0), default=np.inf)
 
     @property
     def centre(self) -> float:

@@ -250,6 +250,7 @@ _RELU = Activation(
     second_extrema=(),
     served_floor=0.0,
     hinge=True,
+    left=0.0,
 )
 
 _EXPONENTIAL = Activation(  # neither Lipschitz nor of bounded curvature: for linear bounds

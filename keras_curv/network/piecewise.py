@@ -49,6 +49,7 @@ def leaky_relu(slope: float) -> Activation:
         second_extrema=(),
         served_floor=0.0,
         minimum_at=0.0 if slope < 0.0 else None,
+        left=slope,
         kinks=(0.0,),
         piece_range=(0.0, 0.0),
     )
@@ -78,6 +79,7 @@ def clip(low: float, high: float) -> Activation:
         first_extrema=(_between(low, high),),
         second_extrema=(),
         served_floor=0.0,
+        left=0.0 if low == 0.0 else None,
         kinks=kinks,
         piece_range=(0.0, 0.0),
     )

@@ -145,9 +145,10 @@ class _Ascent:
         coupling = self._balls.layers[index].coupling
         assert coupling is not None
         known, slopes = self.now.multipliers[index], self.now.slopes[index]
-        scale = coupling.scale(rows)
-        multiplier = np.where(np.isfinite(known), known, coupling.multipliers(rows))
-        usual = coupling.slopes(rows, multiplier)
+        bent = coupling.bent(rows)
+        scale = coupling.scale(bent)
+        multiplier = np.where(np.isfinite(known), known, coupling.multipliers(bent))
+        usual = coupling.slopes(bent, multiplier)
         # A unit that had no slope was not coupled on other balls.
         slopes = np.where(np.isfinite(known) & (slopes != 0.0), slopes, usual)
         self.now.slopes[index] = np.where(coupling.units[:, None], slopes, 0.0)
@@ -165,7 +166,8 @@ class _Ascent:
             assert coupling is not None
             slopes, multiplier = self.now.slopes[index], self.now.multipliers[index]
             z = at @ affine.thin_kernel + affine.bias
-            attained, value = coupling.attained(rows, slopes, multiplier, z[:, None])
+            bent = coupling.bent(rows)
+            attained, hinge = coupling.attained(bent, slopes, multiplier, z[:, None])
             moved = ((attained - coupling.centre[:, None]) ** 2).sum(axis=-1, keepdims=True)
             share = np.clip(moved / coupling.ball[:, :, None] ** 2 - 1.0, -1.0, 1.0)
             fall = np.where(coupling.units[:, None], z[:, None] - attained, 0.0)
@@ -180,4 +182,5 @@ class _Ascent:
             lines, positive = layer.lines, rows[:, 0] > 0.0
             slope = np.where(positive, lines.lower_slope, lines.upper_slope)
             shift = np.where(positive, lines.lower_intercept, lines.upper_intercept)
-            at = np.where(coupling.units, value[:, 0], slope * z + shift)
+            value = coupling.value(z, hinge[:, 0])
+            at = np.where(coupling.units, value, slope * z + shift)

@@ -34,6 +34,7 @@ from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
+from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import NEAR, batches
 
@@ -63,12 +64,12 @@ class CoupledCertificate(BallBoundCertificate):
     """A certificate: the largest ball on which coupled linear bounds of the margins are positive.
 
     Args:
-        network: with relu at some units; other activations as for `crown`.
+        network: with relu, leaky_relu or relu6 at some units; others as for `crown`.
         served_error: bounds on the error of served margins.
         norm: the norm of the balls, "l2" or "l1".
 
     Raises:
-        InputError: names an activation without a rule, or says that no unit is a relu.
+        InputError: names an activation without a rule, or says that none is one of these.
 
     Example:
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.zeros(2)] * 2, "relu")
@@ -81,11 +82,13 @@ class CoupledCertificate(BallBoundCertificate):
     name, turn, dear = "coupled", 5, True
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
-        hinges = (each.hinge for sigma in network.activations for each, _ in sigma.groups)
-        if not any(hinges):
+        split = split_clip(network)  # the clip of an input has kinks that few units are near to
+        behind = network if split is None else split[1]
+        kinds = (each for sigma in behind.activations for each, _ in sigma.groups)
+        if all(each.left in (None, 1.0) for each in kinds):
             raise InputError(
-                "coupled bounds are for networks with relu units; of other activations crown, crc "
-                "and crc_local prove more"
+                "coupled bounds are for networks with relu, leaky_relu or relu6; of others crown, "
+                "crc and crc_local prove more"
             )
         require_rules(network)
         self._norm, self._plan = norm, Plan.together(network)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_curv.certificates.interval_bounds import Box
-from keras_curv.certificates.linear.coupling import coupling_of, straight_units
+from keras_curv.certificates.linear.coupling import coupled_units, coupling_of, straight_units
 from keras_curv.certificates.linear.layer_balls import (
     Moves,
     UnitMoves,
@@ -26,12 +26,11 @@ from keras_curv.network.affine import Affine
 from keras_curv.numerics.intervals import outward
 from keras_curv.numerics.rounding import up
 
-_HINGE = 2.0**0.5  # 1/√h of relu units that are not linear
 _GROWTH = 1.25  # from layer to layer, of the power of the radius as which movements grow, about
 
 
 class LayerBounds(NamedTuple):
-    """The intervals of a hidden layer, `(n, N)` each, and its ball β, `(n, 1)`."""
+    """The intervals of a hidden layer, `(n, N)` each, and its coupled units' ball, `(n, 1)`."""
 
     low: np.ndarray
     high: np.ndarray
@@ -82,6 +81,7 @@ class CoupledBalls(Balls):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.moves: list[Moves] = []
+        self._balls: list[np.ndarray] = []  # of the units that are coupled
         self._moved: UnitMoves | None = None  # of the units of the next layer
 
     def forward(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
@@ -115,8 +115,12 @@ class CoupledBalls(Balls):
         """Appends the layer, and bounds how far it moves."""
         super().append(affine, activation, low, high)
         moves = self._moves_of(affine, activation, low, high)
-        self._couple(activation, low, high, moves.ball)
         self.moves.append(moves)
+        # ‖√h ∘ Δz‖ is bounded: so is ‖Δz‖ of some units, by their least √h.
+        root = np.where(coupled_units(activation, low, high), moves.root, np.inf)
+        least = root.min(axis=1, initial=np.inf)[:, None]
+        self._balls.append(up(moves.ball / least))
+        self._couple(activation, low, high, self._balls[-1])
 
     def set_layers(self, layers: Sequence[LayerBounds]) -> None:
         """Takes the bounds of all hidden layers from elsewhere."""
@@ -129,16 +133,16 @@ class CoupledBalls(Balls):
     @property
     def bounds(self) -> list[LayerBounds]:
         """Returns the bounds of the hidden layers, for `set_layers`."""
-        pairs = zip(self.layers, self.moves, strict=True)
-        return [LayerBounds(layer.low, layer.high, moves.ball) for layer, moves in pairs]
+        pairs = zip(self.layers, self._balls, strict=True)
+        return [LayerBounds(layer.low, layer.high, ball) for layer, ball in pairs]
 
     def _couple(
         self, activation: Activation, low: np.ndarray, high: np.ndarray, ball: np.ndarray
     ) -> None:
-        """Couples the units of the last layer, which `ball` bounds as β in `Moves`."""
+        """Couples units of the last layer, whose movement `ball` bounds."""
         index = len(self.layers) - 1
         centre, off = self.centres.z[index], self.centres.errors[index]
-        coupling = coupling_of(activation, low, high, centre, off, up(_HINGE * ball))
+        coupling = coupling_of(activation, low, high, centre, off, ball)
         layer, alone = self.layers[-1], ~coupling.units
         lines = Relaxation(*(np.where(alone, line, 0.0) for line in layer.lines))
         self.layers[-1] = layer._replace(lines=lines, coupling=coupling)

@@ -10,7 +10,8 @@ ball. For any coefficients Λ, any slopes G and any λ ≥ 0,
 
 because `(λ/2)‖z_C − ẑ_C‖² ≤ λρ²/2`. With λ = 0 and the slopes of `relaxation.py` this is CROWN. The
 minimum is that of two parabolas, each on an interval: it is at `ẑ + G/λ` and at `ẑ + (G − Λ)/λ`,
-clamped.
+clamped. A leaky ReLU is `a z + (1 − a) relu(z)`: its first part is linear, and the second one has
+coefficients `(1 − a) Λ`. A clip at some c > 0 is a relu where u ≤ c.
 
 **Slopes.** Where Λ_i ≥ 0, the tangent of Λ_i relu at ẑ_i costs nothing: p_i = 0. Where Λ_i < 0,
 `Λ_i relu(s) + (λ/2)(s − ẑ_i)²` is two parabolas, and one line touches both from below, at ±t with
@@ -58,6 +59,7 @@ class Coupling(NamedTuple):
         centre: ẑ, `(n, N)`; 0 at other units.
         ball: ρ, `(n, 1)`, which includes the rounding of ẑ.
         far: bounds ‖max(|l|, |u|)‖ over C, `(n, 1)`.
+        left: a, the slope below 0, `(n, N)`; 0 at other units. None: 0 at all.
     """
 
     units: np.ndarray
@@ -66,16 +68,38 @@ class Coupling(NamedTuple):
     centre: np.ndarray
     ball: np.ndarray
     far: np.ndarray
+    left: np.ndarray | None
 
     def take(self, some: np.ndarray | slice) -> Coupling:
         """Returns the units of some of the examples."""
-        return Coupling(*(part[some] for part in self))
+        left = None if self.left is None else self.left[some]
+        parts = {name: getattr(self, name)[some] for name in self._fields[:6]}
+        return Coupling(**parts, left=left)
 
     def seen(self, of: np.ndarray, places: np.ndarray) -> Coupling:
         """Returns some units, `(k, s)`, of some examples, `(k,)`; the ball stays that of all."""
         at = of[:, None], places
         units, low, high, centre = (part[at] for part in self[:4])
-        return Coupling(units, low, high, centre, self.ball[of], self.far[of])
+        left = None if self.left is None else self.left[at]
+        return Coupling(units, low, high, centre, self.ball[of], self.far[of], left)
+
+    def linear(self, rows: np.ndarray) -> tuple[np.ndarray | float, np.ndarray | float]:
+        """Returns `a Λ`, the part of these rows, `(n, m, N)`, that is linear in z, and a bound of
+        what the roundings of this part and of `bent` add to `rounding`, `(n, m)`."""
+        if self.left is None:
+            return 0.0, 0.0
+        rows = rows * self.left[:, None]
+        terms = rows.shape[-1]
+        underflow = 64.0 * TINY * terms * (1.0 + self.far)
+        return rows, gamma(terms + 64) * row_norms(rows) * self.far + underflow
+
+    def bent(self, rows: np.ndarray) -> np.ndarray:
+        """Returns `(1 − a) Λ`, the coefficients of relu, which all other methods take."""
+        return rows if self.left is None else rows * (1.0 - self.left)[:, None]
+
+    def value(self, z: np.ndarray, hinge: np.ndarray) -> np.ndarray:
+        """Returns `a z + (1 − a) relu` from z and relu, `(n, N)`."""
+        return hinge if self.left is None else self.left * z + (1.0 - self.left) * hinge
 
     def multipliers(self, rows: np.ndarray) -> np.ndarray:
         """Returns λ for Λ, `(n, m, N)`, that loses least at the centre, about; `(n, m, 1)`."""
@@ -195,7 +219,11 @@ def coupling_of(
     ends = (low, high, np.clip(centre, low, high))
     low, high, centre = (np.where(units, end, 0.0) for end in ends)
     far = norm_bound(np.maximum(-low, high), axis=1)[:, None]
-    return Coupling(units, low, high, centre, ball, far)
+    slopes = np.zeros(units.shape)
+    for each, part in activation.groups:
+        slopes[:, part] = each.left or 0.0
+    left = np.where(units, slopes, 0.0) if slopes.any() else None
+    return Coupling(units, low, high, centre, ball, far, left)
 
 
 def straight_units(
@@ -211,16 +239,18 @@ def straight_units(
     """
     found, slope = np.zeros(low.shape, bool), np.zeros(low.shape)
     for each, units in activation.groups:
-        if each.hinge:
-            found[..., units] = (low[..., units] >= 0.0) | (high[..., units] <= 0.0)
-            slope[..., units] = low[..., units] >= 0.0
+        least, most = low[..., units], high[..., units]
+        if each.left is not None:
+            right, beyond = (least >= 0.0) & (most <= each.until), least >= each.until
+            found[..., units] = right | beyond | (most <= 0.0) | (each.left == 1.0)
+            slope[..., units] = np.where(beyond, 0.0, np.where(right, 1.0, each.left))
         elif each is IDENTITY:
             found[..., units], slope[..., units] = True, 1.0
     return found, slope
 
 
 def coupled_units(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Returns the mask of relu units that are not linear on their interval, `(n, N)`.
+    """Returns the mask of units with their one kink at 0 inside their interval, `(n, N)`.
 
     Example:
         >>> from keras_curv.network import activations
@@ -230,6 +260,7 @@ def coupled_units(activation: Activation, low: np.ndarray, high: np.ndarray) -> 
     """
     found = np.zeros(low.shape, bool)
     for each, units in activation.groups:
-        if each.hinge:
-            found[..., units] = (low[..., units] < 0.0) & (high[..., units] > 0.0)
+        if each.left not in (None, 1.0):
+            inside = (low[..., units] < 0.0) & (high[..., units] > 0.0)
+            found[..., units] = inside & (high[..., units] <= each.until)
     return found & np.isfinite(low) & np.isfinite(high)

@@ -99,13 +99,15 @@ class BoundedLayer(NamedTuple):
             negative, lines.upper_slope[:, None], out=negative if in_place else None
         )
         if self.coupling is not None and self.coupling.units.any():
+            bent = self.coupling.bent(rows)
             if chosen is None:
-                multiplier = self.coupling.multipliers(rows)
-                chosen = self.coupling.slopes(rows, multiplier), multiplier
+                multiplier = self.coupling.multipliers(bent)
+                chosen = self.coupling.slopes(bent, multiplier), multiplier
             slopes, multiplier = chosen
-            together, lost = self.coupling.offset(rows, slopes, multiplier)
-            through, offset = through + slopes, offset + together
-            error = error + lost
+            together, lost = self.coupling.offset(bent, slopes, multiplier)
+            linear, rounded = self.coupling.linear(rows)
+            through, offset = through + slopes + linear, offset + together
+            error = error + lost + rounded
         return through, offset, error + self._step_error(rows, constants, through, affine)
 
     def _step_error(
