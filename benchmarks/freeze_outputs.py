@@ -166,7 +166,7 @@ def certificates(name, count=64, **options):
     result = keras_curv.certify(
         model_of(name), x[:count], None if y is None else y[:count], **options
     )
-    return {field: np.asarray(value) for field, value in result._asdict().items()}
+    return {field: np.asarray(value) for field, value in vars(result).items()}
 
 
 CERTIFICATES = {

@@ -6,6 +6,7 @@ exact in the categories, with any method for the other features.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -38,7 +39,7 @@ def after_changes(
         argmax: whether the property is argmax; then a flipped example's new prediction is its
             nearest rival.
     """
-    result = Certificates(*(part.copy() for part in unchanged))
+    result = Certificates(*(part.copy() for part in vars(unchanged).values()))
     for changed in categories.changed(x):
         rows = np.flatnonzero(result.status == Status.CERTIFIED)
         if not len(rows):
@@ -58,4 +59,4 @@ def after_changes(
         result.nearest_rival[place] = np.where(rival < 0, result.nearest_rival[place], rival)
     distance = result.adversarial_distance
     exact = np.isfinite(distance) & (distance <= result.radius * (1.0 + PRIMAL_EQUALS_DUAL))
-    return result._replace(primal_equals_dual=exact)
+    return dataclasses.replace(result, primal_equals_dual=exact)

@@ -10,14 +10,20 @@ weights (the rounding of our own float64 computation is charged, that of a serve
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_curv.errors import require_one_of, require_positive
 from keras_curv.numerics import rounding
 from keras_curv.threats.properties.property import others
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 RIVALS = ("all", "runner_up", "random", "least")
 GUARANTEES = ("real", "float32")
@@ -56,8 +62,11 @@ _STATUS_TEXT = {
 CORRECT = (Status.CERTIFIED.name, Status.UNPROVED.name)  # the prediction is the label
 
 
-class Certificates(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Certificates:
     """Certificates of n examples; arrays of length n.
+
+    `result[rows]` are those of some examples: an index, a slice, indices or a mask.
 
     Attributes:
         prediction: int64, the class with the largest logit; −1 where ABSTAINED.
@@ -85,6 +94,8 @@ class Certificates(NamedTuple):
         0.75
         >>> print(result)
         4 examples: 3 certified, 1 misclassified; certified radii 0.7184 to 0.8451, mean 0.7794
+        >>> len(result), result[1], result[result.radius > 0.8].nearest_rival
+        (4, <Certificates: 1 example: 1 misclassified>, array([9]))
     """
 
     prediction: np.ndarray
@@ -96,6 +107,21 @@ class Certificates(NamedTuple):
     primal_equals_dual: np.ndarray
     method: np.ndarray
 
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return len(self.radius)
+
+    def __getitem__(self, rows: Any) -> Certificates:
+        """Returns the certificates of some examples; of one, arrays of length 1."""
+        some = np.atleast_1d(np.arange(len(self))[rows])
+        return Certificates(*(column[some] for column in vars(self).values()))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Certificates]) -> Certificates:
+        """Returns certificates of several batches as those of one."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
+
     def certified_accuracy(self, radius: float) -> float:
         """Returns the fraction of all examples with a larger radius; 0 without examples.
 
@@ -103,12 +129,60 @@ class Certificates(NamedTuple):
         """
         return certified_fraction(self.radius, radius)
 
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with a row for each example and a column for each attribute.
+
+        Statuses are names, as in the rows of the command line. Pandas is an extra:
+        `pip install 'keras_curv[pandas]'`.
+
+        Example:
+            >>> from keras_curv import certify, data
+            >>> x, y = data.load_all("digits")
+            >>> certify("saved_models/digits", x[:4], y[:4], method="crc").to_pandas().status[1]
+            'MISCLASSIFIED'
+        """
+        import pandas as pd
+
+        names = [Status(status).name for status in self.status]
+        return pd.DataFrame(vars(self) | {"status": names})
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draws certified accuracy against the radius, and returns the axes.
+
+        Beside it stands the share of examples whose nearest adversarial point met is farther,
+        where there are such points: accuracy under attack is between the two curves. Matplotlib is
+        an extra: `pip install 'keras_curv[plots]'`.
+
+        Args:
+            axes: of Matplotlib; None: those of a new figure.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.figure(layout="constrained").add_subplot()
+        correct = np.isin(self.status, [Status[name] for name in CORRECT])
+        curves = {"certified": np.where(correct, self.radius, 0.0)}
+        if np.isfinite(self.adversarial_distance[correct]).any():
+            curves["not broken"] = np.where(correct, self.adversarial_distance, 0.0)
+        finite = [radii[np.isfinite(radii)] for radii in curves.values()]
+        end = 1.05 * max(radii.max(initial=0.0) for radii in finite) or 1.0
+        for (label, radii), some in zip(curves.items(), finite, strict=True):
+            grid = np.concatenate([[0.0], np.unique(some[some > 0.0]), [end]])
+            beyond = len(radii) - np.searchsorted(np.sort(radii), grid, side="right")
+            axes.step(grid, 100.0 * beyond / max(1, len(radii)), where="post", label=label)
+        axes.set(xlim=(0.0, end), ylim=(0.0, 104.0), xlabel="radius", ylabel="% of all examples")
+        axes.legend()
+        return axes
+
+    def __repr__(self) -> str:
+        return f"<Certificates: {self}>"
+
     def __str__(self) -> str:
         """Returns the counts of each status and the range of the radii in one line."""
         counts = collections.Counter(Status(status).name.lower() for status in self.status)
         parts = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         proved = self.radius[self.status == Status.CERTIFIED]
-        text = f"{len(self.radius)} examples: {parts or 'none'}"
+        text = f"{len(self)} example{'s' * (len(self) != 1)}: {parts or 'none'}"
         if not len(proved):
             return text
         reach = f"{proved.min():.4f} to {proved.max():.4f}, mean {proved.mean():.4f}"
@@ -137,7 +211,8 @@ def moved_away(result: Certificates, moved: np.ndarray) -> Certificates:
     radius = np.where(moved > 0.0, radius, result.radius)
     lost = (result.status == Status.CERTIFIED) & ~(radius > 0.0)
     distance = result.adversarial_distance + moved
-    return result._replace(
+    return dataclasses.replace(
+        result,
         radius=radius,
         status=np.where(lost, Status.UNPROVED, result.status),
         adversarial_distance=distance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -166,7 +167,9 @@ class Certifier:
             result = moved_away(result, moved[rows])
             # A radius beyond all that the attacker can reach is one of all that there is.
             away = up(self._in_norm(farthest(self.method.network, whole)) + moved[rows])
-            return result._replace(radius=np.where(result.radius > away, np.inf, result.radius))
+            return dataclasses.replace(
+                result, radius=np.where(result.radius > away, np.inf, result.radius)
+            )
 
         result = certified(slice(None), served, label)
         if self.threat.categories is None:
@@ -208,7 +211,7 @@ class Certifier:
             )
             for start in range(0, max(len(x), 1), size)
         ]
-        return Certificates(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return Certificates.joined(parts)
 
     def batch_size(self, rivals: str = "all") -> int:
         """Returns the number of examples that fit a batch of moderate memory and time."""
