@@ -9,7 +9,13 @@ _NORMALIZED = (
     "UnitNormalization do, cannot be certified; BatchNormalization can"
 )
 _COMPARED = "comparisons, as of Embedding, Masking or ReLU(threshold), cannot be certified"
+_PARSED = (
+    "only numbers can be certified: export a signature that takes what is parsed or decoded here, "
+    "and give its name with --signature"
+)
 _ADVICE = {
+    **dict.fromkeys(("ParseExample", "ParseExampleV2", "DecodeRaw", "DecodePng"), _PARSED),
+    **dict.fromkeys(("DecodeJpeg", "DecodeImage"), _PARSED),
     **dict.fromkeys(("SquaredDifference", "Rsqrt", "Sqrt", "Sum", "Square"), _NORMALIZED),
     **dict.fromkeys(("While", "StatelessWhile", "Unpack"), _RECURRENT),
     **dict.fromkeys(("TensorListReserve", "TensorListFromTensor"), _RECURRENT),

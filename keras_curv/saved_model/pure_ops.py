@@ -1,11 +1,16 @@
 """The ops that a signature may run: an allow-list.
 
-Ops beside the answer, or of another signature, have no part in a certificate as long as they
-change nothing. An op that only computes from its inputs cannot; every other op, known or
-not, is refused by name. Most have no rule in `lowering/rules`, and may only lie beside the answer.
+Ops beside the answer have no part in a certificate as long as they change nothing. An op that only
+computes from its inputs cannot; every other op, known or not, is refused by name. Most have no rule
+in `lowering/rules`, and may only lie beside the answer.
+
+Ops of another signature matter only if they could change a variable. TensorFlow itself says of each
+op whether it has a state, and says so of every op that is given a resource, as variables are.
 """
 
 from __future__ import annotations
+
+from tensorflow.python.framework import op_def_registry
 
 PURE_OPS = frozenset(
     """
@@ -29,3 +34,23 @@ PURE_OPS = frozenset(
     UnsortedSegmentSum SparseTensorToCSRSparseMatrix SparseMatrixMatMul Xlogy Cross
     """.split()
 )
+
+_CALLING = ("While", "If", "Case")  # have the state of the functions that they call
+_OUTSIDE = ("PyFuncStateless", "XlaHostCompute")  # run code of others, whatever TensorFlow says
+
+
+def is_harmless_beside(op: str) -> bool:
+    """Returns whether no op of this kind changes a variable, in a signature that nobody asks for.
+
+    Functions that it calls are looked at by themselves.
+
+    Example:
+        >>> [is_harmless_beside(op) for op in ("ParseExampleV2", "AssignVariableOp", "Custom>Op")]
+        [True, False, False]
+    """
+    if op in PURE_OPS or op in _CALLING:
+        return True
+    known = op_def_registry.get(op)
+    if known is None or known.is_stateful or op in _OUTSIDE:
+        return False
+    return not any(argument.is_ref for argument in known.input_arg)

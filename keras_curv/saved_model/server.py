@@ -7,7 +7,8 @@ files, or the model is refused:
 - the restore op is one call of a function that assigns tensors of the checkpoint to variables, each
   once and as it is, and does no more; the init op does nothing;
 - every variable is its own; what it is restored to has the type and shape that it says;
-- no signature has an op that could change a variable, or reach outside (`pure_ops.py`);
+- no signature has an op that could change a variable, and the one that is asked for has none that
+  could reach outside (`pure_ops.py`);
 - what a client sends goes to places of its own, and what it gets is written out by `inlining.py`;
 - every loader takes the graph (`loadable.py`), and TensorFlow takes no node of it for another one
   (`node_names.py`);
@@ -35,7 +36,7 @@ from keras_curv.saved_model.node_names import require_names_of_their_own
 from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
 from keras_curv.saved_model.object_graph import Argument
 from keras_curv.saved_model.outputs import Output, logits_of
-from keras_curv.saved_model.pure_ops import PURE_OPS
+from keras_curv.saved_model.pure_ops import PURE_OPS, is_harmless_beside
 from keras_curv.saved_model.reach import Reach
 
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
@@ -126,7 +127,7 @@ class _Server:
         """Returns the graph behind the signature's logits."""
         if self._meta.asset_file_def or "saved_model_assets" in self._meta.collection_def:
             raise InputError("it refers to asset files; they are not allowed")
-        self._require_nothing_changed()
+        self._require_nothing_changed(signature)
         definition = self._meta.signature_def[signature]
         places = self._places(definition)
         inliner = Inliner(self._meta.graph_def, self._restored)
@@ -222,8 +223,8 @@ class _Server:
             shape = tf.TensorShape(info.tensor_shape)
             yield Output(name, tf.as_dtype(dtype), shape, info.name)
 
-    def _require_nothing_changed(self) -> None:
-        """Refuses an init op, or a signature, that changes what was restored."""
+    def _require_nothing_changed(self, signature: str) -> None:
+        """Refuses an init op, or any signature, that changes what was restored."""
         signatures, collections = self._meta.signature_def, self._meta.collection_def
         init = [_INIT_SIGNATURE] if _INIT_SIGNATURE in signatures else []
         first = [tensor.name for name in init for tensor in signatures[name].outputs.values()]
@@ -235,17 +236,26 @@ class _Server:
                     f"the init op {name!r} would run first, as of a table of words; only a graph "
                     "that needs none is read"
                 )
-        outputs = [t.name for each in signatures.values() for t in each.outputs.values()]
-        for where, body in Reach.of(self._nodes, self._functions, outputs).bodies():
-            for node in body:
-                if node.op in PURE_OPS:
-                    continue
-                changes = node.op.startswith(_CHANGING)
-                raise InputError(
-                    f"op {node.op} (node {node.name!r} in {where}) "
-                    f"{'changes or saves variables, and ' if changes else ''}is not on the list of "
-                    f"ops that are safe to serve{_TRAINS if changes else advice(node.op)}"
-                )
+        for name in sorted(signatures, key=lambda name: name != signature):
+            outputs = [tensor.name for tensor in signatures[name].outputs.values()]
+            for where, body in Reach.of(self._nodes, self._functions, outputs).bodies():
+                for node in body:
+                    if node.op not in PURE_OPS:
+                        self._require_harmless(node, where, name, asked=name == signature)
+
+    def _require_harmless(self, node: NodeDef, where: str, name: str, *, asked: bool) -> None:
+        """Refuses an op that is not pure, or, of a signature that is not asked for, has a state."""
+        what = f"op {node.op} (node {node.name!r} in {where})"
+        safe = "is not on the list of ops that are safe to serve"
+        if node.op.startswith(_CHANGING):
+            raise InputError(f"{what} changes or saves variables, and {safe}{_TRAINS}")
+        if asked:
+            raise InputError(f"{what} {safe}{advice(node.op)}")
+        if node.op not in self._functions and not is_harmless_beside(node.op):
+            raise InputError(
+                f"{what}, of the signature {name!r}, has a state or is unknown, and so might "
+                "change variables; export the model without that signature"
+            )
 
     def _restored(self, handle: NodeDef, read: int) -> np.ndarray:
         """Returns the value that a server restores a variable to, read as some type."""

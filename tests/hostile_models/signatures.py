@@ -27,21 +27,94 @@ def _another(path, canary):
     return path
 
 
-@case("signature: another one changes variables")
-def _changes(path, canary):
+def _with_another(path, another, kind=tf.float32, shape=(None, 4)):
+    """A model with a second signature."""
     net = Net()
-    spec = [tf.TensorSpec((None, 4), tf.float32, name="x")]
 
-    def change(x):
-        net.v.assign(-net.v)
-        return {"logits": net(x)}
+    def second(x):
+        return {"logits": another(net, x)}
 
     functions = {
-        "serving_default": tf.function(lambda x: {"logits": net(x)}, input_signature=spec),
-        "change": tf.function(change, input_signature=spec),
+        name: tf.function(body, input_signature=[tf.TensorSpec(*spec, name="x")])
+        for name, body, spec in (
+            ("serving_default", lambda x: {"logits": net(x)}, ((None, 4), tf.float32)),
+            ("another", second, (shape, kind)),
+        )
     }
     tf.saved_model.save(net, str(path), signatures=functions)
     return path
+
+
+@case("signature: another one changes variables")
+def _changes(path, canary):
+    def change(net, x):
+        net.v.assign(-net.v)
+        return net(x)
+
+    return _with_another(path, change)
+
+
+@case("signature: another one changes variables, if it likes")
+def _may_change(path, canary):
+    def change(net, x):
+        large = tf.reduce_any(x > 1e6)
+        return tf.cond(large, lambda: net.v.assign_add(net.v) * 1.0, lambda: tf.identity(net.v))
+
+    return _with_another(path, lambda net, x: net(x) + tf.reduce_sum(change(net, x)))
+
+
+@case("signature: another one scatters into variables")
+def _scatters(path, canary):
+    def change(net, x):
+        tf.raw_ops.ResourceScatterAdd(
+            resource=net.v.handle, indices=[0], updates=tf.ones_like(net.v[:1])
+        )
+        return net(x)
+
+    return _with_another(path, change)
+
+
+@case("signature: another one writes files")
+def _writes(path, canary):
+    def write(net, x):
+        tf.io.write_file(str(canary), "x")
+        return net(x)
+
+    return _with_another(path, write)
+
+
+@case("signature: another one calls Python")
+def _calls_python(path, canary):
+    return _with_another(
+        path, lambda net, x: net(tf.ensure_shape(tf.numpy_function(np.abs, [x], x.dtype), x.shape))
+    )
+
+
+@case("signature: another one has an op that nobody knows")
+def _unknown(path, canary):
+    _with_another(path, lambda net, x: net(tf.nn.relu(x)))
+    with edited(path) as meta:
+        nodes = (node for f in meta.graph_def.library.function for node in f.node_def)
+        next(node for node in nodes if node.op == "Relu").op = "Mine>Relu"
+    return path
+
+
+@harmless_case("signature: another one parses tf.Examples and decodes pictures")
+def _parses(path, canary):
+    def parse(net, x):
+        features = {
+            "x": tf.io.FixedLenFeature([4], tf.float32),
+            "png": tf.io.FixedLenFeature([], tf.string),
+        }
+        found = tf.io.parse_example(x, features)
+        shades = tf.map_fn(
+            lambda png: tf.reduce_mean(tf.cast(tf.io.decode_png(png), tf.float32)),
+            found["png"],
+            fn_output_signature=tf.float32,
+        )
+        return net(found["x"] + shades[:, None])
+
+    return _with_another(path, parse, tf.string, (None,))
 
 
 def main_call(meta):
