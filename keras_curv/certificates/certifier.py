@@ -17,6 +17,7 @@ from keras_curv.certificates.certificate import RIVALS, Certificates, moved_away
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
 from keras_curv.certificates.options import ProofOptions
+from keras_curv.data.containers import of_dataset
 from keras_curv.errors import (
     InputError,
     optional_at_least,
@@ -184,7 +185,7 @@ class Certifier:
 
     def certify_all(
         self,
-        x: np.ndarray | Mapping[str, np.ndarray],
+        x: Any,
         y: np.ndarray | None = None,
         *,
         rivals: str = "all",
@@ -194,8 +195,13 @@ class Certifier:
         """Certifies any number of examples, a batch at a time; see `certify`.
 
         Args:
+            x, y: as in `certify`; x may also be a `tf.data.Dataset`, of x or of (x, y).
             batch_size: examples at a time; None chooses by the size of the network.
         """
+        if isinstance(x, tf.data.Dataset):
+            if y is not None:
+                raise InputError("a dataset has its own labels, or none; leave y out")
+            x, y = of_dataset(x, self.served.inputs.shapes)
         x = self.served.inputs.joined(x)
         if y is not None and np.shape(y)[:1] != x.shape[:1]:
             raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
@@ -226,7 +232,7 @@ class Certifier:
 @accepts(ProofOptions)
 def certify(
     model: Any,
-    x: np.ndarray | Mapping[str, np.ndarray],
+    x: Any,
     y: np.ndarray | None = None,
     *,
     decide: Sequence[float] | None = None,
@@ -245,7 +251,8 @@ def certify(
         model: a SavedModel directory, or a built Keras model.
         x: `(n, *input shape)`. Of a model with several inputs it is one vector an example, `(n,
             total)`: each input flattened, one after the other, in the order of sorted names; or
-            name → `(n, *shape)`. Radii are of that vector.
+            name → `(n, *shape)`. Radii are of that vector. A `tf.data.Dataset`, of x or of (x, y),
+            batched or not, and a DataFrame, whose columns are entries or inputs, will do, too.
         y: `(n,)` integer labels; an example that is not predicted as its label gets radius 0.
             None certifies the predictions.
         decide: radii at which alone the answer matters, see `Certifier`; many times faster.

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from keras_curv.data.containers import is_table, of_table, plain
 from keras_curv.data.joined import joined
 from keras_curv.errors import InputError, about
 from keras_curv.saved_model.nodes import attribute
@@ -114,7 +115,7 @@ class Inputs:
         """Returns examples as one array `(n, *shape)`.
 
         Args:
-            x: such an array, which is handed on; or name → array, for each input.
+            x: such an array, which is handed on; name → array, for each input; or a DataFrame.
 
         Raises:
             InputError: see `require`; examples of another shape; or arrays by name differ in
@@ -125,9 +126,11 @@ class Inputs:
                 "x must be arrays by name, or one array of all inputs, joined in the order of "
                 f"their names. Received: {len(x)} arrays; the names are {', '.join(self.specs)}"
             )
+        if is_table(x):
+            x = of_table(x, self.shapes)
         if not isinstance(x, Mapping):
             with about("x must be an array of examples", (ValueError,)):  # rows of several lengths
-                x = np.asarray(x)
+                x = plain(x)
             if x.ndim == 0:
                 kind = type(x[()]).__name__
                 raise InputError(f"x must be an array of examples. Received: {kind}")
@@ -139,7 +142,7 @@ class Inputs:
                     f"{advice}"
                 )
             return x
-        arrays = {name: np.asarray(array) for name, array in x.items()}
+        arrays = {name: plain(array) for name, array in x.items()}
         self.require({name: array.shape[1:] for name, array in arrays.items()}, "x")
         flat = joined(arrays)
         return flat.reshape(len(flat), *self.shape)

@@ -120,6 +120,9 @@ class ServedInputs:
             raise InputError("y means nothing here: there are no labels; leave it out")
         if y.shape == (count, 1):
             y = y[:, 0]
+        whole = (isinstance(label, (int, np.integer)) and abs(label) < 2**63 for label in y.flat)
+        if y.dtype == object and all(whole):
+            y = y.astype(np.int64)
         if y.shape != (count,) or y.dtype.kind not in "iu":
             raise wrong_labels(y, count)
         bad = (y < 0) | (y >= classes)
