@@ -48,7 +48,9 @@ def of_dataset(dataset: tf.data.Dataset, shapes: Shapes) -> tuple[Examples, np.n
         shape = (sum(int(np.prod(each)) for each in shapes.values()),)
     if part.shape.rank == len(shape):
         dataset = dataset.batch(1024)
-    elements = [element if labelled else (element,) for element in dataset.as_numpy_iterator()]
+    elements: list[Any] = [
+        element if labelled else (element,) for element in dataset.as_numpy_iterator()
+    ]
     if not elements:
         raise InputError("the dataset has no examples")
     parts = [element[0] for element in elements]

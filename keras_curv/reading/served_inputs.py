@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,8 +120,8 @@ class ServedInputs:
             raise InputError("y means nothing here: there are no labels; leave it out")
         if y.shape == (count, 1):
             y = y[:, 0]
-        whole = (isinstance(label, (int, np.integer)) and abs(label) < 2**63 for label in y.flat)
-        if y.dtype == object and all(whole):
+        given: list[Any] = y.ravel().tolist() if y.dtype == object else [None]
+        if all(isinstance(label, (int, np.integer)) and abs(label) < 2**63 for label in given):
             y = y.astype(np.int64)
         if y.shape != (count,) or y.dtype.kind not in "iu":
             raise wrong_labels(y, count)
