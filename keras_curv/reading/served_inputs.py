@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import contextlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,9 +121,9 @@ class ServedInputs:
             raise InputError("y means nothing here: there are no labels; leave it out")
         if y.shape == (count, 1):
             y = y[:, 0]
-        given: list[Any] = y.ravel().tolist() if y.dtype == object else [None]
-        if all(isinstance(label, (int, np.integer)) and abs(label) < 2**63 for label in given):
-            y = y.astype(np.int64)
+        if y.dtype == object and all(isinstance(label, (int, np.integer)) for label in y.flat):
+            with contextlib.suppress(OverflowError):  # then it stays what is refused
+                y = y.astype(np.int64)
         if y.shape != (count,) or y.dtype.kind not in "iu":
             raise wrong_labels(y, count)
         bad = (y < 0) | (y >= classes)
