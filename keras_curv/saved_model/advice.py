@@ -8,7 +8,10 @@ _NORMALIZED = (
     "layers that divide by what depends on the input, as LayerNormalization, RMSNormalization and "
     "UnitNormalization do, cannot be certified; BatchNormalization can"
 )
-_COMPARED = "comparisons, as of Embedding, Masking or ReLU(threshold), cannot be certified"
+_COMPARED = (
+    "comparisons, as of Embedding, Masking, ReLU(threshold), ELU(alpha=2), soft_shrink, "
+    "hard_shrink or take, cannot be certified"
+)
 _PARSED = (
     "only numbers can be certified: export a signature that takes what is parsed or decoded here, "
     "and give its name with --signature"

@@ -19,7 +19,7 @@ PURE_OPS = frozenset(
     VarIsInitializedOp Shape ShapeN Size Rank Pack Unpack StridedSlice Slice Split SplitV Concat
     ConcatV2 Reshape Squeeze ExpandDims Transpose Tile Fill Range ZerosLike OnesLike Cast Bitcast
     GatherV2 Gather GatherNd BroadcastTo BroadcastArgs Reverse ReverseV2 OneHot Pad PadV2 MirrorPad
-    Add AddV2 AddN Sub Mul MulNoNan Div DivNoNan RealDiv FloorDiv FloorMod Mod Pow Square Sqrt
+    Roll Add AddV2 AddN Sub Mul MulNoNan Div DivNoNan RealDiv FloorDiv FloorMod Mod Pow Square Sqrt
     Rsqrt Exp Expm1 Log Log1p Abs Neg Sign Reciprocal Inv Floor Ceil Round Rint Maximum Minimum
     ClipByValue SquaredDifference Erf Erfc Sin Cos Tan Sinh Cosh Asin Acos Atan Atan2 Asinh Acosh
     Atanh Sum Mean Prod Max Min All Any ArgMax ArgMin TopKV2 Cumsum Cumprod Equal NotEqual Less

@@ -16,7 +16,7 @@ from keras_curv.lowering.rules.registry import RULES, apply, rule
 EXACT = {
     *("Identity", "IdentityN", "StopGradient", "PreventGradient", "Cast", "Shape", "Reshape"),
     *("Squeeze", "ExpandDims", "Transpose", "Pad", "StridedSlice", "Tile", "GatherV2"),
-    *("ReverseV2", "SpaceToDepth", "DepthToSpace"),
+    *("ReverseV2", "Roll", "SpaceToDepth", "DepthToSpace"),
 }
 BROADCAST = {"Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum"}
 

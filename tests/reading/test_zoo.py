@@ -101,6 +101,16 @@ KERAS = {
         lambda: FunctionLayer(lambda x: x[:, :, ::-1, ::-1]), _conv()
     ),
     "gathered": _image(lambda: FunctionLayer(lambda x: tf.gather(x, [3, 0, 3], axis=1)), _conv()),
+    "rolled": _image(
+        lambda: FunctionLayer(lambda x: tf.roll(x, [1, -2], [1, -2])), _conv(), _conv(size=2)
+    ),
+    "stacked": _image(
+        _conv(),
+        lambda: FunctionLayer(lambda x: tf.stack([x, 2.0 * x, x[:, ::-1]], axis=-1)),
+        lambda: FunctionLayer(lambda x: tf.stack(2 * [tf.reduce_mean(x, axis=2)], axis=1)),
+        L.Flatten,
+        lambda: L.Dense(4, "tanh"),
+    ),
     "upsampled": _image(_conv("softplus"), lambda: L.UpSampling2D((2, 1)), _conv()),
     "upsampled 1d": _image(
         lambda: L.UpSampling1D(2), lambda: L.Conv1D(3, 3, activation="relu"), shape=SEQUENCE

@@ -151,6 +151,15 @@ def reversed_along(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
     return picked(flow, np.flip(positions_of(flow), tuple(places)))
 
 
+@rule("Roll", exact=True)
+def rolled(node: NodeDef, flow: Flow, shifts: np.ndarray, axes: np.ndarray) -> Flow:
+    """Reads `Roll` along axes of each example."""
+    places, shifts = axes_of(flow, axes, "a roll"), np.atleast_1d(shifts)
+    if len(shifts) != len(places):
+        raise InputError(f"{len(shifts)} shifts do not fit {len(places)} axes")
+    return picked(flow, np.roll(positions_of(flow), tuple(map(int, shifts)), tuple(places)))
+
+
 @rule("SpaceToDepth", exact=True)
 def blocks_to_channels(node: NodeDef, flow: Flow) -> Flow:
     """Reads `SpaceToDepth`."""

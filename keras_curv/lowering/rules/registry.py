@@ -77,7 +77,7 @@ def apply(node: NodeDef, arguments: list) -> Value | tuple[Flow, ...]:
     if flows and not known.exact:
         require_float(node)
     if any(flow.head != "logits" for flow in flows) and node.op != "Identity":
-        raise InputError(f"nothing may follow the final {flows[0].head}")
+        raise InputError(f"{flows[0].head} is read as the last layer only; nothing may follow it")
     _refuse_large(known, [a for a in arguments if isinstance(a, (Ball, np.ndarray))])
     result = known.function(node, *arguments)
     if isinstance(result, (np.ndarray, np.integer, int)):

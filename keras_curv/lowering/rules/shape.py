@@ -96,8 +96,15 @@ def _transpose(node: NodeDef, value: Value, order: np.ndarray) -> Value:
 
 
 @rule("Pack", joins=True)
-def _pack(node: NodeDef, *values: Value) -> np.ndarray:
-    return np.stack([_need_integers(value) for value in values], axis=node.attr["axis"].i)
+def _pack(node: NodeDef, *values: Any) -> Value:
+    axis = node.attr["axis"].i
+    flows = [value for value in values if isinstance(value, Flow)]
+    if not flows:
+        return np.stack([_need_integers(value) for value in values], axis=axis)
+    if len(flows) < len(values):
+        raise InputError("only supported where all parts depend on the input")
+    apart = [_unit_axes(NodeDef(op="ExpandDims"), flow, np.array(axis)) for flow in flows]
+    return branches.joined(apart, *image.axes_of(apart[0], np.array(axis), "a stack"))
 
 
 @rule("ConcatV2", joins=True)
