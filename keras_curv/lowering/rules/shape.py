@@ -103,7 +103,8 @@ def _pack(node: NodeDef, *values: Any) -> Value:
         return np.stack([_need_integers(value) for value in values], axis=axis)
     if len(flows) < len(values):
         raise InputError("only supported where all parts depend on the input")
-    apart = [_unit_axes(NodeDef(op="ExpandDims"), flow, np.array(axis)) for flow in flows]
+    one = NodeDef(op="ExpandDims")
+    apart = [image.require_flow(_unit_axes(one, flow, np.array(axis))) for flow in flows]
     return branches.joined(apart, *image.axes_of(apart[0], np.array(axis), "a stack"))
 
 
