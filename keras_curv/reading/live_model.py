@@ -19,31 +19,33 @@ from keras_curv.saved_model.outputs import Output, logits_of
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
 
 
-def answer(model: Any, output_name: str | None = None) -> server.Answer:
+def answer(model: Any, output_name: str | None = None, source: str | None = None) -> server.Answer:
     """Returns what a model computes, traced here.
 
     Args:
         model: a built Keras model, or a callable with `name` and `inputs`.
         output_name: of the logits; None where there is no doubt.
+        source: for messages; None takes the model's name.
 
     Raises:
         InputError: it is not built, changes variables, or has an op that cannot be written out.
     """
     inputs = getattr(model, "inputs", None)
+    source = source or str(getattr(model, "name", repr(model)))
     if not isinstance(inputs, Sequence) or not inputs:
         if getattr(getattr(model, "base", None), "inputs", None):
             raise InputError(
-                f"{model.name}: a {type(model).__name__} trains its base, which is what is served: "
+                f"{source}: a {type(model).__name__} trains its base, which is what is served: "
                 "pass `model.base`"
             )
         raise InputError(
             f"{model!r} is not a built Keras model whose inputs are known: give it an Input, "
             "or export it and pass the SavedModel directory"
         )
-    limits.require_at_most(len(inputs), limits.INPUTS, f"{model.name}: the number of inputs")
+    limits.require_at_most(len(inputs), limits.INPUTS, f"{source}: the number of inputs")
     given = {_name(each): each for each in inputs}
     if len(given) < len(inputs):
-        raise InputError(f"{model.name}: each of its inputs must have a name of its own")
+        raise InputError(f"{source}: each of its inputs must have a name of its own")
     names = sorted(given)
     structure = inputs[0] if len(inputs) == 1 else getattr(model, "input", list(inputs))
 
@@ -62,8 +64,8 @@ def answer(model: Any, output_name: str | None = None) -> server.Answer:
         raise
     except (ValueError, TypeError, tf.errors.OpError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise InputError(f"{model.name}: it cannot be called as it is served: {reason}") from error
-    return _written(function, names, str(model.name), output_name)
+        raise InputError(f"{source}: it cannot be called as it is served: {reason}") from error
+    return _written(function, names, source, output_name)
 
 
 def _name(given: Any) -> str:

@@ -11,6 +11,7 @@ Instead:
    read, and refuse on disagreement beyond rounding. The op rules are the proof; this is its test.
 
 A live Keras model is traced (`live_model.py`), and goes through the last three steps the same way.
+So does a file that Keras saved, of which a live model is made anew (`keras_file/`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from keras_curv.reading import live_model
 from keras_curv.reading.execution import calls_of
 from keras_curv.reading.inputs import Inputs
 from keras_curv.saved_model import meta_graph, server
-from keras_curv.saved_model.files import GRAPH, ModelFiles, resolve_directory
+from keras_curv.saved_model.files import GRAPH, KERAS_FILES, ModelFiles, resolve_directory
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
@@ -182,13 +183,13 @@ def read(
     output_name: str | None = None,
     scores: bool = False,
 ) -> ServedModel:
-    """Reads a classifier from a SavedModel directory or a live Keras model.
+    """Reads a classifier from a SavedModel directory, a file of Keras, or a live Keras model.
 
     Args:
         source: a directory with `saved_model.pb`; or a base path with numbered versions, of
-            which the newest is taken, as TF Serving does; or a built Keras model, or any
-            callable with `inputs`.
-        signature: which signature of a SavedModel.
+            which the newest is taken, as TF Serving does; or a `.keras` or `.h5` file that
+            `model.save` wrote; or a built Keras model, or any callable with `inputs`.
+        signature: which signature of a SavedModel; a file has none.
         output_name: of the logits, where a model has several outputs and none of that name. Those
             of a live model that returns a list are "output_0", "output_1", … as in its export.
         scores: take a model of one number too, which is no class.
@@ -206,7 +207,11 @@ def read(
         if isinstance(source, str) and not source:
             raise InputError("the name of the SavedModel's directory is empty")
         if isinstance(source, (str, pathlib.Path)):
-            served = _read_directory(pathlib.Path(source), signature, output_name)
+            path = pathlib.Path(source)
+            if path.suffix.lower() in KERAS_FILES and not path.is_dir():
+                served = _read_file(path, signature, output_name)
+            else:
+                served = _read_directory(path, signature, output_name)
         else:
             served = _read_live(source, output_name)
     except MemoryError as error:
@@ -218,6 +223,20 @@ def read(
             "defined; use two logits, or a sigmoid, or ask for the property threshold or interval"
         )
     return served
+
+
+def _read_file(path: pathlib.Path, signature: str, output_name: str | None) -> ServedModel:
+    """Reads a file of Keras: its model is made anew, and read as a live one."""
+    if signature != DEFAULT_SIGNATURE:
+        raise InputError(f"{path} has no signatures, as a SavedModel has. Received: {signature!r}")
+    from keras_curv.keras_file import model  # which loads Keras; a SavedModel needs none
+
+    try:
+        live, fingerprint = model.load(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    served = _read_answer(live_model.answer(live, output_name, str(path)), str(path))
+    return dataclasses.replace(served, fingerprint=fingerprint)
 
 
 def _read_live(model: Any, output_name: str | None) -> ServedModel:

@@ -27,6 +27,7 @@ INDEX = "variables.index"
 _DATA = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
 _DATA_NAME = "variables.data-{:05d}-of-{:05d}"
 _ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
+KERAS_FILES = (".keras", ".h5", ".hdf5")  # how other files of models end, which are no directories
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
 
@@ -139,9 +140,11 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
         raise InputError(f"{path} does not exist; give the directory of a SavedModel")
     if path.is_file():
         hint = ""
-        if path.suffix in (".keras", ".h5"):
+        if path.suffix.lower() in KERAS_FILES:
             hint = f"; load it with keras.models.load_model and model.export('{path.stem}')"
-        raise InputError(f"{path} is a file, not a SavedModel directory{hint}")
+        raise InputError(
+            f"{path} is a file, not a SavedModel directory{hint or ', nor a .keras or .h5 file'}"
+        )
     versions = numbered_versions(path)
     if (path / GRAPH).is_file():
         if versions:
