@@ -27,6 +27,7 @@ from keras_curv.errors import InputError
 
 _AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # nobody waits for the end of a pipe
 
+_KERAS_FILES = (".keras", ".h5", ".hdf5")  # how files that Keras saves a model to end
 _MOST_FILES = 10_000  # of a folder that is gone on with
 
 
@@ -34,6 +35,17 @@ def part_path(path: str | pathlib.Path) -> pathlib.Path:
     """Returns the path of a file that is being written: beside it, hidden, with its suffix."""
     path = pathlib.Path(path)
     return path.with_name(f".{path.stem}.part{path.suffix}")
+
+
+def is_keras_file(path: str | os.PathLike) -> bool:
+    """Returns whether a path names a file that Keras saves a model to, by its ending.
+
+    Example:
+        >>> is_keras_file("digits.keras"), is_keras_file("saved_models/digits")
+        (True, False)
+    """
+    path = pathlib.Path(path)
+    return path.suffix.lower() in _KERAS_FILES and not path.is_dir()
 
 
 def require_replaceable(path: str | pathlib.Path) -> None:

@@ -46,8 +46,9 @@ class Certifier:
     """One model, read and bounded once, that certifies any number of batches.
 
     Args:
-        model: a SavedModel directory (or a base path with numbered versions), or a built
-            Keras model. A live model is read as it is now; train on, and read it again.
+        model: a SavedModel directory (or a base path with numbered versions), a `.keras` or
+            `.h5` file, or a built Keras model. A live model is read as it is now; train on, and
+            read it again.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
             example is done once each of them is proved or refuted. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
@@ -248,7 +249,7 @@ def certify(
     model's own input units. Under a threat all this is of the changes that it allows, in its units.
 
     Args:
-        model: a SavedModel directory, or a built Keras model.
+        model: a SavedModel directory, a `.keras` or `.h5` file, or a built Keras model.
         x: `(n, *input shape)`. Of a model with several inputs it is one vector an example, `(n,
             total)`: each input flattened, one after the other, in the order of sorted names; or
             name → `(n, *shape)`. Radii are of that vector. A `tf.data.Dataset`, of x or of (x, y),

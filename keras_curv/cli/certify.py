@@ -1,8 +1,9 @@
-"""Proves, for every example of a data set, an l2 radius within which a SavedModel's prediction
-cannot change, and sums it up.
+"""Proves, for every example of a data set, an l2 radius within which the prediction of a
+SavedModel, or of a file that Keras saved, cannot change, and sums it up.
 
     keras_curv certify
     keras_curv certify --saved_model DIR --dataset mnist --data_dir DIR --radius 1.58 --output rows.csv
+    keras_curv certify --saved_model MODEL.keras --inputs FILE.npz --radius 0.5
     keras_curv certify --saved_model DIR --inputs FILE.npz --radius 0.5 --decide --require_certified_accuracy 0.9
     keras_curv certify --saved_model DIR --dataset mnist --output rows.csv --runner DirectRunner --beam_option direct_num_workers=8 --beam_option direct_running_mode=multi_processing
     keras_curv certify --saved_model BASE/8 --requests 'logs/*' --baseline BASE --radius 0.5 --max_lost 0.01
@@ -21,6 +22,7 @@ from keras_curv.certificates.smoothing.options import Smoothing
 from keras_curv.cli.command import DATA_DIR, Command, fail, loading
 from keras_curv.cli.lean_tensorflow import load_tensorflow
 from keras_curv.errors import InputError, UnwrittenError
+from keras_curv.files import is_keras_file
 from keras_curv.runs.options import ExampleOptions, RunOptions
 from keras_curv.serving.options import RequestOptions
 
@@ -33,7 +35,7 @@ FLAGS = COMMAND.flags
 MODEL = COMMAND.section("Model and proof")
 MODEL.strings(
     {
-        "saved_model": "Directory of the SavedModel to certify, or a base path with numbered versions, of which the newest is taken; default: the model of digits that comes with the package.",
+        "saved_model": "Directory of the SavedModel to certify, or a base path with numbered versions, of which the newest is taken; or a .keras or .h5 file, as Keras saves a model; default: the model of digits that comes with the package.",
     },
     saved_model=str(DIGITS),
 )
@@ -94,7 +96,8 @@ def main() -> int:
         if FLAGS[name].value is not None and not FLAGS.radius:
             raise InputError(f"--{name} needs a --radius")
     with loading():
-        load_tensorflow()
+        if not is_keras_file(FLAGS.saved_model):  # Keras needs all of TensorFlow
+            load_tensorflow()
         from keras_curv.reports.console import print_summary
         from keras_curv.reports.wording import describe
 

@@ -38,8 +38,8 @@ _ROOT = 56  # where the entry of the root lies, in a superblock of version 0
 _SPACE, _TYPE, _LAYOUT, _ATTRIBUTE, _CONTINUATION, _TABLE = 0x01, 0x03, 0x08, 0x0C, 0x10, 0x11
 _IDLE = {0x00, 0x04, 0x05, 0x0D, 0x0E, 0x12, 0x16}  # nothing, fill values, comments, times
 _REFUSED = {
-    0x02: "a group of a newer kind",
-    0x06: "a group of a newer kind",
+    0x02: "links, or is a group of a newer kind than Keras writes",
+    0x06: "links, or is a group of a newer kind than Keras writes",
     0x07: "an array in other files",
     0x0B: "an array that is packed",
     0x15: "attributes of a newer kind",
@@ -232,12 +232,13 @@ class _File:
         """Returns the group or the array that an entry names."""
         limits.require_at_most(path.count("/"), _DEPTH, "the depth of its groups")
         self._meet(node.address)
-        messages = self._messages(node.address, path)
+        shown = path or "the root"
+        messages = self._messages(node.address, shown)
         kinds = [kind for kind, _ in messages]
         if kinds.count(_TABLE) == 1 and not {_SPACE, _TYPE, _LAYOUT} & {*kinds}:
             table = next(bytes(body[:16]) for kind, body in messages if kind == _TABLE)
             if node.cached not in (None, table):
-                raise ValueError(f"{path or 'the root'} is listed as another group")
+                raise ValueError(f"{shown} is listed as another group")
             return Group(self, path, messages)
         if any(kinds.count(kind) != 1 for kind in (_SPACE, _TYPE, _LAYOUT)) or _TABLE in kinds:
             raise ValueError(f"{path} is no group and no array")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,8 @@ _WRAPPERS = (
     *("CRTModel", "CRTRegressor", "CurvatureRegularizer", "CROWNIBPModel", "COAPModel"),
     *("NoiseModel", "PGDModel", "TRADESModel"),
 )
-_CALLS = 320  # of layers, all nested models together
+_MODULES = re.compile(r"(tf_)?keras(\.src)?(\.(layers|models|engine)(\.[a-z0-9_.]+)?)?")
+_CALLS = 280  # of layers, all nested models together
 _DEPTH = 8  # of models in models
 _INPUT = ("batch_shape", "batch_input_shape")
 _COMMON = {"name", "trainable", "dtype", *_INPUT}
@@ -186,10 +188,10 @@ class Builder:
             return layer.layer.compute_output_shape(shape)
 
         found = self._try(layer, shape, built)
-        if not isinstance(found, tuple):
+        if not all(size is None or isinstance(size, int) for size in found):
             raise InputError(f"{self._about(layer)} has several outputs, within a chain")
         self._require_size(layer, found)
-        return found
+        return tuple(found)
 
     def _about(self, layer: Layer) -> str:
         return f"{self.source}: the layer {layer.layer.name[:80]!r} ({layer.kind[:80]})"
@@ -290,7 +292,7 @@ class Builder:
     def _refused(self, config: dict[str, Any], why: str) -> InputError:
         said = config.get("config")
         name = said.get("name") if isinstance(said, dict) else None
-        shown = str(config.get("class_name"))[:80]
+        shown = (_class_name(config) or str(config.get("class_name")))[:80]
         return InputError(f"{self.source}: the layer {str(name)[:80]!r} ({shown}): {why}")
 
 
@@ -343,11 +345,10 @@ def _class_name(config: dict[str, Any]) -> str:
     registered = config.get("registered_name")
     if not isinstance(name, str):
         return ""
-    if isinstance(registered, str) and registered != name:
-        return registered
-    stock = module is None or (
-        isinstance(module, str) and module.split(".")[0] in ("keras", "tf_keras", "tensorflow")
-    )
+    if registered not in (None, name):
+        same = isinstance(registered, str) and registered == f"{registered.split('>')[0]}>{name}"
+        return registered if same else f"{str(registered)[:80]}>{name}"
+    stock = module is None or (isinstance(module, str) and _MODULES.fullmatch(module))
     return name if stock else f"{str(module)[:80]}>{name}"
 
 

@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.errors import InputError
+from keras_curv.files import is_keras_file
 from keras_curv.lowering import graph
 from keras_curv.network.activation import Activation
 from keras_curv.network.network import Network
@@ -37,7 +38,7 @@ from keras_curv.reading import live_model
 from keras_curv.reading.execution import calls_of
 from keras_curv.reading.inputs import Inputs
 from keras_curv.saved_model import meta_graph, server
-from keras_curv.saved_model.files import GRAPH, KERAS_FILES, ModelFiles, resolve_directory
+from keras_curv.saved_model.files import GRAPH, ModelFiles, resolve_directory
 
 DEFAULT_SIGNATURE = "serving_default"
 _INPUT_DTYPES = (tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.int32)
@@ -208,7 +209,7 @@ def read(
             raise InputError("the name of the SavedModel's directory is empty")
         if isinstance(source, (str, pathlib.Path)):
             path = pathlib.Path(source)
-            if path.suffix.lower() in KERAS_FILES and not path.is_dir():
+            if is_keras_file(path):
                 served = _read_file(path, signature, output_name)
             else:
                 served = _read_directory(path, signature, output_name)

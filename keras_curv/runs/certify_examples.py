@@ -62,7 +62,8 @@ def certify_examples(
     """
     options = dataclasses.replace(options or ExampleOptions(), **changes)
     stream = _stream(examples)
-    return run(lambda: ExampleJob(model, stream, options), options, inputs=[stream.path])
+    read = [stream.path, os.fspath(model) if isinstance(model, (str, os.PathLike)) else None]
+    return run(lambda: ExampleJob(model, stream, options), options, inputs=read)
 
 
 class ExampleJob(Job):

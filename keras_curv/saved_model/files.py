@@ -18,7 +18,7 @@ import numpy as np
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
 from keras_curv.errors import InputError
-from keras_curv.files import open_named
+from keras_curv.files import is_keras_file, open_named
 from keras_curv.saved_model import limits
 from keras_curv.saved_model.checkpoint import OBJECT_GRAPH, entries_of, string_of, tensor_of
 
@@ -27,7 +27,6 @@ INDEX = "variables.index"
 _DATA = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
 _DATA_NAME = "variables.data-{:05d}-of-{:05d}"
 _ODD_VERSION = re.compile(r"(?=.*[\s+-])\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
-KERAS_FILES = (".keras", ".h5", ".hdf5")  # how other files of models end, which are no directories
 _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
 
@@ -140,7 +139,7 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
         raise InputError(f"{path} does not exist; give the directory of a SavedModel")
     if path.is_file():
         hint = ""
-        if path.suffix.lower() in KERAS_FILES:
+        if is_keras_file(path):
             hint = f"; load it with keras.models.load_model and model.export('{path.stem}')"
         raise InputError(
             f"{path} is a file, not a SavedModel directory{hint or ', nor a .keras or .h5 file'}"

@@ -254,7 +254,11 @@ BAD = {
     "zero scale": (lambda f: ("--input_scale", "0"), "input_scale must be"),
     "two sources": (lambda f: (*npz(f, x=X), "--split", "train"), "--split is not for --inputs"),
     "samples without a vote": (lambda f: ("--samples", "9"), "--samples is for --method smoothing"),
-    "a keras file": (lambda f: ("--saved_model", touch(f / "m.keras")), "model.export"),
+    "a keras file": (lambda f: ("--saved_model", touch(f / "m.keras")), "it is no archive"),
+    "over the keras file": (
+        lambda f: ("--saved_model", touch(f / "m.h5"), "--report", f / "m.h5"),
+        "different files",
+    ),
     "not a model": (lambda f: ("--saved_model", touch(f / "saved_model.pb").parent), "SavedModel"),
 }
 

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import keras
 import pytest
 from scripts import succeeds_alone
 
@@ -87,6 +88,19 @@ def test_the_model_of_the_package_from_any_directory(tmp_path):
     assert result.returncode == 0 and result.stderr == ""
     assert "certified accuracy" in result.stdout and "(1 certified at some radius)" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_keras_is_certified_by_the_command_alone(tmp_path):
+    """With all of TensorFlow, of which it loads less for a SavedModel."""
+    layers = [keras.layers.Flatten(), keras.layers.Dense(5, "tanh"), keras.layers.Dense(10)]
+    path = tmp_path / "digits.keras"
+    keras.Sequential([keras.Input((8, 8, 1)), *layers]).save(path)
+    command = f"-m keras_curv certify --limit 2 --method lipschitz --saved_model {path}".split()
+    result = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert result.returncode == 0 and result.stderr == ""
+    assert "certified accuracy" in result.stdout and "digits.keras" in result.stdout
 
 
 def test_a_class_is_known_to_keras_once_both_are_imported():

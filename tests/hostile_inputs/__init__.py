@@ -9,6 +9,8 @@ from hostile_inputs import (
     archives,
     flags,
     folders,
+    keras_files,
+    keras_weights,
     logs,
     properties,
     rows,
@@ -19,6 +21,8 @@ from hostile_inputs import (
 
 KINDS = {
     "npz": archives,
+    "keras": keras_files,
+    "keras weights": keras_weights,
     "threat": threats,
     "property": properties,
     "flagfile": flags,

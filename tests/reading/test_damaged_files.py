@@ -48,10 +48,11 @@ def test_a_base_path_without_a_finished_version_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_keras_files_are_pointed_to_export(tmp_path, suffix):
+def test_keras_files_are_no_versions_of_a_server(tmp_path, suffix):
     file = tmp_path / f"digits{suffix}"
     file.write_bytes(b"PK")
-    assert_refused(file, "not a SavedModel directory", "model.export('digits')")
+    with pytest.raises(InputError, match=r"not a SavedModel directory.*model.export\('digits'\)"):
+        resolve_directory(file)
 
 
 def test_any_other_file_is_refused(tmp_path):
