@@ -32,4 +32,6 @@ from .training.run.recipe import Recipe as Recipe
 from .training.run.trainer import train as train
 from .training.trainable.carry import Carry as Carry
 from .training.trainable.clip_input import ClipInput as ClipInput
+from .training.trainable.smoothed import smoothed as smoothed
+from .training.trainable.smoothed import smoothed_changes as smoothed_changes
 from .version import __version__ as __version__

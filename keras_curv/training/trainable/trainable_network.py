@@ -24,6 +24,7 @@ from keras_curv.training.trainable.affine_layers import (
 )
 from keras_curv.training.trainable.carry import Carry
 from keras_curv.training.trainable.clip_input import ClipInput
+from keras_curv.training.trainable.counterparts import instead, smoother
 from keras_curv.training.trainable.keras_functions import name_of
 from keras_curv.training.trainable.snapshot import Snapshot
 from keras_curv.training.trainable.trunk import Trunk
@@ -95,7 +96,7 @@ class LiveNetwork:
                 f"base must take floats. Received: {inputs[0].dtype} in {model.name!r}; "
                 "convert the data before"
             )
-        self.clip, layers = _split_clip(_chain(model))
+        self.clip, layers = _split_clip(layers_in_order(model))
         self.trunk, self.layers = _split_trunk(layers, self.input_shape if trunks else None)
         shape = self.input_shape if self.trunk is None else self.trunk.output_shape
         parts, pending = _parts(self.layers, shape, activations)
@@ -149,7 +150,7 @@ class LiveNetwork:
         theirs = np.asarray(model(x, training=False), np.float32)
         ours = self.logits(x if self.clip is None else np.asarray(self.clip(x)))
         known = np.isfinite(theirs).all(axis=1)  # an exponential overflows at the larger ones
-        half = any(layer.compute_dtype in _HALF for layer in _chain(model))
+        half = any(layer.compute_dtype in _HALF for layer in layers_in_order(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
         # Sines that are fast pass on what float32 rounds away.
         nearby = np.asarray(model(x * np.float32(1.0 + _ULPS), training=False), np.float32)
@@ -173,7 +174,7 @@ def _same_in_training(layer: keras.layers.Layer) -> bool:
     )
 
 
-def _chain(model: keras.Model) -> list[keras.layers.Layer]:
+def layers_in_order(model: keras.Model) -> list[keras.layers.Layer]:
     """Returns layers and operations in order, those of nested models in their place."""
     if not type(model).call.__module__.startswith("keras."):
         raise InputError(
@@ -182,7 +183,7 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer]:
         )
     layers = []
     for layer in getattr(model, "operations", model.layers):
-        layers += _chain(layer) if isinstance(layer, keras.Model) else [layer]
+        layers += layers_in_order(layer) if isinstance(layer, keras.Model) else [layer]
     return layers
 
 
@@ -255,11 +256,11 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
     settings = {name: getattr(layer, name, usual) for name, usual in _USUAL.items()}
     unusual = [f"{name}={value!r}" for name, value in settings.items() if value != _USUAL[name]]
     if type(layer) not in known or unusual:
-        names = ", ".join(kind.__name__ for kind in known if kind is not _layers.InputLayer)
         having = f" with {', '.join(unusual)}" if unusual else ""
+        usual = ", ".join(f"{name}={_USUAL[name]!r}" for name in _USUAL if name in having)
         raise InputError(
             f"base has the layer {layer.name!r} ({type(layer).__name__}){having}, which training "
-            f"cannot read; supported: {names}"
+            f"cannot read; {f'it reads {usual}' if unusual else instead(layer)}"
         )
     if isinstance(layer, Carry):
         activation = _activation(layer.layer, table)
@@ -275,11 +276,11 @@ def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> A
     if activation is not None:
         return activation
     name = getattr(function, "__name__", str(function))
-    hint = (
-        "base must return logits: leave the softmax out"
-        if name in ("softmax", "log_softmax")
-        else f"supported: {', '.join(table)}"
-    )
+    hint = f"supported: {', '.join(table)}"
+    if name in ("softmax", "log_softmax"):
+        hint = "base must return logits: leave the softmax out"
+    elif smooth := smoother(name_of(function) or ""):
+        hint = f"{name} → {smooth}, which keras_curv.smoothed(model) puts there"
     raise InputError(
         f"base has the activation {name!r} in layer {layer.name!r}, which this "
         f"training has no theory for; {hint}"
