@@ -28,6 +28,11 @@ _GUARANTEE_TEXT = {
     "float32": "as served in IEEE single, in any order of sums; no TF32, bfloat16, Winograd",
     "probabilistic": "of the classifier smoothed by noise, each with probability 1 − α",
 }
+_LOOSE = 0.25  # of the distance of a point that was met: below, there is advice
+_ADVICE = (
+    "for larger radii make the model smooth, with average pooling in place of max pooling "
+    "(keras_curv.smoothed), and train it with CRTModel"
+)
 _CLIPS = "the model clips its input; what is proved is for every δ all the same"
 
 
@@ -50,6 +55,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         **_search(summary),
         "exact": f"{percent(summary['primal_equals_dual'])} of all examples: the radius is known "
         "to be the true distance",
+        **looseness(summary),
     }
     return [(name, text) for name, text in known.items() if text]
 
@@ -164,6 +170,19 @@ def _search(summary: dict) -> dict[str, str]:
         return {}
     text = "a further method is asked where it may gain more than"
     return {"tolerance": f"{text} {100.0 * summary['tolerance']:.3g} %"}
+
+
+def looseness(summary: dict) -> dict[str, str]:
+    """Says how much the radii are of the distances of points that were met, and what to do where
+    that is little. Radii that are only to be decided end where they are large enough."""
+    share = summary.get("proved_of_met")
+    if share is None or summary.get("decide"):
+        return {}
+    met = f"of the {summary['met']:,} correct ones near which one was met"
+    text = (
+        f"{percent(share, 1)} of the distance of the nearest adversarial point met, in the median"
+    )
+    return {"tightness": f"{text} {met}"} | ({"advice": _ADVICE} if share < _LOOSE else {})
 
 
 def _integers(summary: dict) -> str:

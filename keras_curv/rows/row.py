@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import decimal
+import math
 import re
 import typing
 from collections.abc import Callable, Collection, Sequence
@@ -21,6 +22,7 @@ from keras_curv.rows.reason import Reason
 _FORMULA = re.compile(r"(?!-?[0-9]+$)[=+@'\uff1d\uff0b\uff0d\uff20-]")
 _LONGEST_INTEGER = 20  # characters
 _DOWN = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
+_UP = decimal.Context(prec=9, rounding=decimal.ROUND_CEILING)
 
 
 class Row(NamedTuple):
@@ -37,6 +39,8 @@ class Row(NamedTuple):
         primal_equals_dual: the radius is the exact distance to the decision boundary.
         rivals: which ones the radius holds against; a certificate of the classifier is "all".
         method: that proved the radius; "" where there is none.
+        adversarial_distance: of the nearest point that was met on the way and changes the
+            prediction, rounded up to nine digits; `inf` where none was.
         file, record, example: where a logged example stands: the file, the record in it and the
             example in the record's batch, from 0.
         timestamp: of the log, seconds since 1970; 0 where it has none.
@@ -58,6 +62,7 @@ class Row(NamedTuple):
     primal_equals_dual: bool = False
     rivals: str = "all"
     method: str = ""
+    adversarial_distance: float = math.inf
     file: str = ""
     record: int = 0
     example: int = 0
@@ -125,6 +130,8 @@ class Row(NamedTuple):
         ):
             if (radius > 0.0) != (status == Status.CERTIFIED.name) or not radius >= 0.0:
                 raise ValueError(f"radius {radius} with status {status}")
+        if not row.adversarial_distance >= row.radius:
+            raise ValueError(f"an adversarial point within the radius {row.radius}")
         if row.reason is not None and "file" not in columns:
             raise ValueError(f"status {row.status}")
         return row
@@ -149,6 +156,7 @@ def certified_fields(result: Certificates, i: int) -> dict[str, Any]:
         "gradient_evaluations": int(result.gradient_evaluations[i]),
         "primal_equals_dual": bool(result.primal_equals_dual[i]),
         "method": str(result.method[i]),
+        "adversarial_distance": float(_UP.create_decimal(float(result.adversarial_distance[i]))),
     }
 
 

@@ -14,7 +14,7 @@ from keras_curv.rows.row import Row
 
 
 class Tally:
-    """Sums rows up as they come; of each example it keeps one number, the radius.
+    """Sums rows up as they come; of each example it keeps a number or two.
 
     Args:
         at: radii at which certified accuracy is reported.
@@ -31,6 +31,7 @@ class Tally:
         self._labelled = True
         self._gradients = 0
         self._exact = 0
+        self._of_met = array.array("d")
 
     def add(self, rows: Iterable[Row]) -> None:
         """Counts rows in, but for those that are skipped."""
@@ -43,6 +44,8 @@ class Tally:
             self._labelled &= row.label is not None
             self._gradients += row.gradient_evaluations
             self._exact += row.primal_equals_dual
+            if row.status in CORRECT and 0.0 < row.adversarial_distance < math.inf:
+                self._of_met.append(row.radius / row.adversarial_distance)
 
     def certified_accuracy(self, radius: float) -> float:
         """Returns the fraction of all examples that are correct and have a larger radius."""
@@ -57,7 +60,9 @@ class Tally:
             correct ones (None where there are none, "inf" where infinite); `statuses`, name →
             count; `gradient_evaluations`, mean per example, summed over its rivals;
             `primal_equals_dual`, the fraction of all examples whose radius is exact; `methods`,
-            name → how many radii it proved.
+            name → how many radii it proved; `met`, the number of correct examples near which an
+            adversarial point was met, and `proved_of_met`, the median of radius over the distance
+            of that point (None where none was met).
         """
         count = len(self.radii)
         correct = sum(self._statuses[name] for name in CORRECT)
@@ -73,6 +78,8 @@ class Tally:
             "gradient_evaluations": self._gradients / count if count else 0.0,
             "primal_equals_dual": self._exact / count if count else 0.0,
             "methods": {name: number for name, number in self._methods.most_common() if number},
+            "met": len(self._of_met),
+            "proved_of_met": float(np.median(self._of_met)) if self._of_met else None,
         }
 
 

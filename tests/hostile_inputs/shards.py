@@ -44,7 +44,7 @@ def _file(name, file, content):
     _case(name)(lambda folder: (folder / file).write_bytes(content))
 
 
-_TEXT = b"0,1,1,2,0.5,CERTIFIED,7,1,all,crc\n1,1,1,2,0.5,CERTIFIED,7,1,all,crc\n"
+_TEXT = b"".join(b"%d,1,1,2,0.5,CERTIFIED,7,1,all,crc,inf\n" % i for i in range(2))
 _file("rows without a code", "0.csv", _TEXT)
 _file("rows with a wrong code", "0.csv", _TEXT + b"0" * 64 + b"\n")
 _file("a code alone", "0.csv", b"0" * 64 + b"\n")

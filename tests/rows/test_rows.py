@@ -86,8 +86,8 @@ def test_resume_with_other_settings_is_refused(tmp_path):
     [
         ("a,b\n1,2\n", "header"),
         (",".join(EXAMPLE_COLUMNS) + "\n0,1,1\n", "line 2"),
-        (",".join(EXAMPLE_COLUMNS) + "\n5,1,1,2,0.5,CERTIFIED,7,1,all,crc\n", "index 5"),
-        (",".join(EXAMPLE_COLUMNS) + "\n0,1,1,2,0.5,SURE,7,1,all,crc\n", "SURE"),
+        (",".join(EXAMPLE_COLUMNS) + "\n5,1,1,2,0.5,CERTIFIED,7,1,all,crc,inf\n", "index 5"),
+        (",".join(EXAMPLE_COLUMNS) + "\n0,1,1,2,0.5,SURE,7,1,all,crc,inf\n", "SURE"),
     ],
 )
 def test_a_foreign_file_is_refused_and_kept(tmp_path, text, message):
