@@ -1,4 +1,4 @@
-"""A summary says how much the radii are of the distances met, and what to do where that is little."""
+"""A summary says how much radii are of the distances met, and what to do where that is little."""
 
 import io
 import math
@@ -56,7 +56,8 @@ def test_nothing_is_said_where_nothing_is_known(summary):
 def test_a_net_with_kinks_is_told_of(tmp_path, rng):
     model, x = dense((4, 4), activation="relu"), rng.normal(size=(6, 4, 4)).astype(np.float32)
     rows = tmp_path / "rows.csv"
-    summary = certify_examples(model, Examples.from_arrays("mine", x), output=str(rows), progress=False)
+    examples = Examples.from_arrays("mine", x)
+    summary = certify_examples(model, examples, output=str(rows), progress=False)
     result = certify(model, x)
     ratios = result.radius / result.adversarial_distance
     met = np.isfinite(result.adversarial_distance)
