@@ -88,11 +88,11 @@ REFUSED = {
     ),
     "relu": (
         lambda: _sequential((4,), L.Dense(5, "relu", name="third"), L.Dense(3)),
-        r"activation 'relu' in layer 'third'.*; relu → softplus, .*smoothed\(model\) puts there$",
+        r"activation 'relu' in layer 'third'.*; relu → gelu, .*smoothed\(model\) puts there$",
     ),
     "relu layer": (
         lambda: _sequential((4,), L.Dense(5), L.ReLU(name="third"), L.Dense(3)),
-        r"layer 'third' \(ReLU\).*; ReLU → Activation\('softplus'\), .*smoothed\(model\)",
+        r"layer 'third' \(ReLU\).*; ReLU → Activation\('gelu'\), .*smoothed\(model\)",
     ),
     "function of one's own": (
         lambda: _sequential((4,), L.Dense(5, lambda z: z), L.Dense(3)),

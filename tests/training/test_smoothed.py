@@ -38,7 +38,7 @@ def _many():
 
 
 def test_what_changes_is_told():
-    found = {name: (before, after) for name, before, after in smoothed_changes(_many(), "gelu")}
+    found = {name: (before, after) for name, before, after in smoothed_changes(_many())}
     operation = next(name for name in found if name.startswith("relu"))
     assert found == {
         "conv": ("relu", "gelu"),
@@ -87,7 +87,7 @@ def test_the_pool_is_the_same_but_for_its_average():
 def test_a_shared_layer_stays_shared():
     shared, inputs = L.Dense(4, "relu"), keras.Input((4,))
     model = keras.Model(inputs, L.Dense(2)(shared(shared(inputs))))
-    smooth = smoothed(model)
+    smooth = smoothed(model, "softplus")
     kernel, bias = shared.get_weights()
     x = hidden = np.random.default_rng(0).random((3, 4), np.float32)
     for _ in range(2):

@@ -12,6 +12,7 @@ from keras_curv.network.activations import SMOOTH
 from keras_curv.training.trainable.keras_functions import in_keras, name_of
 
 _layers = keras.layers
+RELU = "gelu"  # what takes the place of relu, unless told otherwise: it is the closest to it
 AVERAGES = {
     _layers.MaxPooling1D: _layers.AveragePooling1D,
     _layers.MaxPooling2D: _layers.AveragePooling2D,
@@ -24,8 +25,8 @@ _INSTEAD = {  # of layers, and operations of a functional model, that have no co
     "Maximum": "Average",
     "Minimum": "Average",
     "MaxPool": "the layer AveragePooling2D",
-    "Absolute": "an activation, as softplus,",
-    "Abs": "an activation, as softplus,",
+    "Absolute": "a smooth activation, as gelu,",
+    "Abs": "a smooth activation, as gelu,",
 }
 _RELU_LIKE = ("ReLU", "LeakyReLU", "PReLU", "Relu", "Relu6", "LeakyRelu")  # and those that compute
 _SMOOTHER = {  # None: what was chosen
@@ -66,7 +67,7 @@ def counterpart(layer: Any, activation: str, ends: bool) -> Counterpart:
     if kind in AVERAGES:
         average = AVERAGES[kind]
         return Counterpart(average.from_config(layer.get_config()), name, average.__name__)
-    if name in _INSTEAD or getattr(layer, "threshold", 0.0):
+    if name in _INSTEAD or getattr(layer, "threshold", None):
         works = _INSTEAD.get(name, "ReLU without a threshold")
         raise _without(f"the layer {layer.name!r} ({name})", works)
     if isinstance(getattr(layer, "layer", None), _layers.Layer):
@@ -98,7 +99,7 @@ def instead(layer: Any) -> str:
     if average := AVERAGES.get(type(layer)):
         return f"{name} → {average.__name__}{_PUTS}"
     if name in (*_RELU_LIKE, "ELU"):
-        return f"{name} → Activation('softplus'){_PUTS}"
+        return f"{name} → Activation({RELU!r}){_PUTS}"
     if isinstance(layer, _layers.Softmax):
         return "base must return logits: leave it out, as keras_curv.smoothed(model) does"
     if name in _BRANCHES:
@@ -116,9 +117,9 @@ def smoother(name: str) -> str | None:
 
     Example:
         >>> smoother("relu"), smoother("hard_tanh"), smoother("abs")
-        ('softplus', 'tanh', None)
+        ('gelu', 'tanh', None)
     """
-    return (_SMOOTHER[name] or "softplus") if name in _SMOOTHER else None
+    return (_SMOOTHER[name] or RELU) if name in _SMOOTHER else None
 
 
 def _names(layer: Any, activation: str, ends: bool) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import keras
 
 from keras_curv.errors import InputError, require_one_of
 from keras_curv.network.activations import SMOOTH
-from keras_curv.training.trainable.counterparts import Counterpart, counterpart
+from keras_curv.training.trainable.counterparts import RELU, Counterpart, counterpart
 from keras_curv.training.trainable.trainable_network import layers_in_order
 
 
@@ -33,18 +33,18 @@ class Changes(tuple[Change, ...]):
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def smoothed(model: keras.Model, activation: str = "softplus") -> keras.Model:
+def smoothed(model: keras.Model, activation: str = RELU) -> keras.Model:
     """Returns a clone of a model with its weights, without kinks, that `CRTModel` can train.
 
     ReLU and all that resembles it become `activation`, max pooling becomes average pooling, and
     saturating activations with kinks become those without, as hard_sigmoid sigmoid; a softmax at
-    the end is left out, as training takes logits. `smoothed_changes` lists what changes. The
-    clone answers otherwise than the model until it is trained: two epochs bring its accuracy back.
+    the end is left out, as training takes logits. `smoothed_changes` lists what changes. Until it
+    is trained the clone answers otherwise than the model: little with "gelu", much with "softplus".
 
     Args:
         model: built, a `keras.Sequential` or `keras.Model(inputs, outputs)`, or such models in
             one another. It stays as it is.
-        activation: a smooth one by its name, "softplus", "gelu", "silu" or any other in
+        activation: a smooth one by its name, "gelu", "softplus", "silu" or any other in
             docs/methods.md.
 
     Returns:
@@ -58,7 +58,7 @@ def smoothed(model: keras.Model, activation: str = "softplus") -> keras.Model:
         >>> relu = keras.layers.Dense(8, "relu", name="hidden")
         >>> model = keras.Sequential([keras.Input((4,)), relu, keras.layers.Dense(3)])
         >>> smoothed(model).get_layer("hidden").activation.__name__
-        'softplus'
+        'gelu'
     """
     clones = []
 
@@ -76,7 +76,7 @@ def smoothed(model: keras.Model, activation: str = "softplus") -> keras.Model:
     return smooth
 
 
-def smoothed_changes(model: keras.Model, activation: str = "softplus") -> Changes:
+def smoothed_changes(model: keras.Model, activation: str = RELU) -> Changes:
     """Returns what `smoothed` changes, as a table to print.
 
     Args:
@@ -92,7 +92,7 @@ def smoothed_changes(model: keras.Model, activation: str = "softplus") -> Change
     Example:
         >>> relu = keras.layers.Dense(8, "relu", name="hidden")
         >>> model = keras.Sequential([keras.Input((4,)), relu, keras.layers.Dense(3)])
-        >>> print(smoothed_changes(model, "gelu"))
+        >>> print(smoothed_changes(model))
         layer   before  after
         hidden  relu    gelu
     """
