@@ -1,8 +1,10 @@
 """Times a training step beside plain Keras: the same net, batch, optimizer and process.
 
     python benchmarks/training.py
+    python benchmarks/training.py --strided --batch_size 64 --steps 20
 
-2 × 1024 softplus on random images of MNIST's size; `fit`, Adam. Rounds go through all methods in
+2 × 1024 softplus, or two strided convolutions and a dense layer, on random images of MNIST's size;
+`fit`, Adam. Rounds go through all methods in
 turn, and a method's time is that of its fastest round. Prints milliseconds a step, the ratio to
 plain Keras, and gradients of the attack for each example; also in processor time of both cores,
 which other work on the machine distorts less.
@@ -33,6 +35,7 @@ from keras_curv.training.models import worst_case
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Examples in a step.")
 _WIDTH = flags.DEFINE_integer("width", 1024, "Of the hidden layers.")
 _LAYERS = flags.DEFINE_integer("layers", 2, "Hidden ones and the last.")
+_STRIDED = flags.DEFINE_bool("strided", False, "Whether the net is convolutional.")
 _STEPS = flags.DEFINE_integer(
     "steps", 100, "In a round, so that the start of `fit` does not count."
 )
@@ -41,9 +44,25 @@ _ROUNDS = flags.DEFINE_integer("rounds", 3, "Through all methods.")
 
 def base():
     keras.utils.set_random_seed(0)
+    if _STRIDED.value:
+        return strided()
     hidden = [keras.layers.Dense(_WIDTH.value, "softplus") for _ in range(_LAYERS.value - 1)]
     return keras.Sequential(
         [keras.Input((28, 28, 1)), keras.layers.Flatten(), *hidden, keras.layers.Dense(10)]
+    )
+
+
+def strided():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(16, 4, strides=2, activation="softplus"),
+            layers.Conv2D(32, 4, strides=2, activation="softplus"),
+            layers.Flatten(),
+            layers.Dense(100, activation="softplus"),
+            layers.Dense(10),
+        ]
     )
 
 
@@ -105,7 +124,8 @@ def main(argv):
             seconds[name, jit] = min(seconds[name, jit], took / count)
             processor[name, jit] = min(processor[name, jit], busy / count)
     for jit in (False, True):
-        title = f"{_LAYERS.value} × {_WIDTH.value} softplus, batch {_BATCH.value}"
+        net = "strided" if _STRIDED.value else f"{_LAYERS.value} × {_WIDTH.value}"
+        title = f"{net} softplus, batch {_BATCH.value}"
         table = Table(title=title + (", XLA" if jit else ""))
         for column in ("step", "gradients", "ms", "ratio", "processor ms", "ratio of these"):
             table.add_column(column, justify="left" if column == "step" else "right")

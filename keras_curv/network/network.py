@@ -22,6 +22,7 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.products import Product, SparseProducts, dense_product
 from keras_curv.network.sparse_affine import DENSE_UP_TO
+from keras_curv.numerics import intervals
 from keras_curv.numerics.rounding import LayerNorms
 
 
@@ -76,6 +77,19 @@ class FeedForward(abc.ABC):
     def products(self, dtype: tf.DType) -> list[Product]:
         """Returns `a ↦ a W` and `t ↦ t Wᵀ` of each hidden map; subclasses may have faster ones."""
         return [dense_product(kernel) for kernel in self.weights(dtype)[0][:-1]]
+
+    def image_back(
+        self, index: int, centre: tf.Tensor, half: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns `c Wᵀ` and `r |W|ᵀ` of a hidden map, `(n, in)`, and `‖W_i‖²` of its rows.
+
+        Args:
+            index: of the map, from 0.
+            centre, half: c and r, `(n, out)`.
+        """
+        kernel = self.weights(centre.dtype)[0][index]
+        images = intervals.image(centre, half, tf.transpose(kernel))
+        return *images, tf.reduce_sum(kernel * kernel, axis=1)
 
     def class_rows(self, dtype: tf.DType) -> tf.Tensor:
         """Returns the last kernel with a row for each class, `(classes, N_{L−1})`."""

@@ -38,6 +38,12 @@ class OutputMargins(FeedForward):
         """See `FeedForward`."""
         return self._network.products(dtype)
 
+    def image_back(
+        self, index: int, centre: tf.Tensor, half: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """See `FeedForward`."""
+        return self._network.image_back(index, centre, half)
+
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """See `FeedForward`."""
         return signed(self._network.logits(x))

@@ -7,6 +7,7 @@ layers where that is quicker than through their matrix.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from keras_curv.training.trainable.carry import Carry
 from keras_curv.training.trainable.pooling import TrainedAveragePooling2D, averages
 
 _layers = keras.layers
+_Function = Callable[[tf.Tensor], tf.Tensor]
 CHANGES_IN_TRAINING = (  # at inference these do nothing
     _layers.Dropout,
     _layers.SpatialDropout1D,
@@ -60,6 +62,24 @@ _PLACING = (  # these copy entries, or average them, by no weights of their own
     _layers.GlobalAveragePooling1D,
     _layers.Permute,
     _layers.RepeatVector,
+)
+# Between an entry of their input and one of their output there is one path at most.
+_SINGLE_PATHS = (
+    _layers.Rescaling,
+    _layers.Normalization,
+    _layers.BatchNormalization,
+    _layers.ZeroPadding2D,
+    _layers.Cropping2D,
+    _layers.ZeroPadding1D,
+    _layers.Cropping1D,
+    _layers.Permute,
+)
+_MIXING = (  # and one in these, but several in two of them
+    _layers.Dense,
+    _layers.Conv2D,
+    _layers.DepthwiseConv2D,
+    _layers.Conv1D,
+    _layers.DepthwiseConv1D,
 )
 AFFINE = (
     *_LOCAL,
@@ -120,19 +140,32 @@ class AffineLayers:
         """Whether the layers are quicker than their matrix."""
         return any(isinstance(layer, _LOCAL) for layer in self.layers)
 
-    def product(self, array: tf.Tensor) -> tf.Tensor:
-        """Returns `(…, fan_in)` times the kernel, layer by layer."""
+    @property
+    def has_single_paths(self) -> bool:
+        """Whether each entry of the kernel is one product of weights, not a sum of several."""
+        weighty = [layer for layer in self.layers if not isinstance(layer, KEEPS_ENTRIES)]
+        mixing = [layer for layer in weighty if type(layer) in _MIXING]
+        return len(mixing) < 2 and all(type(a) in (*_MIXING, *_SINGLE_PATHS) for a in weighty)
+
+    def product(self, array: tf.Tensor, entries: _Function = tf.identity) -> tf.Tensor:
+        """Returns `(…, fan_in)` times the kernel, layer by layer.
+
+        Args:
+            array: the vectors.
+            entries: a function of the kernel's entries, of products the product of what it is of
+                the factors; for `has_single_paths`.
+        """
         rows = tf.reshape(array, (-1, *self.input_shape))
         for layer in self.layers:
-            rows, _ = _applied(layer, rows)
+            rows, _ = _applied(layer, rows, entries)
         return tf.reshape(rows, tf.concat([tf.shape(array)[:-1], [self.fan_out]], axis=0))
 
-    def transposed_product(self, array: tf.Tensor) -> tf.Tensor:
+    def transposed_product(self, array: tf.Tensor, entries: _Function = tf.identity) -> tf.Tensor:
         """Returns `(…, fan_out)` times the transposed kernel: the gradient of the linear map."""
         anywhere = tf.zeros(tf.concat([tf.shape(array)[:-1], [self.fan_in]], axis=0))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(anywhere)
-            product = self.product(anywhere)
+            product = self.product(anywhere, entries)
         return tape.gradient(product, anywhere, output_gradients=array)
 
 
@@ -143,6 +176,7 @@ class CarriedLayers:
     """
 
     is_structured = True
+    has_single_paths = False
     dense = None
 
     def __init__(self, layers: list[keras.layers.Layer], carry: Carry, shape: tuple[int, ...]):
@@ -178,27 +212,32 @@ class CarriedLayers:
         return self.before.transposed_product(carried + self.inside.transposed_product(added))
 
 
-def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | float]:
+def _applied(
+    layer: keras.layers.Layer, rows: tf.Tensor, entries: _Function = tf.identity
+) -> tuple[tf.Tensor, tf.Tensor | float]:
     """Returns the layer's linear map of rows in inference, and the shift that it adds to points.
 
     In float32 whatever the layer's dtype, and without differences of its values: beside a large
     shift, digits of the kernel would be lost.
     """
     if isinstance(layer, (_layers.Dense, *_CONVOLUTIONS)):
-        dense, bias = isinstance(layer, _layers.Dense), layer.bias
-        moved = tf.tensordot(rows, _float32(layer.kernel), 1) if dense else _convolved(layer, rows)
-        return moved, 0.0 if bias is None else _float32(bias)
+        shift = 0.0 if layer.bias is None else _float32(layer.bias)
+        if isinstance(layer, _layers.Dense):
+            return tf.tensordot(rows, entries(_float32(layer.kernel)), 1), shift
+        return _convolved(layer, rows, entries), shift
     if isinstance(layer, _layers.EinsumDense):
         moved = tf.einsum(layer.equation, rows, _float32(layer.kernel))
         return moved, 0.0 if layer.bias is None else _float32(layer.bias)
     if isinstance(layer, CHANGES_IN_TRAINING):
         return rows, 0.0
     if isinstance(layer, _layers.Rescaling):
-        return rows * _float32(layer.scale), _float32(layer.offset)
+        return rows * entries(_float32(layer.scale)), _float32(layer.offset)
     if isinstance(layer, _layers.Normalization):
         mean, spread = _float32(layer.mean), tf.sqrt(_float32(layer.variance))
         spread = tf.maximum(spread, keras.config.epsilon())
-        return (rows * spread, mean) if layer.invert else (rows / spread, -mean / spread)
+        if layer.invert:
+            return rows * entries(spread), mean
+        return rows / entries(spread), -mean / spread
     if isinstance(layer, _layers.BatchNormalization):
         shape = [1] * rows.shape.rank
         shape[layer.axis] = -1
@@ -206,12 +245,12 @@ def _applied(layer: keras.layers.Layer, rows: tf.Tensor) -> tuple[tf.Tensor, tf.
         factor = factor * _float32(layer.gamma) if layer.scale else factor
         shift = -_float32(layer.moving_mean) * factor
         shift = shift + _float32(layer.beta) if layer.center else shift
-        return rows * tf.reshape(factor, shape), tf.reshape(shift, shape)
+        return rows * tf.reshape(entries(factor), shape), tf.reshape(shift, shape)
     pools = isinstance(layer, _layers.AveragePooling2D)
     return averages(layer, rows) if pools else layer.call(rows), 0.0
 
 
-def _convolved(layer: keras.layers.Layer, signals: tf.Tensor) -> tf.Tensor:
+def _convolved(layer: keras.layers.Layer, signals: tf.Tensor, entries: _Function) -> tf.Tensor:
     """Returns the convolution alone; of a sequence, as of an image of one row."""
     is_sequence, padding = signals.shape.rank == 3, layer.padding.upper()
     strides, dilation = layer.strides, layer.dilation_rate
@@ -222,7 +261,8 @@ def _convolved(layer: keras.layers.Layer, signals: tf.Tensor) -> tf.Tensor:
         signals, strides, dilation = signals[:, None], (*strides, *strides), (1, *dilation)
 
     def kernel(weight: Any) -> tf.Tensor:
-        return _float32(weight)[None] if is_sequence else _float32(weight)
+        weight = entries(_float32(weight))
+        return weight[None] if is_sequence else weight
 
     args = (1, *strides, 1), padding
     if isinstance(layer, (_layers.Conv1D, _layers.Conv2D)):

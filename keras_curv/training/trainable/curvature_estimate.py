@@ -239,11 +239,11 @@ class CurvatureEstimate(TrainingState):
             diagonals.append(tf.nn.relu(tf.maximum(-h_low * high, -h_high * low)))
             if index == 0:
                 break
-            kernel, activation = kernels[index], self.activations[index]
+            activation = self.activations[index]
             least, most = _as_float32(activation.first_range)
             p, q = intervals.product((least, most), (low, high), tf)
-            middle, spread = intervals.image((p + q) / 2.0, (q - p) / 2.0, tf.transpose(kernel))
-            reach = _norm(kernel)[None, :] * (activation.steepest * norm)[:, None]
+            middle, spread, squares = network.image_back(index, (p + q) / 2.0, (q - p) / 2.0)
+            reach = _root(squares)[None, :] * (activation.steepest * norm)[:, None]
             low, high = tf.maximum(middle - spread, -reach), tf.minimum(middle + spread, reach)
             if index > 1:
                 norm = kernel_norms[index] * activation.steepest * norm

@@ -36,6 +36,13 @@ class ScaledFirst(FeedForward):
         scaled = Product(lambda a: first.forward(forth * a), lambda t: back * first.backward(t))
         return [scaled, *others]
 
+    def image_back(
+        self, index: int, centre: tf.Tensor, half: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """See `FeedForward`."""
+        whose = self._network if index else super()
+        return whose.image_back(index, centre, half)
+
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """See `FeedForward`; x stands for u."""
         return self._network.logits(tf.cast(self.factor, x.dtype) * x)
