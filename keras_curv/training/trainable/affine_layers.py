@@ -176,7 +176,6 @@ class CarriedLayers:
     """
 
     is_structured = True
-    has_single_paths = False
     dense = None
 
     def __init__(self, layers: list[keras.layers.Layer], carry: Carry, shape: tuple[int, ...]):

@@ -40,8 +40,9 @@ class ScaledFirst(FeedForward):
         self, index: int, centre: tf.Tensor, half: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """See `FeedForward`."""
-        whose = self._network if index else super()
-        return whose.image_back(index, centre, half)
+        if index:
+            return self._network.image_back(index, centre, half)
+        return super().image_back(index, centre, half)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """See `FeedForward`; x stands for u."""

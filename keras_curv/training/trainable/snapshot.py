@@ -50,7 +50,9 @@ class Snapshot(FeedForward):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """See `FeedForward`; through the layers where that is quicker, without their matrix."""
         part = self._maps[index]
-        if not (part.is_structured and part.has_single_paths) or centre.dtype != tf.float32:
+        if not isinstance(part, AffineLayers) or centre.dtype != tf.float32:
+            return super().image_back(index, centre, half)
+        if not (part.is_structured and part.has_single_paths):
             return super().image_back(index, centre, half)
         squares = part.transposed_product(tf.ones((1, part.fan_out)), tf.square)[0]
         return part.transposed_product(centre), part.transposed_product(half, tf.abs), squares
