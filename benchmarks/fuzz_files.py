@@ -26,6 +26,7 @@ from hostile_inputs import (
     OUTSIDE,
     archives,
     flags,
+    keras_files,
     logs,
     properties,
     rows,
@@ -179,11 +180,41 @@ def requests(folder, rng):
     (folder / "log").write_bytes(gzip.compress(content) if rng.random() < 0.3 else content)
 
 
+def saved(folder, rng):
+    """Damages a file of Keras: the config or weights of an archive, the archive, or an `.h5`."""
+    part = rng.integers(4)
+    members, legacy = keras_files.saved()
+    if part == 0:
+        (folder / keras_files.LEGACY).write_bytes(_struck(legacy, rng))
+        return
+    config, weights = members[keras_files.CONFIG], members[keras_files.WEIGHTS]
+    if part == 1:
+        config = damaged(config, rng)
+    elif part == 2:
+        weights = _struck(weights, rng)
+    keras_files.archive(folder, {keras_files.CONFIG: config, keras_files.WEIGHTS: weights})
+    if part == 3:
+        path = folder / keras_files.ARCHIVE
+        path.write_bytes(damaged(path.read_bytes(), rng))
+
+
+def _struck(content, rng):
+    """Damages some bytes that say something: most of an HDF5 file is space that is left."""
+    if rng.random() < 0.2:
+        return damaged(content, rng)
+    places = np.flatnonzero(np.frombuffer(content, np.uint8))
+    struck = bytearray(content)
+    for place in rng.choice(places, 1 + rng.poisson(0.7)):
+        struck[place] = int(rng.choice([0, 1, 255, rng.integers(256), struck[place] ^ 1]))
+    return bytes(struck)
+
+
 KINDS = {
     "threat": (threat, threats.attempt),
     "property": (property_of, properties.attempt),
     "flagfile": (flagged, flags.attempt),
     "log": (requests, logs.attempt),
+    "keras": (saved, keras_files.attempt),
     "npz": (archive, archives.attempt),
     "rows": (run, rows.attempt),
     "shards": (batches, shards.attempt),

@@ -44,8 +44,7 @@ def is_keras_file(path: str | os.PathLike) -> bool:
         >>> is_keras_file("digits.keras"), is_keras_file("saved_models/digits")
         (True, False)
     """
-    path = pathlib.Path(path)
-    return path.suffix.lower() in _KERAS_FILES and not path.is_dir()
+    return pathlib.Path(path).suffix.lower() in _KERAS_FILES and not os.path.isdir(path)
 
 
 def require_replaceable(path: str | pathlib.Path) -> None:

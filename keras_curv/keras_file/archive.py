@@ -56,7 +56,8 @@ def read(path: pathlib.Path) -> Stored:
         content = stream.read(size)
     legacy = path.suffix.lower() != ".keras"
     kind = "h5" if legacy else "keras"
-    digest = hashlib.sha256(b"%d %s %d " % (len(kind), kind.encode(), len(content)) + content)
+    digest = hashlib.sha256(b"%d %s %d " % (len(kind), kind.encode(), len(content)))
+    digest.update(content)
     with _corrupt(path):
         if legacy:
             root = hdf5.parse(content)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,7 +107,7 @@ class Group:
         Raises:
             ValueError: anything in it is not as Keras writes it.
         """
-        tree, heap = struct.unpack_from("<QQ", self._table)
+        tree, heap = _said("<QQ", self._table)
         nodes = self._file.nodes(tree, heap, self.path)
         return {name: self._file.object(node, f"{self.path}/{name}") for name, node in nodes}
 
@@ -142,7 +142,7 @@ def parse(content: bytes | bytearray) -> Group:
     versions = file.part(8, 8)
     if bytes(versions) != bytes([0, 0, 0, 0, 0, 8, 8, 0]):
         raise ValueError("it is HDF5 of another version than Keras writes")
-    base, _, end, driver = struct.unpack("<4Q", file.part(24, 32))
+    base, _, end, driver = _said("<4Q", file.part(24, 32))
     if base != 0 or driver != _UNDEFINED or end > len(content):
         raise ValueError("it is cut off, or does not begin at its beginning")
     root = file.object(file.node(_ROOT)[1], "")
@@ -183,7 +183,7 @@ class _File:
 
     def nodes(self, tree: int, heap: int, path: str) -> list[tuple[str, _Node]]:
         """Returns the entries of a group by name."""
-        version, size, _, start = struct.unpack("<4s4xQQQ", self.part(heap, 32))
+        version, size, _, start = _said("<4s4xQQQ", self.part(heap, 32))
         limits.require_at_most(size, _NAMES, f"the length of the names in {path}")
         names = bytes(self.part(start, size))
         found: dict[str, _Node] = {}
@@ -205,14 +205,14 @@ class _File:
         self._meet(tree)
         kind = bytes(self.part(tree, 4))
         if kind == b"SNOD":
-            (count,) = struct.unpack("<H", self.part(tree + 6, 2))
+            (count,) = _said("<H", self.part(tree + 6, 2))
             self._count(count)
             return [tree + 8 + _ENTRY.size * i for i in range(count)]
-        node, level, count = struct.unpack("<BBH", self.part(tree + 4, 4))
+        node, level, count = _said("<BBH", self.part(tree + 4, 4))
         if kind != b"TREE" or node != 0 or depth > 8:
             raise ValueError("the list of a group is none")
         self._count(count)
-        children = struct.unpack(f"<{2 * count}Q", self.part(tree + 24, 16 * count))[1::2]
+        children = _said(f"<{2 * count}Q", self.part(tree + 24, 16 * count))[1::2]
         leaf = b"SNOD" if level == 0 else b"TREE"
         if any(bytes(self.part(child, 4)) != leaf for child in children):
             raise ValueError("the list of a group is none")
@@ -246,7 +246,7 @@ class _File:
 
     def _messages(self, address: int, path: str) -> list[tuple[int, memoryview]]:
         """Returns type and body of the messages of an object, but for those that do nothing."""
-        version, count, size = struct.unpack("<BxHxxxxI", self.part(address, 12))
+        version, count, size = _said("<BxHxxxxI", self.part(address, 12))
         if version != 1:
             raise ValueError(f"{path} is an object of a newer kind than Keras writes")
         limits.require_at_most(count, _MESSAGES, f"the number of attributes of {path}")
@@ -254,13 +254,13 @@ class _File:
         for block in blocks:
             place = 0
             while left and place + _MESSAGE.size <= len(block):
-                kind, length, flags = _MESSAGE.unpack_from(block, place)
+                kind, length, flags = _said(_MESSAGE.format, block, place)
                 body = block[place + _MESSAGE.size :][:length]
                 place, left = place + _MESSAGE.size + length, left - 1
                 if len(body) < length or (flags & 2 and kind not in _IDLE):
                     raise ValueError(f"{path} is cut off, or has what is shared")
                 if kind == _CONTINUATION:
-                    blocks.append(self.part(*struct.unpack_from("<QQ", body)))
+                    blocks.append(self.part(*_said("<QQ", body)))
                 elif kind in (_SPACE, _TYPE, _LAYOUT, _ATTRIBUTE, _TABLE):
                     found.append((kind, body))
                 elif kind not in _IDLE:
@@ -277,7 +277,7 @@ class _File:
         if dtype is None:
             raise ValueError(f"{path} holds no float32, float64 or integers")
         layout = messages[_LAYOUT]
-        version, place, start, size = struct.unpack_from("<BBQQ", bytes(layout).ljust(18, b"\0"))
+        version, place, start, size = _said("<BBQQ", bytes(layout).ljust(18, b"\0"))
         if version != 3 or place != 1:
             kind = {0: "compact", 2: "in chunks"}.get(place, "virtual")
             raise ValueError(f"{path} is an array of another layout ({kind}) than Keras writes")
@@ -293,7 +293,7 @@ class _File:
         """Returns the texts among attributes by name; None where an attribute is no text."""
         found: dict[str, str | list[str] | None] = {}
         for body in bodies:
-            version, flags, named, typed, spaced = struct.unpack_from("<BBHHH", body)
+            version, flags, named, typed, spaced = _said("<BBHHH", body)
             if version not in (1, 3) or (flags and version == 3):
                 raise ValueError(f"{path} has an attribute of another kind than Keras writes")
             place, parts = 8 if version == 1 else 9, []
@@ -310,29 +310,31 @@ class _File:
         self, typed: memoryview, shape: tuple[int, ...], data: memoryview, path: str
     ) -> str | list[str] | None:
         """Returns the texts of an attribute."""
-        kind, bits, size = struct.unpack_from("<BBxxI", typed)
+        kind, bits, size = _said("<BBxxI", typed)
         count = math.prod(shape)
         if len(shape) > 1 or kind not in (0x13, 0x19) or (kind == 0x19 and bits & 15 != 1):
             return [] if count == 0 else None
-        if size < 1 or size * count > len(data):
+        if size < 1 or size * count > len(data) or (kind == 0x19 and size != 16):
             raise ValueError(f"an attribute of {path} is cut off")
         for _ in range(count):
             self._step()
         cells = [bytes(data[size * i : size * (i + 1)]) for i in range(count)]
         if kind == 0x19:  # of any length: each says where it lies
-            cells = [self._from_heap(*struct.unpack("<IQI", cell)) for cell in cells]
-        texts = [cell.split(b"\0")[0].decode("utf-8") for cell in cells]
+            cells = [self._from_heap(*_said("<IQI", cell)) for cell in cells]
+        texts = [cell.rstrip(b"\0").decode("utf-8") for cell in cells]
+        if any("\0" in text for text in texts):
+            raise ValueError(f"an attribute of {path} is no text")
         return texts if shape else texts[0]
 
     def _from_heap(self, length: int, address: int, index: int) -> bytes:
         """Returns an object of a collection, of which a text of any length is one."""
-        mark, size = struct.unpack("<4s4xQ", self.part(address, 16))
+        mark, size = _said("<4s4xQ", self.part(address, 16))
         if mark != b"GCOL":
             raise ValueError("a text is missing")
         place, heap = 16, self.part(address, size)
         while place + 16 <= size:
             self._step()
-            number, held = struct.unpack_from("<H6xQ", heap, place)
+            number, held = _said("<H6xQ", heap, place)
             if number == index and number:
                 if length > held or place + 16 + held > size:
                     break
@@ -343,14 +345,22 @@ class _File:
         raise ValueError("a text is missing")
 
 
+def _said(form: str, data: bytes | memoryview, offset: int = 0) -> tuple[Any, ...]:
+    """Returns the numbers that bytes say; ValueError where there are too few."""
+    try:
+        return struct.unpack_from(form, data, offset)
+    except struct.error as error:
+        raise ValueError("it is cut off") from error
+
+
 def _shape(space: memoryview, path: str) -> tuple[int, ...]:
     """Returns the shape that a message says; of nothing at all, that of no entry."""
-    version, rank, flags, kind = struct.unpack_from("<4B", space)
+    version, rank, flags, kind = _said("<4B", space)
     if version == 2 and kind == 2:
         return (0,)
     if version not in (1, 2) or rank > limits.AXES or (version == 2 and kind > 1) or flags > 1:
         raise ValueError(f"{path} has a shape that cannot be read")
-    return struct.unpack_from(f"<{rank}Q", space, 8 if version == 1 else 4)
+    return _said(f"<{rank}Q", space, 8 if version == 1 else 4)
 
 
 def _number(typed: memoryview) -> np.dtype | None:

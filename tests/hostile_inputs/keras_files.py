@@ -255,6 +255,16 @@ def _bomb(folder):
                 stream.write(b"\0" * 2**20)
 
 
+@_case("400 MiB behind the weights")
+def _padded(folder):
+    archive(folder, {WEIGHTS: saved()[0][WEIGHTS] + b"\0" * (400 * 2**20)})
+
+
+@_case("400 MiB of ones in the place of weights")
+def _ones(folder):
+    archive(folder, {WEIGHTS: b"\1" * (400 * 2**20)})
+
+
 def _lying(folder, packed, size):
     """Says another size of what is unpacked than it has."""
     archive(folder, {WEIGHTS: saved()[0][WEIGHTS] + b"\0" * packed}, zipfile.ZIP_DEFLATED)

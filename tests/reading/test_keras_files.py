@@ -268,6 +268,14 @@ def test_a_random_model_is_certified_the_same_however_it_is_saved(seed, tmp_path
     assert (live.radius > 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float64", "float16"])
+def test_the_type_of_the_input_is_read(dtype, tmp_path):
+    inside = "float64" if dtype == "float64" else "float32"
+    layers = [keras.layers.Dense(5, "tanh", dtype=inside), keras.layers.Dense(3, dtype=inside)]
+    keras.Sequential([keras.Input((4,), dtype=dtype), *layers]).save(tmp_path / "model.keras")
+    assert served_model.read(tmp_path / "model.keras").input_dtype.name == dtype
+
+
 def test_the_fingerprint_is_of_the_file(tmp_path):
     model = chain(keras, (4,), keras.layers.Dense(3))
     prints = []
