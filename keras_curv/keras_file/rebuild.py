@@ -68,7 +68,9 @@ class Builder:
         """
         name = _class_name(config)
         if name not in _MODELS:
-            raise self._refused(config, "only Sequential and functional models are read")
+            known = "only Sequential and functional models are read"
+            advice = "; save its base, or save it as .keras" if name in _WRAPPERS else ""
+            raise self._refused(config, known + advice)
         return self._model(config, 1)
 
     def _model(self, config: dict[str, Any], depth: int) -> keras.Model:

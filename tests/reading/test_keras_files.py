@@ -10,6 +10,7 @@ import tf_keras
 from keras_oracle import examples, randomize
 
 from keras_curv.certificates.certifier import Certifier
+from keras_curv.errors import InputError
 from keras_curv.reading import served_model
 from keras_curv.training.models.crt_model import CRTModel
 from keras_curv.training.trainable.carry import Carry
@@ -218,6 +219,9 @@ def test_a_training_wrapper_is_read_as_its_base(tmp_path):
     model.compile("adam")
     model.fit(examples((4,), count=8), np.arange(8) % 3, verbose=0)
     model.save(tmp_path / "model.keras")
+    model.save(tmp_path / "model.h5")
+    with pytest.raises(InputError, match="'crt_model.*save its base, or save it as .keras"):
+        served_model.read(tmp_path / "model.h5")
     served = assert_agrees(tmp_path / "model.keras", base)
     live = served_model.read(base)
     for ours, theirs in zip(served.network.affines, live.network.affines, strict=True):
