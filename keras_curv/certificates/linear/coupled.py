@@ -227,7 +227,8 @@ def _turned(network: Network) -> tuple[Network, np.ndarray | None]:
     alone, and a ball is one there, too. None: the network itself is returned.
     """
     first = network.affines[0]
-    if type(network) is not Network or first.is_sparse or first.fan_in <= first.fan_out:
+    plain = type(network) is Network and not network.restricted
+    if not plain or first.is_sparse or first.fan_in <= first.fan_out:
         return network, None
     basis, kernel = np.linalg.qr(first.kernel)
     maps = [Affine(kernel, first.bias, first.kernel_error, first.bias_error), *network.affines[1:]]

@@ -113,7 +113,9 @@ def proved_norms(stack: np.ndarray) -> np.ndarray:
     found = np.zeros(len(stack))
     for index, guess in enumerate(estimated_norms(stack) ** 2):
         matrix = stack[index][np.any(stack[index] != 0.0, axis=1)]
-        if len(matrix):
+        if not np.isfinite(matrix).all():
+            found[index] = np.inf
+        elif len(matrix):
             found[index] = largest_norm_bound(matrix[None], guess)
     return found
 
