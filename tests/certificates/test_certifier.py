@@ -30,7 +30,7 @@ def test_it_says_what_it_is(digits):
 def test_arrays_of_one_entry_for_each_example(digits):
     model, x, y = digits
     result = keras_curv.certify(model, x[:30], y[:30])
-    assert all(len(column) == 30 for column in result)
+    assert all(len(column) == 30 for column in vars(result).values())
     certified = result.status == Status.CERTIFIED
     assert np.array_equal(certified, result.radius > 0)
     assert np.array_equal(certified, result.prediction == y[:30])
@@ -240,7 +240,7 @@ def test_other_input_types_are_refused_by_name(tmp_path, dtype):
 
 def test_no_examples_give_no_certificates():
     result = keras_curv.certify(small_model(), np.zeros((0, 6), np.float32))
-    assert all(len(column) == 0 for column in result)
+    assert all(len(column) == 0 for column in vars(result).values())
 
 
 def save(path, x):

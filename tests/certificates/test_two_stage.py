@@ -207,7 +207,7 @@ def test_auto_asks_for_it_and_decides_with_it(rng):
     )
     x = rng.standard_normal((60, 4))
     best, alone = choose_method("auto", network), choose_method("two_stage", network)
-    assert {one.name for one in best.methods} == {"lipschitz", "two_stage", "crown"}
+    assert {one.name for one in best.methods} == {"lipschitz", "two_stage", "coupled"}
     radius = alone.certify(x).radius
     assert np.all(best.certify(x).radius >= radius)
     aims = [np.quantile(radius, 0.5)]
