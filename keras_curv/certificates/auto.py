@@ -15,7 +15,7 @@ from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.crc.two_stage import TwoStageCertificate
 from keras_curv.certificates.linear.coap import PolytopeCertificate
-from keras_curv.certificates.linear.coupled import CoupledCertificate, passed_back
+from keras_curv.certificates.linear.coupled import CoupledCertificate, couples, passed_back
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.interval import IntervalCertificate
 from keras_curv.certificates.linear.quadratic import QuadraticCertificate
@@ -24,6 +24,7 @@ from keras_curv.certificates.method import Method, ServedError, no_error
 from keras_curv.certificates.question import Proof, Question, SearchGoal, WeakestPoint
 from keras_curv.curvature.bounds import curvature_work
 from keras_curv.errors import InputError, require_fraction, require_one_of
+from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled, traced
 from keras_curv.numerics.batches import batches, in_batches
@@ -363,6 +364,9 @@ def _require_soon(kind: type[Method], network: Network) -> None:
             f"bounds of {network.depth} layers and {network.classes} classes take more than "
             f"{_BEFORE_IT_BEGINS} multiplications before it begins; ask for it by name"
         )
+    split = split_clip(network)
+    if kind is CoupledCertificate and split is not None and not couples(split[1]):
+        raise InputError("the clip of the input has the only kinks, to which few units are near")
     if kind is CoupledCertificate and passed_back(network) > _COUPLED:
         raise InputError(
             f"coupled bounds of {network.depth} layers of up to {max(network.sizes)} units take "

@@ -34,7 +34,6 @@ from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
-from keras_curv.network.clip import split_clip
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import NEAR, batches
 
@@ -60,6 +59,17 @@ def passed_back(network: Network) -> int:
     )
 
 
+def couples(network: Network) -> bool:
+    """Returns whether any unit may be bounded together with others.
+
+    Example:
+        >>> couples(Network.from_weights([np.ones((2, 2))] * 2, [np.zeros(2)] * 2, "tanh"))
+        False
+    """
+    kinds = (each for sigma in network.activations for each, _ in sigma.groups)
+    return any(each.left not in (None, 1.0) for each in kinds)
+
+
 class CoupledCertificate(BallBoundCertificate):
     """A certificate: the largest ball on which coupled linear bounds of the margins are positive.
 
@@ -82,10 +92,7 @@ class CoupledCertificate(BallBoundCertificate):
     name, turn, dear = "coupled", 5, True
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
-        split = split_clip(network)  # the clip of an input has kinks that few units are near to
-        behind = network if split is None else split[1]
-        kinds = (each for sigma in behind.activations for each, _ in sigma.groups)
-        if all(each.left in (None, 1.0) for each in kinds):
+        if not couples(network):
             raise InputError(
                 "coupled bounds are for networks with relu, leaky_relu or relu6; of others crown, "
                 "crc and crc_local prove more"
