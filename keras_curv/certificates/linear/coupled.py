@@ -98,8 +98,7 @@ class CoupledCertificate(BallBoundCertificate):
                 "crc and crc_local prove more"
             )
         require_rules(network)
-        self._norm, self._plan = norm, Plan.together(network)
-        work = sum(field.work for layer in self._plan.fields for field in layer)
+        work = sum(field.work for layer in Plan.together(network).fields for field in layer)
         super().__init__(
             network,
             served_error,
@@ -107,6 +106,7 @@ class CoupledCertificate(BallBoundCertificate):
             cost=2.0 * work / network.multiplications,
             height=POINTS,
         )
+        self._norm = norm
         self._turned, self._basis = _turned(network) if norm == "l2" else (network, None)
 
     def _centres(self, x: np.ndarray) -> _Searched:
