@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
@@ -28,7 +29,9 @@ def answer(model: Any, output_name: str | None = None, source: str | None = None
         source: for messages; None takes the model's name.
 
     Raises:
-        InputError: it is not built, changes variables, or has an op that cannot be written out.
+        InputError: it is not built, changes variables, has an op that cannot be written out, or
+            answers otherwise at inference than once it is exported, as layers do that are called
+            with `training=True`.
     """
     inputs = getattr(model, "inputs", None)
     source = source or str(getattr(model, "name", repr(model)))
@@ -49,23 +52,64 @@ def answer(model: Any, output_name: str | None = None, source: str | None = None
     names = sorted(given)
     structure = inputs[0] if len(inputs) == 1 else getattr(model, "input", list(inputs))
 
-    def call(parts: list[tf.Tensor]) -> Any:
-        named = dict(zip(names, parts, strict=True))
-        x = tf.nest.map_structure(lambda each: named[_name(each)], structure)
-        return model(x, training=False)
-
     specs = [
         tf.TensorSpec((None, *given[name].shape[1:]), tf.as_dtype(given[name].dtype))
         for name in names
     ]
+
+    def traced(**how: bool) -> server.Answer:
+        def call(parts: list[tf.Tensor]) -> Any:
+            named = dict(zip(names, parts, strict=True))
+            x = tf.nest.map_structure(lambda each: named[_name(each)], structure)
+            return model(x, **how)
+
+        try:
+            function = tf.function(call).get_concrete_function(specs)
+        except InputError:
+            raise
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            reason = next((line for line in str(error).splitlines() if line.strip()), "")
+            raise InputError(f"{source}: it cannot be called as it is served: {reason}") from error
+        return _written(function, names, source, output_name)
+
+    found = traced(training=False)
     try:
-        function = tf.function(call).get_concrete_function(specs)
-    except InputError:
-        raise
-    except (ValueError, TypeError, tf.errors.OpError) as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise InputError(f"{source}: it cannot be called as it is served: {reason}") from error
-    return _written(function, names, source, output_name)
+        where = _first_difference(found.definition, traced().definition)
+    except InputError as error:
+        where = str(error).removeprefix(f"{source}: ")
+    if where:
+        raise InputError(
+            f"{source}: once exported it answers otherwise than at inference ({where}): a layer is "
+            "called with training=True, or takes that for its default; build it without"
+        )
+    return found
+
+
+def _first_difference(one: GraphDef, other: GraphDef) -> str:
+    """Returns the node in which two flat graphs first differ beyond names; "" if they do not."""
+    places = [{node.name: str(i) for i, node in enumerate(graph.node)} for graph in (one, other)]
+    for nodes in itertools.zip_longest(one.node, other.node):
+        plain = [
+            node and (node.op, [_place(known, tensor) for tensor in node.input], _attributes(node))
+            for node, known in zip(nodes, places, strict=True)
+        ]
+        if plain[0] != plain[1]:
+            return f"node {(nodes[1] or nodes[0]).name!r}"
+    return ""
+
+
+def _place(known: dict[str, str], tensor: str) -> str:
+    """Returns a tensor with the number of its node in place of the name."""
+    name, *output = tensor.removeprefix("^").split(":")
+    return ":".join([known[name], *output])
+
+
+def _attributes(node: NodeDef) -> dict[str, bytes]:
+    return {
+        name: value.SerializeToString(deterministic=True)
+        for name, value in node.attr.items()
+        if not name.startswith("_")  # notes, which may have names
+    }
 
 
 def _name(given: Any) -> str:
