@@ -180,6 +180,44 @@ def requests(folder, rng):
     (folder / "log").write_bytes(gzip.compress(content) if rng.random() < 0.3 else content)
 
 
+NAMES = ("instances", "inputs", "signature_name", "b64", "x", "pixels", "more")
+JSON = (*b"[ ] { } , : null true NaN 1e999 -0".split(), b'{"b64": ""}')
+SHAPES = (2, 2, 3), (1, 2, 3), (2, 3), (2, 2, 2), (0, 2, 3)
+ENTRIES = (0, 1, -0.5, 255, 1e39, 2**70)
+
+
+def _json(rng, depth=0):
+    """Some value of JSON; rather often a tensor that a model may take."""
+    kind = rng.integers(8)
+    if kind < 3:
+        sizes = SHAPES[rng.integers(len(SHAPES))]
+        return rng.choice(ENTRIES, sizes, p=[0.3, 0.3, 0.3, 0.06, 0.02, 0.02]).tolist()
+    if kind < 5 and depth < 4:
+        names = rng.choice(NAMES, rng.integers(4), replace=False)
+        return {str(name): _json(rng, depth + 1) for name in names}
+    if kind == 5 and depth < 4:
+        return [_json(rng, depth + 1) for _ in range(rng.integers(4))]
+    return (None, True, "serving_default", "raw", 10**400, 1.5)[rng.integers(6)]
+
+
+def bodies(folder, rng):
+    """Writes lines of JSON: bodies of requests in every form, some of them damaged."""
+    lines = []
+    for _ in range(rng.integers(1, 5)):
+        value = _json(rng)
+        body = ({"instances": value}, {"inputs": value}, {"inputs": {"x": value}}, value)
+        line = json.dumps(body[rng.choice(4, p=[0.35, 0.25, 0.25, 0.15])]).encode()
+        if rng.random() < 0.3:
+            line = damaged(line, rng)
+        if rng.random() < 0.3:
+            place = rng.integers(len(line) + 1)
+            more = JSON[rng.integers(len(JSON))] * int(rng.geometric(0.3))
+            line = line[:place] + more + line[place:]
+        lines.append(line)
+    content = b"\n".join([logs.BODY.strip(), *lines][rng.integers(2) :])
+    (folder / "log").write_bytes(gzip.compress(content) if rng.random() < 0.3 else content)
+
+
 def saved(folder, rng):
     """Damages a file of Keras: the config or weights of an archive, the archive, or an `.h5`."""
     part = rng.integers(4)
@@ -214,6 +252,7 @@ KINDS = {
     "property": (property_of, properties.attempt),
     "flagfile": (flagged, flags.attempt),
     "log": (requests, logs.attempt),
+    "json": (bodies, logs.attempt),
     "keras": (saved, keras_files.attempt),
     "npz": (archive, archives.attempt),
     "rows": (run, rows.attempt),

@@ -160,7 +160,7 @@ def parse_json(content: bytes) -> Any:
     try:
         return json.loads(
             content.decode("utf-8"),
-            object_pairs_hook=_named_once,
+            object_pairs_hook=named_once,
             parse_int=lambda text: int(_held(text)),
             parse_float=lambda text: float(_held(text)),
             parse_constant=_held,
@@ -169,7 +169,8 @@ def parse_json(content: bytes) -> Any:
         raise ValueError("it nests too deeply") from error
 
 
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON; ValueError where it has a name twice."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

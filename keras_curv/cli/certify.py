@@ -8,7 +8,7 @@ SavedModel, or of a file that Keras saved, cannot change, and sums it up.
     keras_curv certify --saved_model DIR --dataset mnist --output rows.csv --runner DirectRunner --beam_option direct_num_workers=8 --beam_option direct_running_mode=multi_processing
     keras_curv certify --saved_model BASE/8 --requests 'logs/*' --baseline BASE --radius 0.5 --max_lost 0.01
 
-Exit status: 0 done, 2 bad input, 3 the verdict is that a requirement is not met.
+Exit status: 0 done, 2 bad input or no request that could be certified, 3 the verdict is that a requirement is not met.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ REQUESTS.define(
     "multi_string",
     "requests",
     None,
-    "Files of requests to certify instead of a data set: TFRecord files of PredictionLog, as TF Serving logs them, or warm-up files; a shell pattern. If --saved_model is a base path, each request is certified for the version that served it.",
+    "Files of requests to certify instead of a data set: TFRecord files of PredictionLog, as TF Serving logs them, warm-up files, or JSON lines of the bodies of REST requests; plain or gzip; a shell pattern. If --saved_model is a base path, each request is certified for the version that served it.",
 )
 REQUESTS.options(RequestOptions, "model_name max_unpacked baseline lost max_lost")
 
@@ -99,6 +99,7 @@ def main() -> int:
         if not is_keras_file(FLAGS.saved_model):  # Keras needs all of TensorFlow
             load_tensorflow()
         from keras_curv.reports.console import print_summary
+        from keras_curv.reports.requests import all_refused
         from keras_curv.reports.wording import describe
 
     try:
@@ -117,7 +118,10 @@ def main() -> int:
     except OSError as error:
         fail("certify", f"cannot write to stdout: {error.strerror or error}")
         return 2 if verdict["passed"] else 3
-    return 0 if verdict["passed"] else 3
+    if not verdict["passed"]:
+        return 3
+    reason = all_refused(summary)
+    return fail("certify", reason) if reason else 0
 
 
 def refuse_flags_without_effect() -> None:

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from keras_curv.errors import visible
 from keras_curv.files import discard_stdout
-from keras_curv.reports.requests import print_requests
+from keras_curv.reports.requests import all_refused, print_requests
 from keras_curv.reports.wording import facts, percent, radius_name
 
 _LINE_AFTER = 30.0  # seconds, where stderr is no terminal
@@ -42,6 +42,8 @@ class _Output(Console):
 def print_summary(summary: dict, console: Console | None = None) -> None:
     """Prints a summary: what was certified, how far, and on what terms."""
     console = console or _Output()
+    if nothing := all_refused(summary):
+        console.print(nothing, style="bold", highlight=False, markup=False, soft_wrap=True)
     _print_table(summary, console)
     if "versions" in summary:
         print_requests(summary, console)

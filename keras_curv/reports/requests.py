@@ -82,6 +82,14 @@ def request_reasons(summary: dict) -> list[str]:
     return lines
 
 
+def all_refused(summary: dict) -> str:
+    """Returns a line that says so where no request could be certified; else an empty one."""
+    if summary.get("refused") != summary["examples"]:
+        return ""
+    left = f"{summary['refused']:,} examples refused, {summary['skipped']:,} records skipped"
+    return f"no request could be certified: {left}"
+
+
 def print_requests(summary: dict, console: Console) -> None:
     """Prints what there is of logged requests alone."""
     for heading in request_tables(summary):

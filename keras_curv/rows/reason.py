@@ -16,7 +16,7 @@ class Reason(enum.Enum):
         (True, False)
     """
 
-    NOT_A_LOG = "the record is not a PredictionLog"
+    NOT_A_LOG = "the record is neither a PredictionLog nor the body of a REST request"
     TOO_LONG = "the record is longer than the limit"
     CLASSIFY = "a classify request: tf.Examples, which no certified signature takes"
     REGRESS = "a regress request, which is not classification"

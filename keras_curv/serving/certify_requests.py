@@ -52,7 +52,8 @@ def certify_requests(
     Args:
         model: a base path with numbered versions, so that each request is certified for the
             version that served it; or one SavedModel directory, for all requests.
-        patterns: of TFRecord files of `PredictionLog`, plain or gzip.
+        patterns: of files, plain or gzip: TFRecord files of `PredictionLog`, or JSON lines of the
+            bodies of REST requests.
         options: how, at which radii, against what, and which files to write.
         **changes: fields of `RequestOptions`, by name.
 

@@ -23,6 +23,7 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.refusal import Refusal
 
+UNNAMED = None  # the input of a request that names none, for models of one
 REPEATED_NUMBERS = 2**18  # in a tensor that does not hold them all
 _MAX_RANK = 16
 _MOST_INPUTS = 2**8  # no model that is read has more
@@ -61,21 +62,23 @@ class LoggedRequest(NamedTuple):
     """A predict request.
 
     Attributes:
-        inputs: tensors by the names of the inputs.
+        inputs: tensors by the names of the inputs: messages, or what JSON has.
         model: name of the model; "" where the log has none.
         version: number of the version that served the request; None where the log does not say.
         version_label: label that the request asked for, if the log does not say which version
             served it; "" otherwise.
         signature: name of the signature; "" for the default one.
         timestamp: seconds since 1970; 0 where the log has none.
+        place: where the request stands in its file, for messages.
     """
 
-    inputs: dict[str, TensorProto]
+    inputs: dict[Any, Any]
     model: str
     version: int | None
     version_label: str
     signature: str
     timestamp: int
+    place: str = ""
 
 
 def parse_log(record: bytes) -> LoggedRequest:
@@ -128,12 +131,8 @@ def read_tensor(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndar
     if tensor.dtype != dtype.as_datatype_enum:
         raise Refusal(Reason.WRONG_DTYPE, f"{_dtype_name(tensor.dtype)}, not {dtype.name}")
     sizes = _sizes(tensor)
-    if sizes is None or len(sizes) != len(shape) + 1 or sizes[1:] != shape:
-        wanted = "".join(f", {n}" for n in shape)
-        detail = f"{sizes or 'unknown'}, not (n{wanted})"
-        raise Refusal(Reason.WRONG_SHAPE, detail, alone=sizes == shape)
-    if sizes[0] == 0:
-        raise Refusal(Reason.EMPTY_BATCH)
+    require_batch(sizes, shape)
+    assert sizes is not None
     _require_held(tensor, dtype, math.prod(sizes))
     tensor.DiscardUnknownFields()
     try:
@@ -141,6 +140,16 @@ def read_tensor(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndar
     except OverflowError as error:
         detail = f"values out of the range of {dtype.name}"
         raise Refusal(Reason.BROKEN_TENSOR, detail) from error
+
+
+def require_batch(sizes: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
+    """Raises Refusal where a tensor of these sizes is no batch of examples of a shape."""
+    if sizes is None or len(sizes) != len(shape) + 1 or sizes[1:] != shape:
+        wanted = "".join(f", {n}" for n in shape)
+        detail = f"{sizes or 'unknown'}, not (n{wanted})"
+        raise Refusal(Reason.WRONG_SHAPE, detail, alone=sizes == shape)
+    if sizes[0] == 0:
+        raise Refusal(Reason.EMPTY_BATCH)
 
 
 def batch_size(tensors: Iterable[Any]) -> int:

@@ -16,8 +16,16 @@ import numpy as np
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
 from keras_curv.saved_model.files import version_number
-from keras_curv.serving.prediction_log import LoggedRequest, batch_size, parse_log, read_tensor
+from keras_curv.serving.json_lines import Line
+from keras_curv.serving.prediction_log import (
+    UNNAMED,
+    LoggedRequest,
+    batch_size,
+    parse_log,
+    read_tensor,
+)
 from keras_curv.serving.refusal import Refusal
+from keras_curv.serving.rest_body import JsonTensor, parse_body
 from keras_curv.serving.tf_record import read_records
 from keras_curv.serving.versions import Model, Versions
 
@@ -93,7 +101,7 @@ class Survey:
 
 
 class RequestLog:
-    """The requests in TFRecord files of `PredictionLog`.
+    """The requests in TFRecord files of `PredictionLog`, or in JSON lines of REST bodies.
 
     Args:
         patterns: paths, or shell patterns of paths (`**` for any depth).
@@ -210,7 +218,7 @@ class RequestLog:
             most, count = 0, 0
             for number, record in enumerate(read_records(file, self._max_unpacked)):
                 most = most or max(FEWEST_EXAMPLES, os.stat(file).st_size)
-                parsed = _parse(record)
+                parsed = _parse(record, number)
                 request = self._request(file, number, parsed)
                 count += request.count
                 if count > most:
@@ -237,11 +245,11 @@ def _digest(digest: hashlib._Hash, request: Request, record: bytes | None) -> in
     return int.from_bytes(digest.copy().digest()[:8])
 
 
-def _parse(record: bytes | None) -> LoggedRequest | Refusal:
+def _parse(record: bytes | None, number: int) -> LoggedRequest | Refusal:
     if record is None:
         return Refusal(Reason.TOO_LONG)
     try:
-        return parse_log(record)
+        return parse_body(record, number) if isinstance(record, Line) else parse_log(record)
     except Refusal as refusal:  # whose traceback would keep the record
         return Refusal(refusal.reason, refusal.detail)
 
@@ -249,7 +257,14 @@ def _parse(record: bytes | None) -> LoggedRequest | Refusal:
 def _count(asked: Sequence[Batch | Refusal], request: LoggedRequest) -> int:
     """Returns how many examples a request has."""
     counts = [len(part.x) if isinstance(part, Batch) else int(part.alone) for part in asked]
-    return max(counts) or batch_size(request.inputs.values())
+    return max(counts) or _announced(request)
+
+
+def _announced(request: LoggedRequest) -> int:
+    """Returns how many examples a request says that it has, 1 at least."""
+    tensors = list(request.inputs.values())
+    of_json = [max(tensor.entries, 1) for tensor in tensors if isinstance(tensor, JsonTensor)]
+    return max(of_json, default=0) or batch_size(tensors)
 
 
 def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refusal:
@@ -257,11 +272,15 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
     try:
         model = versions.find(request, _file_version(file))
         version, served = model.version, model.certifier.served
-        tensor = request.inputs[model.input_name]
-        return Batch(model, read_tensor(tensor, served.input_dtype, served.input_shape))
+        wanted = served.input_dtype, served.input_shape
+        tensor = request.inputs.get(model.input_name, request.inputs.get(UNNAMED))
+        if isinstance(tensor, JsonTensor):
+            return Batch(model, tensor.read(*wanted))
+        return Batch(model, read_tensor(tensor, *wanted))
     except Refusal as refusal:
         version = refusal.version or version
-        return Refusal(refusal.reason, refusal.detail, version, alone=refusal.alone)
+        detail = ": ".join(filter(None, [request.place, refusal.detail]))
+        return Refusal(refusal.reason, detail, version, alone=refusal.alone)
 
 
 @functools.lru_cache
@@ -284,13 +303,13 @@ def _matches(patterns: Sequence[str], but: Collection[str]) -> list[str]:
     files: dict[str, str] = {}  # by where they are: two spellings of one are one
     for pattern in patterns:
         if pathlib.Path(pattern).is_dir():
-            raise InputError(f"{pattern} is not a file; give TFRecord files, or a pattern of them")
+            raise InputError(f"{pattern} is not a file; give files, or a pattern of them")
         found = [pattern]
         if not pathlib.Path(pattern).exists():
             paths = [p for p in glob.glob(pattern, recursive=True) if not pathlib.Path(p).is_dir()]
             found = sorted(path for path in paths if os.path.realpath(path) not in but)
         if not found:
-            raise InputError(f"no file matches {pattern!r}; give TFRecord files of requests")
+            raise InputError(f"no file matches {pattern!r}; give files of requests")
         for file in found:
             files.setdefault(os.path.realpath(file), file)
     for file in files.values():

@@ -1,8 +1,8 @@
-"""A reader of TFRecord files, plain or gzip, in bounded memory.
+"""A reader of files of requests, TFRecord or JSON lines, plain or gzip, in bounded memory.
 
-A record is `length (8 bytes), check of the length (4), data, check of the data (4)`, little-endian;
-a check is the CRC-32C of the bytes, rotated and shifted by a constant. TensorFlow's own reader
-takes whatever memory a length asks for; this one has a limit.
+A record of a TFRecord file is `length (8 bytes), check of the length (4), data, check of the data
+(4)`, little-endian; a check is the CRC-32C of the bytes, rotated and shifted by a constant.
+TensorFlow's own reader takes whatever memory a length asks for; this one has a limit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from keras_curv.errors import InputError
 from keras_curv.files import open_named
 from keras_curv.saved_model.crc32c import masked_crc32c
+from keras_curv.serving.json_lines import begins_json, read_lines
 
 UNPACKED = 2**28  # bytes that a packed file may always unpack to
 _DENSEST = 100  # and so many times its own size
@@ -27,7 +28,9 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_records(path: str, max_unpacked: int | None = None) -> Iterator[bytes | None]:
-    """Yields the records of a TFRecord file, in order; None for one above `MAX_RECORD`.
+    """Yields the records of a file, in order; None for one above `MAX_RECORD`.
+
+    Those of a file that begins as a JSON object are its lines.
 
     Args:
         path: a regular file; gzip is recognised by its first bytes.
@@ -42,11 +45,11 @@ def read_records(path: str, max_unpacked: int | None = None) -> Iterator[bytes |
     number = 0
     try:
         if not pathlib.Path(path).is_file():
-            raise InputError(f"{path} is not a file; give TFRecord files of requests")
+            raise InputError(f"{path} is not a file; give files of requests")
         with open_named(path) as raw:
             file = _plain(raw, max_unpacked)
-            while head := file.read(12):
-                yield _read_record(file, head)
+            for record in _records(file):
+                yield record
                 number += 1
     except _Broken as error:
         raise InputError(f"{path}: record {number} {error}; the rest is not read") from error
@@ -128,11 +131,24 @@ def _length_holds(head: bytes) -> bool:
     return len(head) == 12 and masked_crc32c(head[:8]) == struct.unpack("<I", head[8:])[0]
 
 
+def _records(file: BinaryIO | _Unpacked) -> Iterator[bytes | None]:
+    head = file.read(12)
+    if begins_json(head) and not _length_holds(head):
+        yield from read_lines(head, file)
+        return
+    while head:
+        yield _read_record(file, head)
+        head = file.read(12)
+
+
 def _read_record(file: BinaryIO | _Unpacked, head: bytes) -> bytes | None:
     if len(head) < 12:
         raise _Broken("is cut off")
     if not _length_holds(head):
-        raise _Broken("is corrupt: the check of its length is wrong, or this is no TFRecord file")
+        raise _Broken(
+            "is corrupt: the check of its length is wrong, or this is neither a TFRecord file "
+            "nor one of JSON lines"
+        )
     (length,) = struct.unpack("<Q", head[:8])
     if length > MAX_RECORD:
         _skip(file, length + 4)

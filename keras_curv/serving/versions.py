@@ -17,7 +17,7 @@ from keras_curv.saved_model.files import (
     resolve_directory,
     version_number,
 )
-from keras_curv.serving.prediction_log import LoggedRequest
+from keras_curv.serving.prediction_log import UNNAMED, LoggedRequest
 from keras_curv.serving.refusal import Refusal
 
 
@@ -95,8 +95,11 @@ class Versions:
         known = self._known_inputs(version)
         if signature not in known:
             raise Refusal(Reason.NO_SIGNATURE, repr(signature[:80]), version)
-        if sorted(request.inputs) != known[signature]:
-            theirs = ", ".join(sorted(request.inputs)[:4])[:80]
+        asked = request.inputs
+        if UNNAMED in asked and len(known[signature]) == 1:
+            asked = dict.fromkeys(known[signature])
+        if sorted(asked, key=str) != known[signature]:
+            theirs = ", ".join(sorted(map(str, asked))[:4])[:80]
             ours = ", ".join(known[signature])
             raise Refusal(Reason.WRONG_INPUTS, f"({theirs}), not ({ours})", version)
         key = version, signature

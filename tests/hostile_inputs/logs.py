@@ -75,6 +75,31 @@ for name, content in {
     _case(f"{name}, packed and cut", gzip.compress(content)[:-6])
 
 
+BODY = b'{"instances": [[[1, 0.5, -2e-1], [1, 1, 1]]], "signature_name": "serving_default"}\n'
+for name, content in {
+    "nothing but {": b"{",
+    "an empty object": b"{}",
+    "ten thousand empty lines": BODY + b"\n" * 10**4,
+    "two bodies on one line": BODY[:-1] + BODY,
+    "nested without end": BODY + b'{"inputs": ' + b"[" * 10**6,
+    "objects without end": BODY + b'{"a":' * 10**5,
+    "an integer of 10^6 digits": BODY + b'{"inputs": [' + b"1" * 10**6 + b"]}",
+    "a fraction of 10^6 digits": BODY + b'{"inputs": [0.' + b"1" * 10**6 + b"]}",
+    "100,000 names": BODY + b"{" + b",".join(b'"%d":0' % i for i in range(10**5)) + b"}",
+    "no UTF-8": BODY + b'{"inputs": "\xff"}',
+    "halves of letters": BODY + b'{"signature_name": "\\ud800", "inputs": [1]}',
+    "NUL": BODY + b'{"inputs": "\0"}',
+    "a formula": BODY + b'{"signature_name": "=1+1", "inputs": {"=1+1": 1}}',
+    "escapes of a terminal": BODY + b'{"signature_name": "\\u001b[2J", "inputs": [1]}',
+    "a mark of bytes": b"\xef\xbb\xbf" + BODY,
+    "a record of a log": BODY + GOOD,
+}.items():
+    _case(f"JSON: {name}", content)
+_case("JSON: a hundred MiB of one line", lambda: gzip.compress(BODY + b"[" * 10**8))
+_case("JSON: 2^25 lists", lambda: BODY + b'{"inputs": [' + b"[]," * 2**25)
+_case("JSON: a bomb of lines", lambda: gzip.compress(BODY + b"{}\n" * 2**26, 1))
+
+
 def _zeros(begin, megabytes):
     packer = zlib.compressobj(1, wbits=31)
     parts = [packer.compress(begin), *(packer.compress(bytes(2**20)) for _ in range(megabytes))]

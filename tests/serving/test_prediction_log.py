@@ -128,7 +128,7 @@ def test_no_file_and_no_log(tmp_path):
         with pytest.raises(InputError, match="is not a file"):
             list(read_records(str(path)))
     (tmp_path / "text").write_text("not a log at all, but text")
-    with pytest.raises(InputError, match="record 0 is corrupt.*no TFRecord file"):
+    with pytest.raises(InputError, match="record 0 is corrupt.*neither a TFRecord file"):
         list(read_records(str(tmp_path / "text")))
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"not a log at all, but text"))
     with pytest.raises(InputError, match="record 0 is corrupt"):
@@ -183,7 +183,7 @@ def test_the_fields_are_those_of_tensorflow_serving():
     log.log_metadata.timestamp_secs = 12
     log.log_metadata.sampling_config.sampling_rate = 0.5
     parsed = parse_log(log.SerializeToString())
-    assert parsed[1:] == ("digits", 7, "", "raw", 12)
+    assert parsed[1:] == ("digits", 7, "", "raw", 12, "")
     np.testing.assert_array_equal(read_tensor(parsed.inputs["x"], tf.float32, SHAPE), X)
     for name in ("classify", "regress", "multi_inference", "session_run", "predict_streamed"):
         other = prediction_log_pb2.PredictionLog()
