@@ -3,4 +3,4 @@
 It is raised with every mend of a radius that was too large, as no run goes on with rows of another.
 """
 
-__version__ = "0.2.0.dev10"
+__version__ = "0.2.0.dev11"
