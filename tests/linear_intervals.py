@@ -7,6 +7,7 @@ from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.first_layer import FirstLayer
 from keras_curv.certificates.linear.linear_bounds import Balls
 from keras_curv.certificates.linear.plan import Plan
+from keras_curv.threats.norms import NORMS
 
 
 def pre_activation_bounds(network, x, radius, norm="l2", planned=None):
@@ -14,7 +15,7 @@ def pre_activation_bounds(network, x, radius, norm="l2", planned=None):
     radius = np.broadcast_to(np.asarray(radius, np.float64), len(x))
     with np.errstate(over="ignore", invalid="ignore"):
         centres = Centres(network, x, FirstLayer.of(network))
-        balls = Balls(network, planned or Plan.of(network), centres, radius, norm=norm)
+        balls = Balls(network, planned or Plan.of(network), centres, radius, norm=NORMS[norm])
         balls.bound_layers()
     return [(layer.low, layer.high) for layer in balls.layers]
 

@@ -59,7 +59,6 @@ def closest_points(
     """
     centre, labels = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
 
-    options = {"steps": _STEPS, "restarts": _RESTARTS}
     crossing = traced(first_crossing, network, tf.float64, signature=(ROWS, CLASS, ROWS))
     without = np.array(at_least, np.float64)
     with np.errstate(over="ignore"):  # an infinite radius is not searched
@@ -71,7 +70,8 @@ def closest_points(
         if not searchable.any():
             break
         within = tf.constant(np.where(searchable, radius, 1.0))
-        _, met = pgd_attack(network, centre, labels, radius=within, **options)
+        args = network, centre, labels
+        _, met = pgd_attack(*args, radius=within, steps=_STEPS, restarts=_RESTARTS)
         found = [array.numpy() for array in crossing(centre, tf.cast(labels, tf.int32), met)]
         closer = searchable & (found[1] < distance)
         point = np.where(closer[:, None], found[0], point)

@@ -1,19 +1,21 @@
-"""Projected gradient descent in an l2 ball, in graph on whole batches."""
+"""Projected gradient descent in an l2 or l∞ ball, in graph on whole batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
 from keras_curv.attacks.ball import normalized, project, require_radius, room, uniform_in_ball
 from keras_curv.attacks.through_clip import descend_through
-from keras_curv.errors import require_at_least
+from keras_curv.errors import require_at_least, require_one_of
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network, likeliest_rivals
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, traced
+from keras_curv.threats.norms import L2, LINF
 
 
 def pgd_attack(
@@ -25,6 +27,7 @@ def pgd_attack(
     steps: int = 200,
     restarts: int = 5,
     step_size: float = 2.5,
+    norm: str = "l2",
     seed: int = 0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Descends by projected gradients; each restart is against another rival, the likeliest first.
@@ -40,15 +43,17 @@ def pgd_attack(
         x: `(n, dim)`.
         label: `(n,)`, integers.
         radius: ρ > 0, a number or `(n,)`.
-        steps: of each restart; a step is `step_size · ρ / steps` long, along −∇f/‖∇f‖.
+        steps: of each restart; a step is `step_size · ρ / steps` long, along −∇f/‖∇f‖, and in l∞
+            along the signs of −∇f.
         restarts: one for each rival begins at x; further ones at random points of the ball.
+        norm: of the ball, "l2" or "linf".
         seed: of these.
 
     Returns:
         The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
 
     Raises:
-        InputError: a radius or a number that is not positive.
+        InputError: a radius or a number that is not positive, or another norm.
 
     Example:
         >>> import numpy as np
@@ -62,16 +67,22 @@ def pgd_attack(
         True
 
     Reference: Madry et al., "Towards deep learning models resistant to adversarial attacks"
-    (2018), with l2 steps; Gowal et al., "An alternative surrogate loss for PGD-based adversarial
-    testing" (2019), for the targets.
+    (2018), also with l2 steps; Gowal et al., "An alternative surrogate loss for PGD-based
+    adversarial testing" (2019), for the targets.
     """
+    require_one_of(norm, (L2.name, LINF.name), "norm")
     require_radius(radius)
     require_at_least(steps, 1, "steps")
     require_at_least(restarts, 1, "restarts")
     radius = tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1])
     ranked = likeliest_rivals(network.logits(x), label, network.classes - 1)
     low, high = room(network, x)
-    descend = traced(_descent, network, x.dtype, signature=_SIGNATURE)
+    in_cube = norm == LINF.name
+    if in_cube:  # the cube is made of limits, and the l2 ball around it confines nothing
+        half, radius = radius[:, None], radius * np.sqrt(x.shape[-1])
+        low, high = tf.maximum(low, x - half), tf.minimum(high, x + half)
+    make = _signed_descent if in_cube else _descent
+    descend = traced(make, network, x.dtype, signature=_SIGNATURE)
     split = split_clip(network) if isinstance(network, Network) else None
     margin, best = tf.fill(tf.shape(radius), tf.constant(float("inf"), x.dtype)), x
     for restart in range(restarts):
@@ -116,7 +127,18 @@ _SIGNATURE = (
 )
 
 
-def _descent(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+def _signed_descent(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """Returns `_descent` along the signs of the gradient."""
+
+    def direction(gradient: tf.Tensor) -> tf.Tensor:
+        return tf.sign(gradient) / tf.sqrt(tf.cast(tf.shape(gradient)[-1], gradient.dtype))
+
+    return _descent(network, direction)
+
+
+def _descent(
+    network: FeedForward, direction: Callable[[tf.Tensor], tf.Tensor] = normalized
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
     """Returns a descent against one rival each, which keeps the lowest margin over all rivals."""
 
     def descend(
@@ -135,7 +157,7 @@ def _descent(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]
             found = network.lowest_margin(point, label)
             best = tf.where((found < margin)[:, None], point, best)
             _, gradient = network.margin_and_gradient(point, label, target)
-            moved = project(point - step * normalized(gradient), ball.x, ball.radius)
+            moved = project(point - step * direction(gradient), ball.x, ball.radius)
             return tf.minimum(found, margin), best, tf.clip_by_value(moved, ball.low, ball.high)
 
         start = margin, best, begin

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.auto import choose_method
-from keras_curv.certificates.budget import BudgetCertificate
 from keras_curv.certificates.category_changes import after_changes
 from keras_curv.certificates.certificate import RIVALS, Certificates, moved_away
 from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
 from keras_curv.certificates.options import ProofOptions
+from keras_curv.certificates.other_norms import NormCertificate
 from keras_curv.data.containers import of_dataset
 from keras_curv.errors import (
     InputError,
@@ -32,7 +32,7 @@ from keras_curv.options import accepts
 from keras_curv.process import certifying
 from keras_curv.reading import served_model
 from keras_curv.reading.served_inputs import ServedInputs
-from keras_curv.threats.box import farthest
+from keras_curv.threats.norms import NORMS, farthest
 from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.threats.threat import PLAIN, Threat
 
@@ -88,7 +88,7 @@ class Certifier:
         self._tolerance, self._decide = asked.tolerance, _radii_to_decide(decide)
         self.method = choose_method(asked.method, network, error, tolerance=asked.tolerance)
         if self.threat.norm != PLAIN:
-            self.method = BudgetCertificate(self.method, error)
+            self.method = NormCertificate(self.method, NORMS[self.threat.norm], error)
         labels = self.property.labels(network)
         self._labelled = labels > 0
         self._inputs = ServedInputs(self.served, labels)
@@ -168,7 +168,8 @@ class Certifier:
             )
             result = moved_away(result, moved[rows])
             # A radius beyond all that the attacker can reach is one of all that there is.
-            away = up(self._in_norm(farthest(self.method.network, whole)) + moved[rows])
+            away = farthest(self.method.network, whole, NORMS[self.threat.norm])
+            away = up(away + moved[rows])
             return dataclasses.replace(
                 result, radius=np.where(result.radius > away, np.inf, result.radius)
             )
@@ -182,7 +183,7 @@ class Certifier:
 
     def _in_norm(self, length: np.ndarray) -> np.ndarray:
         """Returns the most that a change of such an l2 length has in the norm of the threat."""
-        return length if self.threat.norm == PLAIN else up(length * self.method.network.dim**0.5, 8)
+        return up(length * self.method.network.dim**0.5, 8) if self.threat.norm == "l1" else length
 
     def certify_all(
         self,

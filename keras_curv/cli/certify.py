@@ -45,7 +45,7 @@ MODEL.strings(
         "threat": "File of what the attacker may do (.json or .npz): scale, weights by feature; frozen, features that do not change; basis, directions of change; low and high, between which he stays; groups, one-hot features of which he may change the category, and changes, of how many; norm. Default: any change.",
         "scale": "Weights by feature, between commas, or one: radii are in these units. Short for a --threat.",
         "box": "LOW,HIGH, between which the attacker stays, as 0,1; one may be left out. This is a weaker claim than one of all changes, and reports say so. Short for a --threat.",
-        "norm": "Norm of changes: l2, or l1, where a radius bounds their sum, a budget. Short for a --threat.",
+        "norm": "Norm of changes: l2; l1, where a radius bounds their sum, a budget; or linf, where it bounds each. Short for a --threat.",
     },
 )
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from keras_curv.network.network import FeedForward
-from keras_curv.numerics.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, norm_bound, up
+from keras_curv.numerics.rounding import SLOPE_FLOOR, TINY, UNIT, gamma, up
 from keras_curv.threats.confined import Reach
 
 _FILLINGS = 6  # steps of λ, from above; each puts more coordinates at their limits
@@ -44,15 +44,6 @@ def box_reach(network: FeedForward, x: Any, library: Any = np) -> Reach:
     if network.pinned is not None:
         room = [where(network.pinned, none, part) for part in room]
     return Reach(room[0], room[1], none, none, library.ones(low.shape, x.dtype))
-
-
-def farthest(network: FeedForward, x: np.ndarray) -> np.ndarray:
-    """Bounds the distance of any point of the box from above, `(n,)`; infinite without limits."""
-    if network.limits is None:
-        return np.full(len(x), np.inf)
-    room = np.maximum(*box_reach(network, np.asarray(x, np.float64))[:2])
-    bounded = np.isfinite(room).all(axis=1)
-    return np.where(bounded, norm_bound(np.where(bounded[:, None], room, 0.0), axis=1), np.inf)
 
 
 def least_linear(rows: np.ndarray, reach: Reach, radius: np.ndarray) -> np.ndarray:

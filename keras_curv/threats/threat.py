@@ -5,7 +5,7 @@
     basis     B of few columns: all features move together, in a subspace
     low, high limits of x + Bξ, by feature; either may be infinite
     groups    categorical features, some of which may change (`categories.py`)
-    norm      l1 in place of l2: a budget for all features together
+    norm      in place of l2: l1, a budget for all features together; l∞, a tolerance for each
 
 The first map absorbs B: `ξ ↦ f(x + Bξ)` is the network whose first kernel is B W, and all bounds
 and charges of rounding are for that network. Inputs are divided by weights, u = x/s, so that x
@@ -33,9 +33,9 @@ from keras_curv.numerics.rounding import UNIT, norm_bound
 from keras_curv.threats.absorbed import is_exact, scaled, subspace
 from keras_curv.threats.arrays import LARGEST, digest, features, limit, numbers, spread
 from keras_curv.threats.categories import Categories
+from keras_curv.threats.norms import L2, NORMS
 
-PLAIN = "l2"
-NORMS = (PLAIN, "l1")
+PLAIN = L2.name
 NAMES = ("norm", "scale", "frozen", "basis", "low", "high", "groups", "changes")
 
 
@@ -45,7 +45,8 @@ class Threat:
     Arrays are of the shape of one input, or flat; one number stands for all features.
 
     Args:
-        norm: "l2", or "l1" where radii bound the sum of all changes, a budget.
+        norm: "l2"; "l1", where radii bound the sum of all changes, a budget; or "linf", where they
+            bound each change by itself, a tolerance.
         scale: weights s > 0 by feature, so that radii are in units of `δ_i / s_i`.
         frozen: features that do not change: bools, or indices into the flattened input.
         basis: `(dim, q)`, the directions in which inputs change, as columns.
@@ -77,7 +78,7 @@ class Threat:
         groups: Any = None,
         changes: int | None = None,
     ):
-        self.norm = require_one_of(str(norm), NORMS, "norm")
+        self.norm = require_one_of(str(norm), [*NORMS], "norm")
         if groups is None and changes is not None:
             raise InputError("changes says how many groups may change. Received: no groups")
         self.categories = (
@@ -156,7 +157,7 @@ class Threat:
     @property
     def text(self) -> str:
         """Returns the threat in words."""
-        end = "‖₂ < r" if self.norm == PLAIN else "‖₁ < r"
+        end = f"‖{NORMS[self.norm].sign} < r"
         if self._basis is not None:
             what = (
                 f"changes δ = Bξ with ‖ξ{end}, in a subspace of {self._basis.shape[1]} directions"

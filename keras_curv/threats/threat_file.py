@@ -62,7 +62,7 @@ def parse_threat(
         path: the path of a file, without any other argument.
         scale: weights, one or as many as features, between commas.
         box: `LOW,HIGH`; either may be left out.
-        norm: "l2" or "l1"; None is l2.
+        norm: "l2", "l1" or "linf"; None is l2.
 
     Raises:
         InputError: an argument cannot be read, or is given beside a file.

@@ -15,17 +15,18 @@ from single_gradient import radius_at
 
 from keras_curv import dual
 from keras_curv.certificates.auto import choose_method
-from keras_curv.certificates.budget import VertexCertificate
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.linear import plan
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method
+from keras_curv.certificates.other_norms import GradientCertificate
 from keras_curv.certificates.question import Question
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import SparseAffine
 from keras_curv.network.unitwise import IDENTITY
+from keras_curv.threats.norms import NORMS
 
 mpmath.mp.dps = 60
 LARGEST = np.finfo(np.float64).max
@@ -150,7 +151,7 @@ def test_a_square_that_underflows_before_it_is_multiplied(certificate, s, w):
         network = Network([first, *maps], [network.activations[0], IDENTITY])
     prover = CurvatureCertificate(network)
     if certificate == "l1":
-        prover = VertexCertificate(prover)
+        prover = GradientCertificate(prover, NORMS["l1"])
     question = np.zeros((1, 1)), np.array([0]), np.array([[1]])
     radius = prover.prove(Question.of(*question)).radius.item()
     boundary = np.log(np.expm1(1.0 + np.log(2.0))) / s

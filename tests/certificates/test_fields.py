@@ -21,6 +21,7 @@ from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.network.sparse_affine import SparseAffine
 from keras_curv.network.unitwise import IDENTITY, unit_wise
+from keras_curv.threats.norms import NORMS
 
 IMAGE = (7, 6, 2)
 
@@ -114,7 +115,7 @@ def test_places_of_a_convolution_share_their_matrices(rng):
     assert sum(len(field.units) for field in found[3]) == 1  # which sees the whole image
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["relu", "softplus", "tanh"])
 @pytest.mark.parametrize("blind", [0, 54])  # half of what the last units of the second layer see
 def test_bounds_are_those_of_passes_back_through_the_whole(blind, name, norm, rng, monkeypatch):
@@ -216,7 +217,7 @@ def test_layers_beyond_the_work_that_is_allowed_are_bounded_forward(rng, monkeyp
     assert len(pre_activation_bounds(network, x, radius)) == 4
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["relu", "tanh"])
 def test_what_a_larger_ball_has_proved_holds_in_smaller_ones(name, norm, rng):
     """Intervals as sound, lines as close as of a ball that nothing is known of."""
@@ -226,14 +227,16 @@ def test_what_a_larger_ball_has_proved_holds_in_smaller_ones(name, norm, rng):
     assert known.bounded_forward == 0
     centres = Centres(network, x)
     for size in (0.5, 0.3, 0.2, 0.05):
-        radius = size * rng.uniform(0.8, 1.0, len(x))
-        balls = Balls(network, known, centres, radius, norm=norm)
+        radius = size * rng.uniform(0.8, 1.0, len(x)) * (0.1 if norm == "linf" else 1.0)
+        balls = Balls(network, known, centres, radius, norm=NORMS[norm])
         balls.bound_layers()
         moved = ball_points(rng, x, radius, 200) - x
         if norm == "l1":
             moved *= (radius / np.maximum(np.abs(moved).sum(axis=2), radius))[..., None]
+        if norm == "linf":
+            moved = np.sign(moved) * radius[:, None]
         assert_inside(network, x + moved, [(layer.low, layer.high) for layer in balls.layers])
-        alone = Balls(network, known, Centres(network, x), radius, norm=norm)
+        alone = Balls(network, known, Centres(network, x), radius, norm=NORMS[norm])
         alone.bound_layers()
         for layer, other in zip(balls.layers, alone.layers, strict=True):
             gap, least = (

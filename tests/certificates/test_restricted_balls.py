@@ -13,6 +13,7 @@ from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
+from keras_curv.threats.norms import NORMS
 
 COUNT = 5
 
@@ -75,7 +76,7 @@ def test_in_an_octahedron(name, rng):
     corners = np.concatenate([np.eye(dim), -np.eye(dim)])
     mixtures = rng.dirichlet(np.full(2 * dim, 0.02), 200) @ corners
     offsets = np.concatenate([corners, mixtures])[:, None]
-    certificate = LinearBoundCertificate(network, norm="l1")
+    certificate = LinearBoundCertificate(network, norm=NORMS["l1"])
     for radius in np.geomspace(0.01, 2.0, 8):
         assert_bounds_hold(certificate, x, x + radius * offsets, np.full(COUNT, radius))
 
@@ -95,7 +96,7 @@ def test_a_dip_that_an_octahedron_does_not_leave():
     """silu falls to −0.278 and rises to 0 again: of 100 inputs l2 balls reach ten times as far."""
     network = one_unit(np.ones((100, 1)), ("silu", "elu"), 0.2, 1.0)
     pair = np.zeros((1, 100)), np.array([0]), np.array([[1]])
-    certificate = LinearBoundCertificate(network, norm="l1")
+    certificate = LinearBoundCertificate(network, norm=NORMS["l1"])
     for radius in (0.3, 0.6, 1.0, 1.2):
         exact = 0.2 - radius / (1.0 + np.exp(radius))
         bound = certificate.margin_bounds(*pair, np.array([radius])).item()

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_curv.certificates.linear.linear_bounds import Balls
-from keras_curv.numerics.rounding import TINY
 
 _PART, _RATE, _KEPT = 0.03, 0.08, 0.7  # of steps in slopes and in log λ, and of the last step
 _STEPS, _LOOK = 40, 5  # at most; and after how many it is seen whether to go on
@@ -157,10 +156,7 @@ class _Ascent:
     def step(self) -> None:
         """Moves slopes and multipliers along the derivatives of the last bound."""
         balls, direction = self._balls, self._direction[:, 0]
-        length = np.linalg.norm(direction, axis=1, keepdims=True)
-        at = balls.x - direction * (balls.radius[:, None] / np.maximum(length, TINY))
-        if balls.network.limits is not None:
-            at = np.clip(at, *balls.network.limits)
+        at = balls.inputs.against(direction)
         for index, layer in enumerate(balls.layers):
             affine, coupling, rows = balls.network.affines[index], layer.coupling, self._rows[index]
             assert coupling is not None

@@ -14,6 +14,7 @@ from keras_curv.certificates.question import Proof, Question
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.bracket import largest_radius
+from keras_curv.threats.norms import L2, Norm, moving
 
 
 class BallBoundCertificate(Method):
@@ -25,8 +26,9 @@ class BallBoundCertificate(Method):
     Args:
         network: the network to certify.
         served_error: bounds on the error of served margins.
-        steepest: an estimate of the steepest fall of the bounds with the radius, which only guides
-            the search.
+        norm: of the balls.
+        steepest: an estimate of the steepest fall of the bounds with the l2 radius, which only
+            guides the search.
         cost: the cost of a bound without its margins, in gradients.
         height: vectors of the widest hidden layer in memory for an example at a time, besides one
             vector of any layer for each rival.
@@ -37,12 +39,13 @@ class BallBoundCertificate(Method):
         network: Network,
         served_error: ServedError = no_error,
         *,
+        norm: Norm = L2,
         steepest: float,
         cost: float = 0.0,
         height: int = 1,
     ):
         self.network = network
-        self.served_error = served_error
+        self.served_error, self._norm = served_error, norm
         self._steepest, self.cost, self._height = steepest, cost, height
 
     def _centres(self, x: np.ndarray) -> Any:
@@ -64,7 +67,7 @@ class BallBoundCertificate(Method):
     def margin_bounds(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """Bounds `z_label − z_rival` from below on `‖δ‖₂ ≤ radius`, `(n, k)`, rounding charged.
+        """Bounds `z_label − z_rival` from below on `‖δ‖ ≤ radius`, `(n, k)`, rounding charged.
 
         Only the smallest bound of each example is as tight as the method allows.
 
@@ -114,12 +117,12 @@ class BallBoundCertificate(Method):
         x, label, rivals, known, goal = question
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()
-        steepness = np.linalg.norm(evaluation.gradient.numpy(), axis=-1)
+        steepness = self._norm.dual(evaluation.gradient.numpy())
         cost = np.full(len(x), float(rivals.shape[1]))
         bound = self._bound(centres, question, cost)
         nearest = margin.min(axis=1)
         guess = (margin / steepness).min(axis=1)
-        floor = nearest / self._steepest
+        floor = nearest / self._norm.length(np.full(len(x), self._steepest), moving(self.network))
         args = bound, nearest, known.min(axis=1), guess, floor
         proved = largest_radius(*args, aim=goal.aim, gap=goal.gap)
         return proved, np.ceil(cost).astype(np.int64)

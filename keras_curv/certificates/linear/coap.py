@@ -15,6 +15,7 @@ from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
 from keras_curv.network.network import Network, require_dense
+from keras_curv.threats.norms import L2, Norm
 
 
 class PolytopeCertificate(LinearBoundCertificate):
@@ -44,11 +45,11 @@ class PolytopeCertificate(LinearBoundCertificate):
     name = "coap"
     refined = False
 
-    def __init__(self, network: Network, served_error: ServedError = no_error):
+    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: Norm = L2):
         for activation in network.activations:
             _require_relu(activation)
         require_dense(network, self.name)
-        super().__init__(network, served_error)
+        super().__init__(network, served_error, norm=norm)
 
     @staticmethod
     def relaxation(

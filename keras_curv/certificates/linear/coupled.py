@@ -36,6 +36,7 @@ from keras_curv.errors import InputError
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import NEAR, batches
+from keras_curv.threats.norms import L2, Norm
 
 _NEAR = 0.1  # of a margin at the centre: a bound below it is improved by ascent
 _ALIKE = 0.04  # relative difference of such radii
@@ -76,7 +77,7 @@ class CoupledCertificate(BallBoundCertificate):
     Args:
         network: with relu, leaky_relu or relu6 at some units; others as for `crown`.
         served_error: bounds on the error of served margins.
-        norm: the norm of the balls, "l2" or "l1".
+        norm: the norm of the balls.
 
     Raises:
         InputError: names an activation without a rule, or says that none is one of these.
@@ -91,7 +92,7 @@ class CoupledCertificate(BallBoundCertificate):
 
     name, turn, dear = "coupled", 5, True
 
-    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
+    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: Norm = L2):
         if not couples(network):
             raise InputError(
                 "coupled bounds are for networks with relu, leaky_relu or relu6; of others crown, "
@@ -102,12 +103,12 @@ class CoupledCertificate(BallBoundCertificate):
         super().__init__(
             network,
             served_error,
+            norm=norm,
             steepest=steepest_fall(network),
             cost=2.0 * work / network.multiplications,
             height=POINTS,
         )
-        self._norm = norm
-        self._turned, self._basis = _turned(network) if norm == "l2" else (network, None)
+        self._turned, self._basis = _turned(network) if norm is L2 else (network, None)
 
     def _centres(self, x: np.ndarray) -> _Searched:
         return _Searched(self.network, x)

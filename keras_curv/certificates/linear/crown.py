@@ -64,6 +64,7 @@ from keras_curv.curvature.sketch import sketch
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval, outward
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT
+from keras_curv.threats.norms import L2, Norm
 
 _SHARE = 0.8  # of a unit's movement in a ball by its slope at the centre
 _ROUNDED = 1e-6  # relative rounding of each term in float32
@@ -81,7 +82,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         network: a network with relu, or with activations whose second derivative is bounded except
             at known kinks.
         served_error: bounds on the error of served margins.
-        norm: the norm of the balls, "l2" or "l1".
+        norm: the norm of the balls.
 
     Raises:
         InputError: names an activation without a rule.
@@ -98,9 +99,8 @@ class LinearBoundCertificate(BallBoundCertificate):
     relaxation = staticmethod(relaxation)
     refined = True
 
-    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: str = "l2"):
+    def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: Norm = L2):
         require_rules(network)
-        self._norm = norm
         self._plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
         self._first = FirstLayer.of(network) if self.refined else None
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
@@ -112,9 +112,8 @@ class LinearBoundCertificate(BallBoundCertificate):
             cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
         cost /= network.multiplications
         height = _height(network, self._plan)
-        super().__init__(
-            network, served_error, steepest=steepest_fall(network), cost=cost, height=height
-        )
+        options = {"steepest": steepest_fall(network), "cost": cost, "height": height}
+        super().__init__(network, served_error, norm=norm, **options)
 
     def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """Returns an upper limit of its radii, as in `Method`, by the best lines at one point.

@@ -30,6 +30,7 @@ from keras_curv.numerics.rounding import (
     up,
 )
 from keras_curv.numerics.rows import dot, row_norms, times
+from keras_curv.threats.norms import L2, Norm, moving
 
 _SAMPLE = 16  # one of this many rows is tried first, and at least this many
 _APART = 0.1  # gap of ends at the centre over their fall: below it, new ends are hardly closer
@@ -39,9 +40,10 @@ _MOST = 0.7  # largest used part of a matrix for which the unused rows and colum
 class Balls:
     """Balls around n examples, with the hidden layers that are bounded on them so far.
 
-    An l1 ball is contained in the l2 ball, so bounds that do not use the norm hold for both.
+    Each is inside an l2 ball, for which bounds hold that do not use the norm.
 
     Attributes:
+        radius: of these l2 balls, `(n,)`.
         reach: A_k of the last of these layers (of the input at first), `(n, N_k)`.
         size: bound on ‖a_k‖, `(n,)`.
         box: the box of a_k; None if there is none, as for the input.
@@ -58,18 +60,19 @@ class Balls:
         centres: Centres,
         radius: np.ndarray,
         relax: Callable[..., Relaxation] = relaxation,
-        norm: str = "l2",
+        norm: Norm = L2,
     ):
         self.network, self.plan, self.first = network, plan, centres.first
         self.centres, self.x = centres, centres.x
-        self.radius = radius
+        self.radius = norm.length(radius, moving(network))
         self.relax = relax
         self.layers: list[BoundedLayer] = []
         self.ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.reach = up(np.abs(self.x) + radius[:, None])
-        self.size = up(norm_bound(self.x, axis=1) + radius)
+        self.size = up(norm_bound(self.x, axis=1) + self.radius)
         self.box: Box | None = None
-        self.inputs = Inputs.of(self.x, radius, norm, centres.room, network.pinned)
+        args = self.x, radius, norm, self.radius, centres.room, network.pinned
+        self.inputs = Inputs.of(*args)
 
     def bound_layers(self, boxes: bool = True) -> None:
         """Bounds one hidden layer after the other by the plan and, with `boxes`, by boxes."""
@@ -113,16 +116,16 @@ class Balls:
 
     def take(self, some: np.ndarray) -> Balls:
         """Returns the balls around some of the examples, with their bounded layers."""
-        args = self.centres[some], self.radius[some], self.relax, self.inputs.norm
+        inputs = self.inputs
+        args = self.centres[some], inputs.radius[some], self.relax, inputs.norm
         balls = type(self)(self.network, self.plan, *args)
         balls.layers = [layer.take(some) for layer in self.layers]
         return balls
 
     def close_to(self, some: np.ndarray, direction: np.ndarray) -> Balls:
         """Returns some of the balls, with lines close to σ at their points against `direction`."""
-        length, balls = np.linalg.norm(direction, axis=1), self.take(some)
-        a = balls.x - (balls.radius / np.maximum(length, TINY))[:, None] * direction
-        a = a if self.network.limits is None else np.clip(a, *self.network.limits)
+        balls = self.take(some)
+        a = balls.inputs.against(direction)
         parts = zip(self.network.affines, self.network.activations, balls.layers, strict=False)
         for index, (affine, activation, layer) in enumerate(parts):
             z = a @ affine.kernel + affine.bias
@@ -150,12 +153,12 @@ class Balls:
         """Tightens bounds in place by passes back through receptive fields, where lines around σ
         gain by it."""
         index = len(self.layers)
-        exact = not index and self.inputs.norm == "l2" and self.inputs.room is None  # by `_forward`
+        exact = not index and self.inputs.norm is L2 and self.inputs.room is None  # by `_forward`
         if exact or index >= len(self.plan.fields):
             return
         level, steep = self.centres.ends(index, self.radius, affine.fan_out)
-        _narrow(low, high, level, steep, self.radius)
-        apart, fall = -level.sum(axis=2), self.radius[:, None] * steep.sum(axis=2)
+        _narrow(low, high, level, steep, self.inputs.radius)
+        apart, fall = -level.sum(axis=2), self.inputs.radius[:, None] * steep.sum(axis=2)
         known = self.only_open | _is_constant(activation, low, high) | (apart <= _APART * fall)
         wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
         for field in self.plan.fields[index]:
@@ -165,7 +168,7 @@ class Balls:
                 asked = wanted[of, units][..., None]
                 for array, end in zip((level, steep), ends, strict=True):
                     array[of, units] = np.where(asked, end, array[of, units])
-        _narrow(low, high, level, steep, self.radius)
+        _narrow(low, high, level, steep, self.inputs.radius)
         if not self.plan.bounded_forward:  # else later boxes gain by each new bound
             self.ends[index] = level, steep
 
@@ -261,7 +264,7 @@ class Balls:
     def _may_end_at_units(self) -> bool:
         """Returns whether passes of lines may end at z_1, by W_1ᵀW_1."""
         dense = not self.network.differentials[0].is_sparse
-        return dense and self.inputs.norm == "l2" and self.inputs.room is None
+        return dense and self.inputs.norm is L2 and self.inputs.room is None
 
     @property
     def _ends_at_units(self) -> bool:

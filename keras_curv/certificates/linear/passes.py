@@ -14,8 +14,8 @@ from keras_curv.certificates.linear.relaxation import Relaxation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.rounding import ROUNDING_SLACK, TINY, gamma, norm_bound, up
 from keras_curv.numerics.rows import dot, row_norms
-from keras_curv.threats.box import least_linear
 from keras_curv.threats.confined import Reach
+from keras_curv.threats.norms import Norm
 
 
 class BoundedLayer(NamedTuple):
@@ -133,8 +133,8 @@ class Inputs(NamedTuple):
     Attributes:
         x: the centres, or some of their entries, `(n, d)`.
         radius: `(n,)`.
-        norm: the norm of the balls, "l2" or "l1".
-        far: ‖x‖ + R of whole examples, `(n, 1)`.
+        norm: the norm of the balls.
+        far: bounds on ‖x + δ‖₂ of whole examples, `(n, 1)`.
         terms: the number of entries of a whole example.
         room: the reach of the entries; None: no limits.
         pinned: the mask of entries that cannot move, `(dim,)` or `(k, 1, d)`; None: all can.
@@ -142,7 +142,7 @@ class Inputs(NamedTuple):
 
     x: np.ndarray
     radius: np.ndarray
-    norm: str
+    norm: Norm
     far: np.ndarray
     terms: int
     room: Reach | None
@@ -153,13 +153,21 @@ class Inputs(NamedTuple):
         cls,
         x: np.ndarray,
         radius: np.ndarray,
-        norm: str,
+        norm: Norm,
+        length: np.ndarray,
         room: Reach | None,
         pinned: np.ndarray | None,
     ) -> Inputs:
-        """Returns the balls of whole examples; `pinned` is `(dim,)`."""
-        far = up(norm_bound(x, axis=1) + radius)[:, None]
+        """Returns the balls of whole examples; `length` bounds ‖δ‖₂, and `pinned` is `(dim,)`."""
+        far = up(norm_bound(x, axis=1) + length)[:, None]
         return cls(x, radius, norm, far, x.shape[1], room, pinned)
+
+    def against(self, direction: np.ndarray) -> np.ndarray:
+        """Estimates where on the balls a function falls most, from its gradient, `(n, d)`."""
+        at = self.x - self.radius[:, None] * self.norm.farthest(direction)
+        if self.room is None:
+            return at
+        return np.clip(at, self.x - self.room.down, self.x + self.room.up)
 
     def seen(self, of: np.ndarray, entries: np.ndarray) -> Inputs:
         """Returns some entries, `(k, d)`, of some examples, `(k,)`."""
@@ -199,12 +207,11 @@ class Inputs(NamedTuple):
         error = error + 16.0 * TINY * self.terms * (1.0 + self.far)
         if self.pinned is not None:
             rows = np.where(self.pinned, 0.0, rows)
-            size = row_norms(rows)
-        steep = np.abs(rows).max(axis=-1) if self.norm == "l1" else size
+        steep = self.norm.dual(rows)
         level = level - error * ROUNDING_SLACK
         if self.room is None:
             return level, np.broadcast_to(steep, level.shape), rows
         # With limits the minimum is not linear in r; its value at R holds for smaller r.
         least = -self.radius[:, None] * steep
-        least = np.fmax(least, least_linear(rows, self.room, self.radius))
+        least = np.fmax(least, self.norm.least_linear(rows, self.room, self.radius))
         return level + least, np.zeros(level.shape), rows

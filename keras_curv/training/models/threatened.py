@@ -43,7 +43,7 @@ class Threatened(ScaledFirst):
         if threat.has_basis or threat.norm != PLAIN:
             raise InputError(
                 "training takes scale, frozen, low, high and groups; a basis, whose directions are "
-                f"no features, and l1 are for certificates. Received: {threat}"
+                f"no features, l1 and linf are for certificates. Received: {threat}"
             )
         if network.depth < 2:
             raise InputError("training under a threat needs a hidden layer. Received: none")

@@ -1,4 +1,4 @@
-"""l1 budgets: no point of the octahedron changes the prediction, and more is proved than by l2."""
+"""Balls of l1 and l∞: no point of them changes the prediction; more is proved than by l2."""
 
 import csv
 import itertools
@@ -10,17 +10,20 @@ from scripts import call
 
 from keras_curv import InputError, Threat, certify
 from keras_curv.certificates.auto import BestOf
-from keras_curv.certificates.budget import BudgetCertificate
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import ServedError
+from keras_curv.certificates.other_norms import NormCertificate
 from keras_curv.certificates.question import Question
 from keras_curv.curvature.bounds import curvature_bounds
-from keras_curv.curvature.vertex import vertex_curvature
+from keras_curv.curvature.in_norm import curvature_in
 from keras_curv.network.network import Network
+from keras_curv.threats.confined import Reach
+from keras_curv.threats.norms import NORMS
 
 L1 = Threat(norm="l1")
+SHARE = {"l1": lambda dim: 1.0, "linf": lambda dim: dim**-0.5}  # of an l2 radius, proved at least
 
 
 def octahedron(dim, rng, count=20_000):
@@ -32,18 +35,31 @@ def octahedron(dim, rng, count=20_000):
     return np.concatenate([np.eye(dim), -np.eye(dim), points])
 
 
+def cube(dim, rng, count=20_000):
+    """Points of `‖ξ‖_∞ ≤ 1`: corners, many points of edges and faces, some inside."""
+    points = rng.uniform(-1.0, 1.0, (count, dim))
+    points[: count // 2] = np.sign(points[: count // 2])
+    points[count // 4 : count // 2, rng.integers(dim)] *= rng.random(count // 2 - count // 4)
+    return np.concatenate([[*itertools.product([-1.0, 1.0], repeat=dim)], points])
+
+
+BALLS = {"l1": octahedron, "linf": cube}
+
+
+@pytest.mark.parametrize("norm", BALLS)
 @pytest.mark.parametrize(
     ("method", "activation", "dim"),
     [(*case, dim) for case, dim in zip(METHODS_AND_SIGMAS, itertools.cycle([5, 2]), strict=False)],
 )
-def test_no_class_changes_within_the_budget(method, activation, dim, rng, random_network):
+def test_no_class_changes_within(norm, method, activation, dim, rng, random_network):
     network = float32_network(rng, random_network, sizes(dim, activation), activation)
     model, x = model_of(network), rng.standard_normal((8, dim)).astype(np.float32)
-    found = certify(model, x, threat=L1, method=method)
-    plain = certify(model, x, method=method)
-    assert (found.radius >= plain.radius * (1.0 - 1e-12)).all() and (found.radius > 0.0).all()
+    found = certify(model, x, threat={"norm": norm}, method=method)
+    least = certify(model, x, method=method).radius * SHARE[norm](dim)
+    least *= 1.0 - 1e-12 if norm == "l1" else 0.98
+    assert (found.radius >= least).all() and (found.radius > 0.0).all()
     for row, prediction, radius in zip(x, found.prediction, found.radius, strict=True):
-        points = row + radius * (1.0 - 1e-6) * octahedron(dim, rng)
+        points = row + radius * (1.0 - 1e-6) * BALLS[norm](dim, rng)
         logits = network.logits(points).numpy()
         assert np.all(logits.argmax(axis=1) == prediction)
 
@@ -68,7 +84,11 @@ def test_more_is_proved_than_by_l2(method, sizes, rng, random_network):
         assert radius <= (there.min() if len(there) else np.inf)
 
 
-def test_a_linear_classifier_has_its_exact_radius(rng):
+DUAL = {"l1": lambda w: np.abs(w).max(), "linf": lambda w: np.abs(w).sum()}
+
+
+@pytest.mark.parametrize("norm", BALLS)
+def test_a_linear_classifier_has_its_exact_radius(norm, rng):
     kernel = rng.standard_normal((5, 3)).astype(np.float32)
     model = model_of(Network.from_weights([kernel], [np.zeros(3, np.float32)], []))
     x = rng.standard_normal((10, 5)).astype(np.float32)
@@ -76,37 +96,47 @@ def test_a_linear_classifier_has_its_exact_radius(rng):
     label = logits.argmax(axis=1)
     expected = [
         min(
-            (logits[i, y] - logits[i, t]) / np.abs(kernel[:, y] - kernel[:, t]).max()
+            (logits[i, y] - logits[i, t]) / DUAL[norm](kernel[:, y] - kernel[:, t])
             for t in range(3)
             if t != y
         )
         for i, y in enumerate(label)
     ]
     for method in ("crc", "crown"):
-        found = certify(model, x, threat=L1, method=method)
+        found = certify(model, x, threat={"norm": norm}, method=method)
         np.testing.assert_allclose(found.radius, expected, rtol=2e-3)
+        met = found.adversarial_distance
+        assert np.all(np.isinf(met) if norm == "l1" else met <= np.array(expected) * 1.001)
 
 
-@pytest.mark.parametrize("method", ["crc", "crown"])
-def test_one_feature_has_one_norm(method, rng, random_network):
+@pytest.mark.parametrize("norm", BALLS)
+@pytest.mark.parametrize("method", ["crc", "crown", "interval"])
+def test_one_feature_has_one_norm(norm, method, rng, random_network):
     model = model_of(float32_network(rng, random_network, (3, 9, 3), "tanh"))
     x = rng.standard_normal((10, 3)).astype(np.float32)
     found, plain = (
         certify(model, x, threat=Threat(frozen=[0, 2], **norm), method=method)
-        for norm in ({"norm": "l1"}, {})
+        for norm in ({"norm": norm}, {})
     )
     np.testing.assert_allclose(found.radius, plain.radius, rtol=3e-3)
 
 
-@pytest.mark.parametrize("sizes", [(5, 9, 3), (5, 8, 7, 3), (5, 6, 6, 6, 3)])
+LENGTH = {"l1": lambda e: np.abs(e).sum(axis=1), "linf": lambda e: np.abs(e).max(axis=1)}
+
+
+@pytest.mark.parametrize("norm", BALLS)
+@pytest.mark.parametrize("sizes", [(5, 9, 3), (5, 8, 7, 3), (5, 6, 6, 6, 3), (70, 9, 3)])
 @pytest.mark.parametrize("activation", ["tanh", "softplus"])
-def test_curvature_along_budgets(sizes, activation, rng, random_network):
-    """`e·∇²f e ≥ −κ₁ ‖e‖₁²` at sampled points and directions; κ₁ ≤ κ."""
+def test_curvature_in_a_norm(norm, sizes, activation, rng, random_network):
+    """`e·∇²f e ≥ −κ ‖e‖²` at sampled points and directions; κ is at most what follows from l2."""
     network = random_network(rng, sizes, activation, scale=2.0)
     bounds = curvature_bounds(network)
-    kappa = vertex_curvature(network, bounds)
-    assert np.all(kappa <= np.maximum(-bounds.lower, 0.0))
-    x, directions = rng.standard_normal((40, 5)), octahedron(5, rng, 300)
+    kappa, dim = curvature_in(NORMS[norm], network, bounds), sizes[0]
+    assert np.all(kappa * SHARE[norm](dim) ** 2 <= np.maximum(-bounds.lower, 0.0) * (1.0 + 1e-12))
+    directions = BALLS[norm](5, rng, 300)
+    if dim > 5:
+        directions = np.sign(rng.standard_normal((300, dim))) if norm == "linf" else np.eye(dim)
+    x = rng.standard_normal((40, dim))
     least = 0.0
     for y in range(3):
         for t in range(3):
@@ -115,10 +145,10 @@ def test_curvature_along_budgets(sizes, activation, rng, random_network):
             pair = np.full(40, y), np.full(40, t)
             hessian = network.hessian(x, *pair).numpy()
             bent = np.einsum("ei,nij,ej->ne", directions, hessian, directions)
-            size = np.abs(directions).sum(axis=1) ** 2
+            size = LENGTH[norm](directions) ** 2
             assert np.all(bent >= -kappa[y, t] * size - 1e-9)
             least = min(least, (bent / np.maximum(size, 1e-12)).min() / kappa[y, t])
-    if len(sizes) == 3:
+    if sizes == (5, 9, 3) and norm == "l1":
         assert least < -0.2 and kappa[0, 1] < 0.8 * -bounds.lower[0, 1]
 
 
@@ -140,7 +170,7 @@ def test_curvature_through_equal_units(layers):
     network = Network.from_weights(kernels, biases, "sigmoid")
     bounds = curvature_bounds(network)
     generous = bounds._replace(lower=100.0 * bounds.lower)  # κ₁ alone
-    kappa = vertex_curvature(network, generous)
+    kappa = curvature_in(NORMS["l1"], network, generous)
     x = np.linspace(-0.5, 0.5, 4001)[:, None]
     for y, t in ((0, 1), (1, 0)):
         pair = np.full(len(x), y), np.full(len(x), t)
@@ -160,24 +190,25 @@ class ErrorBeyond(ServedError):
         return np.where(radius <= self.radius, self.little, np.inf)
 
 
+@pytest.mark.parametrize("norm", BALLS)
 @pytest.mark.parametrize("kind", [CurvatureCertificate, LinearBoundCertificate])
-def test_what_serving_takes_off_is_charged_in_l1_too(kind, rng):
+def test_what_serving_takes_off_is_charged(norm, kind, rng):
     kernel = rng.standard_normal((5, 2))
     network = Network.from_weights([kernel], [np.zeros(2)], ())
     x = rng.standard_normal((8, 5))
     w = kernel[:, 0] - kernel[:, 1]
-    exact = np.abs(x @ w) / np.abs(w).max()
+    exact = np.abs(x @ w) / DUAL[norm](w)
     little = 0.1 * np.abs(x @ w).min()
     charged = ErrorBeyond(np.inf, little)
-    found = BudgetCertificate(kind(network, charged), charged).certify(x).radius
-    np.testing.assert_allclose(found, exact - little / np.abs(w).max(), rtol=3e-3)
+    found = NormCertificate(kind(network, charged), NORMS[norm], charged).certify(x).radius
+    np.testing.assert_allclose(found, exact - little / DUAL[norm](w), rtol=3e-3)
     l2 = (np.abs(x @ w) / np.linalg.norm(w)).min()
     charged = ErrorBeyond(1.05 * l2)
-    found = BudgetCertificate(kind(network, charged), charged).certify(x).radius
-    assert found.max() <= 1.05 * l2
+    found = NormCertificate(kind(network, charged), NORMS[norm], charged).certify(x).radius
+    assert found.max() <= 1.05 * l2 * SHARE[norm](5) * (1.0 + 1e-12)
 
 
-def test_a_box_is_all_within_only_where_its_farthest_corner_is(rng):
+def test_a_box_is_all_within_only_where_its_farthest_corner_is():
     """The distance of that corner is l1: between, a radius says nothing of the whole box."""
     kernel = np.array([[1.0, 0.0]] * 4, np.float32)  # at 0 the margin falls to 0 at −(1, 1, 1, 1)
     for bias, whole in ((3.0, False), (5.0, True)):
@@ -188,50 +219,63 @@ def test_a_box_is_all_within_only_where_its_farthest_corner_is(rng):
         assert whole or found.radius[0] == pytest.approx(3.0, rel=3e-3)
 
 
-def test_folded_weights_are_charged(rng, random_network):
-    """κ₁ of any kernel within the folding error is below that of the folded one."""
+def test_a_box_is_all_within_where_its_widest_side_is():
+    kernel = np.array([[1.0, 0.0]] * 4, np.float32)
+    for bias, radius in ((3.0, 0.75), (5.0, np.inf)):
+        model = model_of(Network.from_weights([kernel], [np.float32([bias, 0.0])], []))
+        threat = Threat(norm="linf", low=-1.0, high=1.0)
+        found = certify(model, np.zeros((1, 4), np.float32), threat=threat, method="crown")
+        assert found.radius[0] == pytest.approx(radius, rel=3e-3)
+
+
+@pytest.mark.parametrize("norm", BALLS)
+def test_folded_weights_are_charged(norm, rng, random_network):
+    """κ of any kernel within the folding error is below that of the folded one."""
     network = random_network(rng, (4, 7, 3), "tanh", scale=2.0)
     first, last = network.affines
     error = 0.05 * np.linalg.norm(first.kernel)
     folded = Network([type(first)(first.kernel, first.bias, error), last], network.activations)
-    charged = vertex_curvature(folded, curvature_bounds(folded))
+    charged = curvature_in(NORMS[norm], folded, curvature_bounds(folded))
     for _ in range(20):
         other = rng.standard_normal(first.kernel.shape)
         other *= error / np.linalg.norm(other, 2)
         moved = Network([type(first)(first.kernel + other, first.bias), last], network.activations)
-        assert np.all(vertex_curvature(moved, curvature_bounds(moved)) <= charged)
+        assert np.all(curvature_in(NORMS[norm], moved, curvature_bounds(moved)) <= charged)
 
 
-def test_weights_and_a_box_and_float32(rng, random_network):
+@pytest.mark.parametrize("norm", BALLS)
+def test_weights_and_a_box_and_float32(norm, rng, random_network):
     network = float32_network(rng, random_network, (4, 9, 3), "tanh", 0.3)
     model, x = model_of(network), rng.uniform(-1.0, 1.0, (10, 4)).astype(np.float32)
     scale = np.array([0.5, 2.0, 1.0, 0.25])
-    found = certify(model, x, threat=Threat(norm="l1", scale=scale), method="crc")
+    found = certify(model, x, threat=Threat(norm=norm, scale=scale), method="crc")
     first, *rest = ((a.kernel, a.bias) for a in network.affines)
     scaled = Network.from_weights(
         *zip((scale[:, None] * first[0], first[1]), *rest, strict=True), "tanh"
     )
-    other = certify(model_of(scaled), x / scale, threat=L1, method="crc")
+    other = certify(model_of(scaled), x / scale, threat={"norm": norm}, method="crc")
     np.testing.assert_allclose(found.radius, other.radius, rtol=2e-3)
     for method in ("crc", "crown", "auto"):
-        plain = certify(model, x, threat=L1, method=method)
-        boxed = certify(model, x, threat=Threat(norm="l1", low=-1.0, high=1.0), method=method)
+        plain = certify(model, x, threat={"norm": norm}, method=method)
+        boxed = certify(model, x, threat=Threat(norm=norm, low=-1.0, high=1.0), method=method)
         assert np.all(boxed.radius >= plain.radius * (1.0 - 2e-3))
         for row, prediction, radius in zip(x, boxed.prediction, boxed.radius, strict=True):
-            points = row + min(radius, 8.0) * (1.0 - 1e-6) * octahedron(4, rng, 4000)
+            points = row + min(radius, 8.0) * (1.0 - 1e-6) * BALLS[norm](4, rng, 4000)
             points = points[np.all(np.abs(points) <= 1.0, axis=1)]
             assert np.all(network.logits(points).numpy().argmax(axis=1) == prediction)
-        served = certify(model, x, threat=L1, method=method, guarantee="float32")
+        served = certify(model, x, threat={"norm": norm}, method=method, guarantee="float32")
         assert np.all(served.radius <= plain.radius) and (served.radius > 0.9 * plain.radius).any()
 
 
-def test_a_subspace_has_a_budget_of_its_own(rng, random_network):
+@pytest.mark.parametrize("norm", BALLS)
+@pytest.mark.parametrize("method", ["crc", "crown"])
+def test_a_subspace_has_a_norm_of_its_own(norm, method, rng, random_network):
     network = float32_network(rng, random_network, (4, 9, 3), "tanh", 0.3)
     basis = rng.standard_normal((4, 3))
     x = rng.standard_normal((6, 4)).astype(np.float32)
-    found = certify(model_of(network), x, threat=Threat(norm="l1", basis=basis), method="crc")
+    found = certify(model_of(network), x, threat=Threat(norm=norm, basis=basis), method=method)
     for row, prediction, radius in zip(x, found.prediction, found.radius, strict=True):
-        points = row + radius * (1.0 - 1e-6) * octahedron(3, rng, 4000) @ basis.T
+        points = row + radius * (1.0 - 1e-6) * BALLS[norm](3, rng, 4000) @ basis.T
         assert np.all(network.logits(points).numpy().argmax(axis=1) == prediction)
 
 
@@ -244,7 +288,8 @@ def test_what_conversion_moves_is_charged_in_the_norm(rng, random_network):
     assert np.all(served.radius - found.radius >= away - 1e-15)
 
 
-def test_numbers_of_a_regression(rng, random_network):
+@pytest.mark.parametrize("norm", BALLS)
+def test_numbers_of_a_regression(norm, rng, random_network):
     network = scores(rng, random_network, 1)
     model, x = model_of(network), rng.standard_normal((8, 2)).astype(np.float32)
     network = type(network).from_weights(
@@ -252,9 +297,9 @@ def test_numbers_of_a_regression(rng, random_network):
         [affine.bias.astype(np.float32) for affine in network.affines],
         "tanh",
     )
-    found = certify(model, x, threat=L1, property="interval:0.3", method="auto")
+    found = certify(model, x, threat={"norm": norm}, property="interval:0.3", method="auto")
     for row, radius in zip(x, found.radius, strict=True):
-        points = row + radius * (1.0 - 1e-6) * octahedron(2, rng)
+        points = row + radius * (1.0 - 1e-6) * BALLS[norm](2, rng)
         there, here = (
             network.logits(points).numpy(),
             network.logits(row[None].astype(float)).numpy(),
@@ -262,18 +307,19 @@ def test_numbers_of_a_regression(rng, random_network):
         assert np.all(np.abs(there - here)[:, 0] < 0.3)
 
 
-def test_radii_of_every_pair_hold(rng, random_network):
+@pytest.mark.parametrize("norm", BALLS)
+def test_radii_of_every_pair_hold(norm, rng, random_network):
     network = random_network(rng, (3, 9, 4), "tanh", scale=2.0)
     x = rng.standard_normal((6, 3))
     label = network.logits(x).numpy().argmax(axis=1)
     rivals = np.array([[c for c in range(4) if c != y] for y in label])
     for inner in (CurvatureCertificate(network), LinearBoundCertificate(network)):
-        pairs = BudgetCertificate(inner).prove(Question.of(x, label, rivals))
-        assert np.all(np.isinf(pairs.distance)) and pairs.weakest is None
+        pairs = NormCertificate(inner, NORMS[norm]).prove(Question.of(x, label, rivals))
+        assert np.all(pairs.distance > pairs.radius) and pairs.weakest is None
         for i, row in enumerate(x):
             for rival, radius in zip(rivals[i], pairs.radius[i], strict=True):
                 logits = network.logits(
-                    row + radius * (1 - 1e-9) * octahedron(3, rng, 5000)
+                    row + radius * (1 - 1e-9) * BALLS[norm](3, rng, 5000)
                 ).numpy()
                 assert np.all(logits[:, label[i]] > logits[:, rival])
 
@@ -282,8 +328,8 @@ def test_words_and_bad_norms(script, capfd, tmp_path):
     assert "‖δ‖₁ < r" in L1.text and L1.units is None and str(L1) == "l1"
     assert not L1.plain and L1 != Threat() and Threat(**L1.config()) == L1
     assert "‖ξ‖₁" in Threat(norm="l1", basis=np.eye(2)).text
-    with pytest.raises(InputError, match="norm must be one of l2, l1. Received: 'linf'"):
-        Threat(norm="linf")
+    with pytest.raises(InputError, match="norm must be one of l2, l1, linf. Received: 'l3'"):
+        Threat(norm="l3")
     rows = tmp_path / "rows.csv"
     arguments = "--limit=10", "--method=crc", "--norm=l1", "--radius=0.5", f"--output={rows}"
     code, out, err = call(script, capfd, *arguments)
@@ -314,9 +360,35 @@ def test_decisions_are_those_of_radii_where_rivals_differ_in_norm():
 
     def radii(decide):
         parts = CurvatureCertificate(network), LipschitzCertificate(network)
-        return BudgetCertificate(BestOf(parts)).certify(x, decide=decide).radius
+        return NormCertificate(BestOf(parts), NORMS["l1"]).certify(x, decide=decide).radius
 
     full = radii(())
     for share in (0.2, 0.35, 0.5, 0.65, 0.8, 0.9):
         asked = float(np.quantile(full[full > 0.0], share))
         assert np.all(radii((asked,))[full > 1.02 * asked] >= asked * (1.0 - 1e-5))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("scale", [1e-140, 1.0, 1e120])
+def test_the_least_of_a_linear_function_in_a_box(norm, scale, rng):
+    """Never above the value at any point of ball and box, and attained in l1 and l∞."""
+    rows = rng.standard_normal((3, 4, 5)) * (rng.random((3, 4, 5)) < 0.8)
+    up, down = rng.random((2, 3, 5)) * rng.choice([0.0, 1.0, 3.0, np.inf], (2, 3, 5)) * scale
+    up, down = np.nan_to_num(up, posinf=np.inf), np.nan_to_num(down, posinf=np.inf)
+    reach, radius = Reach(up, down, None, None, None), rng.random(3) * scale
+    found = NORMS[norm].least_linear(rows, reach, radius)
+    ball = {**BALLS, "l2": lambda *args: cube(*args) / 5**0.5}[norm](5, rng)
+    for i in range(3):
+        points = np.clip(radius[i] * ball, -down[i], up[i])
+        assert np.all(found[i] <= (points @ rows[i].T).min(axis=0))
+    if norm == "linf":
+        limit = np.where(rows < 0.0, up[:, None], down[:, None])
+        least = np.sum(np.abs(rows) * np.minimum(limit, radius[:, None, None]), axis=-1)
+        np.testing.assert_allclose(found, -least, rtol=1e-12, atol=1e-300)
+    if norm == "l1":
+        for i, k in itertools.product(range(3), range(4)):
+            left, least = radius[i], 0.0
+            for j in np.argsort(-np.abs(rows[i, k])):
+                spent = min(left, (up if rows[i, k, j] < 0.0 else down)[i, j])
+                left, least = left - spent, least - abs(rows[i, k, j]) * spent
+            assert found[i, k] == pytest.approx(least, rel=1e-12, abs=1e-300)

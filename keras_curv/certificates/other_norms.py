@@ -1,0 +1,223 @@
+"""Certificates for changes of bounded l1 norm, a budget, or l∞ norm, a tolerance for each entry.
+
+A ball of one norm is inside one of another (`threats/norms.py`), so every l2 radius r proves r in
+l1 and r/√n in l∞, of n entries that move. Two bounds know more:
+
+    curvature   f(x + δ) ≥ f(x) − ‖∇f(x)‖_* ‖δ‖ − (κ/2) ‖δ‖²       (`curvature/in_norm.py`)
+    linear      a linear function falls by ‖Λ‖_* r on the ball of radius r
+
+The first is the minorant of `dual.py` at x itself, with the norms that belong to l1 or l∞.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_curv import dual
+from keras_curv.attacks.pgd import pgd_attack
+from keras_curv.certificates.auto import BestOf
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.geometries import Clip
+from keras_curv.certificates.crc.proved_radius import Charged, charged, charged_minorant
+from keras_curv.certificates.linear.coupled import CoupledCertificate
+from keras_curv.certificates.linear.crown import LinearBoundCertificate
+from keras_curv.certificates.linear.interval import IntervalCertificate
+from keras_curv.certificates.method import Method, ServedError, no_error
+from keras_curv.certificates.question import Proof, Question
+from keras_curv.curvature.in_norm import curvature_in
+from keras_curv.numerics import rounding
+from keras_curv.numerics.batches import batches
+from keras_curv.threats.norms import LINF, Norm, moving
+
+_OF_ANY_NORM = (CoupledCertificate, LinearBoundCertificate, IntervalCertificate)
+_WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in radii
+_STEPS, _BISECTIONS = 10, 30  # of an attack, and of the line to where it ended
+
+
+class NormCertificate(Method):
+    """Radii of balls of another norm: what the l2 radii of a method prove, and more where there is.
+
+    Args:
+        method: whose l2 radii hold, and which says by its kind which bounds are asked for.
+        norm: of the changes.
+        served_error: what serving may take off a margin, on l2 balls.
+
+    Example:
+        >>> from keras_curv.network.network import Network
+        >>> from keras_curv.threats.norms import NORMS
+        >>> network = Network.from_weights([np.ones((4, 2)) * [1, 0]], [np.zeros(2)], ())
+        >>> method = CurvatureCertificate(network)  # at (1, 1, 1, 1): margin and gradient
+        >>> for norm in NORMS.values():
+        ...     certificate = NormCertificate(method, norm)
+        ...     print(norm.name, certificate.certify(np.ones((1, 4))).radius.round(9))
+        l2 [2.]
+        l1 [4.]
+        linf [1.]
+    """
+
+    def __init__(self, method: Method, norm: Norm, served_error: ServedError = no_error):
+        self.name, self.network, self.cost = method.name, method.network, method.cost
+        self._norm, self._count = norm, moving(method.network)
+        self._entries = 8 * max(self.network.sizes)  # about what an attack on an example takes
+        asked = [*method.methods] if isinstance(method, BestOf) else [method]
+        coupled = any(isinstance(one, CoupledCertificate) for one in asked)
+        if norm is LINF and coupled and isinstance(method, BestOf):
+            asked.append(LinearBoundCertificate(self.network))  # needs no ball of l2 around
+        charge = _Around(served_error, norm, self._count)
+        in_norm: list[Method] = []
+        for one in asked:
+            if isinstance(one, _OF_ANY_NORM):
+                in_norm.append(type(one)(one.network, charge, norm=norm))
+            elif isinstance(one, CurvatureCertificate) and not isinstance(one.geometry, Clip):
+                # That of a clip is the curvature of the network behind it.
+                in_norm.insert(0, GradientCertificate(one, norm, charge))
+        by_l2 = _FromL2(method, norm, self._count)
+        # An l2 radius of many entries is seldom worth asking for where it proves r/√n.
+        self._methods = [*in_norm, by_l2] if norm is LINF else [by_l2, *in_norm]
+
+    def prove(self, question: Question) -> Proof:
+        """See `Method`."""
+        radius, gradients = question.known, np.zeros(len(question.x), np.int64)
+        method = np.full(radius.shape, "", "U16")
+        for one in self._methods:
+            # What is not proved of a rival in l2 may be in this norm: each one counts.
+            goal = question.goal.of_each_rival()
+            found = one.prove(question._replace(known=radius, goal=goal))
+            method = np.where(found.radius > radius, found.method, method)
+            radius, gradients = np.fmax(radius, found.radius), gradients + found.gradients
+        distance = np.full(radius.shape, np.inf)
+        if self._norm is LINF:
+            with np.errstate(all="ignore"):
+                self._look_around(question, radius.min(axis=1), distance)
+        return Proof(radius, gradients, method, distance)
+
+    def _look_around(self, question: Question, proved: np.ndarray, distance: np.ndarray) -> None:
+        """Writes distances of adversarial points, `(n, rivals)`, that attacks find in balls that
+        grow from the radius proved, or from the nearest boundary by the slope."""
+        x, label, rivals = question[:3]
+        found = self.network.evaluate(*(tf.constant(part) for part in question[:3]))
+        slope = self._norm.dual(found.gradient.numpy())
+        begin = np.fmax(proved, np.nan_to_num(found.margin.numpy() / slope).min(axis=1))
+        for factor in _WIDER:
+            reach = factor * begin
+            rows = np.isinf(distance.min(axis=1)) & (reach > 0.0) & np.isfinite(reach)
+            for some in (np.flatnonzero(rows)[part] for part in batches(rows.sum(), self._entries)):
+                if len(some):
+                    _, met = pgd_attack(
+                        self.network,
+                        tf.constant(x[some]),
+                        tf.constant(label[some]),
+                        radius=reach[some],
+                        steps=_STEPS,
+                        restarts=1,
+                        norm=self._norm.name,
+                    )
+                    pairs = label[some], rivals[some]
+                    distance[some] = self._crossed(x[some], *pairs, met.numpy())
+
+    def _crossed(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, point: np.ndarray
+    ) -> np.ndarray:
+        """Returns distances of the first points on the lines to these at which rivals pass the
+        label, `(n, rivals)`; infinite for other rivals."""
+
+        def passed(share: np.ndarray) -> np.ndarray:
+            logits = self.logits(x + share[:, None] * (point - x))
+            own = np.take_along_axis(logits, label[:, None], axis=1)
+            return own <= np.take_along_axis(logits, rivals, axis=1)
+
+        inside, outside = np.zeros(len(x)), np.ones(len(x))
+        for _ in range(_BISECTIONS):
+            middle = (inside + outside) / 2.0
+            over = passed(middle).any(axis=1)
+            inside, outside = np.where(over, inside, middle), np.where(over, middle, outside)
+        length = self._norm.of(outside[:, None] * (point - x))
+        return np.where(passed(outside), length[:, None], np.inf)
+
+
+class _FromL2(Method):
+    """What l2 radii prove of balls of another norm; see `NormCertificate` for the arguments.
+
+    What is known in that norm is handed on as if it were known in l2, so that nothing smaller is
+    searched for. It comes back as itself, and no proof takes it for more than an aim.
+    """
+
+    def __init__(self, method: Method, norm: Norm, count: int):
+        self.name, self.network = method.name, method.network
+        self._method, self._norm, self._count = method, norm, count
+
+    def prove(self, question: Question) -> Proof:
+        """See `Method`."""
+        goal, known = question.goal, self._length(question.known)
+        decide = tuple(self._length(np.array(goal.decide)).tolist())
+        goal = goal._replace(ceiling=self._length(goal.ceiling), decide=decide)
+        proof = self._method.prove(question._replace(known=known, goal=goal))
+        radius = self._norm.of_l2(proof.radius, self._count)
+        radius = np.where(proof.radius > known, radius, question.known)
+        return proof._replace(radius=np.fmax(radius, question.known))
+
+    def _length(self, radius: np.ndarray) -> np.ndarray:
+        return self._norm.length(radius, self._count)
+
+
+class _Around(ServedError):
+    """What serving may take off a margin on balls of another norm: what it may on l2 balls around.
+
+    Args:
+        charge: that of l2 balls.
+        norm: of the balls.
+        count: the number of entries that move.
+    """
+
+    def __init__(self, charge: ServedError, norm: Norm, count: int):
+        self._charge, self._norm, self._count = charge, norm, count
+
+    def __call__(
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
+    ) -> np.ndarray:
+        return self._charge(x, label, rivals, self._norm.length(radius, self._count))
+
+
+class GradientCertificate(Method):
+    """What curvature proves of balls of another norm by one gradient.
+
+    Args:
+        certificate: the l2 one of the same network.
+        norm: of the balls.
+        served_error: what serving may take off a margin, on balls of that norm.
+    """
+
+    name = CurvatureCertificate.name
+
+    def __init__(
+        self, certificate: CurvatureCertificate, norm: Norm, served_error: ServedError = no_error
+    ):
+        self.network = network = certificate.network
+        self.served_error = served_error
+        kappa = curvature_in(norm, network, certificate.curvature) + rounding.CURVATURE_FLOOR
+        self._kappa = np.where(certificate.constant_margins, 0.0, kappa)
+        self._norm = norm
+        self._length = norm.length(np.ones(1), moving(network)).item()
+
+    def prove(self, question: Question) -> Proof:
+        """See `Method`."""
+        x, label, rivals = question[:3]
+        pairs = tf.constant(label), tf.constant(rivals)
+        evaluation = self.network.evaluate(tf.constant(x), *pairs)
+        found = charged(self.network.layer_norms, evaluation)
+        kappa = tf.constant(self._kappa[label[:, None], rivals])
+        radius = self._proved(found, kappa, np.zeros(rivals.shape))
+        charge = self.served_error(x, label, rivals, radius)
+        if np.any(charge):
+            radius = np.minimum(radius, self._proved(found, kappa, charge))
+        gradients = np.full(len(question.x), rivals.shape[1], np.int64)
+        return question.answer(self.name, radius, gradients)
+
+    def _proved(self, found: Charged, kappa: tf.Tensor, taken_off: np.ndarray) -> np.ndarray:
+        """Radii `(n, rivals)` where serving takes no more off; rounding charged."""
+        bound, slope_error = charged_minorant(found, None, kappa, tf.constant(taken_off))
+        steepest = tf.reshape(tf.constant(self._norm.dual(found.gradient.numpy())), [-1])
+        slope = (steepest + self._length * slope_error) * (1.0 + rounding.gamma(8))
+        radius = dual.certified_radius(bound._replace(slope=slope)) * (1.0 - rounding.gamma(32))
+        return tf.reshape(radius, tf.shape(kappa)).numpy()
