@@ -19,6 +19,7 @@ from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.auto import BestOf
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.geometries import Clip
+from keras_curv.certificates.crc.in_cube import CubeCertificate
 from keras_curv.certificates.crc.proved_radius import Charged, charged, charged_minorant
 from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
@@ -71,6 +72,8 @@ class NormCertificate(Method):
                 in_norm.append(type(one)(one.network, charge, norm=norm))
             elif isinstance(one, CurvatureCertificate) and not isinstance(one.geometry, Clip):
                 # That of a clip is the curvature of the network behind it.
+                if norm is LINF:
+                    in_norm.insert(0, CubeCertificate(one, charge))
                 in_norm.insert(0, GradientCertificate(one, norm, charge))
         by_l2 = _FromL2(method, norm, self._count)
         # An l2 radius of many entries is seldom worth asking for where it proves r/√n.

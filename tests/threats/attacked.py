@@ -1,5 +1,7 @@
 """Small networks under properties and threats, and points of a ball to attack them at."""
 
+import itertools
+
 import keras
 import numpy as np
 
@@ -87,3 +89,23 @@ def of_threat(network, threat, method="auto", held=ARGMAX):
         return made.certify(np.concatenate([threat.coordinates(x), numbers], axis=1), property=held)
 
     return certified
+
+
+def octahedron(dim, rng, count=20_000):
+    """Points of `‖ξ‖₁ ≤ 1`: all vertices, many of its edges and faces, some inside."""
+    points = rng.exponential(size=(count, dim)) * rng.choice([-1.0, 1.0], (count, dim))
+    points[: count // 2] *= rng.random((count // 2, dim)) < 2.0 / dim
+    points /= np.maximum(np.abs(points).sum(axis=1, keepdims=True), 1e-300)
+    points[::5] *= rng.random((len(points[::5]), 1))
+    return np.concatenate([np.eye(dim), -np.eye(dim), points])
+
+
+def cube(dim, rng, count=20_000):
+    """Points of `‖ξ‖_∞ ≤ 1`: corners, many points of edges and faces, some inside."""
+    points = rng.uniform(-1.0, 1.0, (count, dim))
+    points[: count // 2] = np.sign(points[: count // 2])
+    points[count // 4 : count // 2, rng.integers(dim)] *= rng.random(count // 2 - count // 4)
+    return np.concatenate([[*itertools.product([-1.0, 1.0], repeat=dim)], points])
+
+
+BALLS = {"l1": octahedron, "linf": cube}

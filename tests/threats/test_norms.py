@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from attacked import METHODS_AND_SIGMAS, float32_network, model_of, scores, sizes
+from attacked import BALLS, METHODS_AND_SIGMAS, float32_network, model_of, scores, sizes
 from scripts import call
 
 from keras_curv import InputError, Threat, certify
@@ -19,31 +19,10 @@ from keras_curv.certificates.question import Question
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.in_norm import curvature_in
 from keras_curv.network.network import Network
-from keras_curv.threats.confined import Reach
 from keras_curv.threats.norms import NORMS
 
 L1 = Threat(norm="l1")
 SHARE = {"l1": lambda dim: 1.0, "linf": lambda dim: dim**-0.5}  # of an l2 radius, proved at least
-
-
-def octahedron(dim, rng, count=20_000):
-    """Points of `‖ξ‖₁ ≤ 1`: all vertices, many of its edges and faces, some inside."""
-    points = rng.exponential(size=(count, dim)) * rng.choice([-1.0, 1.0], (count, dim))
-    points[: count // 2] *= rng.random((count // 2, dim)) < 2.0 / dim
-    points /= np.maximum(np.abs(points).sum(axis=1, keepdims=True), 1e-300)
-    points[::5] *= rng.random((len(points[::5]), 1))
-    return np.concatenate([np.eye(dim), -np.eye(dim), points])
-
-
-def cube(dim, rng, count=20_000):
-    """Points of `‖ξ‖_∞ ≤ 1`: corners, many points of edges and faces, some inside."""
-    points = rng.uniform(-1.0, 1.0, (count, dim))
-    points[: count // 2] = np.sign(points[: count // 2])
-    points[count // 4 : count // 2, rng.integers(dim)] *= rng.random(count // 2 - count // 4)
-    return np.concatenate([[*itertools.product([-1.0, 1.0], repeat=dim)], points])
-
-
-BALLS = {"l1": octahedron, "linf": cube}
 
 
 @pytest.mark.parametrize("norm", BALLS)
@@ -366,29 +345,3 @@ def test_decisions_are_those_of_radii_where_rivals_differ_in_norm():
     for share in (0.2, 0.35, 0.5, 0.65, 0.8, 0.9):
         asked = float(np.quantile(full[full > 0.0], share))
         assert np.all(radii((asked,))[full > 1.02 * asked] >= asked * (1.0 - 1e-5))
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("scale", [1e-140, 1.0, 1e120])
-def test_the_least_of_a_linear_function_in_a_box(norm, scale, rng):
-    """Never above the value at any point of ball and box, and attained in l1 and l∞."""
-    rows = rng.standard_normal((3, 4, 5)) * (rng.random((3, 4, 5)) < 0.8)
-    up, down = rng.random((2, 3, 5)) * rng.choice([0.0, 1.0, 3.0, np.inf], (2, 3, 5)) * scale
-    up, down = np.nan_to_num(up, posinf=np.inf), np.nan_to_num(down, posinf=np.inf)
-    reach, radius = Reach(up, down, None, None, None), rng.random(3) * scale
-    found = NORMS[norm].least_linear(rows, reach, radius)
-    ball = {**BALLS, "l2": lambda *args: cube(*args) / 5**0.5}[norm](5, rng)
-    for i in range(3):
-        points = np.clip(radius[i] * ball, -down[i], up[i])
-        assert np.all(found[i] <= (points @ rows[i].T).min(axis=0))
-    if norm == "linf":
-        limit = np.where(rows < 0.0, up[:, None], down[:, None])
-        least = np.sum(np.abs(rows) * np.minimum(limit, radius[:, None, None]), axis=-1)
-        np.testing.assert_allclose(found, -least, rtol=1e-12, atol=1e-300)
-    if norm == "l1":
-        for i, k in itertools.product(range(3), range(4)):
-            left, least = radius[i], 0.0
-            for j in np.argsort(-np.abs(rows[i, k])):
-                spent = min(left, (up if rows[i, k, j] < 0.0 else down)[i, j])
-                left, least = left - spent, least - abs(rows[i, k, j]) * spent
-            assert found[i, k] == pytest.approx(least, rel=1e-12, abs=1e-300)
