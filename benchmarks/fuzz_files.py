@@ -116,7 +116,7 @@ def training(folder, rng):
     name = sorted(files)[rng.integers(len(files))]
     content = files[name]
     if name.endswith(trainings.INDEX) and rng.random() < 0.7:
-        entries = list(checkpoint._entries(content))
+        entries = list(checkpoint.index_entries(content))
         place = rng.integers(len(entries))
         key, value = entries[place]
         entries[place] = (key, damaged(value, rng)) if rng.random() < 0.8 else (value, key)

@@ -17,7 +17,7 @@ FUNCTIONS = {
     "dual": ("minorant", "certified_radius", "norm", "_scaled"),
     CRC + "proved_radius": ("charged", "proved_radius", "charged_minorant"),
     "certificates.lipschitz": (
-        *("margin_lipschitz_bounds", "_column_distances", "LipschitzCertificate.prove"),
+        *("margin_lipschitz_bounds", "column_distances", "LipschitzCertificate.prove"),
     ),
 }
 NO_ERROR = "tf.zeros_like(taken_off)"
@@ -118,8 +118,11 @@ TEXTS = {
             "up(self._served_error(x, label, rivals, each))",
             "self._served_error(x, label, rivals, each)",
         ),
-        ("prove(many, self._curvature.shared_bound)", "prove(many, self._curvature.estimate)"),
-        ("prove(rows, self._curvature.bound)", "prove(rows, self._curvature.estimate)"),
+        (
+            "prove(many, self.local_curvature.shared_bound)",
+            "prove(many, self.local_curvature.estimate)",
+        ),
+        ("prove(rows, self.local_curvature.bound)", "prove(rows, self.local_curvature.estimate)"),
     ),
     CRC + "two_stage": (
         ("(found.radius - error[:, None])", "found.radius"),

@@ -216,14 +216,14 @@ def in_place(mutant: Mutant) -> Iterator[None]:
         if part.co_qualname in live:
             changed += part != before[part.co_qualname]
             live[part.co_qualname].__code__ = part
-    shared_graph._graph.cache_clear()
+    shared_graph.shared.cache_clear()
     try:
         assert changed, f"{mutant.name} changes nothing"
         yield
     finally:
         for name, function in live.items():
             function.__code__ = before[name]
-        shared_graph._graph.cache_clear()
+        shared_graph.shared.cache_clear()
         gc.collect()
 
 

@@ -23,7 +23,7 @@ from keras_curv.numerics import batches
 
 tf.get_logger().setLevel("ERROR")  # each small network traces its own graph, on purpose
 # Tests come back to the same activations and settings, after more others than any user has.
-shared_graph._graph = functools.lru_cache(maxsize=128)(shared_graph._graph.__wrapped__)
+shared_graph.shared = functools.lru_cache(maxsize=128)(shared_graph.shared.__wrapped__)
 
 # A worker has one core; on two, threads of small numbers wait for each other. Some tests have more.
 batches.processors = functools.wraps(batches.processors)(lambda: 1)

@@ -16,12 +16,12 @@ from keras_curv.network import shared_graph
 @contextlib.contextmanager
 def graphs_of_its_own():
     """Graphs are traced anew, as with what a test has patched, and no other test meets them."""
-    kept = shared_graph._graph
-    shared_graph._graph = functools.lru_cache(kept.__wrapped__)
+    kept = shared_graph.shared
+    shared_graph.shared = functools.lru_cache(kept.__wrapped__)
     try:
         yield
     finally:
-        shared_graph._graph = kept
+        shared_graph.shared = kept
 
 
 @graphs_of_its_own()
@@ -41,7 +41,7 @@ def searched(network, x, *, geometry=None, tolerance=1e-4, max_steps=40, as_grap
     kappa = tf.constant(certificate.kappa(label, rivals))
     none = tf.zeros_like(kappa)
     start = geometry_of(network).start(x)
-    first = StartGradients(network, double=not max_steps)(start.value, label, rivals)
+    first = StartGradients(network, double=False)(start.value, label, rivals)
     pairs = tf.constant(label), tf.constant(rivals, tf.int32)
     nothing = tf.zeros(0, tf.float64)
     given = start.value, *pairs, kappa, none, none[:, 0], first, start.room, nothing

@@ -183,7 +183,7 @@ class BestOf(Method):
             x = so_far.question.x[some]
             toward = weakest.point[some] - x
             point = x + toward * (reach[some] / np.linalg.norm(toward, axis=1))[:, None]
-            self._note(so_far, some, weakest.column[some], point)
+            self.note(so_far, some, weakest.column[some], point)
 
         with np.errstate(all="ignore"):
             if not goal.decide:
@@ -214,7 +214,7 @@ class BestOf(Method):
                     met = self._attack(so_far, few, column[few], reach[few], _ATTACK_STEPS[-1])
                     label = tf.constant(some.label[few], tf.int32)
                     first, _ = self._crossing(tf.constant(some.x[few]), label, met)
-                    self._note(so_far, few, column[few], first.numpy())
+                    self.note(so_far, few, column[few], first.numpy())
 
     @functools.cached_property
     def _crossing(self) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
@@ -229,7 +229,7 @@ class BestOf(Method):
         classes = (tf.constant(a, tf.int32) for a in (some.label, some.weakest(column)))
         found = self._attacks[steps](some.x, *classes, reach)
         so_far.gradients[rows] += steps
-        self._note(so_far, rows, column, found.numpy())
+        self.note(so_far, rows, column, found.numpy())
         return found
 
     @functools.cached_property
@@ -238,9 +238,7 @@ class BestOf(Method):
         args = _BallAttack, self.network
         return {steps: compiled(*args, steps, signature=signature) for steps in _ATTACK_STEPS}
 
-    def _note(
-        self, so_far: _SoFar, rows: np.ndarray, column: np.ndarray, point: np.ndarray
-    ) -> None:
+    def note(self, so_far: _SoFar, rows: np.ndarray, column: np.ndarray, point: np.ndarray) -> None:
         """Notes the distances of those points that are adversarial toward these rivals."""
         some = so_far.question.take(rows)
         logits, each = self.logits(point), np.arange(len(rows))

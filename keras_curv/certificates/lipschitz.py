@@ -67,19 +67,19 @@ def _pair_norms(network: Network) -> Iterator[np.ndarray | UnitNorms]:
     product, error = last.kernel, np.full(network.classes, last.kernel_error)
     pairs = zip(network.differentials[:-1], network.activations, strict=True)
     for affine, activation in reversed(list(pairs)):
-        whole = _column_distances(product, error)
+        whole = column_distances(product, error)
         if isinstance(activation, UnitWise):
             centre, spread = centre_and_spread(activation)
-            apart = _column_distances(*rows_weighted(spread, product, error))
+            apart = column_distances(*rows_weighted(spread, product, error))
             yield UnitNorms(whole, apart)
             product, error = rows_weighted(centre, product, error)
         else:
             yield whole
         product, error = product_after(affine, product, error)
-    yield _column_distances(product, error)
+    yield column_distances(product, error)
 
 
-def _column_distances(product: np.ndarray, error: np.ndarray) -> np.ndarray:
+def column_distances(product: np.ndarray, error: np.ndarray) -> np.ndarray:
     """`‖V_y − V_t‖` from above, for columns known to within their errors, `(classes, classes)`.
 
     None is so small that its product with a Lipschitz constant would underflow on its way.
@@ -112,7 +112,7 @@ class LipschitzCertificate(Method):
     def __init__(self, network: Network, served_error: ServedError = no_error):
         self.network = network
         self.served_error = served_error
-        self._lipschitz = margin_lipschitz_bounds(network)
+        self.lipschitz = margin_lipschitz_bounds(network)
 
     def prove(self, question: Question) -> Proof:
         """See `Method`; a forward pass is all that it takes.
@@ -126,7 +126,7 @@ class LipschitzCertificate(Method):
         )
         margin = margin.numpy()
         charge = margin_error(self.network.layer_norms, activations).numpy()[:, None]
-        lipschitz = self._lipschitz[label[:, None], rivals]
+        lipschitz = self.lipschitz[label[:, None], rivals]
         with np.errstate(all="ignore"):  # what is not finite proves nothing
             margin = margin * (1.0 - 8.0 * UNIT) - charge  # for five roundings in all
             farthest = np.where(margin > 0.0, margin / lipschitz, 0.0)
@@ -137,6 +137,6 @@ class LipschitzCertificate(Method):
 
     def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """See `Method`: f/L, of which charges only take off."""
-        lipschitz = self._lipschitz[question.label, question.weakest(weakest.column)]
+        lipschitz = self.lipschitz[question.label, question.weakest(weakest.column)]
         with np.errstate(divide="ignore", invalid="ignore"):
             return weakest.start / lipschitz * (1.0 + 1e-9)

@@ -15,8 +15,8 @@ from keras_curv.network.network import Network
 from keras_curv.process import usual_floats
 
 _ENTRIES = 2**25  # of a sensitivity of all class pairs, 256 MiB
-_DENSE_ENTRIES = 2**27  # the same if no map is sparse
-_MULTIPLICATIONS = 2**46  # for all pairs: hours
+DENSE_ENTRIES = 2**27  # the same if no map is sparse
+MULTIPLICATIONS = 2**46  # for all pairs: hours
 _PROOF = 2**25  # the fixed cost of one proof, in multiplications
 
 
@@ -50,17 +50,17 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
 def _require_room(network: Network) -> None:
     """Refuses a network whose bounds of all class pairs would take too much memory or time."""
     sparse = any(affine.is_sparse for affine in network.affines)
-    limit = _ENTRIES if sparse else _DENSE_ENTRIES
+    limit = _ENTRIES if sparse else DENSE_ENTRIES
     entries = network.classes**2 * max(network.sizes[1:])
     if entries > limit:
         raise InputError(
             f"the network is too large for curvature bounds: {network.classes} classes squared "
             f"times {max(network.sizes[1:])} units are more than {limit}; use lipschitz"
         )
-    if curvature_work(network) > _MULTIPLICATIONS:
+    if curvature_work(network) > MULTIPLICATIONS:
         raise InputError(
             f"the network is too large for curvature bounds: those of {network.classes} classes "
-            f"squared and {network.depth} layers take more than {_MULTIPLICATIONS} "
+            f"squared and {network.depth} layers take more than {MULTIPLICATIONS} "
             "multiplications; use lipschitz, or fewer layers"
         )
 

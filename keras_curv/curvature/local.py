@@ -148,7 +148,7 @@ class LocalCurvature:
     ) -> np.ndarray:
         of, label, rival = np.asarray(of), np.asarray(label), np.asarray(rival)
         region = self.region(anchor, np.asarray(radius, np.float64))
-        found = self._sensitivities(anchor, region, of, label, rival)
+        found = self.sensitivities(anchor, region, of, label, rival)
         bends = [tuple(end[of] for end in ends) for ends in region.bends]
         entrywise = [
             _below(intervals.product((f.low, f.high), ends)[0])
@@ -240,7 +240,7 @@ class LocalCurvature:
 
         return product
 
-    def _sensitivities(
+    def sensitivities(
         self,
         anchor: Anchor,
         region: Region,

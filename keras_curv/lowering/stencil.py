@@ -59,7 +59,7 @@ from keras_curv.numerics.rounding import UNIT, norm_bound, scaled_back, up
 from keras_curv.numerics.spectral import largest_norm_bound, spectral_norm_bound
 from keras_curv.saved_model.limits import STORED_ENTRIES, affords
 
-_OVERSAMPLING = (16, 8, 4)  # N / D: the first that the operations below allow
+OVERSAMPLING = (16, 8, 4)  # N / D: the first that the operations below allow
 _AT_ONCE = 16  # operations are counted as one multiplication, though they take longer: they pay
 
 
@@ -239,7 +239,7 @@ def _grid_norm(phases: np.ndarray, alone: bool) -> float:
         phases = phases.swapaxes(2, 3)  # the same singular values, and the smaller Gram matrix
     counts, (rows, columns) = phases.shape[:2], phases.shape[2:]
     smaller = 1.0 if alone else 2.0 * rows
-    for oversampling in _OVERSAMPLING:
+    for oversampling in OVERSAMPLING:
         points = [max(1, oversampling * (count - 1)) for count in counts]
         matrices = (points[0] // 2 + 1) * points[1] * (rows if alone else 1)
         operations = int(matrices * smaller**2 * (4.0 * columns + smaller))

@@ -106,12 +106,12 @@ class SparseProducts:
                 return Product(
                     forward, functools.partial(_unstructured, matrix=matrix, transposed=True)
                 )
-            reading = _Windows(kinds, shape, dtype)
-            writing = _Windows([Kind(v.T, c, r) for v, r, c in kinds], shape[::-1], dtype)
+            reading = Windows(kinds, shape, dtype)
+            writing = Windows([Kind(v.T, c, r) for v, r, c in kinds], shape[::-1], dtype)
         return Product(reading, writing)
 
 
-class _Windows:
+class Windows:
     """The product with a matrix of column groups: gathers inputs, multiplies, adds to outputs."""
 
     def __init__(self, kinds: Sequence[Kind], shape: tuple[int, int], dtype: tf.DType):
@@ -121,6 +121,7 @@ class _Windows:
         self._to = tf.constant(np.concatenate([kind.columns.T.reshape(-1) for kind in kinds]))
 
     def __call__(self, array: tf.Tensor) -> tf.Tensor:
+        """Returns the products with rows `(n, in)`, `(n, out)`."""
         flat = tf.transpose(tf.reshape(array, (-1, self._fan_in)))
         count, parts = tf.shape(flat)[1], []
         for values, places in zip(self._values, self._from, strict=True):

@@ -124,9 +124,9 @@ def compiled(
     weights = Weights(*network.weights(tf.float64), norms, _pins(network))
     key = make, network.activations, settings, signature, len(weights.pins)
     try:
-        graph = _graph(*key)
+        graph = shared(*key)
     except TypeError:  # `UnitWise` activations are not hashable
-        graph = _graph.__wrapped__(*key)
+        graph = shared.__wrapped__(*key)
     return functools.partial(graph, weights)
 
 
@@ -153,13 +153,14 @@ def _pins(network: Network) -> tuple[tf.Tensor, ...]:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _graph(
+def shared(
     make: Callable[..., Callable[..., Any]],
     activations: tuple[Activation, ...],
     settings: tuple[Hashable, ...],
     signature: tuple[Any, ...],
     pins: int,
 ) -> Callable[..., Any]:
+    """Returns the graph of `compiled`, kept by its arguments; it takes the `Weights` first."""
     depth = len(activations) + 1
     norms = tf.TensorSpec((len(LayerNorms._fields),), tf.float64)
     pinned = (tf.TensorSpec((None,), tf.bool), ROWS)[:pins]

@@ -22,7 +22,7 @@ _AT_WORK = 2 * ENTRIES  # of all batches together: large arrays pass on Python's
 _IN_FLIGHT = 2  # calls of `in_turn` that run at a time
 THREADS_OF_PRODUCTS = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
-_beside: ContextVar[int] = ContextVar("beside", default=1)  # batches in parallel, with this one
+in_parallel: ContextVar[int] = ContextVar("beside", default=1)  # batches in parallel, with this one
 
 Found = TypeVar("Found")
 
@@ -53,7 +53,7 @@ def in_batches(
         >>> "".join(part for _, part in parts)
         'abcde'
     """
-    beside = _beside.get()
+    beside = in_parallel.get()
     room = max(1, at_once // beside // entries)
     threads = max(1, min(processors() // beside, room, count))
     rounds = -(-count // (threads * (room // threads)))
@@ -63,7 +63,7 @@ def in_batches(
         return
 
     def work(rows: slice) -> Found:
-        _beside.set(threads * beside)
+        in_parallel.set(threads * beside)
         return function(rows)
 
     pool = ThreadPoolExecutor(threads)
@@ -95,7 +95,7 @@ def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
         return
 
     def work(call: Callable[[], Found]) -> Found:
-        _beside.set(_IN_FLIGHT)
+        in_parallel.set(_IN_FLIGHT)
         return call()
 
     pool, begun, error = ThreadPoolExecutor(_IN_FLIGHT), deque[Future[Found]](), None

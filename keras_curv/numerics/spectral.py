@@ -271,7 +271,7 @@ def symmetric_eigenvalue_bound(matrix: np.ndarray, guess: float | None = None) -
     """Returns a proved upper bound on `max(0, λ_max)` of a stored symmetric matrix."""
     # A given guess is an upper bound or not; more slack would not help.
     attempts = [] if guess is None else [(guess, _SLACKS[:1])]
-    computed = ((value, _SLACKS) for value in _guesses(matrix))
+    computed = ((value, _SLACKS) for value in eigenvalue_guesses(matrix))
     for value, slacks in itertools.chain(attempts, computed):
         for slack in slacks:
             bound = _factorised_bound(matrix, value, slack)
@@ -298,7 +298,7 @@ def _factorised_bound(matrix: np.ndarray, guess: float, slack: float) -> float |
     return up(guess + relative * trace + 2.0 * UNIT * largest)
 
 
-def _guesses(matrix: np.ndarray) -> Iterator[float]:
+def eigenvalue_guesses(matrix: np.ndarray) -> Iterator[float]:
     """Yields the largest eigenvalue by Lanczos, and by LAPACK should Lanczos find a smaller one."""
     side = len(matrix)
     if side >= _DENSE_BELOW:

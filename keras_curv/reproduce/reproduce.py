@@ -82,7 +82,7 @@ def reproduce(
         with about(f"{folder} cannot be used for output", (OSError,)):
             (folder / part).mkdir(parents=True, exist_ok=True)
     nets = [
-        _Net(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
+        Net(folder, table, row, recipes.recipe(table, row, seed=seed, quick=quick), examples)
         for row in tables.rows(name)
     ]
     busy, failed = 0, None
@@ -132,7 +132,7 @@ def lock(path: pathlib.Path, *, wait: bool = False) -> Iterator[bool]:
         yield True
 
 
-class _Net:
+class Net:
     """One network of a table, and the files of its results.
 
     Attributes:

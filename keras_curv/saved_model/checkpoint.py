@@ -54,7 +54,7 @@ def entries_of(
     found: dict[bytes, tensor_bundle_pb2.BundleEntryProto] = {}
     what = f"{source}: a server cannot load its variables: the index is corrupt"
     with about(what, (DecodeError, ValueError, OverflowError, struct.error)):
-        entries = _entries(index)
+        entries = index_entries(index)
         key, value = next(entries, (None, b""))
         if key != b"":
             raise ValueError("it has no header")
@@ -190,7 +190,7 @@ def _require_whole(size: int, parts: list[tuple[int, int]]) -> None:
         raise ValueError(f"a file has {size} bytes, but its entries end at {end}")
 
 
-def _entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
+def index_entries(index: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields all entries, by increasing key; the first is the header."""
     footer = index[-_FOOTER:]
     if len(footer) < _FOOTER or not footer.endswith(_MAGIC):

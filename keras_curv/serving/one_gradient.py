@@ -131,7 +131,7 @@ class OneGradient:
 
         bound = dual.Minorant(
             intercept=margin - taken_off,
-            slope=(self._slope(size[:, 0], label, rivals, pre_activations, transposed) + rate)
+            slope=(self.slope_bound(size[:, 0], label, rivals, pre_activations, transposed) + rate)
             * _OUTWARD,
             curvature=self._of_label(self._kappa, label),
         )
@@ -142,7 +142,7 @@ class OneGradient:
         rounded = tf.cast(radius, tf.float32) * _DOWN
         return label, tf.where(proved, rounded, 0.0)
 
-    def _slope(
+    def slope_bound(
         self,
         size: tf.Tensor,
         label: tf.Tensor,

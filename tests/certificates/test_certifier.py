@@ -121,7 +121,7 @@ def test_no_retracing_after_the_first_batch(digits):
     model, x, y = digits
     certifier = keras_curv.Certifier(model, method="crc")
     certifier.certify(x[:5], y[:5])
-    graph = certifier.method._graph(False).func  # without radii to decide
+    graph = certifier.method.search_graph(False).func  # without radii to decide
     traces = graph.experimental_get_tracing_count()
     for size in (1, 9, 16):
         certifier.certify(x[:size], y[:size])

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ball_oracle import ball_points, build, draw_network, labelled, lowest_margins
 
 from keras_curv.certificates.crc.centre_cache import Centres
-from keras_curv.certificates.linear.ascent import Witness, _Ascent, ascend
+from keras_curv.certificates.linear.ascent import Ascent, Witness, ascend
 from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.certificates.linear.coupled_balls import CoupledBalls
 from keras_curv.certificates.linear.coupling import coupling_of
@@ -234,7 +234,7 @@ def test_any_witness_is_sound(rng):
         slopes = [spread * rng.standard_normal((8, 1, n)) for n in network.sizes[1:-1]]
         multipliers = [10.0 ** rng.uniform(-3, 3, (8, 1, 1)) for _ in slopes]
         start = Witness(slopes, multipliers)
-        bound = _Ascent(balls, rows, constants, np.zeros((8, 1)), start).bound()
+        bound = Ascent(balls, rows, constants, np.zeros((8, 1)), start).bound()
         assert np.all(bound <= lowest[:, 0] + 1e-12)
 
 
@@ -248,10 +248,10 @@ def test_ascent_raises_bounds(rng):
     )
     args = balls, rows, constants, np.zeros((20, 1))
     start = Witness.nothing(20, network.sizes[1:-1])
-    first = _Ascent(*args, Witness.nothing(20, network.sizes[1:-1])).bound()
+    first = Ascent(*args, Witness.nothing(20, network.sizes[1:-1])).bound()
     found, best = ascend(*args, start)
     assert np.all(found >= first) and np.mean(found > first + 1e-3) > 0.3
-    np.testing.assert_allclose(_Ascent(*args, best).bound(), found, rtol=1e-12)  # it is kept
+    np.testing.assert_allclose(Ascent(*args, best).bound(), found, rtol=1e-12)  # it is kept
 
 
 def exact_distance(network, x):

@@ -50,8 +50,8 @@ def test_a_rival_known_to_be_far_does_not_cost_the_others_their_second_pass(rng)
     for k in range(2):
         alone = certificate.margin_bounds(x, label, rivals[:, [k]], radius)
         asked = np.tile(np.arange(2) == k, (20, 1))
-        centres = certificate._centres(x)
-        beside = certificate._margin_bounds(centres, label, rivals, radius, asked)
+        centres = certificate.centres_of(x)
+        beside = certificate.centred_bounds(centres, label, rivals, radius, asked)
         np.testing.assert_allclose(beside[:, k], alone[:, 0], rtol=1e-9, atol=1e-12)
 
 

@@ -88,7 +88,7 @@ def test_no_radius_is_beyond_what_was_asked_of_serving():
 
     network = Network.from_weights([[[-1.0, 0.0]]], [[1.0, 0.0]], ())
     certificate = crc.CurvatureCertificate(network, late, max_steps=0)
-    certificate._first_radii = lambda question, first: (np.array([[0.05]]), np.array([[10.0]]))
+    certificate.first_radii = lambda question, first: (np.array([[0.05]]), np.array([[10.0]]))
     assert 0.0 < certificate.prove(at_origin()).radius[0, 0] <= 0.1
 
 
@@ -263,9 +263,9 @@ def local(served_error=crc_local.no_error, bias=2.0):
 
 def at_radius(certificate, radius, curvature=0.01, known=0.0):
     question = at_origin()
-    anchor = certificate._curvature.anchor(question.x)
+    anchor = certificate.local_curvature.anchor(question.x)
     args = anchor, *question[:3], np.full((1, 1), known), np.array([radius])
-    found, _ = certificate._at(*args, lambda *_: np.array([curvature]))
+    found, _ = certificate.proved_at(*args, lambda *_: np.array([curvature]))
     return found[0, 0]
 
 
@@ -278,7 +278,7 @@ def test_a_ball_proves_no_more_than_its_radius():
 def test_what_serving_takes_off_on_a_ball_is_rounded_up(rng):
     certificate = local(rising)
     radius = rng.random(ROWS)
-    error = certificate._error(*at_origin(ROWS)[:3], radius)[:, 0]
+    error = certificate.served_error_at(*at_origin(ROWS)[:3], radius)[:, 0]
     assert np.all(of(error) > of(radius) / 4) and np.all(error < 0.2500001 * radius)
     assert at_radius(local(constant(1.9)), 5.0) <= boundary(0.1 + 1e-12) + 5.0
     assert at_radius(local(constant(1.0)), 5.0, curvature=0.25) <= boundary(1.0)
@@ -290,10 +290,10 @@ def test_an_estimate_proves_nothing(rivals, monkeypatch):
     last = Affine([[-1.0, *[0.0] * rivals]], [2.0, *[0.0] * rivals])
     network = Network([one_unit().affines[0], last], one_unit().activations)
     certificate = crc_local.LocalCurvatureCertificate(network)
-    for name, few in {"_STEPS": 3, "_MAX_PROBES": 3}.items():
+    for name, few in {"STEPS": 3, "MAX_PROBES": 3}.items():
         monkeypatch.setattr(crc_local, name, few)
     monkeypatch.setattr(
-        certificate._curvature, "estimate", lambda anchor, radius, of, *_: np.zeros(len(of))
+        certificate.local_curvature, "estimate", lambda anchor, radius, of, *_: np.zeros(len(of))
     )
     found = certificate.prove(at_origin(rivals=rivals)).radius
     assert found.min() > 0.1 and np.all(found <= boundary(2.0))
@@ -314,10 +314,10 @@ def test_a_trunk_divides_by_its_slope_what_is_left(staged, rng):
     certificate = staged
     inside, error = rng.uniform(1.0, 2.0, ROWS), rng.uniform(0.0, 0.9, ROWS)
     error[0], inside[1:3] = 3.0, (np.inf, np.nan)
-    certificate._features = lambda x: (x, tf.constant(error))
+    certificate.features = lambda x: (x, tf.constant(error))
     question = at_origin(ROWS)
-    head = certificate._curved.prove
-    certificate._curved.prove = lambda asked: head(asked)._replace(radius=inside[:, None])
+    head = certificate.curved.prove
+    certificate.curved.prove = lambda asked: head(asked)._replace(radius=inside[:, None])
     found = certificate.prove(question).radius[:, 0]
     assert found[0] == 0.0 and found[1] == np.inf and found[2] == 0.0
     exact = (of(inside[3:]) - of(error[3:])) / Fraction(certificate.lipschitz)
@@ -328,7 +328,7 @@ def test_a_trunk_divides_by_its_slope_what_is_left(staged, rng):
 
 def test_features_are_charged(staged):
     """Of |3 · 1e10|, a few units in the last place."""
-    value, error = staged._features(tf.constant([[1e10], [0.0]], tf.float64))
+    value, error = staged.features(tf.constant([[1e10], [0.0]], tf.float64))
     np.testing.assert_array_equal(value, [[3e10], [0.0]])
     assert 1e-6 < float(error[0]) < 1e-2 and float(error[1]) < 1e-100
     found = staged.prove(at_origin()).radius[0, 0]

@@ -198,7 +198,7 @@ TINY_WEIGHTS = {
 @pytest.mark.parametrize("case", TINY_WEIGHTS)
 def test_weights_below_normal_numbers(case, method, monkeypatch):
     """TensorFlow takes them for 0, and rounding is no small part of them."""
-    monkeypatch.setattr(plan, "_WORK", 0.0)  # the plan of large networks
+    monkeypatch.setattr(plan, "WORK", 0.0)  # the plan of large networks
     kernels, constant, names = TINY_WEIGHTS[case]
     biases = [np.zeros(np.shape(kernel)[1]) for kernel in kernels]
     biases[-1][0] = constant

@@ -124,7 +124,7 @@ def test_bounds_are_those_of_passes_back_through_the_whole(blind, name, norm, rn
     x = rng.uniform(size=(4, network.dim))
     radius = np.array([1e-3, 0.05, 0.4, 3.0])
     for at_once in (1, 2**18):
-        monkeypatch.setattr(receptive_fields, "_AT_ONCE", at_once)
+        monkeypatch.setattr(receptive_fields, "AT_ONCE", at_once)
         found = bounds_that_count(network, x, radius, norm)
         for (low, high), (lower, higher) in zip(
             found, bounds_that_count(dense, x, radius, norm), strict=True
@@ -199,7 +199,7 @@ def test_radii_survive_attack_and_are_far_larger_than_without(name, rng):
     method = LinearBoundCertificate(network)
     args = x, label, rivals, np.zeros(rivals.shape)
     radius = method.prove(Question.of(*args)).radius[:, 0]
-    method._plan = method._plan._replace(fields=())
+    method.plan = method.plan._replace(fields=())
     without = method.prove(Question.of(*args)).radius[:, 0]
     assert np.all(radius >= 0.999 * without) and radius.mean() > 1.3 * without.mean()
     inside = radius * (1.0 - 1e-9)
@@ -210,7 +210,7 @@ def test_layers_beyond_the_work_that_is_allowed_are_bounded_forward(rng, monkeyp
     network, _ = convolutional(rng, "relu")
     work = [sum(field.work for field in layer) for layer in Plan.of(network).fields]
     assert work[0] == 0.0 < work[1] < work[2]
-    monkeypatch.setattr(plan, "_WORK", sum(work[:3]))
+    monkeypatch.setattr(plan, "WORK", sum(work[:3]))
     found = Plan.of(network)
     assert len(found.fields) == 3 and found.back == 0
     x, radius = rng.standard_normal((2, network.dim)), np.full(2, 0.1)
@@ -268,7 +268,7 @@ def test_units_are_asked_again_only_where_they_may_bend_or_are_known_loosely(rng
 
     monkeypatch.setattr(receptive_fields.Field, "bounds", counted)
     count = counts()
-    monkeypatch.setattr(linear_bounds, "_APART", 1e9)  # however loosely
+    monkeypatch.setattr(linear_bounds, "APART", 1e9)  # however loosely
     bending = counts()
     assert 0 < bending[1] < 0.5 * bending[0]
     assert bending[1] < count[1] < count[0] == bending[0]

@@ -224,7 +224,7 @@ def test_where_it_has_nothing_to_say(rng, monkeypatch):
     assert of(draw_network(rng, (5, 11, 3), "tanh")) is None
     assert of(draw_network(rng, SIZES, "tanh", scale=1e40)) is None
     assert of(draw_network(rng, SIZES, "tanh", scale=1e-40)) is None
-    monkeypatch.setattr(first_layer, "_WORK", 7.0 * 10.0**3 - 1.0)
+    monkeypatch.setattr(first_layer, "WORK", 7.0 * 10.0**3 - 1.0)
     assert of(draw_network(rng, SIZES, "tanh")) is None  # 7 proofs with matrices of side 10
 
 
@@ -266,7 +266,7 @@ def test_what_leads_nowhere_on_some_rows_is_left_out(name, radius, rng, monkeypa
             for end, same in zip(ends, together, strict=True):
                 # To what products in float32 round, which depends on their size.
                 np.testing.assert_allclose(end[0], same[i], rtol=1e-6, atol=1e-6)
-    asked, ends = [], (Balls._by_lines, Balls._by_curvature)
+    asked, ends = [], (Balls.by_lines, Balls.by_curvature)
 
     def count(place):
         def end(self, *args):
@@ -275,11 +275,11 @@ def test_what_leads_nowhere_on_some_rows_is_left_out(name, radius, rng, monkeypa
 
         return end
 
-    monkeypatch.setattr(Balls, "_by_lines", count(0))
-    monkeypatch.setattr(Balls, "_by_curvature", count(1))
+    monkeypatch.setattr(Balls, "by_lines", count(0))
+    monkeypatch.setattr(Balls, "by_curvature", count(1))
     pre_activation_bounds(network, x, np.full(3, radius))
     tries = len(asked)
-    monkeypatch.setattr(linear_bounds, "_SAMPLE", 1000)
+    monkeypatch.setattr(linear_bounds, "SAMPLE", 1000)
     every = pre_activation_bounds(network, x, np.full(3, radius))
     both = len(asked) - tries
     assert both == 6 <= tries  # of which 6 are samples

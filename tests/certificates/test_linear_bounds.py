@@ -24,7 +24,7 @@ DEEP = [case for case in CASES if case[1] > 2]
 
 @pytest.fixture
 def forward(monkeypatch):
-    monkeypatch.setattr(plan, "_WORK", 0.0)
+    monkeypatch.setattr(plan, "WORK", 0.0)
 
 
 def sparse(network, maps):
@@ -41,7 +41,7 @@ def test_the_plan(rng, monkeypatch):
     network = draw_network(rng, (4, 9, 5, 6, 3), "tanh")
     assert Plan.of(network) == Plan(3, [], [])
     for work, back in ((0.0, 1), (2.0 * 5 * 36, 2), (2.0 * (5 * 36 + 6 * 81), 3)):
-        monkeypatch.setattr(plan, "_WORK", work)
+        monkeypatch.setattr(plan, "WORK", work)
         found = Plan.of(network)
         assert found.back == back and bool(found.before) == bool(found.pre) == (back < 3)
     assert Plan.of(sparse(network, [0])).back == 0
@@ -127,10 +127,10 @@ def test_passes_back_may_end_at_a_small_first_layer(name, scale, off, rng, monke
         best = np.fmax(balls.minimum(rows, constants, error)[0], known)
         if balls.first is None or len(balls.layers) < 2:
             return best
-        back = balls._to_second(rows, constants, error)[:3]
-        return np.fmax(best, balls._by_curvature(*back))
+        back = balls.to_second(rows, constants, error)[:3]
+        return np.fmax(best, balls.by_curvature(*back))
 
-    monkeypatch.setattr(Balls, "_lowest", lowest)
+    monkeypatch.setattr(Balls, "lowest", lowest)
     at_input = pre_activation_bounds(network, x, radius)
     for (low, high), (lower, higher) in zip(found, at_input, strict=True):
         near = (1e-9 + 60.0 * off) * np.abs(higher - lower).max()  # it is charged twice
@@ -159,7 +159,7 @@ def test_units_whose_lines_are_0_are_left_out(name, inputs, rng, monkeypatch):
     label, rivals = labelled(network, x)
     found = []
     for most in (0.0, 1.0 + 1e-9):
-        monkeypatch.setattr(linear_bounds, "_MOST", most)
+        monkeypatch.setattr(linear_bounds, "MOST", most)
         intervals = pre_activation_bounds(network, x, radius)
         assert_inside(network, ball_points(rng, x, radius, 400), intervals)
         margins = LinearBoundCertificate(network).margin_bounds(x, label, rivals, radius)

@@ -23,7 +23,7 @@ def test_what_tells_the_bits_of_a_draw_apart_wins_nothing(bits):
 def test_the_normal_number_that_a_draw_stands_for_is_near(dim):
     """Of pairs as they are drawn, moved by less than a bit of both uniform numbers."""
     draws = NoiseVotes(Network.from_weights([np.eye(dim, 2)], [np.zeros(2)], []), 1.0)
-    noise, gap = (part.numpy() for part in draws._noise(4000, np.array([1, 2], np.int32)))
+    noise, gap = (part.numpy() for part in draws.noise(4000, np.array([1, 2], np.int32)))
     assert noise.shape == (4000, dim) and gap.shape == (4000,)
     if dim == 2:
         for (sine, cosine), most in zip(noise[:200], gap, strict=False):

@@ -162,8 +162,8 @@ def test_the_radius_is_the_distance_to_zero_of_the_quadratic(rng, random_network
         lowest = [np.linalg.eigvalsh((kernel * d) @ kernel.T)[0] for d in q.diagonal]
         kappa = np.maximum(-np.array(lowest), 0.0)
         with np.errstate(divide="ignore"):
-            displacement = certificate._distances.nearest(q, kappa)
-        radius = certificate._radius_at(q, kappa, displacement, x)
+            displacement = certificate.distances.nearest(q, kappa)
+        radius = certificate.radius_at(q, kappa, displacement, x)
         for row in range(2):
             distance = _distance_to_zero(q, kernel, row)
             if q.constant[row] > 0.0 and distance < 1e6:
@@ -179,12 +179,12 @@ def test_displacements_and_curvatures_that_are_bad_cost_only_radius(rng, random_
     certificate = QuadraticCertificate(network)
     rho = np.full(8, 0.8)
     q = certificate.quadratics(x, label, rivals[:, 0], rho)
-    kappa = np.array([certificate._curvature_bound(d) for d in q.diagonal])
-    best = certificate._radius_at(q, kappa, certificate._distances.nearest(q, kappa), x)
+    kappa = np.array([certificate.curvature_bound(d) for d in q.diagonal])
+    best = certificate.radius_at(q, kappa, certificate.distances.nearest(q, kappa), x)
     for factor in (1.0, 1.5, 10.0):
         for _ in range(20):
             d = rng.standard_normal(x.shape)
-            radius = certificate._radius_at(q, factor * kappa, d, x)
+            radius = certificate.radius_at(q, factor * kappa, d, x)
             assert np.all(radius <= best * (1.0 + 1e-6))
 
 
@@ -195,7 +195,7 @@ def test_curvature_of_the_quadratic_is_bounded_closely(rng, random_network):
     kernel = network.affines[0].kernel
     for diagonal in q.diagonal:
         smallest = min(np.linalg.eigvalsh(kernel @ np.diag(diagonal) @ kernel.T)[0], 0.0)
-        bound = certificate._curvature_bound(diagonal)
+        bound = certificate.curvature_bound(diagonal)
         assert bound >= -smallest - 1e-12 and bound == pytest.approx(-smallest, rel=1e-9, abs=1e-12)
 
 
@@ -238,7 +238,7 @@ def test_all_rivals_share_one_radius(rng, random_network, monkeypatch):
     assert together.min(axis=1) == pytest.approx(least, rel=0.02)
     assert np.all(together.min(axis=1) > 0.998 * least)
     # Where another rival takes the lead as the ball grows, the ball of the first is too large.
-    monkeypatch.setattr(quadratic, "_LEADERS", 1)
+    monkeypatch.setattr(quadratic, "LEADERS", 1)
     first, *_ = certificate.prove(Question.of(x, label, rivals))
     assert np.any(first.min(axis=1) < 0.98 * least)
 
@@ -381,8 +381,8 @@ def test_a_search_that_ends_early_leaves_next_to_nothing(sizes, rng, random_netw
     network, x, label, rivals = _case(rng, random_network, sizes, count=40)
     none = np.zeros(rivals.shape)
     found = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
-    monkeypatch.setattr(quadratic, "_SEARCH", 60)
-    monkeypatch.setattr(quadratic, "_CLOSED", 1.0 + 1e-12)
+    monkeypatch.setattr(quadratic, "SEARCH", 60)
+    monkeypatch.setattr(quadratic, "CLOSED", 1.0 + 1e-12)
     longer = QuadraticCertificate(network).prove(Question.of(x, label, rivals, none))
     share = found.radius.min(axis=1) / longer.radius.min(axis=1)
     assert np.mean(share) > 0.997  # r(ρ) has steps, at which either may end

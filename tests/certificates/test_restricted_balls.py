@@ -33,7 +33,7 @@ def one_unit(weights, activations, bias, share):
 def assert_bounds_hold(certificate, x, points, radius):
     """At `(m, n, dim)` points that the attacker can reach: each layer's interval, and margins."""
     network, (label, rivals) = certificate.network, labelled(certificate.network, x)
-    balls = certificate._balls(certificate._centres(x), radius)
+    balls = certificate.balls_of(certificate.centres_of(x), radius)
     balls.bound_layers()
     pre, _ = network.forward(tf.constant(points.reshape(-1, network.dim)))
     for z, layer in zip(pre, balls.layers, strict=True):

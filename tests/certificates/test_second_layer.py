@@ -80,7 +80,7 @@ def test_points_on_the_way_gain(rng, monkeypatch):
     """Where σ″ is not κ all the way, points in between leave less than the end alone."""
     every, radius = centres(rng), np.full(6, 0.99)
     low, high = every.units(radius)
-    monkeypatch.setattr(second_layer, "_POINTS", 1)
+    monkeypatch.setattr(second_layer, "POINTS", 1)
     alone = Centres(every.network, every.x, every.first).units(radius)
     assert np.all(low >= alone[0]) and np.all(high <= alone[1])
     assert np.mean(high - low) < 0.999 * np.mean(alone[1] - alone[0])

@@ -227,10 +227,10 @@ def test_where_an_adversarial_point_is_known_none_is_looked_for(
     line, distance, looked, monkeypatch
 ):
     """None so near that it is the end: 1 % beyond the radius."""
-    rows, note = [], BestOf._note
+    rows, note = [], BestOf.note
     monkeypatch.setattr(
         BestOf,
-        "_note",
+        "note",
         lambda self, so_far, some, *args: rows.extend(some) or note(self, so_far, some, *args),
     )
     first = Written("first", line, 0.995, _looking(1.0, 0.1), distance=distance)

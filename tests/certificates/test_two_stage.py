@@ -130,7 +130,7 @@ def test_errors_of_features_are_charged(shift, rng):
         ]
         assert np.linalg.norm(away) <= bound
     label, rivals, proved = _radii(certificate, x)
-    inside = certificate._curved.prove(Question.of(found[2].numpy(), label, rivals)).radius
+    inside = certificate.curved.prove(Question.of(found[2].numpy(), label, rivals)).radius
     left = (inside - error[:, None]) / certificate.lipschitz
     assert np.all(proved.radius <= np.maximum(left, 0.0) * (1.0 + 1e-12))
     assert (error.min() > 1e-3) == (shift == 2.0**44)

@@ -302,7 +302,7 @@ def test_lipschitz_bounds_are_not_squared_alone():
     assert -curvature_bounds(network).lower[1, 0] >= met * (1.0 - 1e-9)
 
 
-@pytest.mark.parametrize("limit", ["_DENSE_ENTRIES", "_MULTIPLICATIONS"])
+@pytest.mark.parametrize("limit", ["DENSE_ENTRIES", "MULTIPLICATIONS"])
 def test_more_pairs_than_can_be_bounded_are_refused(random_network, rng, monkeypatch, limit):
     network = random_network(rng, (4, 9, 3), "softplus")
     monkeypatch.setattr(bounds_of_pairs, limit, 80)

@@ -151,7 +151,7 @@ def test_sensitivities_hold(network, rng):
     of, label, rival = _pairs()
     local = LocalCurvature(network)
     anchor, radius = local.anchor(x), np.linspace(0.05, 0.8, COUNT)
-    found = local._sensitivities(anchor, local.region(anchor, radius), of, label, rival)
+    found = local.sensitivities(anchor, local.region(anchor, radius), of, label, rival)
     points = in_balls(rng, x[of], radius[of], 100)
     flat = points.reshape(-1, network.dim)
     classes = np.tile(label, 100), np.tile(rival, 100)[:, None]

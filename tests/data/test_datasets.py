@@ -47,11 +47,11 @@ def downloads(monkeypatch):
     """Counts the downloads that tfds begins, and ends them."""
     begun = []
 
-    def download(self, *, dl_manager, download_config):
+    def download(self):
         begun.append(self.name)
         raise OSError("no download in a test")
 
-    monkeypatch.setattr(tfds.core.GeneratorBasedBuilder, "_download_and_prepare", download)
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", download)
     return begun
 
 

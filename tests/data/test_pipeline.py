@@ -18,6 +18,6 @@ def test_the_same_elements_without_a_thread_that_tunes():
 
 def test_training_and_validation_are_without_it():
     x, y = np.zeros((8, 4), np.float32), np.zeros(8, np.int64)
-    batches = trainer._batches(x, y, Recipe(width=4, epochs=2, batch_size=4), 0)
+    batches = trainer.training_batches(x, y, Recipe(width=4, epochs=2, batch_size=4), 0)
     assert batches.options().autotune.enabled is False
-    assert trainer._validation((x, y)).options().autotune.enabled is False
+    assert trainer.validation_batches((x, y)).options().autotune.enabled is False

@@ -106,7 +106,7 @@ def _entry(name, change):
         from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
         entries = []
-        for key, value in checkpoint._entries((net / INDEX).read_bytes()):
+        for key, value in checkpoint.index_entries((net / INDEX).read_bytes()):
             if key == b"1":
                 entry = BundleEntryProto.FromString(value)
                 change(entry)

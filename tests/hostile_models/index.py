@@ -48,7 +48,7 @@ def _rewritten(change, **claims):
 
         export(path)
         entries = []
-        for key, value in checkpoint._entries((path / INDEX).read_bytes()):
+        for key, value in checkpoint.index_entries((path / INDEX).read_bytes()):
             if key.startswith(b"w/"):
                 entry = BundleEntryProto.FromString(value)
                 change(entry)
@@ -107,10 +107,10 @@ case("index: numbers as references")(_rewritten(_reference))
 case("index: a shape of 100,000 dimensions")(_rewritten(_high_rank))
 
 
-def _entries(path):
+def index_entries(path):
     from keras_curv.saved_model import checkpoint
 
-    return dict(checkpoint._entries((path / INDEX).read_bytes()))
+    return dict(checkpoint.index_entries((path / INDEX).read_bytes()))
 
 
 @case("index: a string of 8 GiB")
@@ -118,7 +118,7 @@ def _long_string(path, canary):
     """Its check is right; TensorFlow would end the process."""
     from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
-    entries, data = _entries(export(path)), (path / DATA).read_bytes()
+    entries, data = index_entries(export(path)), (path / DATA).read_bytes()
     for key, value in entries.items():
         if key == b"_CHECKPOINTABLE_OBJECT_GRAPH":
             entry = BundleEntryProto.FromString(value)
@@ -167,7 +167,7 @@ def _many_entries(path, canary):
 
 @case("index: one block 20,000 times")
 def _one_block(path, canary):
-    entries = _entries(export(path))
+    entries = index_entries(export(path))
     padding = [(b"~%05d" % i, _empty()) for i in range(2_000)]
     (path / INDEX).write_bytes(table_of(block_of([*entries.items(), *padding]), handles=20_000))
     return path
@@ -176,7 +176,7 @@ def _one_block(path, canary):
 @case("index: an entry within another")
 def _hidden(path, canary):
     """Found only by who jumps to it, as TensorFlow does: the block lists where it starts."""
-    entries = _entries(export(path))
+    entries = index_entries(export(path))
     hidden = b"\0" + varint(1) + varint(0) + b"v"
     unknown = _empty() + b"\x7a" + varint(len(hidden))  # a field of no name
     block = block_of([*entries.items(), (b"~", unknown + hidden)])[:-5]

@@ -55,7 +55,7 @@ def test_they_are_those_of_the_dense_matrix(name, dtype, rng):
 def test_who_goes_by_windows(name, expected, rng):
     """Where columns have rows in common, and only there."""
     product = sparse_product(scipy.sparse.csr_array(MATRICES[name](rng)), tf.float64)
-    assert isinstance(product.forward, products._Windows) == expected
+    assert isinstance(product.forward, products.Windows) == expected
 
 
 @pytest.mark.parametrize("rounded", ["neither", "both", "the second"])

@@ -23,8 +23,8 @@ def forget(monkeypatch):
     """Begins without a graph; those that others share are there again afterwards."""
 
     def begin():
-        anew = functools.lru_cache(maxsize=32)(shared_graph._graph.__wrapped__)
-        monkeypatch.setattr(shared_graph, "_graph", anew)
+        anew = functools.lru_cache(maxsize=32)(shared_graph.shared.__wrapped__)
+        monkeypatch.setattr(shared_graph, "shared", anew)
 
     return begin
 

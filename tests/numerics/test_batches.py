@@ -141,7 +141,7 @@ def test_what_comes_in_turn_shares_the_processors(monkeypatch):
     monkeypatch.setattr(batches, "processors", lambda: 4)
 
     def most(rows):
-        return batches._beside.get()
+        return batches.in_parallel.get()
 
     found = list(in_turn([lambda: [n for _, n in in_batches(most, 8, 1)]] * 3))
     assert found[0][0] == 4 and {n for part in found[1:] for n in part} == {4}

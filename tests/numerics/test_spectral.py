@@ -191,7 +191,9 @@ def test_a_wrong_guess_is_harmless(monkeypatch, shape, guess, rng):
     kernel, diagonal = rng.standard_normal(shape), rng.standard_normal(shape[1])
     exact = scipy.linalg.eigvalsh(kernel * diagonal @ kernel.T)[-1]
     monkeypatch.setattr(
-        spectral, "_guesses", lambda matrix: [guess(float(scipy.linalg.eigvalsh(matrix)[-1]))]
+        spectral,
+        "eigenvalue_guesses",
+        lambda matrix: [guess(float(scipy.linalg.eigvalsh(matrix)[-1]))],
     )
     assert spectral.largest_eigenvalue_bound(kernel, diagonal) >= exact
     if shape[0] == 5:
@@ -228,7 +230,7 @@ def test_cholesky_may_complete_on_an_indefinite_matrix(monkeypatch):
         # The first slack that is tried is 1e-13 · (largest diagonal entry) · √side.
         monkeypatch.setattr(
             spectral,
-            "_guesses",
+            "eigenvalue_guesses",
             lambda matrix, shortfall=shortfall: [
                 scipy.linalg.eigvalsh(matrix)[-1]
                 - shortfall * 1e-13 * np.abs(np.diag(matrix)).max() * math.sqrt(side)

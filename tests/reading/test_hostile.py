@@ -46,7 +46,7 @@ def test_an_index_of_several_blocks_is_sound(tmp_path):
 def test_a_changed_byte_of_an_index_is_never_more_than_refused(tmp_path):
     """Checks made right again, so that what the bytes say is what is looked at."""
     path = export(tmp_path / "model")
-    entries = list(checkpoint._entries((path / INDEX).read_bytes()))
+    entries = list(checkpoint.index_entries((path / INDEX).read_bytes()))
     content, size = block_of(entries)[:-4], (path / DATA).stat().st_size
     rng = np.random.default_rng(0)
     for place in range(len(content)):

@@ -12,7 +12,7 @@ from refused import assert_refused
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_curv.errors import InputError
-from keras_curv.lowering.rules.resizing import _nearest
+from keras_curv.lowering.rules.resizing import nearest_pixels
 
 SPECS = [tf.TensorSpec((None, 5), tf.float32)]
 
@@ -119,5 +119,5 @@ def _rewrite(folder: pathlib.Path, tensors: dict[bytes, np.ndarray]) -> None:
 def test_a_pixel_next_to_an_edge_is_refused():
     """Its place, 8191 − 2⁻¹², is 8191 in float32; a ratio that is exact does not help."""
     with pytest.raises(InputError, match="equally near"):
-        _nearest(8193, 2048)
-    assert _nearest(4, 8).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        nearest_pixels(8193, 2048)
+    assert nearest_pixels(4, 8).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]

@@ -29,7 +29,7 @@ def exact_weights(n, m):
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_weights_are_those_of_exact_arithmetic(n, m):
-    weights = resizing._interpolation(n, m)[0].toarray()
+    weights = resizing.interpolation(n, m)[0].toarray()
     for row, exact in zip(weights, exact_weights(n, m), strict=True):
         for value, other in zip(row, exact, strict=True):
             assert abs(Fraction(float(value)) - other) <= other * Fraction(1, 2**51)
@@ -37,7 +37,7 @@ def test_weights_are_those_of_exact_arithmetic(n, m):
 
 @pytest.mark.parametrize(("n", "m"), [*SIZES, (97, 31), (1000, 999), (999, 1000)])
 def test_those_of_tensorflow_are_within_what_is_charged(n, m):
-    weights, seen = (part.toarray() for part in resizing._interpolation(n, m))
+    weights, seen = (part.toarray() for part in resizing.interpolation(n, m))
     images = tf.eye(n)[:, :, None, None]  # one pixel is 1
     theirs = tf.image.resize(images, (m, 1)).numpy()[:, :, 0, 0]
     charged = (8.0 * (n + 1) + 32.0) * FLOAT32_UNIT
@@ -49,12 +49,12 @@ def test_those_of_tensorflow_are_within_what_is_charged(n, m):
 def test_the_nearest_is_that_of_tensorflow(n, m):
     image = tf.range(float(n))[None, :, None, None]
     theirs = tf.image.resize(image, (m, 1), "nearest").numpy().reshape(-1)
-    np.testing.assert_array_equal(resizing._nearest(n, m), theirs)
+    np.testing.assert_array_equal(resizing.nearest_pixels(n, m), theirs)
 
 
 def test_a_pixel_between_two_is_refused():
     with pytest.raises(InputError, match="from 6 pixels to 5, two pixels are equally near"):
-        resizing._nearest(6, 5)
+        resizing.nearest_pixels(6, 5)
 
 
 @pytest.mark.parametrize(

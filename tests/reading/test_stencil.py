@@ -185,7 +185,7 @@ def test_a_peak_between_the_points_of_the_grid_is_not_missed(degree, place):
 
     Half a step from its neighbours on the grid it is `2 cos(π D / 2N)`: the bound is then exact.
     """
-    spacing = 2.0 * np.pi / module._OVERSAMPLING[0]  # of the grid, in Dω
+    spacing = 2.0 * np.pi / module.OVERSAMPLING[0]  # of the grid, in Dω
     cos, sin = np.cos(place * spacing), np.sin(place * spacing)
     kernel = np.zeros((1, degree + 1, 2, 2))
     kernel[0, 0] += np.eye(2)

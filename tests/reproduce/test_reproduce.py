@@ -142,9 +142,9 @@ def test_what_is_kept_is_told_apart(stand_in):
     recipe, examples = recipes.recipe(table, row), data.load(table.dataset, data_dir=stand_in)
     other = recipes.recipe(table, row, seed=1)
     copy = dataclasses.replace(examples, fingerprint="another copy of the images")
-    net = run._Net(pathlib.Path("results"), table, row, recipe, examples)
+    net = run.Net(pathlib.Path("results"), table, row, recipe, examples)
     nets = [
-        run._Net(pathlib.Path("results"), *rest)
+        run.Net(pathlib.Path("results"), *rest)
         for rest in (
             (table, row, other, examples),
             (table, row, recipe, copy),
@@ -179,12 +179,12 @@ def test_no_correct_image_gives_no_mean(stand_in, monkeypatch):
 def test_processes_share_the_work(stand_in, short, tmp_path, monkeypatch):
     """Who does not get the lock leaves the network alone, and says that it is not done."""
     trained = []
-    monkeypatch.setattr(run._Net, "train", lambda net, *rest: trained.append(net.recipe.loss))
-    monkeypatch.setattr(run._Net, "measure", lambda net: None)
+    monkeypatch.setattr(run.Net, "train", lambda net, *rest: trained.append(net.recipe.loss))
+    monkeypatch.setattr(run.Net, "measure", lambda net: None)
     first = recipes.recipe(tables.get(NAME), short[0], quick=True)
     examples = data.load("fashion_mnist", data_dir=stand_in)
     (tmp_path / "models").mkdir()
-    net, said = run._Net(tmp_path, tables.get(NAME), short[0], first, examples), []
+    net, said = run.Net(tmp_path, tables.get(NAME), short[0], first, examples), []
     with run.lock(net.model.with_suffix(".lock")) as ours:
         assert ours
         options = {"data_dir": stand_in, "quick": True, "say": said.append}
@@ -197,7 +197,7 @@ def test_processes_share_the_work(stand_in, short, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"layers": [3, 4]}, {"train": False}])
 def test_what_is_not_to_be_trained(stand_in, short, tmp_path, monkeypatch, options):
-    monkeypatch.setattr(run._Net, "train", lambda *args: pytest.fail("nothing was to be trained"))
+    monkeypatch.setattr(run.Net, "train", lambda *args: pytest.fail("nothing was to be trained"))
     run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, **options)
 
 
@@ -208,8 +208,8 @@ def test_one_that_fails_does_not_hold_up_the_others(stand_in, short, tmp_path, m
         if net.recipe.loss == short[0].training:
             raise InputError("its weights are not finite")
 
-    monkeypatch.setattr(run._Net, "train", train)
-    monkeypatch.setattr(run._Net, "measure", lambda net: measured.append(net.recipe.loss))
+    monkeypatch.setattr(run.Net, "train", train)
+    monkeypatch.setattr(run.Net, "measure", lambda net: measured.append(net.recipe.loss))
     with pytest.raises(InputError, match="its weights are not finite"):
         run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True)
     assert measured == [short[1].training]

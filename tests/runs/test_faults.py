@@ -174,9 +174,9 @@ def test_checkpoints_go_all_at_once(tmp_path, monkeypatch):
     (folder / "checkpoint").touch()
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(training_run.shutil, "rmtree", lambda path, **_: path.exists() and killed())
-        training_run._remove(folder)
+        training_run.remove_checkpoints(folder)
     assert not folder.exists()
-    training_run._remove(folder)
+    training_run.remove_checkpoints(folder)
     assert not any(tmp_path.iterdir())
 
 
@@ -185,7 +185,7 @@ def test_a_training_that_is_stopped_everywhere(tmp_path, monkeypatch):
     options = {"limit": 5, "command": "it"}
     whole, parts = tmp_path / "a" / "net", tmp_path / "b" / "net"
     training_run.train(recipe, str(whole), **options)
-    for function in ("_remove", "_card"):
+    for function in ("remove_checkpoints", "card_text"):
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(training_run, function, killed)
             training_run.train(recipe, str(parts), resume=parts.exists(), **options)
@@ -212,7 +212,7 @@ def test_a_table_on_a_full_disk_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce_run.training, "train", lambda *unused, **options: None)
     (tmp_path / "trainings").mkdir()
     table, row = tables.get("local"), tables.rows("local")[0]
-    net = reproduce_run._Net(tmp_path, table, row, Recipe(), data.load("digits"))
+    net = reproduce_run.Net(tmp_path, table, row, Recipe(), data.load("digits"))
     with disk_full_at(10), pytest.raises(InputError, match=f"cannot write .*{net.training.name}"):
         net.train(None, False)
     assert not any((tmp_path / "trainings").iterdir())

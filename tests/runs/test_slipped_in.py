@@ -59,7 +59,7 @@ def checkpoint(folder):
 
 def export(folder):
     (folder / "model").mkdir()
-    trainer._export(small_model(), folder / "model")
+    trainer.export_base(small_model(), folder / "model")
 
 
 WRITERS = {

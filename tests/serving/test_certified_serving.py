@@ -199,7 +199,7 @@ def test_the_slope_is_a_bound(random_network, rng, name, scale):
     size = tf.norm(tf.constant(x, tf.float64), axis=1)
     products = [dense_product(kernel).backward for kernel in kernels]
     args = size, tf.constant(label), tf.constant(rivals), pre
-    bound = certificate._slope(*args, products).numpy()
+    bound = certificate.slope_bound(*args, products).numpy()
     real = network.evaluate(tf.constant(x, tf.float64), label, rivals).gradient
     norm = np.linalg.norm(real, axis=-1)
     assert np.all(bound >= norm)

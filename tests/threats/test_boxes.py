@@ -125,7 +125,7 @@ def test_the_best_move_in_a_box_comes_to_the_boundary_of_the_linear_model(geomet
     reach = Reach(tf.constant(limits), tf.constant(limits), none, none, one)
     margin = np.full(30, 1.5)
     given = (tf.constant(part) for part in (margin, gradient, 0.0 * gradient, margin * 1e-3))
-    move = geometry._move(Place(*given, reach)).numpy()
+    move = geometry.move(Place(*given, reach)).numpy()
     fallen = margin + (gradient * move).sum(axis=1)
     assert fallen[0] > 1.0
     np.testing.assert_allclose(fallen[1:], 0.0, atol=0.02)

@@ -168,13 +168,13 @@ def test_every_epoch_sees_every_example_once_in_an_order_of_its_own():
     x = np.arange(50, dtype=np.float32).reshape(50, 1, 1, 1)
     y = np.arange(50)
     small = dataclasses.replace(SMALL, batch_size=16, epochs=3, shift=0.0)
-    batches = list(training_run._batches(x, y, small, 0).as_numpy_iterator())
+    batches = list(training_run.training_batches(x, y, small, 0).as_numpy_iterator())
     assert [len(label) for _, label in batches] == [16, 16, 16, 2] * 3
     orders = [np.concatenate([label for _, label in batches[i : i + 4]]) for i in (0, 4, 8)]
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert not np.array_equal(orders[0], orders[1])
     assert all(np.array_equal(image[:, 0, 0, 0], label) for image, label in batches)
-    later = list(training_run._batches(x, y, small, 2).as_numpy_iterator())
+    later = list(training_run.training_batches(x, y, small, 2).as_numpy_iterator())
     np.testing.assert_array_equal(np.concatenate([label for _, label in later]), orders[2])
 
 
@@ -316,7 +316,7 @@ def test_certifying_while_training_needs_held_out_examples(tmp_path):
 
 def test_held_out_examples_are_not_trained_on():
     x, y = data.load_all("digits", "train")
-    kept_x, kept_y, held = training_run._split(x, y, SMALL, "digits train")
+    kept_x, kept_y, held = training_run.split_examples(x, y, SMALL, "digits train")
     held_x, _ = held.arrays()
     together = np.concatenate([kept_x, held_x]).reshape(len(x), -1)
     assert len(kept_x) == len(kept_y) == len(x) - len(held_x)

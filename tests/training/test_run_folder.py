@@ -22,7 +22,7 @@ class _KilledError(Exception):
 def _begin(monkeypatch, recipe, output, **options):
     """Trains until everything but the model is there."""
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_export", lambda *_: (_ for _ in ()).throw(_KilledError))
+        patch.setattr(trainer, "export_base", lambda *_: (_ for _ in ()).throw(_KilledError))
         with pytest.raises(_KilledError):
             trainer.train(recipe, str(output), **options)
 

@@ -101,7 +101,7 @@ class CurvatureCertificate(Method):
         first = self._start_gradients(start.value, question.label, question.rivals)
         goal = question.goal
         wanted = np.where(goal.every_rival & np.isfinite(goal.ceiling), goal.ceiling, 0.0)
-        proved, most = self._first_radii(question, first)
+        proved, most = self.first_radii(question, first)
         reach = np.maximum(self.geometry.served_up_to(proved, most), wanted[:, None])
         reach = np.minimum(most, reach)
         found, unlimited = self._search(question, start, first, wanted, reach)
@@ -164,7 +164,7 @@ class CurvatureCertificate(Method):
         """
         x, label, rivals = question[:3]
         decide = sorted(question.goal.decide)
-        found = self._graph(bool(decide))(
+        found = self.search_graph(bool(decide))(
             start.value,
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
@@ -189,7 +189,7 @@ class CurvatureCertificate(Method):
     def _graphs(self) -> dict[bool, Callable[..., Any]]:
         return {}
 
-    def _graph(self, decides: bool) -> Callable[..., Any]:
+    def search_graph(self, decides: bool) -> Callable[..., Any]:
         """Returns the search, for decisions or for the largest radius."""
         if decides not in self._graphs:
             settings = type(self.geometry), self._tolerance, self._max_steps, decides
@@ -197,7 +197,7 @@ class CurvatureCertificate(Method):
             self._graphs[decides] = compiled(*args, signature=SEARCHED)
         return self._graphs[decides]
 
-    def _first_radii(self, question: Question, first: Charged) -> tuple[np.ndarray, np.ndarray]:
+    def first_radii(self, question: Question, first: Charged) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii `(n, rivals)` that one gradient proves, and the most that any could.
 
         They are infinite where serving takes nothing off, so that nobody has to know them.

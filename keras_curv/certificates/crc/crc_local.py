@@ -44,11 +44,11 @@ from keras_curv.numerics.bracket import grid_below, on_grid
 from keras_curv.numerics.rounding import up
 
 NUMBERS_AT_ONCE = 2**25  # held by the anchors of a batch: 256 MiB
-_MAX_PROBES = 16
+MAX_PROBES = 16
 _SHORT = 1.002  # a proof that falls short by more is tried again
 _PROOFS = 2  # eigenvalue bounds of a rival in reach alone, at most
 FEW = 2  # rivals in reach that are not worth a bound of theirs together
-_STEPS = 10  # gradients toward each x̂, at most
+STEPS = 10  # gradients toward each x̂, at most
 
 
 class LocalCurvatureCertificate(Method):
@@ -88,12 +88,12 @@ class LocalCurvatureCertificate(Method):
         self.network = network
         self._served_error = served_error
         with np.errstate(all="ignore"):  # what overflows is infinite, or NaN
-            self._curvature = LocalCurvature(network)
+            self.local_curvature = LocalCurvature(network)
         if network.depth == 2:
             floor = CurvatureFloor(network)
             self._floors: list[Callable[..., np.ndarray]] = [floor, floor.sharper]
         else:
-            self._floors = [CurvatureSketch(self._curvature)]
+            self._floors = [CurvatureSketch(self.local_curvature)]
             # The Gram matrices of the Jacobians of all layers.
             grams = float(network.dim) ** 2 * sum(network.sizes[1:-1])
             self.cost = grams / network.multiplications
@@ -101,7 +101,7 @@ class LocalCurvatureCertificate(Method):
         self._step = compiled(BallStep, network, type(self._geometry), signature=IN_BALL)
 
     @functools.cached_property
-    def _everywhere(self) -> CurvatureCertificate | None:
+    def everywhere(self) -> CurvatureCertificate | None:
         """Proves by the curvature on all of ℝᵈ, where that may be more."""
         if self.network.depth == 2:
             return None
@@ -112,12 +112,12 @@ class LocalCurvatureCertificate(Method):
         radius = np.where(question.known > 0.0, question.known, 0.0)
         gradients = np.zeros(len(question.x), np.int64)
         unknown = np.flatnonzero(radius.min(axis=1) <= 0.0)
-        if len(unknown) and self._everywhere is not None:
+        if len(unknown) and self.everywhere is not None:
             goal = question.goal.opened()._replace(decide=())
-            everywhere = self._everywhere.prove(question._replace(goal=goal).take(unknown))
+            everywhere = self.everywhere.prove(question._replace(goal=goal).take(unknown))
             radius[unknown], gradients[unknown] = everywhere.radius, everywhere.gradients
         asked = question._replace(known=radius)
-        every = np.arange(len(question.x) if self._curvature.in_range else 0)
+        every = np.arange(len(question.x) if self.local_curvature.in_range else 0)
 
         def prove(rows: slice) -> tuple[np.ndarray, ...]:
             scale, usable = self._scale(*asked.take(rows)[:3])
@@ -126,7 +126,7 @@ class LocalCurvatureCertificate(Method):
                 return some, radius[some], gradients[some]
             return some, *self._batch(asked.take(some), scale[some - every[rows][0]])
 
-        size = self._curvature.anchor_size()
+        size = self.local_curvature.anchor_size()
         with np.errstate(all="ignore"):
             for _, (rows, found, used) in in_batches(prove, len(every), size, NUMBERS_AT_ONCE):
                 radius[rows] = np.fmax(radius[rows], found)
@@ -170,7 +170,7 @@ class LocalCurvatureCertificate(Method):
             scale: about where radii are, `(n,)`.
         """
         x, label, rivals, known, goal = question
-        anchor = self._curvature.anchor(x)
+        anchor = self.local_curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)
         low = grid_below(np.maximum(least, scale / 4096.0), scale)
@@ -188,13 +188,13 @@ class LocalCurvatureCertificate(Method):
             point = np.where(close, np.where(aimed, in_vain, middle), point)
         beyond = np.zeros(len(x))  # what the ball of `high` proves
         seen = known.copy()  # what a larger ball proves of a rival, a smaller one need not be asked
-        for _ in range(_MAX_PROBES):
+        for _ in range(MAX_PROBES):
             rows = np.flatnonzero(high > np.maximum(low + gap, in_vain))
             if not len(rows):
                 break
             radius = on_grid(point[rows], scale[rows])
             args = anchor.take(rows), x[rows], label[rows], rivals[rows], seen[rows], radius
-            seen[rows], used = self._at(*args, self._curvature.estimate)
+            seen[rows], used = self.proved_at(*args, self.local_curvature.estimate)
             gradients[rows] += used
             reached = np.minimum(seen[rows], radius[:, None]).min(axis=1)
             short = rows[reached < radius]
@@ -207,26 +207,26 @@ class LocalCurvatureCertificate(Method):
 
         def prove(rows: np.ndarray, curvature: Callable[..., np.ndarray]) -> np.ndarray:
             args = anchor.take(rows), x[rows], label[rows], rivals[rows], result[rows], size[rows]
-            result[rows], used = self._at(*args, curvature)
+            result[rows], used = self.proved_at(*args, curvature)
             gradients[rows] += used
             return result[rows].min(axis=1)
 
         rows = np.flatnonzero(size > aim)
         many = rows[np.sum(known[rows] < size[rows, None], axis=1) > FEW]
         if len(many):  # most rivals are farther off than the nearest: for them less is enough
-            prove(many, self._curvature.shared_bound)
+            prove(many, self.local_curvature.shared_bound)
         for _ in range(_PROOFS):
             rows = rows[result[rows].min(axis=1) < size[rows]]
             if not len(rows):
                 break
-            reached = prove(rows, self._curvature.bound)
+            reached = prove(rows, self.local_curvature.bound)
             # A bound above the estimate proves less than the ball: the crossing is between.
             short = _SHORT * reached < size[rows]
             size[rows] = np.sqrt(np.maximum(reached, size[rows] / 2.0) * size[rows])
             rows = rows[short]
         return result, gradients
 
-    def _at(
+    def proved_at(
         self,
         anchor: Anchor,
         x: np.ndarray,
@@ -244,10 +244,10 @@ class LocalCurvatureCertificate(Method):
         of, column = np.nonzero(known < radius[:, None])
         y, t = label[of], rivals[of, column]
         kappa = curvature(anchor, radius, of, y, t)
-        error = self._error(x, label, rivals, radius)[of, column]
+        error = self.served_error_at(x, label, rivals, radius)[of, column]
         best, used = np.zeros(len(of)), np.zeros(len(x), np.int64)
         rows, iterate = np.arange(len(of)), dual.start(tf.constant(x[of]))
-        for _ in range(_STEPS):
+        for _ in range(STEPS):
             near = x[of[rows]]
             start = self._geometry.start(near)
             pairs = (tf.constant(part[rows], tf.int32) for part in (y, t))
@@ -265,8 +265,9 @@ class LocalCurvatureCertificate(Method):
         proved[of, column] = np.maximum(known[of, column], np.minimum(best, radius[of]))
         return proved, used
 
-    def _error(
+    def served_error_at(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
+        """Returns what serving takes off of margins on balls of radii `(n,)`, rounded up."""
         each = np.broadcast_to(radius[:, None], rivals.shape)
         return up(self._served_error(x, label, rivals, each))

@@ -156,7 +156,7 @@ class _Limited(Geometry):
     @classmethod
     def advance(cls, iterate: dual.Iterate, origin: tf.Tensor, place: Place) -> dual.Iterate:
         """See `Geometry`."""
-        following = dual.along(iterate, place.displacement - cls._move(place))
+        following = dual.along(iterate, place.displacement - cls.move(place))
         room = place.room
         point = tf.clip_by_value(following.point, origin - room.down, origin + room.up)
         return following._replace(point=point)
@@ -179,7 +179,7 @@ class _Limited(Geometry):
 
     @classmethod
     @abc.abstractmethod
-    def _move(cls, place: Place) -> tf.Tensor:
+    def move(cls, place: Place) -> tf.Tensor:
         """Returns the best move as the linear model of f has it, `(m, dim)`."""
 
     @classmethod
@@ -240,7 +240,7 @@ class Clip(_Limited):
         return tf.cond(tf.size(lacking) > 0, searched, lambda: present)
 
     @classmethod
-    def _move(cls, place: Place) -> tf.Tensor:
+    def move(cls, place: Place) -> tf.Tensor:
         """See `_Limited`."""
         return cls._best(place)[1]
 
@@ -311,7 +311,7 @@ class Box(_Limited):
         return present_multiplier(place.gradient, place.displacement, place.room)[0]
 
     @classmethod
-    def _move(cls, place: Place) -> tf.Tensor:
+    def move(cls, place: Place) -> tf.Tensor:
         """See `_Limited`: `−g/λ` falls by what is concave in 1/λ, and Newton stays below."""
         limit, _ = place.room.along(-place.gradient)
         gradient, limit, wanted, bend = (

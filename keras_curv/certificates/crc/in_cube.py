@@ -61,10 +61,11 @@ class CubeCertificate(BallBoundCertificate):
         upper, lower = certificate.curvature.upper, certificate.curvature.lower
         self._bent = np.maximum(upper, 0.0) + np.maximum(-lower, 0.0) + rounding.CURVATURE_FLOOR
 
-    def _centres(self, x: np.ndarray) -> _Searched:
+    def centres_of(self, x: np.ndarray) -> _Searched:
+        """See `BallBoundCertificate`."""
         return _Searched(x)
 
-    def _margin_bounds(
+    def centred_bounds(
         self,
         centres: _Searched,
         label: np.ndarray,
@@ -72,6 +73,7 @@ class CubeCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
+        """See `BallBoundCertificate`."""
         row, column = np.nonzero(asked)
         x, rival = centres.x[row], rivals[row, column]
         pairs = tf.constant(label[row], tf.int32), tf.constant(rival, tf.int32)

@@ -77,24 +77,24 @@ class TwoStageCertificate(Method):
         if not np.isfinite(self.lipschitz):
             raise InputError("two_stage: the trunk's Lipschitz constant is infinite, or overflows")
         head = Network(network.affines[depth:], network.activations[depth:])
-        self._curved = CurvatureCertificate(head)
+        self.curved = CurvatureCertificate(head)
         self._norms = network.layer_norms[:depth]
 
     @property
     def head(self) -> Network:
         """g, a network of the features."""
-        return self._curved.network
+        return self.curved.network
 
     def prove(self, question: Question) -> Proof:
         """See `Method`."""
-        features, error = (part.numpy() for part in self._features(tf.constant(question.x)))
+        features, error = (part.numpy() for part in self.features(tf.constant(question.x)))
         nothing, goal = np.zeros(question.rivals.shape), question.goal.opened()
         # A head that has decided has no more to spare than a millionth for E.
         decide = [up(self.lipschitz * radius * (1.0 + 1e-6)) for radius in goal.decide]
         if np.any(error > 1e-6 * self.lipschitz * min(goal.decide, default=np.inf)):
             decide = []
         goal = goal._replace(decide=tuple(map(float, decide)))
-        found = self._curved.prove(question._replace(x=features, known=nothing, goal=goal))
+        found = self.curved.prove(question._replace(x=features, known=nothing, goal=goal))
         with np.errstate(all="ignore"):  # NaN proves nothing, nor does more than all numbers
             radius = (found.radius - error[:, None]) / self.lipschitz * (1.0 - gamma(8))
         most = np.where(np.isinf(found.radius), np.inf, np.finfo(np.float64).max)
@@ -129,7 +129,7 @@ class TwoStageCertificate(Method):
         return as_graph(downhill, signature)
 
     @functools.cached_property
-    def _features(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    def features(self) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
         """û, `(n, features)`, and E, `(n,)`."""
 
         def features(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

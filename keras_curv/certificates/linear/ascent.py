@@ -72,7 +72,7 @@ def ascend(
         start: slopes and multipliers to start from, perhaps of other balls.
     """
     best, at = np.full(len(rows), -np.inf), start.take(np.arange(len(rows)))
-    left, ascent = np.arange(len(rows)), _Ascent(balls, rows, constants, error, start)
+    left, ascent = np.arange(len(rows)), Ascent(balls, rows, constants, error, start)
     before = np.full(len(rows), -1e300)
     for step in range(_STEPS + 1):
         value = ascent.bound()
@@ -93,7 +93,7 @@ def ascend(
     return best, at
 
 
-class _Ascent:
+class Ascent:
     """Slopes and multipliers of each layer, and the last pass back with them."""
 
     def __init__(

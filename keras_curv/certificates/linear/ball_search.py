@@ -48,12 +48,12 @@ class BallBoundCertificate(Method):
         self.served_error, self._norm = served_error, norm
         self._steepest, self.cost, self._height = steepest, cost, height
 
-    def _centres(self, x: np.ndarray) -> Any:
-        """Returns the data of examples for `_margin_bounds`, which `[rows]` restricts to some."""
+    def centres_of(self, x: np.ndarray) -> Any:
+        """Returns the data of examples for `centred_bounds`, which `[rows]` restricts to some."""
         return x
 
     @abc.abstractmethod
-    def _margin_bounds(
+    def centred_bounds(
         self,
         centres: Any,
         label: np.ndarray,
@@ -61,7 +61,7 @@ class BallBoundCertificate(Method):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        """Returns `margin_bounds` for the examples of `_centres`; for a pair that is not `asked`
+        """Returns `margin_bounds` for the examples of `centres_of`; for a pair that is not `asked`
         the value may be anything that is not smaller than the others."""
 
     def margin_bounds(
@@ -81,8 +81,8 @@ class BallBoundCertificate(Method):
         asked = np.ones(rivals.shape, bool)
 
         def bound(rows: slice) -> np.ndarray:
-            args = self._centres(x[rows]), label[rows], rivals[rows], radius[rows], asked[rows]
-            return self._margin_bounds(*args)
+            args = self.centres_of(x[rows]), label[rows], rivals[rows], radius[rows], asked[rows]
+            return self.centred_bounds(*args)
 
         with np.errstate(all="ignore"):
             found = in_batches(bound, len(x), self._entries(rivals))
@@ -110,7 +110,7 @@ class BallBoundCertificate(Method):
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii `(n,)` against all rivals that are not known to be farther, and the
         gradients used."""
-        return self._largest(question, self._centres(question.x))
+        return self._largest(question, self.centres_of(question.x))
 
     def _largest(self, question: Question, centres: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the largest radii with positive bounds, `(n,)`, and the gradients used."""
@@ -144,7 +144,7 @@ class BallBoundCertificate(Method):
             args = x[rows], label[rows], np.take_along_axis(rivals[rows], order, axis=1)
             asked = np.take_along_axis(asked, order, axis=1)
             served = self.served_error(*args, np.repeat(radius[:, None], most, axis=1))
-            value = self._margin_bounds(centres[rows], *args[1:], radius, asked) - served
+            value = self.centred_bounds(centres[rows], *args[1:], radius, asked) - served
             value = np.where(np.isnan(value), -np.inf, value)
             return np.where(asked, value, np.inf).min(axis=1)
 

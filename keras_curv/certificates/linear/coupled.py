@@ -110,10 +110,11 @@ class CoupledCertificate(BallBoundCertificate):
         )
         self._turned, self._basis = _turned(network) if norm is L2 else (network, None)
 
-    def _centres(self, x: np.ndarray) -> _Searched:
+    def centres_of(self, x: np.ndarray) -> _Searched:
+        """See `BallBoundCertificate`."""
         return _Searched(self.network, x)
 
-    def _margin_bounds(
+    def centred_bounds(
         self,
         centres: _Searched,
         label: np.ndarray,
@@ -121,6 +122,7 @@ class CoupledCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
+        """See `BallBoundCertificate`."""
         network = centres.network
         plan, anew = Plan.together(network), np.flatnonzero(~centres.near(radius))
         for few in batches(len(anew), entries(network.sizes[:-1]), 8 * NEAR):
@@ -150,7 +152,7 @@ class CoupledCertificate(BallBoundCertificate):
 
     def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii and gradients, found by estimates, then proved."""
-        centres = self._centres(question.x)
+        centres = self.centres_of(question.x)
         found, gradients = self._largest(question, centres.to_search(self._turned, self._basis))
         known, pairs = question.known.min(axis=1), (question.x, question.label, question.rivals)
         margin = self.network.margins(*map(tf.constant, pairs))[0].numpy().min(axis=1)

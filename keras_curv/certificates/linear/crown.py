@@ -101,17 +101,17 @@ class LinearBoundCertificate(BallBoundCertificate):
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: Norm = L2):
         require_rules(network)
-        self._plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
+        self.plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
         self._first = FirstLayer.of(network) if self.refined else None
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
-        hidden = zip(network.sizes[2 : self._plan.back + 1], products, strict=False)
+        hidden = zip(network.sizes[2 : self.plan.back + 1], products, strict=False)
         # From the second hidden layer on, both ends of each unit take a shorter backward pass.
         cost = sum(2.0 * width * cost for width, cost in hidden)
-        cost += sum(field.work for layer in self._plan.fields for field in layer)
+        cost += sum(field.work for layer in self.plan.fields for field in layer)
         if self._first is not None:  # curvature of the second layer's units, at two points per ball
             cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
         cost /= network.multiplications
-        height = _height(network, self._plan)
+        height = _height(network, self.plan)
         options = {"steepest": steepest_fall(network), "cost": cost, "height": height}
         super().__init__(network, served_error, norm=norm, **options)
 
@@ -189,17 +189,19 @@ class LinearBoundCertificate(BallBoundCertificate):
         radius: np.ndarray,
     ) -> np.ndarray:
         """Returns the bounds on margins that follow from supposed intervals of hidden layers."""
-        balls = self._balls(self._centres(x), radius)
+        balls = self.balls_of(self.centres_of(x), radius)
         balls.suppose(intervals)
         return self._margins(balls, label, rival[:, None], np.ones((len(x), 1), bool))[:, 0]
 
-    def _centres(self, x: np.ndarray) -> Centres:
+    def centres_of(self, x: np.ndarray) -> Centres:
+        """See `BallBoundCertificate`."""
         return Centres(self.network, x, self._first)
 
-    def _balls(self, centres: Centres, radius: np.ndarray) -> Balls:
-        return Balls(self.network, self._plan, centres, radius, self.relaxation, self._norm)
+    def balls_of(self, centres: Centres, radius: np.ndarray) -> Balls:
+        """Returns the balls around these centres, without intervals as yet."""
+        return Balls(self.network, self.plan, centres, radius, self.relaxation, self._norm)
 
-    def _margin_bounds(
+    def centred_bounds(
         self,
         centres: Centres,
         label: np.ndarray,
@@ -207,7 +209,8 @@ class LinearBoundCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
-        balls = self._balls(centres, radius)
+        """See `BallBoundCertificate`."""
+        balls = self.balls_of(centres, radius)
         balls.bound_layers(boxes=self.refined)
         bounds = self._margins(balls, label, rivals, asked)
         balls.remember(bounds.min(axis=1) <= 0.0)  # the next balls are smaller
@@ -216,7 +219,7 @@ class LinearBoundCertificate(BallBoundCertificate):
     def _margins(
         self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray
     ) -> np.ndarray:
-        """Returns `_margin_bounds` for balls whose layers are bounded."""
+        """Returns `centred_bounds` for balls whose layers are bounded."""
         value, rows, constants, error, direction = balls.margins(label, rivals, asked)
         if not self.refined:
             return value

@@ -60,7 +60,7 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.rows import dot, times
 
 _POINTS = 0.5, 1.0  # distances of the further points x̂ from x0, in radii
-_WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
+WORK = 2.0**36  # multiplications in the proofs of the units' curvatures
 _RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
 
 
@@ -185,7 +185,7 @@ class FirstLayer:
         inputs, units, second = network.sizes[:3]
         proofs = second * float(min(units, 2 * inputs)) ** 3
         in_range = _RANGE[0] < network.layer_norms[0].norm < _RANGE[1]
-        return cls(network) if in_range and proofs <= _WORK else None
+        return cls(network) if in_range and proofs <= WORK else None
 
     def minimum(
         self,

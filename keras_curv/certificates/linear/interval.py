@@ -55,7 +55,7 @@ class IntervalCertificate(BallBoundCertificate):
         most = float(np.nan_to_num(steepest, nan=np.inf).max())
         super().__init__(network, served_error, norm=norm, steepest=2.0 * most)
 
-    def _margin_bounds(
+    def centred_bounds(
         self,
         centres: np.ndarray,
         label: np.ndarray,
@@ -63,6 +63,7 @@ class IntervalCertificate(BallBoundCertificate):
         radius: np.ndarray,
         asked: np.ndarray,
     ) -> np.ndarray:
+        """See `BallBoundCertificate`."""
         box = Box(centres, None, radius[:, None], self.network.pinned)
         if self._norm is LINF:
             moves = np.ones(centres.shape) if box.pinned is None else ~box.pinned

@@ -32,9 +32,9 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.rows import dot, row_norms, times
 from keras_curv.threats.norms import L2, Norm, moving
 
-_SAMPLE = 16  # one of this many rows is tried first, and at least this many
-_APART = 0.1  # gap of ends at the centre over their fall: below it, new ends are hardly closer
-_MOST = 0.7  # largest used part of a matrix for which the unused rows and columns are left out
+SAMPLE = 16  # one of this many rows is tried first, and at least this many
+APART = 0.1  # gap of ends at the centre over their fall: below it, new ends are hardly closer
+MOST = 0.7  # largest used part of a matrix for which the unused rows and columns are left out
 
 
 class Balls:
@@ -159,7 +159,7 @@ class Balls:
         level, steep = self.centres.ends(index, self.radius, affine.fan_out)
         _narrow(low, high, level, steep, self.inputs.radius)
         apart, fall = -level.sum(axis=2), self.inputs.radius[:, None] * steep.sum(axis=2)
-        known = self.only_open | _is_constant(activation, low, high) | (apart <= _APART * fall)
+        known = self.only_open | _is_constant(activation, low, high) | (apart <= APART * fall)
         wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
@@ -195,11 +195,11 @@ class Balls:
         low, high = [], []
         for some in batches(affine.fan_out, max(1, len(self.x) * widest)):
             part, offset = rows[:, some], constants[:, some]
-            low.append(self._lowest(part, offset, self.folding(affine), known[0][:, some]))
-            high.append(-self._lowest(-part, -offset, self.folding(affine), known[1][:, some]))
+            low.append(self.lowest(part, offset, self.folding(affine), known[0][:, some]))
+            high.append(-self.lowest(-part, -offset, self.folding(affine), known[1][:, some]))
         return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
 
-    def _lowest(
+    def lowest(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, known: np.ndarray
     ) -> np.ndarray:
         """Returns lower bounds as `minimum` does, which may be weaker.
@@ -209,13 +209,13 @@ class Balls:
         """
         if not self.layers:
             return self.minimum(rows, constants, error)[0]
-        rows, constants, error, best = self._to_second(rows, constants, error)
-        ends: list[Callable[..., np.ndarray]] = [Balls._by_lines]
+        rows, constants, error, best = self.to_second(rows, constants, error)
+        ends: list[Callable[..., np.ndarray]] = [Balls.by_lines]
         if self.first is not None and len(self.layers) > 1:
-            ends.append(Balls._by_curvature)
+            ends.append(Balls.by_curvature)
         leads = np.ones((len(ends), len(best)), bool)
-        if rows.shape[1] > 4 * _SAMPLE:
-            step = min(_SAMPLE, rows.shape[1] // _SAMPLE)
+        if rows.shape[1] > 4 * SAMPLE:
+            step = min(SAMPLE, rows.shape[1] // SAMPLE)
             few = rows[:, ::step], constants[:, ::step], error[:, ::step]
             others = np.fmax(best, known)[:, ::step]
             tried = np.stack([others, *(end(self, *few) for end in ends)])
@@ -230,7 +230,7 @@ class Balls:
                 best[leading] = np.fmax(best[leading], value)
         return best
 
-    def _by_curvature(
+    def by_curvature(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray, each: bool = False
     ) -> np.ndarray:
         """Returns lower bounds on `Λ a_1 + c`, `(n, m)`, by curvature; see `first_layer.py`."""
@@ -242,7 +242,7 @@ class Balls:
             found[some] = self.first.minimum(*parts, each=each)
         return found - error * ROUNDING_SLACK
 
-    def _by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
+    def by_lines(self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray) -> np.ndarray:
         """Returns lower bounds on `Λ a_1 + c` by lines; in l2 `Ω z_1(x) + c − R ‖W_1 Ω‖` if fewer
         entries of z_1 than of x are used."""
         rows, constants, error, best = self._step(0, rows, constants, error)
@@ -255,7 +255,7 @@ class Balls:
         size, far = row_norms(rows), norm_bound(centre, axis=1)[:, None]
         error = error + size * off + 16.0 * TINY * first.fan_out * (1.0 + far)
         error = error + gamma(first.fan_out + 16) * (size * far + np.abs(constants))
-        norms = first.gram.norms(rows, used if used.mean() < _MOST else None)
+        norms = first.gram.norms(rows, used if used.mean() < MOST else None)
         fall = up(self.radius[:, None] * norms)  # folding: in `error`
         value = dot(rows, centre) + constants - fall - error * ROUNDING_SLACK
         return np.fmax(best, value)
@@ -289,9 +289,9 @@ class Balls:
         """
         best = np.full((len(self.x), rows.shape[1]), -np.inf)
         if self.layers:
-            rows, constants, error, best = self._to_second(rows, constants, error)
+            rows, constants, error, best = self.to_second(rows, constants, error)
             if each and self.first is not None and len(self.layers) > 1:
-                best = np.fmax(best, self._by_curvature(rows, constants, error, each))
+                best = np.fmax(best, self.by_curvature(rows, constants, error, each))
             rows, constants, error, stopped = self._step(0, rows, constants, error)
             best = np.fmax(best, stopped)
         value, rows = self._at_input(rows, constants, error)
@@ -314,7 +314,7 @@ class Balls:
         value = np.where(asked, value, np.inf)
         return value, rows, constants, np.broadcast_to(error, value.shape), direction
 
-    def _to_second(
+    def to_second(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Goes back from the last layer to Λ and c of a_1; returns these, their error, and the best
@@ -344,7 +344,7 @@ class Balls:
         affine, used = self.network.affines[index], self.layers[index].sloped
         wanted = self.layers[index - 1].used if index else None
         share = used.mean() * (1.0 if wanted is None else wanted.mean())
-        if affine.is_sparse or rows.shape[1] < _SAMPLE or share > _MOST:
+        if affine.is_sparse or rows.shape[1] < SAMPLE or share > MOST:
             return times(rows, affine.thin_transpose if self.only_open else affine.kernel.T)
         return times(rows, affine.kernel.T, used, wanted)
 

@@ -16,7 +16,7 @@ from keras_curv.network.network import Network
 _known: weakref.WeakKeyDictionary[Network, dict[float, list[list[Field]]]] = (
     weakref.WeakKeyDictionary()
 )
-_WORK = 2.0**34  # largest number of multiplications per example for passes back of hidden layers
+WORK = 2.0**34  # largest number of multiplications per example for passes back of hidden layers
 
 
 class Plan(NamedTuple):
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
         for back, affine in enumerate(network.affines[:-1]):
             work += 2.0 * affine.fan_out * pass_back
             pass_back += float(affine.fan_in) * affine.fan_out
-            if affine.is_sparse or work > _WORK:
+            if affine.is_sparse or work > WORK:
                 with np.errstate(over="ignore", invalid="ignore"):
                     before = [1.0, *lipschitz_bounds(network)]
                     pre = pre_activation_lipschitz(network)
@@ -70,8 +70,8 @@ class Plan(NamedTuple):
 
 
 def _fields(network: Network) -> list[list[Field]]:
-    """Returns the fields within `_WORK`, which takes seconds for a large network, once for each."""
+    """Returns the fields within `WORK`, which takes seconds for a large network, once for each."""
     kept = _known.setdefault(network, {})
-    if _WORK not in kept:
-        kept[_WORK] = fields_of(network, _WORK)
-    return kept[_WORK]
+    if WORK not in kept:
+        kept[WORK] = fields_of(network, WORK)
+    return kept[WORK]

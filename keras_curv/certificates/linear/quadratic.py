@@ -49,9 +49,9 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.spectral import smallest_eigenvalue_bound
 from keras_curv.threats.box import box_reach
 
-_SEARCH = 24  # radii ρ that are tried, with estimates
-_LEADERS = 4  # rivals for which ρ is searched, one after the other
-_CLOSED = 1.0002  # high over low at which a bracket is closed
+SEARCH = 24  # radii ρ that are tried, with estimates
+LEADERS = 4  # rivals for which ρ is searched, one after the other
+CLOSED = 1.0002  # high over low at which a bracket is closed
 _ENOUGH = 0.999  # of ρ: a rival with a proved radius beyond this gets no further proof
 _GROWN = (1.1, 1.03, 1.25)  # factors of ρ for further balls where inputs have limits
 
@@ -117,7 +117,7 @@ class QuadraticCertificate(Method):
         self._read, self._last = network.affines
         self._first = network.differentials[0]
         self._rows = self._first.column_norms  # ‖W_i‖
-        self._distances = Distances(self._first)
+        self.distances = Distances(self._first)
 
     def prove(self, question: Question) -> Proof:
         """Proves radii as in `Method`, with one ρ for each example, independent of known radii.
@@ -215,7 +215,7 @@ class QuadraticCertificate(Method):
         tangents, used = self._estimates(x, label, rivals, rho)
         gradients += used
         radius, open_ = tangents, np.ones(len(x), bool)
-        for _ in range(_LEADERS):
+        for _ in range(LEADERS):
             least, leader = radius.min(axis=1), radius.argmin(axis=1)[:, None]
             some, least, leader = some[open_], least[open_], leader[open_]
             if not len(some):
@@ -227,7 +227,7 @@ class QuadraticCertificate(Method):
             rho[some], tried = self._crossing(*args)
             radius, used = self._estimates(x[some], label[some], rivals[some], rho[some])
             gradients[some] += tried + used
-            open_ = radius.min(axis=1) * _CLOSED < rho[some]
+            open_ = radius.min(axis=1) * CLOSED < rho[some]
         return rho
 
     def _crossing(
@@ -251,8 +251,8 @@ class QuadraticCertificate(Method):
         limit = np.where(limit > 0.0, limit, 1.0)
         then, there, gradients = np.zeros(len(x)), tangent, np.zeros(len(x), np.int64)
         low, high, width = np.minimum(radius, rho), np.maximum(radius, rho), np.inf
-        for _ in range(_SEARCH):
-            open_ = high > _CLOSED * low
+        for _ in range(SEARCH):
+            open_ = high > CLOSED * low
             some = np.flatnonzero(open_)
             if not len(some):
                 break
@@ -276,7 +276,7 @@ class QuadraticCertificate(Method):
         """Estimates r(ρ) of each rival, `(n, rivals)`, in Krylov spaces; and gradients, `(n,)`."""
         rows = np.repeat(np.arange(len(x)), rivals.shape[1])
         quadratic = self.quadratics(x[rows], label[rows], rivals.reshape(-1), rho[rows])
-        radius = self._distances.radii(quadratic).reshape(rivals.shape)
+        radius = self.distances.radii(quadratic).reshape(rivals.shape)
         used = np.where(rho > 0.0, krylov.dimension(quadratic.linear), 1)
         return radius, rivals.shape[1] * used
 
@@ -304,20 +304,20 @@ class QuadraticCertificate(Method):
         kappa = np.empty(len(rows))
         for group in np.unique(groups):
             members = groups == group
-            kappa[members] = self._curvature_bound(quadratic.diagonal[members].min(axis=0))
-        displacement = self._distances.nearest(quadratic, kappa)
-        radius = self._radius_at(quadratic, kappa, displacement, x[rows])
+            kappa[members] = self.curvature_bound(quadratic.diagonal[members].min(axis=0))
+        displacement = self.distances.nearest(quadratic, kappa)
+        radius = self.radius_at(quadratic, kappa, displacement, x[rows])
         proved[rows, columns] = np.minimum(radius, rho[rows])
         np.add.at(gradients, rows, krylov.dimension(quadratic.linear) + 1)
         return proved
 
-    def _curvature_bound(self, diagonal: np.ndarray) -> float:
+    def curvature_bound(self, diagonal: np.ndarray) -> float:
         """Returns a proved κ ≥ −λ_min(P)."""
         if not np.isfinite(diagonal).all():
             return np.inf
         return CURVATURE_FLOOR - smallest_eigenvalue_bound(self._first.kernel, diagonal)
 
-    def _radius_at(
+    def radius_at(
         self, quadratic: Quadratic, kappa: np.ndarray, d: np.ndarray, x: np.ndarray
     ) -> np.ndarray:
         """Returns the root of Q's minorant at any displacement d, rounding charged, `(rows,)`.

@@ -33,7 +33,7 @@ from keras_curv.network.sparse_affine import as_array
 from keras_curv.numerics.rows import dot, times
 
 _FEW = 4  # a matrix stays sparse if at most one of this many entries is stored
-_AT_ONCE = 2**18  # numbers in one array
+AT_ONCE = 2**18  # numbers in one array
 
 
 class Field(NamedTuple):
@@ -87,10 +87,10 @@ class Field(NamedTuple):
             wanted: the mask of units to bound, `(n, N)`; some others come, too.
         """
         matrix, widest = as_array(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
-        of, at, columns, count = _shares(wanted[:, self.units], _AT_ONCE // (2 * widest))
+        of, at, columns, count = _shares(wanted[:, self.units], AT_ONCE // (2 * widest))
         while len(of):
             # All get as many units as the first one, which has most; the next have hardly fewer.
-            some = slice(max(1, _AT_ONCE // (2 * int(count[0]) * widest)))
+            some = slice(max(1, AT_ONCE // (2 * int(count[0]) * widest)))
             units = columns[some, : count[0]]
             yield of[some], at[some], self.units[at[some, None], units], matrix[units]
             of, at, columns, count = (part[some.stop :] for part in (of, at, columns, count))

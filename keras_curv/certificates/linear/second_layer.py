@@ -17,7 +17,7 @@ from keras_curv.certificates.linear.first_layer import FirstLayer, Functions, Mi
 from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.intervals import Interval
 
-_RATIO, _POINTS = 1.5, 3
+_RATIO, POINTS = 1.5, 3
 _LARGEST = 1e100  # largest distance in units of the grid, and the inverse of the smallest
 
 
@@ -64,7 +64,7 @@ class SecondLayer:
         ends = self._least(self._at_centre, some, radius)
         within = np.clip(np.nan_to_num(radius / self._unit), 1.0 / _LARGEST, _LARGEST)
         last = np.floor(np.log(within) / np.log(_RATIO)).astype(np.int64)
-        for back in range(_POINTS):
+        for back in range(POINTS):
             for point in np.unique(last - back).tolist():
                 rows = np.flatnonzero(last - back == point)
                 away = self._at(point, some[rows])

@@ -161,7 +161,7 @@ class NoiseVotes:
             x: tf.Tensor, choice: Sequence[tf.Tensor], key: tf.Tensor, number: tf.Tensor
         ) -> tf.Tensor:
             counted = number * size + tf.range(size) < samples
-            noise, gap = self._noise(size, _fold_in(key, number))
+            noise, gap = self.noise(size, _fold_in(key, number))
             moved, length = tf.matmul(noise, kernel) + bias, tf.norm(noise, axis=1, keepdims=True)
 
             def of_one(row: tf.Tensor, *choice: tf.Tensor) -> tf.Tensor:
@@ -188,7 +188,7 @@ class NoiseVotes:
 
         return over_blocks(x, choice, key) if shared else _map(on_its_own, x, index, *choice)
 
-    def _noise(self, size: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def noise(self, size: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws s ξ, `(size, dim)`, and how far from them s ξ′ may be, `(size,)`; see above."""
         pairs = -(-self.network.dim // 2)
         shape = tf.stack([size, 2 * pairs])

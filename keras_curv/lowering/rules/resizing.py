@@ -37,7 +37,7 @@ def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     """Reads `ResizeBilinear` of each example."""
     shape = _resized_shape(node, flow, size)
     charge(_SEEN**2 * shape[0] * shape[1] * shape[2], "resizing")
-    axes = [_interpolation(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True)]
+    axes = [interpolation(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True)]
     channels = scipy.sparse.eye_array(shape[2])
     value, seen = (
         scipy.sparse.csr_array(scipy.sparse.kron(scipy.sparse.kron(down, across), channels))
@@ -55,11 +55,11 @@ def bilinear(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
 def nearest(node: NodeDef, flow: Flow, size: np.ndarray) -> Flow:
     """Reads `ResizeNearestNeighbor` of each example."""
     shape = _resized_shape(node, flow, size)
-    rows, columns = (_nearest(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True))
+    rows, columns = (nearest_pixels(n, m) for n, m in zip(flow.shape[:2], shape[:2], strict=True))
     return picked(flow, positions_of(flow)[np.ix_(rows, columns)])
 
 
-def _interpolation(n: int, m: int) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+def interpolation(n: int, m: int) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
     """Returns weights from n pixels to m, `(n, m)`, and ones where a server's may not be 0."""
     twice = (2 * np.arange(m) + 1) * n - m  # 2m times the place
     first = twice // (2 * m)
@@ -75,7 +75,7 @@ def _interpolation(n: int, m: int) -> tuple[scipy.sparse.csr_array, scipy.sparse
     return weights, seen.minimum(scipy.sparse.csr_array(np.ones((n, m))))
 
 
-def _nearest(n: int, m: int) -> np.ndarray:
+def nearest_pixels(n: int, m: int) -> np.ndarray:
     """Returns which of n pixels is nearest to each of m; refuses it if float32 may take another."""
     twice = (2 * np.arange(m) + 1) * n
     exact = Fraction(float(np.float32(n) / np.float32(m))) == Fraction(n, m)

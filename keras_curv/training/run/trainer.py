@@ -97,7 +97,7 @@ def train(
     x, y = examples.arrays()
     held = None
     if recipe.held_out:
-        x, y, evaluated = _split(x, y, recipe, examples.name)
+        x, y, evaluated = split_examples(x, y, recipe, examples.name)
         held = evaluated.arrays()
     threat = recipe.attacker()  # whatever becomes of its file meanwhile
     if threat.confined:  # certification would refuse it, in the end
@@ -119,11 +119,11 @@ def train(
             forget_from(directory / "history.csv", first)
             try:
                 fitted = model.fit(
-                    _batches(x, y, recipe, first),
+                    training_batches(x, y, recipe, first),
                     initial_epoch=first,
                     epochs=recipe.epochs,
                     steps_per_epoch=recipe.steps(len(x)),
-                    validation_data=held and _validation(held),
+                    validation_data=held and validation_batches(held),
                     callbacks=[*callbacks, saving],
                     verbose=1 if progress else 2,
                     shuffle=False,
@@ -133,8 +133,8 @@ def train(
                 raise InputError(f"a batch cannot be trained on: {reason}") from error
         _require_finite(fitted, saving)
         with writing_by_tensorflow(directory):
-            _export(base, directory)
-    _remove(checkpoints)
+            export_base(base, directory)
+    remove_checkpoints(checkpoints)
     method, most = _proof(recipe)
     count = evaluated.count
     evaluated = evaluated.limited(min(limit or count, most or count, count))
@@ -149,7 +149,9 @@ def train(
         progress=progress,
     )
     part = "All" if evaluated.count == count else "The first examples"
-    write_text(directory / "CARD.md", _card(recipe, directory.name, threat, part, summary, command))
+    write_text(
+        directory / "CARD.md", card_text(recipe, directory.name, threat, part, summary, command)
+    )
     return summary
 
 
@@ -173,7 +175,7 @@ def _proof(recipe: Recipe) -> tuple[str, int | None]:
     return LinearBoundCertificate.name, _LINEAR_BOUNDS.get(maps_of(recipe), _LINEAR_BOUNDS[3])
 
 
-def _split(
+def split_examples(
     x: np.ndarray, y: np.ndarray, recipe: Recipe, name: str
 ) -> tuple[np.ndarray, np.ndarray, Examples]:
     """Returns training arrays, and the held-out part as examples; a permutation of the seed 0."""
@@ -186,7 +188,9 @@ def _split(
     return x[kept], y[kept], held
 
 
-def _batches(x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int) -> tf.data.Dataset:
+def training_batches(
+    x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int
+) -> tf.data.Dataset:
     """Returns shuffled batches from an epoch on; a function of recipe and epoch alone."""
     images, labels = tf.constant(x), tf.constant(y, tf.int32)
 
@@ -212,7 +216,7 @@ def _batches(x: np.ndarray, y: np.ndarray, recipe: Recipe, first_epoch: int) -> 
     return without_tuning(epochs.flat_map(epoch).map(batch, num_parallel_calls=1).prefetch(2))
 
 
-def _validation(held: _Arrays) -> tf.data.Dataset:
+def validation_batches(held: _Arrays) -> tf.data.Dataset:
     """Returns held-out examples in batches."""
     return without_tuning(tf.data.Dataset.from_tensor_slices(held).batch(1000))
 
@@ -244,7 +248,7 @@ def _callbacks(
     return [*callbacks, History(directory / "history.csv")]
 
 
-def _export(base: keras.Model, directory: pathlib.Path) -> None:
+def export_base(base: keras.Model, directory: pathlib.Path) -> None:
     """Writes the base as a SavedModel with each weight once; Keras' `export` stores all twice."""
     module = tf.Module()
     module.weights = [variable.value for variable in base.variables]
@@ -257,7 +261,7 @@ def _export(base: keras.Model, directory: pathlib.Path) -> None:
         copy_folder(ours, directory, last=GRAPH)
 
 
-def _remove(checkpoints: pathlib.Path) -> None:
+def remove_checkpoints(checkpoints: pathlib.Path) -> None:
     """Renames them first, all at once, then removes: no run could go on with half of them."""
     gone = part_path(checkpoints)
     with writing(gone):
@@ -273,7 +277,7 @@ def _measure(threat: Threat, claim: Property) -> str:
     return words if claim == ARGMAX else f"{words}; {claim.text}"
 
 
-def _card(
+def card_text(
     recipe: Recipe,
     name: str,
     threat: Threat,
