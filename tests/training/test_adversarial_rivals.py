@@ -1,7 +1,5 @@
 """PGD and TRADES: what a step minimises, against numpy; and the life of a Keras model."""
 
-import itertools
-
 import keras
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ import tensorflow as tf
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
-from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.training.rivals import pgd, trades
 from keras_curv.training.rivals.pgd import PGDModel, l2_ascent
 from keras_curv.training.rivals.trades import TRADESModel
@@ -92,8 +89,9 @@ def fixed_start(monkeypatch):
     monkeypatch.setattr(trades, "start_beside", start)
 
 
-@either
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "jit_compile"), [("pgd", False), ("trades", False), ("pgd", True)]
+)
 def test_the_loss_is_the_papers(kind, jit_compile, request):
     if jit_compile:
         request.getfixturevalue("fixed_start")
@@ -116,7 +114,8 @@ def test_a_step_goes_down_the_gradient_of_that_loss(kind, fixed_start):
     By the envelope theorem it need not matter that they move; with a few steps it does a little.
     """
     x, y = _data()
-    model = _model(kind, keras.optimizers.SGD(1.0), options={"attack_steps": 60})
+    options = {"attack_steps": 60}
+    model = _model(kind, keras.optimizers.SGD(1.0), options=options, run_eagerly=False)
     before = model.base.get_weights()
     model.fit(x, y, batch_size=16, verbose=0)
     change = [b - a for a, b in zip(before, model.base.get_weights(), strict=True)]
@@ -175,16 +174,12 @@ def _trained(kind, **compiled):
     return model, history
 
 
-@pytest.mark.parametrize(
-    ("kind", "compiled"),
-    [("pgd", [{"jit_compile": True}]), ("trades", [{}, {"jit_compile": True}])],
-)
-def test_compiled_by_xla_and_eager_are_the_same(kind, compiled, fixed_start):
+@pytest.mark.parametrize(("kind", "compiled"), [("pgd", {}), ("trades", {"jit_compile": True})])
+def test_compiled_and_eager_are_the_same(kind, compiled, fixed_start):
     _, expected = _trained(kind)
-    for options in compiled:
-        _, history = _trained(kind, run_eagerly=False, **options)
-        # float32 in another order, through six steps of Adam, which divides by small gradients.
-        np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-4)
+    _, history = _trained(kind, run_eagerly=False, **compiled)
+    # float32 in another order, through six steps of Adam, which divides by small gradients.
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-4)
 
 
 @either
@@ -232,12 +227,7 @@ def test_examples_without_weight_do_not_count(kind):
     }
 
 
-KNOWN_TO_KERAS = [name for name in ACTIVATIONS if hasattr(keras.activations, name)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "activation"), zip(itertools.cycle(KINDS), KNOWN_TO_KERAS, strict=False)
-)
+@pytest.mark.parametrize(("kind", "activation"), [("pgd", "relu"), ("trades", "silu")])
 def test_any_activation(kind, activation):
     x, y = _data()
     model = _model(kind, base=_base(activation))
@@ -270,10 +260,9 @@ def test_every_argument_is_in_the_configuration(kind):
         assert getattr(copy, name) == value
 
 
-@either
-def test_the_exported_base_is_certified(kind, tmp_path):
+def test_the_exported_base_is_certified(tmp_path):
     x, y = _data()
-    model = _model(kind, base=_base("relu"))
+    model = _model("pgd", base=_base("relu"))
     model.fit(x, y, verbose=0)
     model.base.export(tmp_path / "exported", verbose=False)
     certificates = Certifier(str(tmp_path / "exported")).certify(x, y)
