@@ -76,7 +76,7 @@ class Certifier:
         asked = ProofOptions(**options)
         self.property, self.threat = Property.of(asked.property), asked.threat
         self.served = served_model.read(
-            model, asked.signature, output_name=asked.output_name, scores=True
+            model, asked.signature, output_name=asked.output_name, scores=True, cut=asked.cut
         )
         self._guarantee = asked.guarantee
         dim = self.served.network.dim
@@ -96,7 +96,8 @@ class Certifier:
 
     def __repr__(self) -> str:
         source, method = self.served.source, self.method.name
-        return f"Certifier({source!r}, method={method!r}, guarantee={self._guarantee!r})"
+        behind = f", cut={self.served.cut!r}" if self.served.cut else ""
+        return f"Certifier({source!r}{behind}, method={method!r}, guarantee={self._guarantee!r})"
 
     @certifying
     def certify(
@@ -112,7 +113,8 @@ class Certifier:
 
         Args:
             x: `(n, *input shape)`, what the model is served, in its own units; of several inputs
-                `(n, total)`, joined in the order of `ServedModel.inputs`, or name → array.
+                `(n, total)`, joined in the order of `ServedModel.inputs`, or name → array; with a
+                cut, what flows there, or of a live model what that takes.
             y: `(n,)` integers, or None to certify the predicted classes.
             rivals: see `CurvatureCertificate.certify`.
             seed: for random rivals.
@@ -123,6 +125,13 @@ class Certifier:
             InputError: wrong shape, NaN or infinite entries, labels out of range, or a model
                 whose signature disagrees with what was read from it.
         """
+        joined = self.served.joined(x)
+        return self._certified(joined, y, rivals=rivals, seed=seed, first_index=first_index)
+
+    def _certified(
+        self, x: np.ndarray, y: np.ndarray | None, *, rivals: str, seed: int, first_index: int
+    ) -> Certificates:
+        """Certifies one batch of what the network takes, `(n, *input shape)`."""
         require_one_of(rivals, RIVALS, "rivals")
         if rivals != "all" and self._guarantee == "float32" and self.served.head != "logits":
             # A third class, far above both, leaves two served probabilities of 0: a tie.
@@ -137,7 +146,6 @@ class Certifier:
         if rivals != "all" and self.threat.categories is not None:
             raise InputError(f"where categories change, all rivals count. Received: {rivals!r}")
         seed = require_at_least(seed, 0, "seed")
-        x = self.served.inputs.joined(x)
         flat, label, moved = self._inputs.checked(x, y, first_index)
         served = np.asarray(flat, np.float64)
         exact = np.asarray(x, np.float64).reshape(served.shape)
@@ -203,14 +211,14 @@ class Certifier:
         if isinstance(x, tf.data.Dataset):
             if y is not None:
                 raise InputError("a dataset has its own labels, or none; leave y out")
-            x, y = of_dataset(x, self.served.inputs.shapes)
-        x = self.served.inputs.joined(x)
+            x, y = of_dataset(x, (self.served.before or self.served.inputs).shapes)
+        x = self.served.joined(x)
         if y is not None and np.shape(y)[:1] != x.shape[:1]:
             raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
         optional_at_least(batch_size, 1, "batch_size")
         size = batch_size or self.batch_size(rivals)
         parts = [
-            self.certify(
+            self._certified(
                 x[start : start + size],
                 None if y is None else np.asarray(y)[start : start + size],
                 rivals=rivals,

@@ -40,6 +40,9 @@ class ProofOptions:
             none.
         output_name: name of the output with the logits, of a signature with several; default:
             logits, or the only one.
+        cut: name of a layer, or of a tensor or node of a SavedModel, behind which the model is
+            certified, as if it began there: examples are then what flows there, and radii are in
+            its units. Of a live Keras model examples are those that the model takes.
 
     Raises:
         InputError: an option out of range.
@@ -56,6 +59,7 @@ class ProofOptions:
     threat: Threat = None  # type: ignore[assignment]  # set to that of any change
     signature: str = "serving_default"
     output_name: str | None = None
+    cut: str | None = None
 
     def __post_init__(self) -> None:
         from keras_curv.certificates.auto import METHODS
@@ -91,7 +95,8 @@ class ProofOptions:
         from keras_curv.threats.properties.property import Property
 
         return {
-            "changes": self.threat.text,
+            "changes": self.threat.text
+            + (f", of what flows behind {self.cut}" if self.cut else ""),
             "holds": Property.of(self.property).text,
             "units": self.threat.units,
             "norm": self.threat.norm,

@@ -39,7 +39,7 @@ MODEL.strings(
     },
     saved_model=str(DIGITS),
 )
-MODEL.options(RunOptions, "signature output_name method guarantee tolerance decide property")
+MODEL.options(RunOptions, "signature output_name cut method guarantee tolerance decide property")
 MODEL.strings(
     {
         "threat": "File of what the attacker may do (.json or .npz): scale, weights by feature; frozen, features that do not change; basis, directions of change; low and high, between which he stays; groups, one-hot features of which he may change the category, and changes, of how many; norm. Default: any change.",

@@ -13,7 +13,7 @@ import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
 from keras_curv.lowering import contractions, patterns
+from keras_curv.lowering.advised_cut import advised_cut
 from keras_curv.lowering.chain import Source, chain
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
@@ -42,7 +43,7 @@ from keras_curv.saved_model.limits import (
     one_budget,
     require_at_most,
 )
-from keras_curv.saved_model.nodes import data_inputs, node_name
+from keras_curv.saved_model.nodes import arguments_of, data_inputs, in_order, node_name
 from keras_curv.saved_model.server import MALFORMED
 
 # Functions that a served output may apply to the logits; each keeps their order in real arithmetic.
@@ -82,18 +83,41 @@ def read_network(
     with about(f"{source}: its graph cannot be read", (LookupError, ValueError)):
         slices = _slices(inputs)
         nodes = [node for node in _rewritten(definition, output) if node.name not in slices]
+
+    def advice(node: NodeDef) -> str:
+        with contextlib.suppress(InputError, *MALFORMED):
+            return advised_cut(definition, nodes, slices, output, node.name)
+        return ""
+
     for node in nodes:  # before any work
-        with _naming(node, source):
+        with _naming(node, source, advice):
             require_rule(node)
+    with about(f"{source}: its graph cannot be read"):
+        there = {node.name: node for node in definition.node}
+        refuse_outputs(there[name] for name in in_order(there, node_name(output)))
     with about(source):
         charge(OP * sum(node.op != "Const" for node in nodes), "its graph")
     values = _Values(slices, nodes)
     for node in nodes:
-        with _naming(node, source), np.errstate(all="ignore"):  # `Affine` refuses what overflows
+        # `Affine` refuses what overflows.
+        with _naming(node, source, advice), np.errstate(all="ignore"):
             values.compute(node)
     with about(source), np.errstate(all="ignore"):
         network, head = _finished(values[output])
         return network, head, _before_head(definition, output, head)
+
+
+def cut_advice(definition: graph_pb2.GraphDef, places: Collection[str], output: str) -> str:
+    """Returns a clause that names a cut, where one would do for a graph whose inputs are refused.
+
+    Args:
+        definition, output: as of `read_network`.
+        places: its placeholders.
+    """
+    with contextlib.suppress(InputError, *MALFORMED):
+        nodes = [node for node in _rewritten(definition, output) if node.name not in places]
+        return advised_cut(definition, nodes, places, output)
+    return ""
 
 
 def _rewritten(definition: graph_pb2.GraphDef, output: str) -> list[NodeDef]:
@@ -101,10 +125,9 @@ def _rewritten(definition: graph_pb2.GraphDef, output: str) -> list[NodeDef]:
     require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
     charge(NODE * len(definition.node), "it")
     nodes = {node.name: node for node in definition.node}
-    nodes = {name: nodes[name] for name in _in_order(nodes, node_name(output))}
-    refuse_outputs(nodes.values())
+    nodes = {name: nodes[name] for name in in_order(nodes, node_name(output))}
     nodes = contractions.contracted(patterns.contracted(nodes))
-    return [nodes[name] for name in _in_order(nodes, node_name(output))]
+    return [nodes[name] for name in in_order(nodes, node_name(output))]
 
 
 class _Values:
@@ -117,7 +140,7 @@ class _Values:
 
     def __init__(self, inputs: Mapping[str, Flow], nodes: Sequence[NodeDef]):
         self._values: dict[str, Any] = {**inputs}
-        self._readers = collections.Counter(name for node in nodes for name in _arguments(node))
+        self._readers = collections.Counter(name for node in nodes for name in arguments_of(node))
         self._held = sum(_entries(value)[0] for value in inputs.values())
         self._shared: set[str] = set()  # nodes whose numbers another value holds too
         self._paddings = Paddings()
@@ -137,7 +160,7 @@ class _Values:
         arguments = [self[tensor] for tensor in data_inputs(node)]
         value = apply(node, arguments)
         self._paddings.see(node, arguments, value)
-        shares, names = shares_numbers(node), _arguments(node)
+        shares, names = shares_numbers(node), arguments_of(node)
         size, vector = (0, 0) if shares else _entries(value)
         if node.op != "Const":
             charge(size * PASS + vector * VECTOR_PASS, "it")
@@ -163,22 +186,18 @@ def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Flow]:
 
 
 @contextlib.contextmanager
-def _naming(node: NodeDef, source: str) -> Iterator[None]:
-    """Makes whatever reading a node raises an InputError that names it."""
+def _naming(node: NodeDef, source: str, advice: Callable[[NodeDef], str]) -> Iterator[None]:
+    """Makes whatever reading a node raises an InputError that names it, and a cut that would do."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{source}: op {node.op} (node {node.name!r}): {error}") from error
+        what = f"op {node.op} (node {node.name!r}): {error}{advice(node)}"
+        raise InputError(f"{source}: {what}") from error
     except MALFORMED as error:
         # Arguments that the op itself would not take, or a use that its rule does not foresee.
         raise InputError(
             f"{source}: op {node.op} (node {node.name!r}) cannot be read: {error}"
         ) from error
-
-
-def _arguments(node: NodeDef) -> list[str]:
-    """Returns names of the nodes that a node takes something from."""
-    return [node_name(tensor) for tensor in data_inputs(node)]
 
 
 def _entries(value: Any) -> tuple[int, int]:
@@ -209,7 +228,7 @@ def pre_activations(definition: graph_pb2.GraphDef, output: str) -> list[tuple[s
         [('tanh', 'mul')]
     """
     nodes = patterns.contracted({node.name: node for node in definition.node})
-    path = [nodes[name] for name in _in_order(nodes, node_name(output))]
+    path = [nodes[name] for name in in_order(nodes, node_name(output))]
     inputs = ((node.op, node.input[0]) for node in path if node.op in ACTIVATION_OPS)
     return [(activation_name(op), source) for op, source in inputs]
 
@@ -275,21 +294,3 @@ def _without_last_activation(last: Source) -> tuple[Network, str]:
         two[name] = np.concatenate([np.zeros_like(part), part], axis=-1)
     affines[-1] = dataclasses.replace(one, **two)
     return Network(affines, sigmas), "binary_sigmoid"
-
-
-def _in_order(nodes: dict[str, NodeDef], last: str) -> list[str]:
-    """Returns the nodes that `last` depends on, each after its inputs, without control edges."""
-    order, seen, done, stack = [], set(), set(), [(last, False)]
-    while stack:
-        name, ready = stack.pop()
-        if ready:
-            order.append(name)
-            done.add(name)
-        elif name in seen and name not in done:
-            raise InputError(f"node {name!r} depends on itself")
-        elif name not in seen:
-            seen.add(name)
-            stack.append((name, True))
-            # The last one first: a constant is made where it is used, and not all of them before.
-            stack += [(i, False) for i in reversed(_arguments(nodes[name]))]
-    return order

@@ -13,20 +13,31 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
+from keras_curv.reading.named_layer import named_layer, outputs_of
 from keras_curv.saved_model import limits, server
 from keras_curv.saved_model.inlining import Inliner
+from keras_curv.saved_model.nodes import node_name
+from keras_curv.saved_model.outline import find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
 
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
+_READING = ("ResourceGather", "ResourceGatherNd")  # which do not, though they begin so
 
 
-def answer(model: Any, output_name: str | None = None, source: str | None = None) -> server.Answer:
+def answer(
+    model: Any,
+    output_name: str | None = None,
+    source: str | None = None,
+    cut: str | None = None,
+) -> server.Answer:
     """Returns what a model computes, traced here.
 
     Args:
         model: a built Keras model, or a callable with `name` and `inputs`.
         output_name: of the logits; None where there is no doubt.
         source: for messages; None takes the model's name.
+        cut: the layer, by its name or of a nested model by `outer/inner`, or a tensor as of a
+            SavedModel, behind which the model is certified.
 
     Raises:
         InputError: it is not built, changes variables, has an op that cannot be written out, or
@@ -46,31 +57,40 @@ def answer(model: Any, output_name: str | None = None, source: str | None = None
             "or export it and pass the SavedModel directory"
         )
     limits.require_at_most(len(inputs), limits.INPUTS, f"{source}: the number of inputs")
-    given = {_name(each): each for each in inputs}
-    if len(given) < len(inputs):
+    specs = specs_of(model)
+    if len(specs) < len(inputs):
         raise InputError(f"{source}: each of its inputs must have a name of its own")
-    names = sorted(given)
+    names = [*specs]
     structure = inputs[0] if len(inputs) == 1 else getattr(model, "input", list(inputs))
 
-    specs = [
-        tf.TensorSpec((None, *given[name].shape[1:]), tf.as_dtype(given[name].dtype))
-        for name in names
-    ]
+    layer = None if cut is None else named_layer(model, cut, source)
+
+    def call(parts: list[tf.Tensor], **how: bool) -> Any:
+        named = dict(zip(names, parts, strict=True))
+        x = tf.nest.map_structure(lambda each: named[_name(each)], structure)
+        return model(x, **how)
+
+    def before(parts: list[tf.Tensor]) -> tf.Tensor:
+        with outputs_of(layer) as made:
+            call(parts, training=False)
+        graph = tf.compat.v1.get_default_graph()
+        return made[0] if made else graph.get_tensor_by_name(f"{tensor}:{place or 0}")
 
     def traced(**how: bool) -> server.Answer:
-        def call(parts: list[tf.Tensor]) -> Any:
-            named = dict(zip(names, parts, strict=True))
-            x = tf.nest.map_structure(lambda each: named[_name(each)], structure)
-            return model(x, **how)
+        def bound(parts: list[tf.Tensor]) -> Any:
+            return call(parts, **how)
 
         try:
-            function = tf.function(call).get_concrete_function(specs)
+            with outputs_of(layer) as made:
+                function = tf.function(bound).get_concrete_function([*specs.values()])
         except InputError:
             raise
         except (ValueError, TypeError, tf.errors.OpError) as error:
             reason = next((line for line in str(error).splitlines() if line.strip()), "")
             raise InputError(f"{source}: it cannot be called as it is served: {reason}") from error
-        return _written(function, names, source, output_name)
+        what = f"{source}: the layer {cut!r}"
+        at = None if layer is None else _one_tensor(made, function, what)
+        return _written(function, names, source, output_name, cut, at)
 
     found = traced(training=False)
     try:
@@ -82,7 +102,19 @@ def answer(model: Any, output_name: str | None = None, source: str | None = None
             f"{source}: once exported it answers otherwise than at inference ({where}): a layer is "
             "called with training=True, or takes that for its default; build it without"
         )
-    return found
+    if found.cut is None:
+        return found
+    tensor, _, place = found.cut.tensor.partition(":")
+    return found._replace(before=tf.function(before, input_signature=[[*specs.values()]]))
+
+
+def specs_of(model: Any) -> dict[str, tf.TensorSpec]:
+    """Returns what a model takes, by name, in the order of names."""
+    found = {
+        _name(each): tf.TensorSpec((None, *each.shape[1:]), tf.as_dtype(each.dtype))
+        for each in model.inputs
+    }
+    return dict(sorted(found.items()))
 
 
 def _first_difference(one: GraphDef, other: GraphDef) -> str:
@@ -117,15 +149,32 @@ def _name(given: Any) -> str:
     return str(getattr(given, "name", None) or "input")
 
 
+def _one_tensor(made: list[Any], function: Any, what: str) -> str:
+    """Returns the tensor that a layer has made in a function."""
+    tensors = [tensor for each in made for tensor in tf.nest.flatten(each)]
+    if len(tensors) != 1 or tensors[0].graph is not function.graph:
+        how = f"makes {len(tensors)} tensors" if len(tensors) != 1 else "runs within a loop"
+        raise InputError(f"{what} {how}, where a cut needs one; name another layer or tensor")
+    return tensors[0].name
+
+
 def _written(
-    function: Any, names: Sequence[str], source: str, output_name: str | None
+    function: Any,
+    names: Sequence[str],
+    source: str,
+    output_name: str | None,
+    cut: str | None = None,
+    at: str | None = None,
 ) -> server.Answer:
-    """Writes out the flat graph of a function that was traced with inputs of these names."""
-    definition = function.graph.as_graph_def()
+    """Writes out the flat graph of a function that was traced with inputs of these names.
+
+    Of a cut `at` is the tensor, if it is known.
+    """
+    definition = function.graph.as_graph_def(add_shapes=cut is not None)
     captured = {inner.op.name: outer for outer, inner in function.graph.captures}
     bodies = [definition.node, *(each.node_def for each in definition.library.function)]
     for node in itertools.chain(*bodies):
-        if node.op.startswith(_CHANGING):
+        if node.op.startswith(_CHANGING) and node.op not in _READING:
             raise InputError(f"{source}: it changes variables (node {node.name!r})")
     for node in definition.node:
         if node.name in captured and captured[node.name].dtype != tf.resource:
@@ -141,12 +190,19 @@ def _written(
         return tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.as_dtype(dtype)).numpy()
 
     with about(source, server.MALFORMED):
-        inliner = Inliner(definition, value)
-        places = zip(names, function.inputs, strict=False)  # what it captured follows them
-        given = {name: inliner.write(place.op.name) for name, place in places}
         returned = logits_of(_outputs(function), output_name)
-        found = server.Answer(inliner.flat, given, inliner.write(returned.tensor), inliner.claims)
-    return found
+        inputs = zip(names, function.inputs, strict=False)  # what it captured follows them
+        places = {name: place.op.name for name, place in inputs}
+        begin = None
+        if cut is None:
+            inliner = Inliner(definition, value)
+            given = {name: inliner.write(place) for name, place in places.items()}
+        else:
+            begin = find_cut(definition, places, returned.tensor, cut, at)
+            inliner = Inliner(definition, value, begin)
+            given = {cut: node_name(begin.tensor)}
+        found = inliner.write(returned.tensor)
+    return server.Answer(inliner.flat, given, found, inliner.claims, begin)
 
 
 def _outputs(function: Any) -> Iterator[Output]:

@@ -35,6 +35,7 @@ from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import FLOAT32_UNIT
 from keras_curv.process import usual_floats
 from keras_curv.reading import live_model
+from keras_curv.reading.before import Before
 from keras_curv.reading.execution import calls_of
 from keras_curv.reading.inputs import Inputs
 from keras_curv.saved_model import meta_graph, server
@@ -58,6 +59,11 @@ class ServedModel:
             takes one vector: each flattened, one after the other, in the order of sorted names.
         call: the signature: `(n, *input_shape)` of `input_dtype` → `(n, outputs)`.
         call_logits: the same up to the head; None where there is none.
+        cut: name of the layer or tensor behind which the model is read; None: all of it is. Then
+            the network, the inputs and the signature are those of the part behind.
+        cut_tensor: what that name means; "" without a cut.
+        before: the part before the cut, of a live model; else None, and examples are what flows
+            at the cut.
         source: the directory, or the Keras model's name.
         signature: its name; "" for a live model.
         fingerprint: SHA-256 of the files that were read; for a live model, of what was read.
@@ -71,6 +77,18 @@ class ServedModel:
     signature: str = ""
     fingerprint: str = ""
     call_logits: Callable[[tf.Tensor], tf.Tensor] | None = None
+    cut: str | None = None
+    cut_tensor: str = ""
+    before: Before | None = None
+
+    def joined(self, x: Any) -> np.ndarray:
+        """Returns examples as one array `(n, *input_shape)`: of a live model that is cut, what it
+        makes of them before the cut; else see `Inputs.joined`.
+
+        Raises:
+            InputError: they do not fit the model.
+        """
+        return self.inputs.joined(x if self.before is None else self.before(x))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -183,6 +201,7 @@ def read(
     *,
     output_name: str | None = None,
     scores: bool = False,
+    cut: str | None = None,
 ) -> ServedModel:
     """Reads a classifier from a SavedModel directory, a file of Keras, or a live Keras model.
 
@@ -194,6 +213,8 @@ def read(
         output_name: of the logits, where a model has several outputs and none of that name. Those
             of a live model that returns a list are "output_0", "output_1", … as in its export.
         scores: take a model of one number too, which is no class.
+        cut: a layer, or of a SavedModel a tensor or node, behind which the model is read as if it
+            began there; see `saved_model/cut.py` for how names are matched.
 
     Raises:
         InputError: it is not a SavedModel, is refused as unsafe, or has a part without a
@@ -210,11 +231,11 @@ def read(
         if isinstance(source, (str, pathlib.Path)):
             path = pathlib.Path(source)
             if is_keras_file(path):
-                served = _read_file(path, signature, output_name)
+                served = _read_file(path, signature, output_name, cut)
             else:
-                served = _read_directory(path, signature, output_name)
+                served = _read_directory(path, signature, output_name, cut)
         else:
-            served = _read_live(source, output_name)
+            served = _read_live(source, output_name, cut)
     except MemoryError as error:
         name = source if isinstance(source, (str, pathlib.Path)) else source.name
         raise InputError(f"{name}: reading it takes more memory than there is: {error}") from error
@@ -226,7 +247,9 @@ def read(
     return served
 
 
-def _read_file(path: pathlib.Path, signature: str, output_name: str | None) -> ServedModel:
+def _read_file(
+    path: pathlib.Path, signature: str, output_name: str | None, cut: str | None
+) -> ServedModel:
     """Reads a file of Keras: its model is made anew, and read as a live one."""
     if signature != DEFAULT_SIGNATURE:
         raise InputError(f"{path} has no signatures, as a SavedModel has. Received: {signature!r}")
@@ -236,15 +259,19 @@ def _read_file(path: pathlib.Path, signature: str, output_name: str | None) -> S
         live, fingerprint = model.load(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    served = _read_answer(live_model.answer(live, output_name, str(path)), str(path))
+    served = _read_answer(live_model.answer(live, output_name, str(path), cut), str(path), cut)
     return dataclasses.replace(served, fingerprint=fingerprint)
 
 
-def _read_live(model: Any, output_name: str | None) -> ServedModel:
-    answer = live_model.answer(model, output_name)
-    served = _read_answer(answer, str(model.name))
+def _read_live(model: Any, output_name: str | None, cut: str | None) -> ServedModel:
+    answer = live_model.answer(model, output_name, cut=cut)
+    served = _read_answer(answer, str(model.name), cut)
+    if answer.before is not None:
+        before = Before(live_model.specs_of(model), answer.before, served.source)
+        served = dataclasses.replace(served, before=before)
     network = served.network
     around = [served.head, served.input_shape, served.input_dtype.name, network.sizes]
+    around += [] if cut is None else [served.cut_tensor]
     around += [served.inputs.shapes] if len(served.inputs.specs) > 1 else []
     digest = hashlib.sha256(repr([*around, *(a.name for a in network.activations)]).encode())
     for affine in network.affines:
@@ -253,7 +280,9 @@ def _read_live(model: Any, output_name: str | None) -> ServedModel:
     return dataclasses.replace(served, fingerprint=digest.hexdigest())
 
 
-def _read_directory(path: pathlib.Path, signature: str, output_name: str | None) -> ServedModel:
+def _read_directory(
+    path: pathlib.Path, signature: str, output_name: str | None, cut: str | None
+) -> ServedModel:
     try:
         path = resolve_directory(path)
         files = ModelFiles.read(path)
@@ -261,21 +290,26 @@ def _read_directory(path: pathlib.Path, signature: str, output_name: str | None)
         file = str(path / GRAPH)
         meta = meta_graph.parse(files.graph, file)
         answer = server.answer(
-            meta, signature, files.tensor, files.object_graph(), file, output_name
+            meta, signature, files.tensor, files.object_graph(), file, output_name, cut
         )
         again = ModelFiles.read(path).fingerprint()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     if again != fingerprint:
         raise InputError(f"{path} changed while it was being read; try again")
-    served = _read_answer(answer, source=str(path))
+    served = _read_answer(answer, str(path), cut)
     return dataclasses.replace(served, signature=signature, fingerprint=fingerprint)
 
 
-def _read_answer(answer: server.Answer, source: str) -> ServedModel:
+def _read_answer(answer: server.Answer, source: str, cut: str | None) -> ServedModel:
     """Reads a flat graph, then gives it to TensorFlow."""
     definition = answer.definition
-    inputs = Inputs.of(definition, answer.given, source)
+    try:
+        inputs = Inputs.of(definition, answer.given, source)
+    except InputError as error:
+        places = answer.given.values()
+        advice = graph.cut_advice(definition, places, answer.returned)
+        raise InputError(f"{error}{advice}") from error
     network, head, before_head = graph.read_network(
         definition,
         inputs=dict(zip(answer.given.values(), inputs.shapes.values(), strict=True)),
@@ -296,4 +330,6 @@ def _read_answer(answer: server.Answer, source: str) -> ServedModel:
         call=calls[0],
         call_logits=None if before_head is None else calls[1],
         source=source,
+        cut=cut,
+        cut_tensor=answer.cut.tensor if answer.cut else "",
     )

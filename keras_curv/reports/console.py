@@ -25,7 +25,7 @@ from rich.text import Text
 from keras_curv.errors import visible
 from keras_curv.files import discard_stdout
 from keras_curv.reports.requests import all_refused, print_requests
-from keras_curv.reports.wording import facts, percent, radius_name
+from keras_curv.reports.wording import facts, model_name, percent, radius_name
 
 _LINE_AFTER = 30.0  # seconds, where stderr is no terminal
 _MOST_LINES = 100
@@ -50,7 +50,7 @@ def print_summary(summary: dict, console: Console | None = None) -> None:
 
 
 def _print_table(summary: dict, console: Console) -> None:
-    title = visible(f"{summary['saved_model']} on {summary['dataset']}")
+    title = visible(f"{model_name(summary)} on {summary['dataset']}")
     console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     clean = summary["clean_accuracy"]
     table = Table()

@@ -45,6 +45,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         "examples": f"{summary['examples']:,} ({_statuses(summary['statuses'])})",
         "radius": f"{least}mean {number(mean)}, median {number(median)} over {which}",
         "units": radius_units(summary),
+        "cut": _cut(summary),
         "numbers": _integers(summary),
         "labels": _masks(summary),
         "clip": _CLIPS if summary.get("clips_input") else "",
@@ -77,7 +78,13 @@ def heading(summary: dict) -> str:
         what += f"; {words['changes']}"
     if summary["guarantee"] != "real":
         what += f"; guarantee: {summary['guarantee']}"
-    return f"{summary['saved_model']} on {summary['dataset']}, {what}"
+    return f"{model_name(summary)} on {summary['dataset']}, {what}"
+
+
+def model_name(summary: dict, name: str | None = None) -> str:
+    """Returns the model, and behind which cut of it; `name` in place of its path."""
+    model = summary["saved_model"] if name is None else name
+    return f"{model} behind {summary['cut']}" if summary.get("cut") else model
 
 
 def radius_name(summary: dict) -> str:
@@ -87,7 +94,9 @@ def radius_name(summary: dict) -> str:
 
 def radius_units(summary: dict) -> str:
     """Returns the units of its radii."""
-    return claim(summary)["units"] or units(summary["input_scale"])
+    if (said := claim(summary)["units"]) or not summary.get("cut"):
+        return said or units(summary["input_scale"])
+    return units(summary["input_scale"], f"what flows behind {summary['cut']}")
 
 
 def is_usual(summary: dict) -> bool:
@@ -205,9 +214,15 @@ def _smoothing(summary: dict) -> str:
     return text.format(**summary) if "deviation" in summary else ""
 
 
-def units(scale: float) -> str:
+def _cut(summary: dict) -> str:
+    """Says that only a part of the model is certified, and which one."""
+    text = "the part behind {cut} ({cut_tensor}); NOT a certificate for the model's input"
+    return text.format(**summary) if summary.get("cut") else ""
+
+
+def units(scale: float, of: str = "the model's own input") -> str:
     """Returns what a radius is measured in."""
-    return "the model's own input" + ("" if scale == 1.0 else f" (examples × {scale:g})")
+    return of + ("" if scale == 1.0 else f" (examples × {scale:g})")
 
 
 def describe(check: dict) -> str:

@@ -122,6 +122,8 @@ class ExampleJob(Job):
             "fingerprint": served.fingerprint,
             "signature": served.signature,
             "output_name": options.output_name,
+            "cut": served.cut,
+            **({"cut_tensor": served.cut_tensor} if served.cut else {}),
             "dataset": examples.name,
             "dataset_fingerprint": examples.fingerprint,
             "input_scale": float(options.input_scale),
@@ -185,6 +187,13 @@ class ExampleJob(Job):
         if not rows:
             return []
         x = self.examples.at([row.index for row in rows])
+        if self.served.before is not None:  # the points lie behind the cut
+            x = self.served.before(self.as_input(x))
+            return (
+                find_cases(rows, x, x, network=self._network)
+                if self._options.searched
+                else [Case(row, example) for row, example in zip(rows, x, strict=True)]
+            )
         if self._options.smoothing is not None or not self._options.searched:
             return [Case(row, example) for row, example in zip(rows, x, strict=True)]
         scale = float(self._options.input_scale)
@@ -246,6 +255,8 @@ def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndar
         return tuple(n for n in shape if n != 1)
 
     wanted, have = served.input_shape, tuple(examples.shape)
+    if served.before is not None:
+        return lambda x: x  # which looks at them itself
     if examples.inputs is not None:
         if len(served.inputs.specs) == 1:
             names = ", ".join(examples.inputs)

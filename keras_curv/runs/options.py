@@ -218,6 +218,8 @@ class ExampleOptions(RunOptions):
             require_one_of(self.rivals, RIVALS, "rivals")
             return
         require_one_of(self.rivals, VOTE_RIVALS, "rivals, with smoothing,")
+        if self.cut is not None:
+            raise InputError(f"smoothing is of whole models, without a cut. Received: {self.cut!r}")
         if self.qualified:
             raise InputError(
                 "smoothing is for argmax under any change. "

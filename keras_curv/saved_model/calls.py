@@ -30,6 +30,8 @@ _NOTES = {
     "_user_specified_name",
 }
 _CALL_NOTES = {"_XlaMustCompile"}
+_LOOPS = ("While", "StatelessWhile", "If", "StatelessIf")  # which no rule reads, whatever they say
+_LOOP_NOTES = {"_lower_using_switch_merge", "_num_original_outputs", "_stateful_parallelism"}
 _FUNCTION_NOTES = {"_input_shapes", "_construction_context", "_noinline", "_XlaMustCompile"}
 _ARGUMENT_NOTES = {"_output_shapes", "_user_specified_name", "_has_manual_control_dependencies"}
 # Options of a call: they say where and with how many threads the runtime runs it, not what.
@@ -135,7 +137,7 @@ def require_noted(node: NodeDef) -> None:
         InputError: there is one.
     """
     known = {each.name for each in op_definition(node).attr} | _NOTES
-    known |= _CALL_NOTES if node.op in CALLS else set()
+    known |= _CALL_NOTES if node.op in CALLS else _LOOP_NOTES if node.op in _LOOPS else set()
     for name in sorted(node.attr):
         if name not in known:
             raise InputError(
@@ -162,3 +164,16 @@ def count_of(node: NodeDef, argument: op_def_pb2.OpDef.ArgDef) -> int:
     if argument.type_list_attr:
         return len(attribute(node, argument.type_list_attr).list.type)
     return 1
+
+
+def dtype_of(node: NodeDef, place: int) -> int:
+    """Returns the dtype of an output of a node, of which nothing has been checked; 0: unknown."""
+    definition = op_def_registry.get(node.op)
+    for argument in definition.output_arg if definition else ():
+        count = count_of(node, argument)
+        if place < count:
+            listed = attribute(node, argument.type_list_attr).list.type
+            named = attribute(node, argument.type_attr).type
+            return listed[place] if argument.type_list_attr else argument.type or named
+        place -= count
+    return 0

@@ -35,7 +35,8 @@ from keras_curv.saved_model.calls import (
     require_noted,
     require_plain_call,
 )
-from keras_curv.saved_model.nodes import attribute, data_inputs
+from keras_curv.saved_model.cut import Cut
+from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
 
 # Ops that may stand in a function that XLA compiles: in its kernels, a bilinear resize by 3 is
 # another function. Keras has it compile convolutions in groups.
@@ -48,7 +49,7 @@ _STEPS = 2**20  # from a tensor to where it comes from
 
 
 @dataclasses.dataclass(eq=False)
-class _Frame:
+class Frame:
     """One call of a function, or the main graph.
 
     Attributes:
@@ -64,11 +65,11 @@ class _Frame:
 
     body: Body
     given: dict[str, str] = dataclasses.field(default_factory=dict)
-    caller: _Frame | None = None
+    caller: Frame | None = None
     depth: int = 0
     prefix: str = ""
     compiled: bool = False
-    calls: dict[str, _Frame] = dataclasses.field(default_factory=dict)
+    calls: dict[str, Frame] = dataclasses.field(default_factory=dict)
     written: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -79,6 +80,7 @@ class Inliner:
         definition: the main graph, and its functions.
         variable: gives the value of a variable, of the node that is its handle, and of the type as
             which it is read.
+        cut: a tensor that is written as a placeholder, and what it is computed from is not.
 
     Attributes:
         flat: the graph without calls and variables, as far as it has been written.
@@ -96,15 +98,16 @@ class Inliner:
         self,
         definition: graph_pb2.GraphDef,
         variable: Callable[[NodeDef, int], np.ndarray] | None = None,
+        cut: Cut | None = None,
     ):
         self.flat = graph_pb2.GraphDef()
         self.claims: list[tuple[str, TensorShapeProto]] = []
         self._library = {f.signature.name: f for f in definition.library.function}
         if len(self._library) < len(definition.library.function):
             raise InputError("a function is defined twice")
-        self._main = _Frame(Body(definition.node))
+        self._main = Frame(Body(definition.node))
         self._bodies: dict[str, Body] = {}
-        self._variable = variable
+        self._variable, self._cut = variable, cut
         self._values: dict[tuple[str, int], str] = {}
         self._names: set[str] = set()
         self._spent: collections.Counter[str] = collections.Counter()
@@ -116,7 +119,7 @@ class Inliner:
             InputError: it is too large, or says that it is to be computed otherwise.
             LookupError, TypeError, ValueError: it is not a graph that TensorFlow takes.
         """
-        waiting: list[tuple[_Frame, NodeDef, NodeDef]] = []
+        waiting: list[tuple[Frame, NodeDef, NodeDef]] = []
         last = self._written(self._main, tensor, waiting)
         self._write_inputs(waiting)
         return last
@@ -129,76 +132,94 @@ class Inliner:
         Raises:
             InputError, LookupError, TypeError, ValueError: as of `write`.
         """
-        waiting: list[tuple[_Frame, NodeDef, NodeDef]] = []
+        waiting: list[tuple[Frame, NodeDef, NodeDef]] = []
         frames = [*self._main.calls.values()]
         for frame in frames:  # grows
             for node in frame.body.nodes.values():
-                if node.op in CALLS:
-                    frames.append(self._called(frame, node))
+                inner = self.called(frame, node) if node.op in CALLS else None
+                if inner is not None:
+                    frames.append(inner)
                 elif node.op not in _OF_VARIABLES:
-                    self._write_node(frame, node, waiting)
+                    self.write_node(frame, node, waiting)
         self._write_inputs(waiting)
 
-    def _write_inputs(self, waiting: list[tuple[_Frame, NodeDef, NodeDef]]) -> None:
+    def _write_inputs(self, waiting: list[tuple[Frame, NodeDef, NodeDef]]) -> None:
         """Writes what nodes take, and what that is computed from."""
         while waiting:
             frame, node, flat = waiting.pop()
             flat.input.extend(self._written(frame, given, waiting) for given in data_inputs(node))
 
-    def _spend(self, number: int, limit: int, what: str) -> None:
+    def spend(self, number: int, limit: int, what: str) -> None:
         """Counts so many more of something, of which all together have a limit."""
         self._spent[what] += number
         limits.require_at_most(self._spent[what], limit, what)
 
-    def _written(self, frame: _Frame, tensor: str, waiting: list) -> str:
+    def _written(self, frame: Frame, tensor: str, waiting: list) -> str:
         """Returns the tensor of the flat graph; leaves what its node takes to be written."""
         shapes: list[TensorShapeProto] = []
         frame, node, place = self._source(frame, tensor, shapes)
-        if node.op == "ReadVariableOp":
-            found = self._value(frame, node)
+        found = f"{frame.prefix}{node.name}" + (f":{place}" if place else "")
+        if self._cut is not None and found == self._cut.tensor:
+            found = self._written_cut(self._cut)
+        elif node.op == "ReadVariableOp":
+            found = self.value(frame, node, waiting)
         else:
-            found = self._write_node(frame, node, waiting) + (f":{place}" if place else "")
+            self.write_node(frame, node, waiting)
         self.claims += [(found, shape) for shape in shapes]
         return found
 
-    def _write_node(self, frame: _Frame, node: NodeDef, waiting: list) -> str:
+    def _written_cut(self, cut: Cut) -> str:
+        """Writes a placeholder for the tensor of the cut, once; returns its name."""
+        name = node_name(cut.tensor)
+        if name not in self._names:
+            place = self.new(name, "Placeholder")
+            place.attr["dtype"].type = cut.dtype
+            place.attr["shape"].shape.CopyFrom(cut.shape)
+        return name
+
+    def write_node(self, frame: Frame, node: NodeDef, waiting: list) -> str:
         """Writes a node without its inputs, once; returns its name in the flat graph."""
         if node.name not in frame.written:
-            flat = self._copied(node, frame.prefix)
+            flat = self.copied(node, frame.prefix)
             frame.written[node.name] = flat.name
             waiting.append((frame, node, flat))
         return frame.written[node.name]
 
     def _source(
-        self, frame: _Frame, tensor: str, shapes: list[TensorShapeProto]
-    ) -> tuple[_Frame, NodeDef, int]:
+        self, frame: Frame, tensor: str, shapes: list[TensorShapeProto]
+    ) -> tuple[Frame, NodeDef, int]:
         """Follows a tensor through calls and arguments to an output of a node.
 
         All that is said of its shape on the way goes to `shapes`.
         """
         while True:
-            self._spend(1, _STEPS, "the graph, in steps through its calls,")
+            self.spend(1, _STEPS, "the graph, in steps through its calls,")
             name, *output = tensor.split(":")
             if name in frame.given and frame.caller is not None:
                 shapes += _said(frame.body.arguments[name].attr.get("_output_shapes"), 0)
                 frame, tensor = frame.caller, frame.given[name]
                 continue
             node = frame.body.nodes[name]
-            if frame.compiled and node.op not in _COMPILED:
-                raise InputError(
-                    f"op {node.op} (node {name!r}) is compiled by XLA, where it may be something "
-                    "else; export the model without jit_compile"
-                )
-            if node.op in self._library:
-                raise InputError(f"op {node.op} (node {name!r}) is a function of the model")
+            self.require_readable(frame, node)
             place = _place(node, output, in_main=frame.caller is None)
             shapes += _said(node.attr.get("_output_shapes"), place)
-            if node.op not in CALLS:
+            inner = self.called(frame, node) if node.op in CALLS else None
+            if inner is None:
                 return frame, node, place
-            frame = self._called(frame, node)
-            tensor = frame.body.returns[place]
+            frame, tensor = inner, inner.body.returns[place]
 
-    def _called(self, frame: _Frame, node: NodeDef) -> _Frame:
+    def require_readable(self, frame: Frame, node: NodeDef) -> None:
+        """Refuses an op that is compiled by XLA, or is a function."""
+        if frame.compiled and node.op not in _COMPILED:
+            raise InputError(
+                f"op {node.op} (node {node.name!r}) is compiled by XLA, where it may be something "
+                "else; export the model without jit_compile"
+            )
+        if node.op in self._library:
+            raise InputError(f"op {node.op} (node {node.name!r}) is a function of the model")
+
+    def called(self, frame: Frame, node: NodeDef) -> Frame | None:
+        """Returns the call that a node makes."""
         if node.name in frame.calls:
             return frame.calls[node.name]
         require_plain_call(node)
@@ -209,9 +230,9 @@ class Inliner:
             self._bodies[name] = Body.of(self._library[name])
         body, depth = self._bodies[name], frame.depth + 1
         limits.require_at_most(depth, limits.CALL_DEPTH, f"function {name!r}, in depth of calls,")
-        self._spend(1, limits.FUNCTIONS, "the graph, in calls written out,")
+        self.spend(1, limits.FUNCTIONS, "the graph, in calls written out,")
         what = "what its functions are called with, in arguments,"
-        self._spend(len(body.arguments), limits.NODES, what)
+        self.spend(len(body.arguments), limits.NODES, what)
         given = dict(zip(body.arguments, data_inputs(node), strict=True))
         compiled = frame.compiled or body.compiled or attribute(node, "_XlaMustCompile").b
         if body.apart and (not compiled or len(body.returns) > 1):
@@ -220,10 +241,10 @@ class Inliner:
             raise InputError(f"function {name!r} is not to be inlined, which may change what it is")
         prefix = f"{frame.prefix}{node.name}/"
         limits.require_at_most(len(prefix), limits.KEY_BYTES, "the name of a call, in letters,")
-        frame.calls[node.name] = _Frame(body, given, frame, depth, prefix, compiled)
+        frame.calls[node.name] = Frame(body, given, frame, depth, prefix, compiled)
         return frame.calls[node.name]
 
-    def _value(self, frame: _Frame, node: NodeDef) -> str:
+    def value(self, frame: Frame, node: NodeDef, waiting: list) -> str:
         """Returns the constant that a variable is where it is read; writes each once."""
         (given,) = data_inputs(node)
         frame, handle, _ = self._source(frame, given, [])
@@ -233,8 +254,8 @@ class Inliner:
         key = handle.name, node.attr["dtype"].type
         if key not in self._values:
             array = self._variable(handle, node.attr["dtype"].type)
-            self._spend(array.size, limits.TOTAL_ENTRIES, "its variables, in entries,")
-            constant = self._new(handle.name, "Const")
+            self.spend(array.size, limits.TOTAL_ENTRIES, "its variables, in entries,")
+            constant = self.new(handle.name, "Const")
             tensor = constant.attr["value"].tensor
             tensor.dtype = tf.as_dtype(array.dtype).as_datatype_enum
             constant.attr["dtype"].type = tensor.dtype
@@ -244,7 +265,7 @@ class Inliner:
             self._values[key] = constant.name
         return self._values[key]
 
-    def _new(self, name: str, op: str) -> NodeDef:
+    def new(self, name: str, op: str) -> NodeDef:
         """Adds a node to the flat graph, named as TensorFlow names it."""
         limits.require_at_most(len(self._names) + 1, limits.NODES, "the graph with its calls")
         limits.require_at_most(len(name), limits.KEY_BYTES, "the name of a node, in letters,")
@@ -253,13 +274,13 @@ class Inliner:
         self._names.add(name)
         return self.flat.node.add(name=name, op=op)
 
-    def _copied(self, node: NodeDef, prefix: str) -> NodeDef:
+    def copied(self, node: NodeDef, prefix: str) -> NodeDef:
         """Adds the node without its inputs, with all attributes of its op."""
-        self._spend(node.ByteSize(), limits.GRAPH_BYTES, "the graph with its calls, in bytes,")
+        self.spend(node.ByteSize(), limits.GRAPH_BYTES, "the graph with its calls, in bytes,")
         definition = op_definition(node)
         require_noted(node)
         require_arguments(node, definition)
-        copy = self._new(prefix + node.name, node.op)
+        copy = self.new(prefix + node.name, node.op)
         for known in definition.attr:
             value = node.attr[known.name] if known.name in node.attr else known.default_value
             if value.placeholder:
@@ -277,7 +298,7 @@ class Inliner:
         if not value.tensor.tensor_content:
             sizes = (max(dim.size, 0) for dim in value.tensor.tensor_shape.dim)
             repeated = math.prod(sizes) if value.HasField("tensor") else 0
-            self._spend(repeated, limits.REPEATED_ENTRIES, "its constants, in entries,")
+            self.spend(repeated, limits.REPEATED_ENTRIES, "its constants, in entries,")
 
 
 def _said(note: attr_value_pb2.AttrValue | None, place: int) -> Sequence[TensorShapeProto]:

@@ -10,6 +10,8 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from keras_curv.errors import InputError
+
 _NOTHING = attr_value_pb2.AttrValue()
 _SHORT = 16  # entries of a constant
 
@@ -32,6 +34,29 @@ def node_name(tensor: str) -> str:
 def data_inputs(node: NodeDef) -> list[str]:
     """Returns its inputs, but for those that it only waits for."""
     return [given for given in node.input if not given.startswith("^")]
+
+
+def arguments_of(node: NodeDef) -> list[str]:
+    """Returns names of the nodes that a node takes something from."""
+    return [node_name(tensor) for tensor in data_inputs(node)]
+
+
+def in_order(nodes: dict[str, NodeDef], last: str) -> list[str]:
+    """Returns the nodes that `last` depends on, each after its inputs, without control edges."""
+    order, seen, done, stack = [], set(), set(), [(last, False)]
+    while stack:
+        name, ready = stack.pop()
+        if ready:
+            order.append(name)
+            done.add(name)
+        elif name in seen and name not in done:
+            raise InputError(f"node {name!r} depends on itself")
+        elif name not in seen:
+            seen.add(name)
+            stack.append((name, True))
+            # The last one first: a constant is made where it is used, and not all of them before.
+            stack += [(i, False) for i in reversed(arguments_of(nodes[name]))]
+    return order
 
 
 def constant(

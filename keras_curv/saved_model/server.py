@@ -31,10 +31,12 @@ from keras_curv.errors import InputError, about
 from keras_curv.saved_model import limits, loadable, object_graph
 from keras_curv.saved_model.advice import advice
 from keras_curv.saved_model.calls import CALLS, Body, require_plain_call
+from keras_curv.saved_model.cut import Cut
 from keras_curv.saved_model.inlining import Inliner
 from keras_curv.saved_model.node_names import require_names_of_their_own
 from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
 from keras_curv.saved_model.object_graph import Argument
+from keras_curv.saved_model.outline import find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
 from keras_curv.saved_model.pure_ops import PURE_OPS, is_harmless_beside
 from keras_curv.saved_model.reach import Reach
@@ -64,12 +66,16 @@ class Answer(NamedTuple):
         given: name of each input → its placeholder; names sorted.
         returned: the tensor with the logits, or with what a head makes of them.
         claims: tensors, each with a shape that the model says it has.
+        cut: behind which the graph begins, and the only input; None: nothing is cut off.
+        before: computes what flows at the cut from all inputs, by sorted names; None: unknown.
     """
 
     definition: graph_pb2.GraphDef
     given: dict[str, str]
     returned: str
     claims: Sequence[tuple[str, TensorShapeProto]]
+    cut: Cut | None = None
+    before: Callable[[list[tf.Tensor]], tf.Tensor] | None = None
 
 
 def answer(
@@ -79,6 +85,7 @@ def answer(
     objects: bytes | None,
     source: str,
     output_name: str | None = None,
+    cut: str | None = None,
 ) -> Answer:
     """Returns what a server computes for a signature.
 
@@ -89,6 +96,7 @@ def answer(
         objects: the graph of objects in the checkpoint; None where there is no checkpoint.
         source: for messages.
         output_name: of the logits; None where there is no doubt.
+        cut: the tensor behind which the model is certified, see `cut.py`; None: all of it is.
 
     Raises:
         InputError: a step is not made as TensorFlow makes it.
@@ -106,7 +114,7 @@ def answer(
         raise InputError(f"{source} has no signature {signature!r}; it has: {names}{advice}")
     with about(f"{source}: the signature {signature!r} cannot be read", (InputError, *MALFORMED)):
         server = _Server(meta, stored)
-        found = server.answer(signature, output_name)
+        found = server.answer(signature, output_name, cut)
         server.require_loaded_alike(signature, objects)
     return found
 
@@ -123,26 +131,33 @@ class _Server:
             raise InputError("a function is defined twice")
         self._keys: dict[str, tuple[str, int]] | None = None
 
-    def answer(self, signature: str, output_name: str | None) -> Answer:
-        """Returns the graph behind the signature's logits."""
+    def answer(self, signature: str, output_name: str | None, cut: str | None) -> Answer:
+        """Returns the graph behind the signature's logits, as far as the cut."""
         if self._meta.asset_file_def or "saved_model_assets" in self._meta.collection_def:
             raise InputError("it refers to asset files; they are not allowed")
         self._require_nothing_changed(signature)
         definition = self._meta.signature_def[signature]
         places = self._places(definition)
-        inliner = Inliner(self._meta.graph_def, self._restored)
-        given = {name: inliner.write(place) for name, place in places.items()}
         outputs = [*self._outputs(definition)]
         logits = logits_of(outputs, output_name)
+        graph, begin = self._meta.graph_def, None
+        if cut is None:
+            inliner = Inliner(graph, self._restored)
+            given = {name: inliner.write(place) for name, place in places.items()}
+        else:
+            begin = find_cut(graph, places, logits.tensor, cut)
+            inliner = Inliner(graph, self._restored, begin)
+            given = {cut: node_name(begin.tensor)}
         returned = inliner.write(logits.tensor)
         reach = Reach.of(self._nodes, self._functions, (output.tensor for output in outputs))
         loadable.require_version(self._meta.graph_def.versions)
         loadable.require_graphs(self._nodes.values(), reach)
         require_names_of_their_own(reach)
-        claims = [(given[name], info.tensor_shape) for name, info in definition.inputs.items()]
-        claims += [*inliner.claims, (returned, logits.shape.as_proto())]
-        inliner.write_idle()
-        return Answer(inliner.flat, given, returned, claims)
+        claims = [*inliner.claims, (returned, logits.shape.as_proto())]
+        if begin is None:
+            claims += [(given[name], info.tensor_shape) for name, info in definition.inputs.items()]
+            inliner.write_idle()
+        return Answer(inliner.flat, given, returned, claims, begin)
 
     def require_loaded_alike(self, signature: str, objects: bytes | None) -> None:
         """Refuses a model that answers otherwise where `tf.saved_model.load` has loaded it.

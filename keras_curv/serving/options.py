@@ -42,6 +42,11 @@ class RequestOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.cut is not None:
+            raise InputError(
+                "logged requests hold what the model takes, and not what flows at a cut; give that "
+                f"as examples. Received: cut {self.cut!r}"
+            )
         optional_fraction(self.max_lost, "the fraction that may be lost")
         optional_at_least(self.limit, 1, "the limit")
         optional_at_least(self.max_unpacked, 1, "max_unpacked")

@@ -32,6 +32,7 @@ from keras_curv.reports.wording import (
     claim,
     facts,
     is_usual,
+    model_name,
     nearest_rival,
     number,
     of_the_prediction,
@@ -94,7 +95,7 @@ def render(
     of_shape = [[case for case in cases if case.x.shape == shape] for shape in shapes]
     galleries = [gallery(some, rival, searched) for some in of_shape]
     return ENVIRONMENT.get_template("report.html.j2").render(
-        title=f"Certified robustness of {model} on {summary['dataset']}",
+        title=f"Certified robustness of {model_name(summary, model)} on {summary['dataset']}",
         summary=summary,
         shares=shares,
         radius=radius,

@@ -1,0 +1,72 @@
+"""The nodes behind a tensor and how they are connected, and nothing of what they compute.
+
+The cut of a model is looked up here, before anything that is cut off has been judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from keras_curv.errors import InputError
+from keras_curv.saved_model import limits
+from keras_curv.saved_model.cut import Cut, Way
+from keras_curv.saved_model.inlining import Frame, Inliner
+
+
+class Outline(Inliner):
+    """Writes out what lies behind tensors of one main graph, but neither variables nor judgements.
+
+    A call that cannot be written out stays what it is: a node that may depend on all that it takes.
+    """
+
+    def require_readable(self, frame: Frame, node: NodeDef) -> None:
+        """Lets every op pass."""
+
+    def called(self, frame: Frame, node: NodeDef) -> Frame | None:
+        """Returns the call that a node makes; None where it cannot be written out."""
+        try:
+            return super().called(frame, node)
+        except InputError:
+            return None
+
+    def value(self, frame: Frame, node: NodeDef, waiting: list) -> str:
+        """Writes a variable's reading as a node."""
+        return self.write_node(frame, node, waiting)
+
+    def copied(self, node: NodeDef, prefix: str) -> NodeDef:
+        """Adds the node without its inputs, with what says which outputs it has."""
+        self.spend(node.ByteSize(), limits.GRAPH_BYTES, "the graph with its calls, in bytes,")
+        copy = self.new(prefix + node.name, node.op)
+        for name, value in node.attr.items():
+            if value.WhichOneof("value") in ("type", "list", "i"):  # what says types of outputs
+                copy.attr[name].CopyFrom(value)
+        return copy
+
+
+def find_cut(
+    definition: graph_pb2.GraphDef,
+    places: Mapping[str, str],
+    output: str,
+    name: str,
+    tensor: str | None = None,
+) -> Cut:
+    """Returns the cut of a name in a main graph with functions.
+
+    Args:
+        definition: the main graph, and its functions.
+        places: name of each input → its node.
+        output: its tensor that is certified.
+        name, tensor: see `Way.cut`.
+
+    Raises:
+        InputError: see `Way.cut`.
+        LookupError, TypeError, ValueError: it is not a graph that TensorFlow takes.
+    """
+    outline = Outline(definition)
+    given = {outline.write(place): each for each, place in places.items()}
+    returned = outline.write(output)
+    nodes = {node.name: node for node in outline.flat.node}
+    return Way(nodes, given, returned).cut(name, outline.claims, tensor)
