@@ -31,6 +31,7 @@ from keras_curv.lowering.miscompiled import Paddings, refuse_outputs
 from keras_curv.lowering.rules.activations import ACTIVATION_OPS, activation_name
 from keras_curv.lowering.rules.registry import apply, require_rule, shares_numbers
 from keras_curv.network.network import Network, Scores
+from keras_curv.saved_model.calls import LOOPS
 from keras_curv.saved_model.limits import (
     CLASSES,
     NODE,
@@ -89,7 +90,8 @@ def read_network(
             return advised_cut(definition, nodes, slices, output, node.name)
         return ""
 
-    for node in nodes:  # before any work
+    # Before any work, and loops before what Keras puts around them.
+    for node in sorted(nodes, key=lambda node: node.op not in LOOPS):
         with _naming(node, source, advice):
             require_rule(node)
     with about(f"{source}: its graph cannot be read"):

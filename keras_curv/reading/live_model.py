@@ -140,7 +140,8 @@ def _attributes(node: NodeDef) -> dict[str, bytes]:
     return {
         name: value.SerializeToString(deterministic=True)
         for name, value in node.attr.items()
-        if not name.startswith("_")  # notes, which may have names
+        # Notes may have names, and bodies of loops have, which no rule reads.
+        if not name.startswith("_") and value.WhichOneof("value") != "func"
     }
 
 

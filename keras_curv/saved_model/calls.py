@@ -30,7 +30,7 @@ _NOTES = {
     "_user_specified_name",
 }
 _CALL_NOTES = {"_XlaMustCompile"}
-_LOOPS = ("While", "StatelessWhile", "If", "StatelessIf")  # which no rule reads, whatever they say
+LOOPS = ("While", "StatelessWhile", "If", "StatelessIf")  # which no rule reads, whatever they say
 _LOOP_NOTES = {"_lower_using_switch_merge", "_num_original_outputs", "_stateful_parallelism"}
 _FUNCTION_NOTES = {"_input_shapes", "_construction_context", "_noinline", "_XlaMustCompile"}
 _ARGUMENT_NOTES = {"_output_shapes", "_user_specified_name", "_has_manual_control_dependencies"}
@@ -137,7 +137,7 @@ def require_noted(node: NodeDef) -> None:
         InputError: there is one.
     """
     known = {each.name for each in op_definition(node).attr} | _NOTES
-    known |= _CALL_NOTES if node.op in CALLS else _LOOP_NOTES if node.op in _LOOPS else set()
+    known |= _CALL_NOTES if node.op in CALLS else _LOOP_NOTES if node.op in LOOPS else set()
     for name in sorted(node.attr):
         if name not in known:
             raise InputError(
