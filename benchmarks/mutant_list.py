@@ -31,7 +31,6 @@ TEXTS = {
             "last.kernel, np.zeros(network.classes)",
         ),
     ),
-    CRC + "first_gradients": (("if quick.sound:", "if True:"),),
     CRC + "crc": (
         (
             "np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR",

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import CurvatureCertificate
-from keras_curv.certificates.crc.first_gradients import StartGradients
+from keras_curv.certificates.crc.crc import ChargedGradients
 from keras_curv.certificates.crc.geometries import geometry_of
 from keras_curv.certificates.crc.rival_search import RivalSearch
 from keras_curv.network import shared_graph
@@ -41,7 +41,7 @@ def searched(network, x, *, geometry=None, tolerance=1e-4, max_steps=40, as_grap
     kappa = tf.constant(certificate.kappa(label, rivals))
     none = tf.zeros_like(kappa)
     start = geometry_of(network).start(x)
-    first = StartGradients(network, double=False)(start.value, label, rivals)
+    first = ChargedGradients(network)(start.value, tf.constant(label), tf.constant(rivals))
     pairs = tf.constant(label), tf.constant(rivals, tf.int32)
     nothing = tf.zeros(0, tf.float64)
     given = start.value, *pairs, kappa, none, none[:, 0], first, start.room, nothing

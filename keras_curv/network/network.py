@@ -163,7 +163,6 @@ class FeedForward(abc.ABC):
         x: tf.Tensor,
         label: tf.Tensor,
         rivals: tf.Tensor,
-        backward: tf.DType | None = None,
     ) -> Evaluation:
         """Evaluates margins `f_t(x) = z_L[label] − z_L[t]` and gradients by one forward pass.
 
@@ -171,20 +170,17 @@ class FeedForward(abc.ABC):
             x: `(n, dim)`, float32 or float64.
             label: `(n,)`, integers.
             rivals: `(n, rivals)`, integers, none equal to its label.
-            backward: dtype of the backward pass, which with many rivals is most of the work; None:
-                that of x.
         """
-        backward = x.dtype if backward is None else backward
         pre, post = self.forward(x)
         margin, w = self._last_margins(post, label, rivals)
-        cotangents = [tf.cast(w, backward)]
+        cotangents = [w]
         for product, z, activation in reversed(
-            list(zip(self.products(backward), pre, self.activations, strict=True))
+            list(zip(self.products(x.dtype), pre, self.activations, strict=True))
         ):
-            slope = tf.expand_dims(tf.cast(activation.first(z), backward), 1)
+            slope = tf.expand_dims(activation.first(z), 1)
             cotangents.append(product.backward(slope * cotangents[-1]))
         cotangents[-1] = self._where_moved(cotangents[-1])
-        return Evaluation(margin, tf.cast(cotangents[-1], x.dtype), post, cotangents, pre)
+        return Evaluation(margin, cotangents[-1], post, cotangents, pre)
 
     def _where_moved(self, gradient: tf.Tensor) -> tf.Tensor:
         """Returns a gradient with 0 at the inputs that the attacker does not move."""

@@ -219,22 +219,19 @@ def margin_charge(
         χ_{I−1} = ‖W_I‖ θ_I + γ_N ‖|W_I|‖ ‖t̂_I‖ + folding + underflow.
 
     A margin is the difference of two outputs of the last map, so the norms of that map count twice.
-    The backward pass may be in float32, with kernels and slopes σ′ rounded to float32: then u, γ
-    and τ are those of float32.
 
     Args:
         layers: one `LayerNorms` for each affine map, in order.
         activations: `a_0 = x, a_1, …, a_{L−1}` as computed, `(n, width)`, float64.
-        cotangents: `v_{L−1}, …, v_0` as computed, `(n, rivals, width)`, float64 or float32; the
-            last one is the gradient itself.
+        cotangents: `v_{L−1}, …, v_0` as computed, `(n, rivals, width)`, float64; the last one is
+            the gradient itself.
 
     Returns:
         `Charge(margin, gradient)`, each `(n, rivals)`, float64.
     """
     pre_errors = pre_activation_errors(layers, activations)
-    unit, tiny = unit_and_tiny(cotangents[0].dtype)
     sizes = [_norm(cotangent) for cotangent in cotangents]
-    gradient = gradient_error(layers, pre_errors[:-1], sizes, unit=unit, tiny=tiny)
+    gradient = gradient_error(layers, pre_errors[:-1], sizes)
     margin = tf.broadcast_to(2.0 * pre_errors[-1][:, None], tf.shape(gradient))
     return Charge(margin, gradient)
 

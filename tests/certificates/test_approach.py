@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from crc_searching import searched
-from scripts import succeeds_alone
 
 from keras_curv import CurvatureCertificate, Network
-from keras_curv.certificates.crc import first_gradients, rival_search
+from keras_curv.certificates.crc import rival_search
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.pinned import PinnedNetwork
@@ -53,67 +52,6 @@ def test_any_guess_is_sound(rng, network, monkeypatch):
         radius, _, _ = searched(network, x)
         assert np.all(radius <= best * (1.0 + 1e-9)), where
         assert np.all(radius > 0.0), where
-
-
-@pytest.fixture
-def rounded_away(rng):
-    """A network whose gradients are what float32 rounds off its weights."""
-    large = 1e4 * rng.standard_normal((5, 6))
-    kernel = np.concatenate([large, large + 1e-3 * rng.standard_normal((5, 6))], axis=1)
-    last = rng.standard_normal((6, 3))
-    return Network.from_weights(
-        [kernel, np.concatenate([last, -last])], [np.full(12, 1e6), np.zeros(3)], "softplus"
-    )
-
-
-def test_what_float32_rounds_away_is_not_proved(rng, rounded_away, monkeypatch):
-    """Gradients at x0 in float32 that are wrong by more than their size."""
-    x = rng.standard_normal((30, 5))
-    best, _, _ = searched(rounded_away, x, tolerance=1e-9, max_steps=400, as_graph=True)
-    assert np.all(best > 0.0)
-    monkeypatch.setattr(first_gradients, "MOST", -1.0)  # in any case
-    radius, gradients, _ = searched(rounded_away, x, max_steps=0)
-    assert np.all(gradients == 2)
-    assert np.all(radius <= best)
-
-
-def test_where_float32_tells_too_little_the_start_is_in_float64(rng, rounded_away, monkeypatch):
-    x = rng.standard_normal((30, 5))
-    radius, gradients, _ = searched(rounded_away, x, as_graph=True)
-    monkeypatch.setattr(first_gradients, "float32_keeps_digits", lambda seed: tf.constant(False))
-    double, alone, _ = searched(rounded_away, x, as_graph=True)
-    np.testing.assert_array_equal(radius, double)
-    np.testing.assert_array_equal(gradients, alone)
-
-
-IN_BFLOAT16 = """
-import numpy as np, tensorflow as tf
-from keras_curv import CurvatureCertificate, Network
-from keras_curv.certificates.question import Question
-
-rng = np.random.default_rng(0)
-kernels = [rng.standard_normal(shape) / 8.0 for shape in ((64, 64), (64, 3))]
-network = Network.from_weights(kernels, [np.zeros(64), np.zeros(3)], "softplus")
-certificate, x = CurvatureCertificate(network), rng.standard_normal((40, 64))
-label = certificate.logits(x).argmax(axis=1)
-rivals = np.stack([np.delete(np.arange(3), one) for one in label])
-question = Question.of(x, label, rivals, decide=[1e-3])
-before = certificate.prove(question).radius
-tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": True})
-after = certificate.prove(question).radius
-at_x = network.evaluate(tf.constant(x), label, rivals)
-f, h = at_x.margin.numpy(), np.linalg.norm(at_x.gradient, axis=2)
-kappa = -certificate.curvature.lower[label[:, None], rivals]
-exact = 2.0 * f / (h + np.sqrt(h**2 + 2.0 * kappa * f))  # of one gradient, in float64
-assert np.all(before <= exact) and np.any(before < exact * (1.0 - 1e-6))  # by float32
-if not np.array_equal(after, before):  # as where a processor has no bfloat16 to round to
-    np.testing.assert_allclose(after, exact, rtol=1e-9)
-"""
-
-
-def test_a_setting_that_rounds_factors_is_noticed_whenever_it_comes():
-    """It is of the process, for ever: functions that are exported later would tell of it."""
-    assert succeeds_alone(IN_BFLOAT16)
 
 
 def test_what_overflows_in_float32_is_searched_in_float64(rng):

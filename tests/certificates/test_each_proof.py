@@ -15,7 +15,6 @@ from keras_curv.certificates.crc import (
     ball_step,
     crc,
     crc_local,
-    first_gradients,
     geometries,
     two_stage,
 )
@@ -132,19 +131,6 @@ def test_what_an_input_is_off_by_is_taken_off(rng):
     found = certificate.prove(at_origin(ROWS)).radius[:, 0]
     assert found[0] == 0.0 and np.all(found[1:] > 0.0)
     assert np.all(of(found[1:]) <= of(whole[1:]) - of(displaced[1:]))
-
-
-def test_gradients_in_float32_are_charged_as_such_or_not_used(monkeypatch):
-    """Where products in float32 lose digits nobody charges for."""
-    network = one_unit(kernel_error=0.0)
-    pair = tf.ones((4, 1), tf.float64), np.zeros(4, int), np.ones((4, 1), int)
-    double = first_gradients.StartGradients(network, double=True)(*pair)
-    quick = first_gradients.StartGradients(network)(*pair)
-    assert np.all(quick.error.gradient > 1e3 * double.error.gradient)
-    assert np.all(quick.error.margin == double.error.margin)
-    monkeypatch.setattr(first_gradients, "float32_keeps_digits", lambda seed: tf.constant(False))
-    again = first_gradients.StartGradients(network)(*pair)
-    np.testing.assert_array_equal(again.error.gradient, double.error.gradient)
 
 
 # Geometries turn a charged minorant into a radius.

@@ -181,12 +181,11 @@ def test_errors_pass_through_layers():
     np.testing.assert_allclose(pre_errors, [1.0, 6.0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("double", [False, True])
-def test_a_margin_has_two_logits(double):
+def test_a_margin_has_two_logits():
     """Each may be off by the bias's whole error in a direction of its own: √2 of it in all."""
     layers = [NOTHING._replace(bias_error=3.0)]
     given = [tf.zeros((1, 1), tf.float64)]
-    cotangents = [tf.zeros((1, 2, 1), tf.float64 if double else tf.float32)]
+    cotangents = [tf.zeros((1, 2, 1), tf.float64)]
     charge = margin_charge(layers, given, cotangents)
     assert charge.margin.shape == charge.gradient.shape == (1, 2)
     for found in (charge.margin[0, 0], charge.margin[0, 1], margin_error(layers, given)[0]):
@@ -299,24 +298,23 @@ def test_each_arithmetic_has_its_own_numbers():
     assert unit_and_tiny(tf.float32) == (FLOAT32_UNIT, FLOAT32_TINY) == (2.0**-24, 2.0**-126)
 
 
-@pytest.mark.parametrize(("dtype", "unit"), [(tf.float32, FLOAT32_UNIT), (tf.float64, UNIT)])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_the_norms_of_what_is_rounded_are_bounds(dtype, unit, depth):
-    """As large as sums of that many squares may come out too small, in their own arithmetic."""
+def test_the_norms_of_what_is_rounded_are_bounds(depth):
+    """As large as sums of that many squares may come out too small."""
     count = 2**14
     layers = [NOTHING._replace(bias_error=1.0, norm=1.0, bend=1.0)] * (depth - 1) + [NOTHING]
     given = [tf.zeros((1, 1), tf.float64)] * depth
-    ones = [tf.ones((1, 1, count), dtype)] * depth
+    ones = [tf.ones((1, 1, count), tf.float64)] * depth
     charge = margin_charge(layers, given, ones).gradient[0, 0]
-    size = 128 * (1 + exact_gamma(count // 2, unit))
-    assert_covers(charge, size if depth == 2 else size * Fraction(unit))
-    assert float(charge) < 129.0 if depth == 2 else float(charge) < 300.0 * unit
+    size = 128 * (1 + exact_gamma(count // 2))
+    assert_covers(charge, size if depth == 2 else size * Fraction(UNIT))
+    assert float(charge) < 129.0 if depth == 2 else float(charge) < 300.0 * UNIT
 
 
-@pytest.mark.parametrize(("dtype", "entry"), [(tf.float64, 1e-170), (tf.float32, 1e-20)])
-def test_a_square_may_underflow(dtype, entry):
+def test_a_square_may_underflow():
+    entry = 1e-170
     layers = [NOTHING._replace(bias_error=1e20, norm=1e20, bend=1.0), NOTHING]
-    cotangents = [tf.constant([[[entry]]], dtype)] * 2
+    cotangents = [tf.constant([[[entry]]], tf.float64)] * 2
     charge = margin_charge(layers, [tf.zeros((1, 1), tf.float64)] * 2, cotangents).gradient
     assert_covers(charge[0, 0], Fraction(entry) * 10**40 * 9 / 10)
     found = margin_charge([NOTHING], [tf.zeros((1, 1), tf.float64)], cotangents[:1]).gradient

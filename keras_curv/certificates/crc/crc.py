@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.crc.first_gradients import StartGradients
 from keras_curv.certificates.crc.geometries import geometry_of
 from keras_curv.certificates.crc.geometry import Start
-from keras_curv.certificates.crc.proved_radius import Charged, proved_radius
+from keras_curv.certificates.crc.proved_radius import Charged, charged, proved_radius
 from keras_curv.certificates.crc.rival_search import RivalSearch
 from keras_curv.certificates.crc.search_state import SEARCHED
 from keras_curv.certificates.method import Method, ServedError, no_error
@@ -28,7 +27,7 @@ from keras_curv.curvature.bounds import CurvatureBounds, curvature_bounds
 from keras_curv.errors import require_at_least, require_probability
 from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network
-from keras_curv.network.shared_graph import compiled
+from keras_curv.network.shared_graph import CLASS, CLASSES, ROWS, compiled
 from keras_curv.numerics import rounding
 
 # Where serving takes more off than was asked for, it is asked for once more, up to what the search
@@ -88,7 +87,7 @@ class CurvatureCertificate(Method):
         require_at_least(self._max_steps, 0, "max_steps")
         require_smooth(behind.activations)
         self.network, self.served_error = network, served_error
-        self._start_gradients = StartGradients(behind, double=not self._max_steps)
+        self._first = compiled(ChargedGradients, behind, signature=(ROWS, CLASS, CLASSES))
         self.curvature = curvature_bounds(behind) if curvature is None else curvature
         # κ = 0 says that the margin is constant; all others get a floor against underflow.
         kappa = np.maximum(-self.curvature.lower, 0.0) + rounding.CURVATURE_FLOOR
@@ -98,7 +97,8 @@ class CurvatureCertificate(Method):
     def prove(self, question: Question) -> Proof:
         """See `Method`."""
         start = self.geometry.start(question.x)
-        first = self._start_gradients(start.value, question.label, question.rivals)
+        pairs = (tf.constant(part, tf.int32) for part in question[1:3])
+        first = self._first(start.value, *pairs)
         goal = question.goal
         wanted = np.where(goal.every_rival & np.isfinite(goal.ceiling), goal.ceiling, 0.0)
         proved, most = self.first_radii(question, first)
@@ -211,6 +211,18 @@ class CurvatureCertificate(Method):
         most = self.geometry.price * _known(_margin_bracket(first.margin, kappa))
         # What rounding took all of says nothing of how far to look.
         return np.where(proved > 0.0, proved, most), most
+
+
+class ChargedGradients:
+    """Margins of examples against their rivals, gradients, and what rounding did to both."""
+
+    def __init__(self, network: Network):
+        self._network = network
+
+    def __call__(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Charged:
+        """Returns them in float64, for `(n, dim)`, `(n,)` and `(n, rivals)`."""
+        found = self._network.evaluate(x, label, rivals)
+        return charged(self._network.layer_norms, found)
 
 
 def _margin_bracket(margin: tf.Tensor, kappa: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def charged(layers: Sequence[rounding.LayerNorms], evaluation: Evaluation) -> Ch
 
     Args:
         layers: `network.layer_norms`.
-        evaluation: in float64, but for its way back; or in float32, to look where to go.
+        evaluation: in float64; or in float32, to look where to go.
     """
     margin, gradient = evaluation.margin, evaluation.gradient
     if margin.dtype != tf.float64:

@@ -1,7 +1,7 @@
 """Which rivals need how many gradients: the search behind a certificate against many rivals.
 
 The certificate is the smallest radius over the rivals, so only those rivals matter that can still
-be the smallest. One gradient at x0 (`first_gradients.py`) gives each a valid radius and a bracket
+be the smallest. One gradient at x0 gives each a valid radius and a bracket
 from above. The weakest open rival is then searched, one gradient a step, until its radius reaches
 the smallest bracket of all; then the next weakest. Most of the first of these searches is in
 float32, to find the way (`float32_search.py`). Every radius that is kept is proved, so stopping
