@@ -35,7 +35,7 @@ _BEFORE_IT_BEGINS = 2**41  # multiplications of curvature bounds
 _SQUARE_OF_DEPTH = (CoupledCertificate, LinearBoundCertificate, LocalCurvatureCertificate)
 _DEEP = 40  # layers
 _COUPLED = 2**24  # numbers that a pass back of coupled bounds takes: about a second an example
-_ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
+ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
 _WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in distances by the slope
 _BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
@@ -189,7 +189,7 @@ class BestOf(Method):
             if not goal.decide:
                 list(in_batches(look, len(rows), self._entries))
                 return
-            for steps in _ATTACK_STEPS:
+            for steps in ATTACK_STEPS:
                 rows = rows[so_far.distance[rows].min(axis=1) > reach[rows]]
                 if len(rows):
                     self._attack(so_far, rows, weakest.column[rows], reach[rows], steps)
@@ -211,7 +211,7 @@ class BestOf(Method):
                 for few in (rows[part] for part in batches(len(rows), self._entries)):
                     if not len(few):
                         break
-                    met = self._attack(so_far, few, column[few], reach[few], _ATTACK_STEPS[-1])
+                    met = self._attack(so_far, few, column[few], reach[few], ATTACK_STEPS[-1])
                     label = tf.constant(some.label[few], tf.int32)
                     first, _ = self._crossing(tf.constant(some.x[few]), label, met)
                     self.note(so_far, few, column[few], first.numpy())
@@ -236,7 +236,7 @@ class BestOf(Method):
     def _attacks(self) -> dict[int, Callable[..., tf.Tensor]]:
         signature = ROWS, CLASS, CLASS, EACH
         args = _BallAttack, self.network
-        return {steps: compiled(*args, steps, signature=signature) for steps in _ATTACK_STEPS}
+        return {steps: compiled(*args, steps, signature=signature) for steps in ATTACK_STEPS}
 
     def note(self, so_far: _SoFar, rows: np.ndarray, column: np.ndarray, point: np.ndarray) -> None:
         """Notes the distances of those points that are adversarial toward these rivals."""

@@ -14,7 +14,7 @@ from keras_curv.network.activations import require_smooth
 from keras_curv.network.network import Network
 from keras_curv.process import usual_floats
 
-_ENTRIES = 2**25  # of a sensitivity of all class pairs, 256 MiB
+ENTRIES = 2**25  # of a sensitivity of all class pairs, 256 MiB
 DENSE_ENTRIES = 2**27  # the same if no map is sparse
 MULTIPLICATIONS = 2**46  # for all pairs: hours
 _PROOF = 2**25  # the fixed cost of one proof, in multiplications
@@ -50,7 +50,7 @@ def curvature_bounds(network: Network) -> CurvatureBounds:
 def _require_room(network: Network) -> None:
     """Refuses a network whose bounds of all class pairs would take too much memory or time."""
     sparse = any(affine.is_sparse for affine in network.affines)
-    limit = _ENTRIES if sparse else DENSE_ENTRIES
+    limit = ENTRIES if sparse else DENSE_ENTRIES
     entries = network.classes**2 * max(network.sizes[1:])
     if entries > limit:
         raise InputError(

@@ -372,7 +372,7 @@ def test_an_adversarial_point_decides(rng, random_network, monkeypatch):
     for rows in asked:
         assert not (rows[:, None] == x[reached]).all(axis=2).any()
     # A few steps of an attack reach more than one.
-    monkeypatch.setattr("keras_curv.certificates.auto._ATTACK_STEPS", (1,))
+    monkeypatch.setattr("keras_curv.certificates.auto.ATTACK_STEPS", (1,))
     nearer = choose_method("auto", network).prove(question).distance
     assert np.count_nonzero(nearer.min(axis=1) <= radius) < np.count_nonzero(reached)
 

@@ -81,7 +81,7 @@ def breaking(monkeypatch, first, times):
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("direct_num_workers=2", "direct_running_mode=multi_processing")],
+    [(), ("direct_num_workers=1", "direct_running_mode=multi_processing")],
     ids=["in-process", "processes"],
 )
 def test_the_rows_are_those_of_the_local_run(local, tmp_path, options):

@@ -150,13 +150,13 @@ def test_an_archive_unpacks_to_what_a_threat_can_be(tmp_path):
 def test_very_many_groups_are_refused_soon():
     begun = time.process_time()
     for groups, changes in (
-        (np.arange(10**6) // 2, 1),
-        (np.arange(10**6) // 2, 5 * 10**5),
+        (np.arange(2 * 10**5) // 2, 1),
+        (np.arange(2 * 10**5) // 2, 10**5),
         (np.arange(10**6), 1),
     ):
         with pytest.raises(InputError, match="in more than 65536 ways|a list of features"):
             Threat(groups=groups, changes=changes)
-    assert time.process_time() - begun < 20.0
+    assert time.process_time() - begun < 5.0
 
 
 def test_a_file_that_is_not_there_is_missed_by_name(tmp_path):

@@ -92,6 +92,7 @@ def test_a_fit_ends_with_a_certified_model(tmp_path):
     before = model.evaluate(x, y, batch_size=400, verbose=0, return_dict=True)
     model.run_eagerly = False
     model.fit(x, y, epochs=6, verbose=0, batch_size=50)
+    model.run_eagerly = True
     after = model.evaluate(x[::4], y[::4], batch_size=100, verbose=0, return_dict=True)
     assert after["loss"] < 0.7 * before["loss"] and after["clean_accuracy"] > 0.95
     base.export(str(tmp_path / "model"), verbose=False)
