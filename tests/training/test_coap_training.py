@@ -136,7 +136,7 @@ def test_compiled_by_xla():
 def test_projections_compile_and_have_gradients():
     """XLA draws other numbers from the same seed: what is equal is what they estimate."""
     x, y = data(8)
-    x, base = tf.reshape(x, (8, 4)), _base((7, 6, 5))
+    x, base = tf.reshape(x, (8, 4)), _base((7, 6))
     live = COAPModel(base, 0.3).live
 
     @tf.function(jit_compile=True)
@@ -184,7 +184,7 @@ def test_weights_of_examples_count():
 def test_the_exported_base_is_certified(tmp_path):
     x, y = data(20)
     model = _model((12, 8), keras.optimizers.Adam(0.02), radius=0.1, run_eagerly=False)
-    fit(model, x, y, epochs=40)
+    fit(model, x, y, epochs=20)
     model.base.export(tmp_path / "exported", verbose=False)
     crown = keras_curv.certify(str(tmp_path / "exported"), x, y, method="crown")
     kernels, biases = model.live.now().weights(tf.float64)

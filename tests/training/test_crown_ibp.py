@@ -248,12 +248,11 @@ def test_the_schedule():
     assert [float(model.progress(True)), model.progress(False)] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
-def test_training_makes_certified_examples(activation, tmp_path):
+def test_training_makes_certified_examples(tmp_path):
     """The exported base is certified by the library at least as often."""
     x, y = _data(256)
     options = {"kappa": (1.0, 0.0), "ramp_steps": 20, "compiled": {}}
-    model = _model(keras.optimizers.Adam(0.02), activation, **options)
+    model = _model(keras.optimizers.Adam(0.02), "relu", **options)
     before = model.evaluate(x, y, batch_size=64, verbose=0, return_dict=True)
     model.fit(x, y, batch_size=64, epochs=15, verbose=0)
     after = model.evaluate(x, y, batch_size=64, verbose=0, return_dict=True)
@@ -262,16 +261,6 @@ def test_training_makes_certified_examples(activation, tmp_path):
     model.base.export(tmp_path / "exported", verbose=False)
     radius = Certifier(str(tmp_path / "exported"), method="crown").certify(x, y).radius
     assert np.mean(radius >= 0.3) >= after["certified"] - 1e-6
-
-
-def test_compiled_by_xla_and_eager_are_the_same():
-    x, y = _data()
-    histories = []
-    for compiled in ({"jit_compile": True}, EAGERLY):
-        model = _model(activation="tanh", beta=(1.0, 0.5), ramp_steps=4, compiled=compiled)
-        history = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history
-        histories.append(history["loss"])
-    np.testing.assert_allclose(histories[1], histories[0], rtol=1e-4)  # float32, through Adam
 
 
 def test_convolutions_and_depth():
