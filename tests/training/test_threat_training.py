@@ -46,8 +46,7 @@ def _attacked(model, x, y):
 GROUPS = Threat(groups=[[0, 1, 2]], changes=1)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("kind", ["box", "groups"])
+@pytest.mark.parametrize(("kind", "jit"), [("box", True), ("groups", False)])
 def test_examples_outside_of_the_threat_are_no_training_data(kind, jit):
     """An error, or a loss of NaN where XLA has dropped it."""
     x, y = _data(8)

@@ -85,10 +85,9 @@ def test_labels_out_of_range(kind, run_eagerly):
             np.testing.assert_array_equal(now, then, err_msg=str(value))
 
 
-@pytest.mark.parametrize("kind", ["penalty", "certified"])
-def test_labels_out_of_range_under_xla(kind):
+def test_labels_out_of_range_under_xla():
     """XLA drops assertions: the loss says it, and `TerminateOnNaN` stops."""
-    model = _compiled(kind, jit_compile=True)
+    model = _compiled("certified", jit_compile=True)
     for value in (-1, 3, 2**32 + 1):
         unseen = tf.constant(X), tf.constant(_outside(value))
         assert np.isnan(model.evaluate(*unseen, verbose=0, return_dict=True)["loss"])
