@@ -10,16 +10,14 @@ batch instead. NumPy reads that variable at its import, so the command line sets
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 ENTRIES = 2**23  # of one array: 64 MB
 NEAR = 2**18  # of arrays that stay near the processor: 2 MB
 _AT_WORK = 2 * ENTRIES  # of all batches together: large arrays pass on Python's lock less often
-_IN_FLIGHT = 2  # calls of `in_turn` that run at a time
 THREADS_OF_PRODUCTS = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 in_parallel: ContextVar[int] = ContextVar("beside", default=1)  # batches in parallel, with this one
@@ -74,44 +72,6 @@ def in_batches(
         yield from zip(slices, found, strict=True)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def in_turn(calls: Iterable[Callable[[], Found]]) -> Iterator[Found]:
-    """Yields the results of calls in their order, while the next call already runs.
-
-    The first call runs alone, so that the others find what it caches. An error of a call or of the
-    iterable is raised after the results before it.
-
-    Example:
-        >>> list(in_turn([lambda: "a", lambda: "b", lambda: "c"]))
-        ['a', 'b', 'c']
-    """
-    calls = iter(calls)
-    for call in calls:
-        yield call()
-        break
-    if processors() == 1:
-        yield from (call() for call in calls)
-        return
-
-    def work(call: Callable[[], Found]) -> Found:
-        in_parallel.set(_IN_FLIGHT)
-        return call()
-
-    pool, begun, error = ThreadPoolExecutor(_IN_FLIGHT), deque[Future[Found]](), None
-    try:
-        while error is None:
-            try:
-                begun.append(pool.submit(copy_context().run, work, next(calls)))
-            except Exception as ended:  # StopIteration, or an error that a log ends in
-                error = ended
-            if len(begun) == _IN_FLIGHT:
-                yield begun.popleft().result()
-        yield from (future.result() for future in begun)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    if not isinstance(error, StopIteration):
-        raise error
 
 
 def processors() -> int:

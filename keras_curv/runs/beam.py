@@ -99,7 +99,7 @@ def _certify(first: int, remote_factory: Callable[[], Job], shards: Shards, shar
     """Certifies one batch, on a worker. All its threads share one job."""
     job = shared.acquire(remote_factory)
     try:
-        rows = next(job.batches(first))()
+        rows = next(job.batches(first))
     except InputError as error:
         shards.refuse(first, str(error))
     else:

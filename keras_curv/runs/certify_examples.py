@@ -85,7 +85,7 @@ class ExampleJob(Job):
         >>> from keras_curv import data
         >>> options = ExampleOptions(method="crc", batch_size=8)
         >>> job = ExampleJob("saved_models/digits", data.load("digits"), options)
-        >>> [row.index for row in next(job.batches(16))()]
+        >>> [row.index for row in next(job.batches(16))]
         [16, 17, 18, 19, 20, 21, 22, 23]
     """
 
@@ -134,10 +134,10 @@ class ExampleJob(Job):
             "batch_size": options.batch_size or certifier.batch_size(rivals),
         } | search
 
-    def batches(self, start: int) -> Iterator[Callable[[], list[Row]]]:
+    def batches(self, start: int) -> Iterator[list[Row]]:
         """See `Job`."""
         for x, y in self.examples.batches(self.settings["batch_size"], start):
-            yield functools.partial(self._rows, x, y, start)
+            yield self._rows(x, y, start)
             start += len(x)
 
     def _rows(self, x: np.ndarray, y: np.ndarray | None, start: int) -> list[Row]:

@@ -35,14 +35,14 @@ class Job(abc.ABC):
     timed: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def batches(self, start: int) -> Iterator[Callable[[], list[Row]]]:
-        """Yields a function for each batch that certifies it; they may be called side by side.
+    def batches(self, start: int) -> Iterator[list[Row]]:
+        """Certifies a batch after the other and yields their rows.
 
         Args:
             start: the first row to certify, which begins a batch.
 
         Raises:
-            InputError: an example cannot be read; or, as a batch is certified, not be certified.
+            InputError: an example cannot be read or certified.
         """
 
     @abc.abstractmethod

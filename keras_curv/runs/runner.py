@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from keras_curv.errors import InputError, UnwrittenError
 from keras_curv.files import write_json, write_text
-from keras_curv.numerics.batches import in_turn
 from keras_curv.reports.console import progress_bar, working
 from keras_curv.reports.html import page
 from keras_curv.reports.html.report_data import ReportData
@@ -67,7 +66,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
             with working(f"certifying on {options.runner}", visible=options.progress):
                 batches = workers.batches(job, options.output, done, resumed=file.resumed)
         else:
-            batches = in_turn(job.batches(done))
+            batches = job.batches(done)
         with progress_bar(job.count, done, visible=options.progress) as advance:
             for rows in batches:
                 done += len(rows)

@@ -115,10 +115,10 @@ class RequestJob(Job):
             "model_name": options.model_name,
         }
 
-    def batches(self, start: int) -> Iterator[Callable[[], list[Row]]]:
+    def batches(self, start: int) -> Iterator[list[Row]]:
         """See `Job`; the last ones are followed by the error that ended the log, if one did."""
         for block in self._log.blocks(self.settings["batch_size"], start, self.count):
-            yield functools.partial(self._rows, block, start)
+            yield self._rows(block, start)
             start += sum(request.count for request in block)
         if self._survey.broken is not None:
             raise self._survey.broken

@@ -3,13 +3,12 @@
 import threading
 import time
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest
 
 from keras_curv.numerics import batches
-from keras_curv.numerics.batches import in_batches, in_turn
+from keras_curv.numerics.batches import in_batches
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -94,56 +93,3 @@ def test_threads_only_where_products_have_none(monkeypatch):
         assert (batches.processors.__wrapped__() == 1) >= alone
     monkeypatch.delenv(name)
     assert batches.processors.__wrapped__() == 1
-
-
-def test_what_comes_in_turn_keeps_its_order_and_two_are_at_work(processors):
-    at_work, most, lock, alone = [0], [0], threading.Lock(), []
-
-    def call(number):
-        with lock:
-            at_work[0] += 1
-            most[0] = max(most[0], at_work[0])
-        alone.append((number, at_work[0]))
-        time.sleep(0.02 if number % 2 else 0.001)
-        with lock:
-            at_work[0] -= 1
-        return number
-
-    assert list(in_turn(partial(call, number) for number in range(7))) == list(range(7))
-    assert most[0] == min(processors, 2) and alone[0] == (0, 1)
-    assert not list(in_turn([]))
-
-
-def test_in_turn_errors_come_after_what_was_before_them(processors):
-    def fail():
-        raise ValueError("of a call")
-
-    def ends():
-        yield from (lambda number=number: number for number in range(4))
-        raise KeyError("of the log")
-
-    for calls, error, before in (
-        (
-            [*(lambda number=number: number for number in range(3)), fail, fail],
-            ValueError,
-            [0, 1, 2],
-        ),
-        (ends(), KeyError, [0, 1, 2, 3]),
-        ([fail], ValueError, []),
-    ):
-        found = []
-        with pytest.raises(error):
-            found.extend(in_turn(calls))
-        assert found == before
-
-
-def test_what_comes_in_turn_shares_the_processors(monkeypatch):
-    monkeypatch.setattr(batches, "processors", lambda: 4)
-
-    def most(rows):
-        return batches.in_parallel.get()
-
-    found = list(in_turn([lambda: [n for _, n in in_batches(most, 8, 1)]] * 3))
-    assert found[0][0] == 4 and {n for part in found[1:] for n in part} == {4}
-    counts = [len(part) for part in found]
-    assert counts == [4, 2, 2]

@@ -64,16 +64,11 @@ def breaking(monkeypatch, first, times):
     batches, deaths = ExampleJob.batches, []
 
     def dying(self, start):
-        for certify in batches(self, start):
-
-            def call(certify=certify):
-                rows = certify()
-                if rows[0].index >= first and len(deaths) < times:
-                    deaths.append(rows)
-                    raise RuntimeError("the worker died")
-                return rows
-
-            yield call
+        for rows in batches(self, start):
+            if rows[0].index >= first and len(deaths) < times:
+                deaths.append(rows)
+                raise RuntimeError("the worker died")
+            yield rows
 
     monkeypatch.setattr(ExampleJob, "batches", dying)
     return deaths
@@ -209,8 +204,8 @@ def test_workers_that_read_something_else_are_refused(local, tmp_path, monkeypat
     with np.load(local / "x.npz") as archive:
         np.savez(tmp_path / "x.npz", x=archive["x"] + 1, y=archive["y"])
     again = job.remote_factory()
-    assert [row.cells() for row in next(again().batches(8))()] == [
-        row.cells() for row in next(job.batches(8))()
+    assert [row.cells() for row in next(again().batches(8))] == [
+        row.cells() for row in next(job.batches(8))
     ]
     other = data.load_npz(str(tmp_path / "x.npz"))
     job.examples = other

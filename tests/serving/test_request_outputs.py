@@ -66,7 +66,7 @@ def test_the_points_of_the_report_are_adversarial_for_their_version(log):
     """Each case has the example of its row, and a point that its version classifies otherwise."""
     options = RequestOptions(method="crown", batch_size=4)
     job = RequestJob(request_log(str(log / "model"), [str(log / "log")], options), options)
-    rows = [row for rows in job.batches(0) for row in rows() if row.radius > 0.0]
+    rows = [row for rows in job.batches(0) for row in rows if row.radius > 0.0]
     cases = job.cases(rows)
     assert sorted(case.row.index for case in cases) == [row.index for row in rows]
     for case in cases:
