@@ -4,7 +4,8 @@ TERMS = "tests/numerics/test_each_term.py"
 CHARGES = "tests/certificates/test_each_charge.py"
 PROOFS = "tests/certificates/test_each_proof.py"
 LIPSCHITZ = "tests/certificates/test_each_lipschitz.py"
-ALL_TESTS = TERMS, CHARGES, LIPSCHITZ, PROOFS
+CUBES, IN_NORMS = "tests/threats/test_cubes.py", "tests/threats/test_norms.py"
+ALL_TESTS = TERMS, CHARGES, LIPSCHITZ, PROOFS, CUBES, IN_NORMS
 CRC = "certificates.crc."
 
 # Every change that is known, of these functions.
@@ -16,6 +17,7 @@ FUNCTIONS = {
     ),
     "dual": ("minorant", "certified_radius", "norm", "_scaled"),
     CRC + "proved_radius": ("charged", "proved_radius", "charged_minorant"),
+    CRC + "in_cube": ("least_concave",),
     "certificates.lipschitz": (
         *("margin_lipschitz_bounds", "column_distances", "LipschitzCertificate.prove"),
     ),
@@ -30,6 +32,37 @@ TEXTS = {
             "last.kernel, np.full(network.classes, last.kernel_error)",
             "last.kernel, np.zeros(network.classes)",
         ),
+    ),
+    CRC + "in_cube": (
+        (
+            "least_concave(slope, kappa, up, down) - rounding.up(off)",
+            "least_concave(slope, kappa, up, down)",
+        ),
+        ("+ kappa[:, None] * moved", ""),
+    ),
+    "threats.norms": (
+        ("return up(fall, terms + 16) + terms * TINY", "return fall + terms * TINY"),
+        ("return up(fall, terms + 16) + terms * TINY", "return up(fall, terms + 16)"),
+        ("np.fmin(_limits(rows, reach), radius[:, None, None])", "_limits(rows, reach) * 0.0"),
+        (
+            "return up(np.abs(rows).sum(axis=-1), rows.shape[-1] + 8)",
+            "return np.abs(rows).sum(axis=-1)",
+        ),
+        ("return up(radius * np.sqrt(count))", "return radius"),
+        ("return radius / np.sqrt(count) * (1.0 - gamma(8))", "return radius"),
+    ),
+    "certificates.other_norms": (
+        (
+            "self._charge(x, label, rivals, self._norm.length(radius, self._count))",
+            "self._charge(x, label, rivals, radius)",
+        ),
+        ("(steepest + self._length * slope_error)", "steepest"),
+        ("np.where(proof.radius > known, radius, question.known)", "proof.radius"),
+    ),
+    "curvature.in_norm": (
+        ("up(largest + length * affine.kernel_error)", "up(largest)"),
+        ("up((entries + more) ** 2, 8)", "up(entries**2, 8)"),
+        ("kappa = up(kappa * length**2) if length > 1.0 else kappa", "kappa = kappa"),
     ),
     CRC + "crc": (
         (
@@ -138,6 +171,10 @@ TESTS = {
     "numerics.rounding": (TERMS, CHARGES),
     "dual": (TERMS,),
     CRC + "proved_radius": (CHARGES,),
+    CRC + "in_cube": (CUBES, IN_NORMS),
+    "threats.norms": (CUBES, IN_NORMS),
+    "certificates.other_norms": (IN_NORMS,),
+    "curvature.in_norm": (IN_NORMS,),
     "certificates.lipschitz": (LIPSCHITZ,),
 }  # of all others, PROOFS
 # What no test can notice, and why it makes no proof wrong.

@@ -33,7 +33,8 @@ class ProofOptions:
         property: what must not change within a radius. argmax: the predicted class; top_3: that the
             label is among the 3 largest logits; harmful:3,5: that no such class gets above the
             label, harmful:TABLE.json by label; threshold:0.7: the side of it on which the output
-            is; interval:0.1: the output, by more than that.
+            is; interval:0.1: the output, by more than that; linear:y0>y1+0.5: that conditions on
+            outputs hold, linear:FILE.txt one in each line.
         threat: what the attacker may do, a `Threat` or its arguments; radii are in its units, and
             nothing is claimed of inputs that it leaves out. Default: any change.
         signature: name of the signature that is certified; of logged requests, for those that name

@@ -111,6 +111,8 @@ def of_the_prediction(summary: dict) -> bool:
 
 def nearest_rival(summary: dict, rival: int) -> str:
     """Returns what a row's nearest rival is: a class, or an output that would leave its range."""
+    if summary.get("property", "").startswith("linear"):
+        return f"condition {rival} would fail first"
     if not summary.get("property", "").startswith(("threshold", "interval")):
         return f"nearest rival {rival}"
     output, rises = divmod(rival, 2)

@@ -1,6 +1,7 @@
 """Linear functions on balls and boxes, and attacks in l∞."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import tensorflow as tf
 from attacked import BALLS, cube, float32_network, model_of
 
 from keras_curv import Threat, certify, pgd_attack
+from keras_curv.certificates.crc.in_cube import least_concave
 from keras_curv.threats.confined import Reach
 from keras_curv.threats.norms import NORMS
 
@@ -62,3 +64,43 @@ def test_attacks_in_cubes_come_close_and_no_closer(method, limits, rng, random_n
             norm="linf",
         )
         assert np.all(margin.numpy() >= 0.0) if harmless else np.any(margin.numpy() < 0.0)
+
+
+def exactly(array):
+    return np.vectorize(Fraction, otypes=[object])(array)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-170, 1e120])
+def test_what_rounding_takes_is_charged(size, rng):
+    """In exact arithmetic; thirds, whose products and sums are all rounded, and many of them."""
+    for _ in range(40):
+        slope, up, down = rng.integers(-9, 10, (3, 2, 300)) / 3.0
+        up, down, kappa = abs(up) * size, abs(down) * size, rng.integers(0, 9, 2) / 3.0
+        if size > 1.0:
+            kappa = kappa / size
+        found = least_concave(slope, kappa, up, down)
+        h, u, d = map(exactly, (slope, up, down))
+        half = exactly(kappa)[:, None] / 2
+        ends = np.minimum(h * u - half * u * u, -h * d - half * d * d)
+        assert all(map(lambda a, b: Fraction(a) <= b, found, ends.sum(axis=1)))
+        np.testing.assert_allclose(found, ends.sum(axis=1).astype(float), rtol=1e-11, atol=1e-300)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-170])
+def test_sums_of_norms_are_charged(size, rng):
+    for _ in range(40):
+        rows = rng.integers(-9, 10, (1, 1, 300)) * size / 3.0
+        up, down = rng.integers(0, 10, (2, 1, 300)) * size / 3.0
+        radius, row = np.array([7.0 * size / 3.0]), exactly(rows[0, 0])
+        limit = np.where(row < 0, exactly(up[0]), exactly(down[0]))
+        within = [min(one, Fraction(radius[0])) for one in limit]
+        assert Fraction(NORMS["linf"].dual(rows).item()) >= abs(row).sum()
+        assert Fraction(NORMS["l1"].of(rows[0]).item()) >= abs(row).sum()
+        reach = Reach(up, down, None, None, None)
+        cube = NORMS["linf"].least_linear(rows, reach, radius).item()
+        assert Fraction(cube) <= -(abs(row) * within).sum()
+        left, fall = Fraction(radius[0]), Fraction(0)
+        for j in np.argsort(-abs(rows[0, 0]), kind="stable"):
+            spent = min(left, limit[j])
+            left, fall = left - spent, fall + abs(row[j]) * spent
+        assert Fraction(NORMS["l1"].least_linear(rows, reach, radius).item()) <= -fall

@@ -119,15 +119,35 @@ class CubeCertificate(BallBoundCertificate):
         curvature, none = tf.constant(kappa[:, None]), tf.zeros((len(x), 1), tf.float64)
         bound, slope_error = charged_minorant(found, tf.constant(moved), curvature, none)
         slope = evaluation.gradient.numpy()[:, 0] + kappa[:, None] * moved
-        half = 0.5 * kappa[:, None]
-        fall = np.maximum(-slope * up + half * up * up, slope * down + half * down * down)
-        far = np.maximum(up, down)
-        size = np.abs(slope) * far + half * far * far
-        terms = x.shape[1]
-        lost = gamma(terms + 16) * size.sum(axis=1) + 16.0 * TINY * terms * (1.0 + kappa)
-        lost = lost + slope_error.numpy() * norm_bound(far, axis=1)
-        value = bound.intercept.numpy() - fall.sum(axis=1) - lost * rounding.ROUNDING_SLACK
+        off = slope_error.numpy() * norm_bound(np.maximum(up, down), axis=1)
+        least = least_concave(slope, kappa, up, down) - rounding.up(off)
+        value = bound.intercept.numpy() + least
+        value = value - gamma(8) * (np.abs(bound.intercept.numpy()) + np.abs(least))
         return np.where(np.isnan(value), -np.inf, value)
+
+
+def least_concave(
+    slope: np.ndarray, curvature: np.ndarray, up: np.ndarray, down: np.ndarray
+) -> np.ndarray:
+    """Returns lower bounds on `h·δ − (κ/2)‖δ‖²` for `−down ≤ δ ≤ up`, `(n,)`, rounding charged.
+
+    Args:
+        slope: h, `(n, dim)`.
+        curvature: κ ≥ 0, `(n,)`.
+        up, down: not negative, `(n, dim)`.
+
+    Example:
+        >>> ones = np.ones((1, 1))
+        >>> least_concave(3.0 * ones, np.ones(1), ones, 2.0 * ones).round(9)  # at −2
+        array([-8.])
+    """
+    half, terms = 0.5 * curvature[:, None], slope.shape[1]
+    fall = np.maximum(half * up * up - slope * up, half * down * down + slope * down)
+    far = np.maximum(up, down)
+    size = np.sum(np.abs(slope) * far + half * far * far, axis=1)
+    # A product that underflows may be multiplied by another factor.
+    flushed = 4.0 * TINY * terms * (1.0 + curvature) * (1.0 + far.max(axis=1))
+    return -fall.sum(axis=1) - rounding.up(gamma(terms + 16) * size + flushed)
 
 
 class _Searched:

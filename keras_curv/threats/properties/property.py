@@ -9,6 +9,7 @@ its rivals, and how many rivals may pass the reference; certificates need nothin
     harmful     the label against some others
     threshold   a score against a constant               (`scores.py`)
     interval    a score against two constants of each example
+    linear      weighted sums of outputs against constants   (`conditions.py`)
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Reading(NamedTuple):
 class Property(abc.ABC):
     """A property of outputs that must hold within a certified radius.
 
-    Make one by `Property.parse` of a spelling, or by `top_k`, `harmful`, `threshold`, `interval`.
+    Make one by `Property.parse` of a spelling, or by `top_k`, `harmful`, `threshold`, `interval`,
+    `linear`.
 
     Attributes:
         spelling: the text for `--property`, which defines the property.
@@ -100,6 +102,11 @@ class Property(abc.ABC):
     def threshold(value: float | Mapping[int, float]) -> Property:
         """Returns the property that the output, or each named one, stays on its side of a value."""
         return Property._kinds["threshold"](value)
+
+    @staticmethod
+    def linear(conditions: str) -> Property:
+        """Returns the property that conditions such as "y0 > y3 + 0.5; y1 < 2" hold."""
+        return Property._kinds["linear"](conditions)
 
     @staticmethod
     def interval(tau: float | Mapping[int, float]) -> Property:

@@ -1,4 +1,4 @@
-"""Spellings of properties: `argmax`, `top_3`, `harmful:3,5`, `threshold:0.7`, `interval:0.1`."""
+"""Spellings of properties: `argmax`, `top_3`, `harmful:3,5`, `threshold:0.7`, `linear:y0>y1`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 from keras_curv.errors import InputError, about
 from keras_curv.files import parse_json, read_named
 
-_FORMS = "argmax, top_K, harmful:3,5, harmful:TABLE.json, threshold:0.7, interval:0.1"
+_FORMS = (
+    "argmax, top_K, harmful:3,5, harmful:TABLE.json, threshold:0.7, interval:0.1, linear:y0>y1, "
+    "linear:FILE.txt"
+)
 _INDEX = re.compile(r" *-?[0-9]{1,18} *", re.ASCII)
 _TABLE_BYTES = 2**20
 _TOP = re.compile(r"top_([0-9]{1,9})", re.ASCII)
@@ -23,7 +26,8 @@ def spelled(spelling: str) -> tuple[str, Any]:
     - `harmful:3,5`, classes; `harmful:4>3,5;7>1`, by label; or `harmful:TABLE.json`, a file with
       an object of labels and lists of classes, `{"4": [3, 5], "7": [1]}`;
     - `threshold:0.7` for a model of one output, `threshold:2=0.7,3=0.1` for outputs 2 and 3;
-    - `interval:0.1` for every output, `interval:2=0.1` for output 2.
+    - `interval:0.1` for every output, `interval:2=0.1` for output 2;
+    - `linear:y0 > y3 + 0.5; y1 < 2`, conditions on outputs; or `linear:FILE.txt`, one in each line.
 
     Raises:
         InputError: it is none of these.
@@ -45,6 +49,8 @@ def spelled(spelling: str) -> tuple[str, Any]:
             return name, _unique(part.split(">") for part in rest.split(";"))
         if name == "harmful":
             return name, _classes(rest)
+        if name == "linear":
+            return name, _lines(pathlib.Path(rest)) if rest.endswith(".txt") else rest
         if name in ("threshold", "interval"):
             return name, _values(rest)
     raise InputError(f"a property must be one of {_FORMS}. Received: {spelling!r}")
@@ -98,6 +104,12 @@ def _table(path: pathlib.Path) -> dict[int, list[int]]:
         if not isinstance(table, dict) or not all(isinstance(row, list) for row in table.values()):
             raise ValueError("not an object of lists")
         return _unique(table.items(), lambda some: [_whole(rival) for rival in some])
+
+
+def _lines(path: pathlib.Path) -> str:
+    """Reads the text of a file."""
+    with about(f"{path} cannot be read", (OSError, UnicodeDecodeError)):
+        return read_named(path, _TABLE_BYTES).decode()
 
 
 def _whole(value: Any) -> int:
