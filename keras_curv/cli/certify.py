@@ -63,7 +63,7 @@ NAMED.strings(
 EXAMPLES = COMMAND.section("Examples, of a data set or a file")
 EXAMPLES.strings(
     {
-        "inputs": "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: an array for each, under its name, in place of x.",
+        "inputs": "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: an array for each, under its name, in place of x. Or TFRecord files of tf.Examples (.tfrecord in the name; a shell pattern): the inputs are features by name, the label is y or label.",
     },
 )
 EXAMPLES.options(ExampleOptions, "input_scale rivals seed")
@@ -146,6 +146,7 @@ def certify_examples() -> dict:
     """Certifies a data set; returns the summary."""
     with loading():
         from keras_curv import data
+        from keras_curv.data.tf_examples import is_tfrecord
         from keras_curv.runs.certify_examples import certify_examples
 
     chosen = chosen_options(ExampleOptions)
@@ -155,11 +156,13 @@ def certify_examples() -> dict:
         del chosen["method"]
         chosen["smoothing"] = Smoothing(**COMMAND.chosen(Smoothing))
     options = ExampleOptions(**chosen)
-    examples = (
-        data.load_npz(FLAGS.inputs, FLAGS.limit)
-        if FLAGS.inputs is not None
-        else data.load(FLAGS.dataset, FLAGS.split, data_dir=FLAGS.data_dir)
-    )
+    examples: Any
+    if FLAGS.inputs is None:
+        examples = data.load(FLAGS.dataset, FLAGS.split, data_dir=FLAGS.data_dir)
+    elif is_tfrecord(FLAGS.inputs):
+        examples = data.TFExamples(FLAGS.inputs)
+    else:
+        examples = data.load_npz(FLAGS.inputs, FLAGS.limit)
     return certify_examples(FLAGS.saved_model, examples.limited(FLAGS.limit), options)
 
 

@@ -16,7 +16,6 @@ from keras_curv.errors import InputError, about
 from keras_curv.reading.named_layer import named_layer, outputs_of
 from keras_curv.saved_model import limits, server
 from keras_curv.saved_model.inlining import Inliner
-from keras_curv.saved_model.nodes import node_name
 from keras_curv.saved_model.outline import find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
 
@@ -200,8 +199,8 @@ def _written(
             given = {name: inliner.write(place) for name, place in places.items()}
         else:
             begin = find_cut(definition, places, returned.tensor, cut, at)
-            inliner = Inliner(definition, value, begin)
-            given = {cut: node_name(begin.tensor)}
+            inliner = Inliner(definition, value, [begin])
+            given = {cut: begin.node}
         found = inliner.write(returned.tensor)
     return server.Answer(inliner.flat, given, found, inliner.claims, begin)
 

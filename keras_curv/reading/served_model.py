@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ class ServedModel:
         cut: name of the layer or tensor behind which the model is read; None: all of it is. Then
             the network, the inputs and the signature are those of the part behind.
         cut_tensor: what that name means; "" without a cut.
+        defaults: where a server takes tf.Examples, of which the inputs are features: what each is
+            where it is left out, None if it must not be; None where it takes the inputs themselves.
         before: the part before the cut, of a live model; else None, and examples are what flows
             at the cut.
         source: the directory, or the Keras model's name.
@@ -79,6 +81,7 @@ class ServedModel:
     call_logits: Callable[[tf.Tensor], tf.Tensor] | None = None
     cut: str | None = None
     cut_tensor: str = ""
+    defaults: Mapping[str, np.ndarray | None] | None = None
     before: Before | None = None
 
     def joined(self, x: Any) -> np.ndarray:
@@ -332,4 +335,5 @@ def _read_answer(answer: server.Answer, source: str, cut: str | None) -> ServedM
         source=source,
         cut=cut,
         cut_tensor=answer.cut.tensor if answer.cut else "",
+        defaults=answer.defaults,
     )

@@ -13,6 +13,7 @@ import numpy as np
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.data.examples import Examples
+from keras_curv.data.tf_examples import TFExamples
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.network.network import Network
@@ -34,14 +35,17 @@ _READ_AT_ONCE = 1024  # examples, for their labels
 
 @certifying
 def certify_examples(
-    model: Any, examples: Examples | tuple, options: ExampleOptions | None = None, **changes: Any
+    model: Any,
+    examples: Examples | TFExamples | tuple,
+    options: ExampleOptions | None = None,
+    **changes: Any,
 ) -> dict:
     """Certifies a data set as a stream, writing rows as they come: `keras_curv certify`.
 
     Args:
         model: as for `certify`.
         examples: arrays `(x, y)`, or `(x, None)` without labels, x as for `certify`; or a stream
-            of batches, see `data.load` and `data.load_npz`.
+            of batches, see `data.load` and `data.load_npz`; or files of tf.Examples.
         options: how, at which radii, and which files to write.
         **changes: fields of `ExampleOptions`, by name.
 
@@ -62,7 +66,8 @@ def certify_examples(
     """
     options = dataclasses.replace(options or ExampleOptions(), **changes)
     stream = _stream(examples)
-    read = [stream.path, os.fspath(model) if isinstance(model, (str, os.PathLike)) else None]
+    files = stream.paths if isinstance(stream, TFExamples) else [stream.path]
+    read = [*files, os.fspath(model) if isinstance(model, (str, os.PathLike)) else None]
     return run(lambda: ExampleJob(model, stream, options), options, inputs=read)
 
 
@@ -89,7 +94,7 @@ class ExampleJob(Job):
         [16, 17, 18, 19, 20, 21, 22, 23]
     """
 
-    def __init__(self, model: Any, examples: Examples, options: ExampleOptions):
+    def __init__(self, model: Any, examples: Examples | TFExamples, options: ExampleOptions):
         self._model, self._options = model, options
         if options.qualified:
             self.columns = (*EXAMPLE_COLUMNS, *QUALIFIED)
@@ -110,9 +115,11 @@ class ExampleJob(Job):
             self._certify = functools.partial(certifier.certify, **smoothing.votes())
             self._network = certifier.served.network
             method, guarantee, search = "smoothing", "probabilistic", dataclasses.asdict(smoothing)
+        self.served = served = certifier.served
+        if isinstance(examples, TFExamples):
+            examples = examples.read(served.inputs.shapes, served.defaults)
         _require_labels(examples, options, self._network)
         self.examples, self.count = examples, examples.count
-        self.served = served = certifier.served
         self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
         fit, scale = _fitting_shape(examples, served), float(options.input_scale)
         # In float64: what rounding the product to the model's dtype moves is taken off the radius.
@@ -211,8 +218,8 @@ def _load_job(path: str, origin: Callable[[], Examples], options: ExampleOptions
     return ExampleJob(path, origin(), options)
 
 
-def _stream(examples: Examples | tuple) -> Examples:
-    if isinstance(examples, Examples):
+def _stream(examples: Examples | TFExamples | tuple) -> Examples | TFExamples:
+    if isinstance(examples, (Examples, TFExamples)):
         return examples
     if isinstance(examples, tuple) and len(examples) == 2:
         return Examples.from_arrays("the examples", *examples)

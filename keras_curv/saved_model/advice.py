@@ -14,7 +14,7 @@ _COMPARED = (
 )
 _PARSED = (
     "only numbers can be certified: export a signature that takes what is parsed or decoded here, "
-    "and give its name with --signature"
+    "and give its name with --signature, or its examples behind a cut"
 )
 _ADVICE = {
     **dict.fromkeys(("ParseExample", "ParseExampleV2", "DecodeRaw", "DecodePng"), _PARSED),

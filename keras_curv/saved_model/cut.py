@@ -43,6 +43,12 @@ class Cut(NamedTuple):
     shape: TensorShapeProto
     dtype: int
 
+    @property
+    def node(self) -> str:
+        """The placeholder that stands for it in the flat graph."""
+        name, _, place = self.tensor.partition(":")
+        return f"{name}/output_{place}" if place else name
+
 
 class Way:
     """The nodes of a flat graph through which an output depends on its inputs.
@@ -76,6 +82,14 @@ class Way:
 
     def __iter__(self) -> Iterator[NodeDef]:
         return iter(self._nodes.values())
+
+    def readers(self, tensor: str) -> list[str]:
+        """Returns the nodes that read a tensor; "" for who gets the output."""
+        return self._readers.get(_plain(tensor), [])
+
+    def outputs_of(self, node: str) -> list[str]:
+        """Returns the tensors of a node that are read."""
+        return [tensor for tensor in self._readers if node_name(tensor) == node]
 
     def bottlenecks(self) -> list[str]:
         """Returns float tensors through which everything passes, but for inputs and the output.

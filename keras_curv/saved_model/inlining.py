@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -36,7 +36,7 @@ from keras_curv.saved_model.calls import (
     require_plain_call,
 )
 from keras_curv.saved_model.cut import Cut
-from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
+from keras_curv.saved_model.nodes import attribute, data_inputs
 
 # Ops that may stand in a function that XLA compiles: in its kernels, a bilinear resize by 3 is
 # another function. Keras has it compile convolutions in groups.
@@ -80,7 +80,7 @@ class Inliner:
         definition: the main graph, and its functions.
         variable: gives the value of a variable, of the node that is its handle, and of the type as
             which it is read.
-        cut: a tensor that is written as a placeholder, and what it is computed from is not.
+        cuts: tensors that are written as placeholders, and what they are computed from is not.
 
     Attributes:
         flat: the graph without calls and variables, as far as it has been written.
@@ -98,7 +98,7 @@ class Inliner:
         self,
         definition: graph_pb2.GraphDef,
         variable: Callable[[NodeDef, int], np.ndarray] | None = None,
-        cut: Cut | None = None,
+        cuts: Iterable[Cut] = (),
     ):
         self.flat = graph_pb2.GraphDef()
         self.claims: list[tuple[str, TensorShapeProto]] = []
@@ -107,9 +107,10 @@ class Inliner:
             raise InputError("a function is defined twice")
         self._main = Frame(Body(definition.node))
         self._bodies: dict[str, Body] = {}
-        self._variable, self._cut = variable, cut
+        self._variable, self._cuts = variable, {cut.tensor: cut for cut in cuts}
         self._values: dict[tuple[str, int], str] = {}
         self._names: set[str] = set()
+        self._places: set[str] = set()  # of cuts
         self._spent: collections.Counter[str] = collections.Counter()
 
     def write(self, tensor: str) -> str:
@@ -159,8 +160,8 @@ class Inliner:
         shapes: list[TensorShapeProto] = []
         frame, node, place = self._source(frame, tensor, shapes)
         found = f"{frame.prefix}{node.name}" + (f":{place}" if place else "")
-        if self._cut is not None and found == self._cut.tensor:
-            found = self._written_cut(self._cut)
+        if found in self._cuts:
+            found = self._written_cut(self._cuts[found])
         elif node.op == "ReadVariableOp":
             found = self.value(frame, node, waiting)
         else:
@@ -170,12 +171,12 @@ class Inliner:
 
     def _written_cut(self, cut: Cut) -> str:
         """Writes a placeholder for the tensor of the cut, once; returns its name."""
-        name = node_name(cut.tensor)
-        if name not in self._names:
-            place = self.new(name, "Placeholder")
+        if cut.tensor not in self._places:
+            self._places.add(cut.tensor)
+            place = self.new(cut.node, "Placeholder")
             place.attr["dtype"].type = cut.dtype
             place.attr["shape"].shape.CopyFrom(cut.shape)
-        return name
+        return cut.node
 
     def write_node(self, frame: Frame, node: NodeDef, waiting: list) -> str:
         """Writes a node without its inputs, once; returns its name in the flat graph."""

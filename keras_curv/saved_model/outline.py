@@ -15,6 +15,8 @@ from keras_curv.saved_model import limits
 from keras_curv.saved_model.cut import Cut, Way
 from keras_curv.saved_model.inlining import Frame, Inliner
 
+_SHORT = 2**16  # bytes of a constant
+
 
 class Outline(Inliner):
     """Writes out what lies behind tensors of one main graph, but neither variables nor judgements.
@@ -37,11 +39,13 @@ class Outline(Inliner):
         return self.write_node(frame, node, waiting)
 
     def copied(self, node: NodeDef, prefix: str) -> NodeDef:
-        """Adds the node without its inputs, with what says which outputs it has."""
+        """Adds the node without its inputs, with its types and short constants."""
         self.spend(node.ByteSize(), limits.GRAPH_BYTES, "the graph with its calls, in bytes,")
         copy = self.new(prefix + node.name, node.op)
         for name, value in node.attr.items():
-            if value.WhichOneof("value") in ("type", "list", "i"):  # what says types of outputs
+            kind = value.WhichOneof("value")
+            short = kind == "tensor" and value.ByteSize() <= _SHORT
+            if kind in ("type", "list", "i", "shape") or short:
                 copy.attr[name].CopyFrom(value)
         return copy
 

@@ -31,7 +31,7 @@ PURE_OPS = frozenset(
     DepthToSpace SpaceToBatchND BatchToSpaceND RandomUniform RandomStandardNormal TruncatedNormal
     RandomUniformInt StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessRandomGetKeyCounter
     StatelessRandomGetAlg StatelessRandomUniform StatelessRandomGetKeyCounterAlg Where
-    UnsortedSegmentSum SparseTensorToCSRSparseMatrix SparseMatrixMatMul Xlogy Cross
+    ParseExampleV2 UnsortedSegmentSum SparseTensorToCSRSparseMatrix SparseMatrixMatMul Xlogy Cross
     """.split()
 )
 

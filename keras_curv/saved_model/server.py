@@ -38,6 +38,7 @@ from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
 from keras_curv.saved_model.object_graph import Argument
 from keras_curv.saved_model.outline import find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
+from keras_curv.saved_model.parsed_features import find_features
 from keras_curv.saved_model.pure_ops import PURE_OPS, is_harmless_beside
 from keras_curv.saved_model.reach import Reach
 
@@ -68,6 +69,8 @@ class Answer(NamedTuple):
         claims: tensors, each with a shape that the model says it has.
         cut: behind which the graph begins, and the only input; None: nothing is cut off.
         before: computes what flows at the cut from all inputs, by sorted names; None: unknown.
+        defaults: where tf.Examples are sent, whose features are the inputs: what each is in those
+            that leave it out, None if they must not; None where the inputs are sent themselves.
     """
 
     definition: graph_pb2.GraphDef
@@ -76,6 +79,7 @@ class Answer(NamedTuple):
     claims: Sequence[tuple[str, TensorShapeProto]]
     cut: Cut | None = None
     before: Callable[[list[tf.Tensor]], tf.Tensor] | None = None
+    defaults: Mapping[str, np.ndarray | None] | None = None
 
 
 def answer(
@@ -141,23 +145,26 @@ class _Server:
         outputs = [*self._outputs(definition)]
         logits = logits_of(outputs, output_name)
         graph, begin = self._meta.graph_def, None
-        if cut is None:
-            inliner = Inliner(graph, self._restored)
+        cuts: dict[str, Cut] = {}
+        features = {} if cut is not None else find_features(graph, places, logits.tensor)
+        if cut is not None:
+            begin = cuts[cut] = find_cut(graph, places, logits.tensor, cut)
+        cuts |= {name: feature.cut for name, feature in features.items()}
+        inliner = Inliner(graph, self._restored, cuts.values())
+        given = {name: each.node for name, each in cuts.items()}
+        if not cuts:
             given = {name: inliner.write(place) for name, place in places.items()}
-        else:
-            begin = find_cut(graph, places, logits.tensor, cut)
-            inliner = Inliner(graph, self._restored, begin)
-            given = {cut: node_name(begin.tensor)}
         returned = inliner.write(logits.tensor)
         reach = Reach.of(self._nodes, self._functions, (output.tensor for output in outputs))
         loadable.require_version(self._meta.graph_def.versions)
         loadable.require_graphs(self._nodes.values(), reach)
         require_names_of_their_own(reach)
         claims = [*inliner.claims, (returned, logits.shape.as_proto())]
-        if begin is None:
+        if not cuts:
             claims += [(given[name], info.tensor_shape) for name, info in definition.inputs.items()]
             inliner.write_idle()
-        return Answer(inliner.flat, given, returned, claims, begin)
+        defaults = {name: feature.default for name, feature in features.items()} or None
+        return Answer(inliner.flat, given, returned, claims, begin, defaults=defaults)
 
     def require_loaded_alike(self, signature: str, objects: bytes | None) -> None:
         """Refuses a model that answers otherwise where `tf.saved_model.load` has loaded it.

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
+from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
 from keras_curv.saved_model.files import version_number
@@ -26,7 +27,6 @@ from keras_curv.serving.prediction_log import (
 )
 from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.rest_body import JsonTensor, parse_body
-from keras_curv.serving.tf_record import read_records
 from keras_curv.serving.versions import Model, Versions
 
 CHANGED = "the files of requests changed while they were being read; try again"

@@ -9,10 +9,10 @@ import zlib
 import logged
 import pytest
 
+from keras_curv.data import tf_record
+from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
-from keras_curv.serving import tf_record
 from keras_curv.serving.options import RequestOptions
-from keras_curv.serving.tf_record import read_records
 
 
 def framed(tmp_path, records):

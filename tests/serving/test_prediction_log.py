@@ -13,13 +13,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_curv.data import tf_record
+from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
 from keras_curv.saved_model.crc32c import masked_crc32c
-from keras_curv.serving import tf_record
 from keras_curv.serving.prediction_log import REPEATED_NUMBERS, parse_log, read_tensor
 from keras_curv.serving.refusal import Refusal, plain
-from keras_curv.serving.tf_record import read_records
 
 LENGTHS = [0, 1, 3, 11, 63, 64, 65, 127, 1000, 4097, 2**18, 2**18 + 3, 2**18 + 64, 700_001]
 SHAPE = (2, 3)

@@ -16,12 +16,12 @@ import tensorflow as tf
 from certified_requests import assert_rows_are, rows_of, run
 from logged import predict, write
 
+from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.json_lines import MAX_LINE, begins_json
 from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.rest_body import parse_body
-from keras_curv.serving.tf_record import read_records
 
 X = np.array([[[0.5, 1, -2], [3, 1e-3, 0]], [[1, 2, 3], [4, 5, 6]]], np.float32)
 

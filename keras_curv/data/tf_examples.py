@@ -1,0 +1,246 @@
+"""Examples from TFRecord files of tf.Examples: the features that are a model's inputs, by name.
+
+A tf.Example is `{1: {1: {1: name, 2: {1: bytes, 2: floats, 3: integers}}, …}}` on the wire of
+protobuf. It is read as that and as nothing else: a field that is unknown, or said twice, is
+refused, since readers differ in what they make of it; and so is a length beyond the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import glob
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_curv.data.examples import Examples
+from keras_curv.data.tf_record import MAX_RECORD, read_records
+from keras_curv.errors import InputError, about, optional_at_least, visible
+from keras_curv.saved_model.wire import varint
+
+HELD = 2**29  # bytes of examples in memory
+_FILES = 10_000
+_PARTS = 2**16  # of an example: features, their names and lists, and numbers that are not packed
+_LABELS = ("y", "label")
+_KINDS = {1: "strings", 2: "floats", 3: "integers"}
+_VARINT, _BYTES, _FOUR = 0, 2, 5  # wire types
+_ONE, _TWO, _THREE = ({n: _BYTES for n in range(1, most + 1)} for most in (1, 2, 3))
+_FLOATS = {1: _FOUR}
+
+Shapes = Mapping[str, tuple[int, ...]]
+Defaults = Mapping[str, np.ndarray | None]
+
+
+def is_tfrecord(path: str) -> bool:
+    """Returns whether a path, or a shell pattern, names TFRecord files.
+
+    Example:
+        >>> [is_tfrecord(path) for path in ("a.tfrecord", "b/*.tfrecord-*-of-00004", "c.npz")]
+        [True, True, False]
+    """
+    return ".tfrecord" in os.path.basename(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class TFExamples:
+    """TFRecord files of tf.Examples, to be read once it is known which features are wanted.
+
+    Attributes:
+        pattern: a file, or a shell pattern of several, which are read in the order of their names.
+        limit: the first so many examples; None: all.
+    """
+
+    pattern: str
+    limit: int | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """The files."""
+        return sorted(glob.glob(self.pattern)) or [self.pattern]
+
+    def limited(self, limit: int | None) -> TFExamples:
+        """Returns the first `limit` examples; None keeps them all."""
+        optional_at_least(limit, 1, "the limit")
+        return self if limit is None else dataclasses.replace(self, limit=limit)
+
+    def read(self, shapes: Shapes, defaults: Defaults | None = None) -> Examples:
+        """Reads the features of a model; labels are a feature `y` or `label`, one integer.
+
+        Args:
+            shapes: name of each feature → its shape, of floats.
+            defaults: what a feature is in examples that leave it out; None: they must not.
+
+        Raises:
+            InputError: a file cannot be read, a record is no tf.Example, or a feature is missing,
+                of another type or length; the message names file, record and feature.
+        """
+        paths = self.paths
+        if len(paths) > _FILES:
+            raise InputError(f"{self.pattern} names {len(paths)} files, at most {_FILES} are read")
+        columns: dict[str, list[np.ndarray]] = {name: [] for name in shapes}
+        labels: list[int | None] = []
+        room = HELD // max(4 * sum(map(math.prod, shapes.values())), 1)
+        for where, record in _records(paths, self.limit):
+            if len(labels) >= room:
+                raise InputError(
+                    f"{self.pattern}: its examples take more than {HELD >> 20} MiB; give fewer "
+                    "files, or a limit"
+                )
+            with about(where, (ValueError,)):
+                found, label = parse_example(record, shapes, defaults or {})
+            for name, column in columns.items():
+                column.append(found[name])
+            labels.append(label)
+        if not labels:
+            raise InputError(f"{self.pattern} has no records")
+        if None in labels and any(label is not None for label in labels):
+            raise InputError(f"{self.pattern}: record {labels.index(None)} has no label, others do")
+        x: Any = {name: np.stack(column) for name, column in columns.items()}
+        x = x if len(x) > 1 else next(iter(x.values()))
+        y = None if labels[0] is None else np.array(labels, np.int64)
+        examples = Examples.from_arrays(visible(pathlib.Path(self.pattern).name), x, y)
+        again = TFExamples(os.path.abspath(self.pattern), self.limit)
+        origin = functools.partial(again.read, dict(shapes), defaults)
+        return dataclasses.replace(examples, path=self.pattern, origin=origin)
+
+
+def _records(paths: list[str], limit: int | None) -> Iterator[tuple[str, bytes]]:
+    """Yields records, each with words for where it is."""
+    number = 0
+    for path in paths:
+        for place, record in enumerate(read_records(path)):
+            if number == limit:
+                return
+            number += 1
+            if record is None:
+                raise InputError(f"{path}: record {place} has more than {MAX_RECORD} bytes")
+            yield f"{path}: record {place}", record
+
+
+def parse_example(
+    record: bytes, shapes: Shapes, defaults: Defaults
+) -> tuple[dict[str, np.ndarray], int | None]:
+    """Returns the features of a serialized tf.Example as float32, and its label, if it has one.
+
+    Args:
+        record: the tf.Example.
+        shapes, defaults: see `TFExamples.read`.
+
+    Raises:
+        ValueError: it is none, or does not fit; the message names the feature.
+
+    Example:
+        >>> record = bytes.fromhex("0a 0f 0a 0d 0a 01 78 12 08 12 06 0a 04 00 00 00 3f")
+        >>> parse_example(record, {"x": (1,)}, {})
+        ({'x': array([0.5], dtype=float32)}, None)
+    """
+    features = _features(memoryview(record))
+    found = {}
+    for name, shape in shapes.items():
+        kind, content = features.get(name, (0, memoryview(b"")))
+        if kind == 0:
+            default = defaults.get(name)
+            if default is None:
+                known = ", ".join(sorted(features)[:12]) or "none"
+                raise ValueError(f"it has no feature {name!r}; it has: {known}")
+            found[name] = default.astype(np.float32).reshape(shape)
+            continue
+        if kind != 2:
+            raise ValueError(f"the feature {name!r} has {_KINDS[kind]}, and floats are wanted")
+        values = _floats(content)
+        if len(values) != math.prod(shape):
+            raise ValueError(
+                f"the feature {name!r} has {len(values)} numbers, and {math.prod(shape)} are wanted"
+            )
+        found[name] = values.reshape(shape)
+    labels = [name for name in _LABELS if name in features and name not in shapes]
+    if len(labels) > 1:
+        raise ValueError("it has both a feature 'y' and a feature 'label'; leave one out")
+    return found, _label(features[labels[0]], labels[0]) if labels else None
+
+
+def _features(example: memoryview) -> dict[str, tuple[int, memoryview]]:
+    """Returns each feature's kind, a number of `_KINDS` or 0, and its list."""
+    found: dict[str, tuple[int, memoryview]] = {}
+    budget = [_PARTS]
+    for features in _only(example, _ONE, budget).values():
+        for _, entry in _fields(features, _ONE, budget):
+            parts = _only(entry, _TWO, budget)
+            try:
+                name = bytes(parts.get(1, b"")).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError("the name of a feature is no text") from error
+            if name in found:
+                raise ValueError(f"it has two features {name[:80]!r}")
+            held = _only(parts.get(2, memoryview(b"")), _THREE, budget)
+            if len(held) > 1:
+                raise ValueError(f"the feature {name[:80]!r} has two lists")
+            found[name] = next(iter(held.items()), (0, memoryview(b"")))
+    return found
+
+
+def _only(part: memoryview, known: Mapping[int, int], budget: list[int]) -> dict[int, memoryview]:
+    """Returns the fields of a message that has no others, each at most once."""
+    found: dict[int, memoryview] = {}
+    for number, content in _fields(part, known, budget):
+        if number in found:
+            raise ValueError("it is no tf.Example: a field is said twice")
+        found[number] = content
+    return found
+
+
+def _fields(
+    part: memoryview, known: Mapping[int, int], budget: list[int]
+) -> Iterator[tuple[int, memoryview]]:
+    """Yields number and content of each field; ValueError for one that is not known.
+
+    Args:
+        part: the message.
+        known: number → wire type, with a length or of four bytes, which may also come packed.
+        budget: how many fields there may still be.
+    """
+    place, end = 0, len(part)
+    while place < end:
+        budget[0] -= 1
+        if budget[0] < 0:
+            raise ValueError(f"it has more than {_PARTS} parts; write its lists packed")
+        tag, place = varint(part, place)
+        number, wire = tag >> 3, tag & 7
+        if number not in known or wire not in (known[number], _BYTES):
+            raise ValueError("it is no tf.Example: it has a field that none has")
+        size = 4
+        if wire == _BYTES:
+            size, place = varint(part, place)
+        if size > end - place:
+            raise ValueError("it is no tf.Example: a length leads beyond its end")
+        yield number, part[place : place + size]
+        place += size
+
+
+def _floats(content: memoryview) -> np.ndarray:
+    pieces = [bytes(piece) for _, piece in _fields(content, _FLOATS, [_PARTS])]
+    if any(len(piece) % 4 for piece in pieces):
+        raise ValueError("it is no tf.Example: a list of floats is cut off")
+    return np.frombuffer(b"".join(pieces), "<f4").astype(np.float32)
+
+
+def _label(feature: tuple[int, memoryview], name: str) -> int:
+    """Returns the one integer of a feature."""
+    kind, content = feature
+    with contextlib.suppress(ValueError):
+        if kind == 3:
+            tag, place = varint(content, 0)
+            end = len(content)
+            if tag == 8 | _BYTES:
+                size, place = varint(content, place)
+                end = place + size
+            number, last = varint(content, place)
+            if tag in (8 | _VARINT, 8 | _BYTES) and last == end == len(content) and number < 2**63:
+                return number
+    raise ValueError(f"the feature {name!r} is the label, and must be one integer, at least 0")

@@ -1,0 +1,190 @@
+"""Signatures that parse tf.Examples: their dense float features are the inputs."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hostile_models.models import edited
+from refused import assert_refused, spec
+from scripts import call
+
+from keras_curv.reading import served_model
+
+Fixed = tf.io.FixedLenFeature
+KEYS = {
+    "b": Fixed([1, 2], tf.float32),
+    "a": Fixed([3], tf.float32, default_value=[1.0, 2.0, 3.0]),
+    "unused": Fixed([], tf.int64),
+    "words": tf.io.VarLenFeature(tf.string),
+}
+
+
+def _joined(parsed):
+    return tf.concat([parsed["a"], tf.reshape(parsed["b"], (-1, 2))], axis=1, name="both")
+
+
+def _with_integers(parsed):
+    return tf.concat([tf.cast(parsed["n"], tf.float32), parsed["a"][:, :2]], axis=1, name="both")
+
+
+def _with_lengths(parsed):
+    return tf.concat([tf.reshape(parsed["v"].values, (-1, 2)), parsed["a"]], axis=1, name="both")
+
+
+SIGNATURES = {
+    "serving_default": (KEYS, _joined),
+    "integers": (KEYS | {"n": Fixed([3], tf.int64)}, _with_integers),
+    "lengths": (KEYS | {"v": tf.io.VarLenFeature(tf.float32)}, _with_lengths),
+}
+
+
+def _serving(net, keys, joined):
+    return lambda examples: {"logits": net(joined(tf.io.parse_example(examples, keys)))}
+
+
+@pytest.fixture(scope="module")
+def net():
+    layers = keras.layers.Dense(6, "tanh"), keras.layers.Dense(3)
+    return keras.Sequential([keras.Input((5,)), *layers])
+
+
+@pytest.fixture(scope="module")
+def path(net, tmp_path_factory):
+    path = tmp_path_factory.mktemp("parsing") / "model"
+    archive = keras.export.ExportArchive()
+    archive.track(net)
+    for name, (keys, joined) in SIGNATURES.items():
+        serve = _serving(net, keys, joined)
+        archive.add_endpoint(name, serve, [spec(None, dtype=tf.string, name="examples")])
+    archive.write_out(str(path), verbose=False)
+    return path
+
+
+def _records(x):
+    for a, b, y in zip(x["a"], x["b"], range(len(x["a"])), strict=True):
+        held = {"b": b.ravel(), "a": a} if y else {"b": b.ravel()}
+        feature = {
+            name: tf.train.Feature(float_list=tf.train.FloatList(value=values))
+            for name, values in held.items()
+        }
+        label = tf.train.Int64List(value=[y % 3])
+        feature["label"] = feature["unused"] = tf.train.Feature(int64_list=label)
+        features = tf.train.Features(feature=feature)
+        yield tf.train.Example(features=features).SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def x():
+    rng = np.random.default_rng(4)
+    x = {"a": rng.normal(size=(5, 3)), "b": rng.normal(size=(5, 1, 2))}
+    x["a"][0] = [1.0, 2.0, 3.0]  # which its record leaves out
+    return {name: array.astype(np.float32) for name, array in x.items()}
+
+
+def test_the_features_are_the_inputs_and_the_answer_is_the_servers(path, x):
+    served = served_model.read(path)
+    assert served.inputs.shapes == {"a": (3,), "b": (1, 2)}
+    assert served.defaults["a"].tolist() == [1.0, 2.0, 3.0] and served.defaults["b"] is None
+    flat = served.inputs.joined(x)
+    served.check(flat)
+    server = tf.saved_model.load(str(path)).signatures["serving_default"]
+    theirs = server(examples=tf.constant([*_records(x)]))["logits"].numpy()
+    ours = served.network.logits(np.float64(flat)).numpy()
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
+def test_a_file_of_records_is_certified_as_arrays_are(path, x, script, capfd, tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "x.tfrecord")) as file:
+        for record in _records(x):
+            file.write(record)
+    np.savez(tmp_path / "x.npz", y=np.arange(5) % 3, **x)
+    for name in ("x.tfrecord", "x.npz"):
+        files = "--inputs", tmp_path / name, "--output", tmp_path / f"{name}.csv"
+        code, out, err = call(script, capfd, "--saved_model", path, "--method", "crc", *files)
+        assert (code, err) == (0, "") and f"model on {name}" in out
+    rows = [(tmp_path / f"x.{kind}.csv").read_bytes() for kind in ("tfrecord", "npz")]
+    assert rows[0] == rows[1] and rows[0].count(b"\n") == 6
+    files = "--inputs", tmp_path / "x.tfrecord", "--limit", "2"
+    code, out, _ = call(script, capfd, "--saved_model", path, "--method", "crc", *files)
+    assert code == 0 and "examples  2 " in out
+
+
+def test_integers_are_refused_with_a_cut(path):
+    message = assert_refused(path, "'n' int64", "cut at 'both'", signature="integers")
+    assert "one float type" in message
+    assert served_model.read(path, "integers", cut="both").input_shape == (5,)
+
+
+def test_features_of_any_length_are_refused(path):
+    assert_refused(path, "sparse or ragged", "cut behind", signature="lengths")
+    assert served_model.read(path, "lengths", cut="both").input_shape == (5,)
+
+
+def _parsing(meta):
+    for function in meta.graph_def.library.function:
+        yield from (node for node in function.node_def if node.op == "ParseExampleV2")
+
+
+def _same_keys(meta):
+    for function in meta.graph_def.library.function:
+        for node in function.node_def:
+            if node.name.endswith("dense_keys"):
+                node.attr["value"].tensor.string_val[:] = [b"a"] * len(
+                    node.attr["value"].tensor.string_val
+                )
+
+
+def _huge(meta):
+    for node in _parsing(meta):
+        for shape in node.attr["dense_shapes"].list.shape:
+            for dim in shape.dim:
+                dim.size = 2**40
+
+
+def _any_length(meta):
+    for node in _parsing(meta):
+        for shape in node.attr["dense_shapes"].list.shape:
+            for dim in shape.dim:
+                dim.size = -1
+
+
+def _fewer(meta):
+    for node in _parsing(meta):
+        del node.attr["dense_shapes"].list.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (_same_keys, "two features alike"),
+        (_huge, "too large"),
+        (_any_length, "is of any length"),
+        (_fewer, "two features alike, or none"),
+    ],
+)
+def test_what_lies_about_its_features_is_refused(change, word, path, tmp_path):
+    copied = tmp_path / "model"
+    for file in (file for file in path.rglob("*") if file.is_file()):
+        target = copied / file.relative_to(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    with edited(copied) as meta:
+        change(meta)
+    assert_refused(copied, word)
+
+
+def test_strings_that_are_read_besides_are_refused(net, tmp_path):
+    archive = keras.export.ExportArchive()
+    archive.track(net)
+
+    def serve(examples):
+        parsed = tf.io.parse_example(examples, {"a": Fixed([5], tf.float32)})
+        again = tf.io.parse_example(examples, {"b": Fixed([5], tf.float32)})
+        return {"logits": net(tf.add(parsed["a"], again["b"], name="sum"))}
+
+    archive.add_endpoint("serving_default", serve, [spec(None, dtype=tf.string, name="examples")])
+    archive.write_out(str(tmp_path / "model"), verbose=False)
+    assert_refused(tmp_path / "model", "op ParseExampleV2", "cut at 'sum'")
+    assert served_model.read(tmp_path / "model", cut="sum").input_shape == (5,)
