@@ -14,10 +14,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from keras_curv.data.json_lines import begins_json, read_lines
 from keras_curv.errors import InputError
 from keras_curv.files import open_named
 from keras_curv.saved_model.crc32c import masked_crc32c
-from keras_curv.serving.json_lines import begins_json, read_lines
 
 UNPACKED = 2**28  # bytes that a packed file may always unpack to
 _DENSEST = 100  # and so many times its own size

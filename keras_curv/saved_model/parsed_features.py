@@ -75,9 +75,7 @@ def _features(parsing: NodeDef, flat: Mapping[str, NodeDef], way: Way) -> dict[s
     given = data_inputs(parsing)
     names = _constant(flat, given[_KEYS])
     if names is None:
-        raise InputError(
-            f"op {_PARSING} (node {parsing.name!r}) computes names of features"
-        )
+        raise InputError(f"op {_PARSING} (node {parsing.name!r}) computes names of features")
     keys = [key.decode() for key in names.reshape(-1).tolist()]
     types, shapes = (parsing.attr[name].list for name in ("Tdense", "dense_shapes"))
     if not len(keys) == len(set(keys)) == len(types.type) == len(shapes.shape):

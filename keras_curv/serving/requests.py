@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
+from keras_curv.data.json_lines import Line
 from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
 from keras_curv.saved_model.files import version_number
-from keras_curv.serving.json_lines import Line
 from keras_curv.serving.prediction_log import (
     UNNAMED,
     LoggedRequest,

@@ -16,10 +16,10 @@ import tensorflow as tf
 from certified_requests import assert_rows_are, rows_of, run
 from logged import predict, write
 
+from keras_curv.data.json_lines import MAX_LINE, begins_json
 from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
-from keras_curv.serving.json_lines import MAX_LINE, begins_json
 from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.rest_body import parse_body
 
