@@ -16,7 +16,7 @@ _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 
-class _Runtime:
+class Runtime:
     """Whether TensorFlow has run here, and whether that was before this process was forked."""
 
     used = False
@@ -30,7 +30,7 @@ class _Runtime:
         cls.lost |= cls.used or bool(getattr(context, "_initialized", False))
 
 
-os.register_at_fork(after_in_child=_Runtime.forked)
+os.register_at_fork(after_in_child=Runtime.forked)
 
 
 def usual_floats(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
@@ -44,7 +44,7 @@ def usual_floats(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]
 
     @functools.wraps(function)
     def called(*args: _Args.args, **options: _Args.kwargs) -> _Result:
-        _Runtime.used = True
+        Runtime.used = True
         # NumPy's own defaults. Some bounds overflow, and mean that nothing is proved.
         with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
             return function(*args, **options)
@@ -62,7 +62,7 @@ def certifying(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
     @functools.wraps(function)
     def called(*args: _Args.args, **options: _Args.kwargs) -> _Result:
-        if _Runtime.lost:
+        if Runtime.lost:
             raise InputError(
                 "TensorFlow was used before this process was forked, and hangs in it; start "
                 "processes by 'spawn', as multiprocessing.get_context('spawn') does, or fork first"

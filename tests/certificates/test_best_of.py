@@ -61,8 +61,11 @@ def test_an_exact_radius_needs_no_other_method(network):
 
 @pytest.mark.parametrize(
     ("sizes", "names"),
-    [((5, 12, 4), ["sigmoid"]), ((5, 8, 9, 3), ["tanh", "softplus"])]
-    + [((5, 12, 4), ["relu"]), ((5, 8, 9, 3), ["relu", "relu"])],
+    [
+        ((5, 8, 9, 3), ["tanh", "softplus"]),
+        ((5, 12, 4), ["relu"]),
+        ((5, 8, 9, 3), ["relu", "relu"]),
+    ],
 )
 def test_auto_is_at_least_each_method(rng, random_network, sizes, names):
     network = random_network(rng, sizes, names)
@@ -81,11 +84,10 @@ def test_auto_is_at_least_each_method(rng, random_network, sizes, names):
     assert set(result.method) <= {"", *METHODS}
 
 
-@pytest.mark.parametrize("name", ["tanh", "softsign"])
-def test_what_is_known_costs_nothing_where_no_input_changes_the_class(name, rng):
+def test_what_is_known_costs_nothing_where_no_input_changes_the_class(rng):
     kernels = [rng.standard_normal(shape) for shape in ((4, 6), (6, 5), (5, 3))]
     biases = [rng.standard_normal(6), rng.standard_normal(5), np.array([0.0, 9.0, 20.0])]
-    network = Network.from_weights(kernels, biases, name)
+    network = Network.from_weights(kernels, biases, "tanh")
     x = rng.standard_normal((40, 4))
     crown = choose_method("crown", network)
     alone = crown.certify(x)
@@ -101,11 +103,7 @@ def test_unknown_methods_are_refused(network):
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        (4, 6, 3),
-        (4, 6, 5, 3),
-        (4, 6, 5, 5, 3),
-    ],
+    [(4, 6, 3), (4, 6, 5, 5, 3)],
 )
 def test_relu_is_certified_by_what_has_a_theory_for_it(rng, random_network, sizes):
     network = random_network(rng, sizes, ("relu",) * (len(sizes) - 2))

@@ -14,7 +14,6 @@ from keras_curv.network.network import Network
 PLANE = [
     ((2, 3), (), 1.5),
     ((2, 5), (), 0.2),
-    ((2, 7, 3), ("softplus",), 1.5),
     ((2, 7, 3), ("sigmoid",), 4.0),
     ((2, 7, 2), ("tanh",), 1.0),
     ((2, 9, 4), ("tanh",), 3.0),
@@ -112,7 +111,7 @@ def test_more_steps_prove_more(rng, random_network, plain_logits):
     network = random_network(rng, (2, 9, 4), ("tanh",), 2.0)
     x = rng.standard_normal((40, 2))
     before = None
-    for steps in (0, 1, 40):
+    for steps in (0, 40):
         result = CurvatureCertificate(network, max_steps=steps).certify(x)
         kept = _keeps_prediction(
             lambda z: plain_logits(network, z), x, result.prediction, result.radius

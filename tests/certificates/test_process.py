@@ -94,7 +94,7 @@ def test_this_process_was_not_forked():
 
 
 def test_a_refusal_is_one_of_the_input(monkeypatch):
-    monkeypatch.setattr("keras_curv.process._Runtime.lost", True)
+    monkeypatch.setattr("keras_curv.process.Runtime.lost", True)
     with pytest.raises(InputError, match="spawn"):
         certify("saved_models/digits", np.zeros((1, 8, 8, 1)))
 

@@ -158,12 +158,6 @@ def test_one_rival_says_that_it_is_no_certificate(script, capfd):
     assert code == 0 and "NOT a certificate" in stdout
 
 
-def test_refusal_of_a_process(tmp_path):
-    result = certify("--saved_model", tmp_path)
-    assert result.returncode == 2
-    assert result.stdout == "" and result.stderr.count("\n") == 1
-
-
 def npz(folder, **arrays):
     path = folder / "inputs.npz"
     np.savez(path, **arrays)

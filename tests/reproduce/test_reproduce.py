@@ -5,8 +5,6 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -324,12 +322,9 @@ def test_bad_input_is_one_line(capfd, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_list():
-    command = [sys.executable, str(ROOT / "bin" / "reproduce"), "--list"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0
-    for name in tables.TABLES:
-        assert name in result.stdout
+def test_list(capfd):
+    status, stdout, _ = scripts.call(scripts.load("reproduce"), capfd, "--list")
+    assert status == 0 and all(name in stdout for name in tables.TABLES)
 
 
 def test_an_output_that_cannot_be(tmp_path, stand_in):
