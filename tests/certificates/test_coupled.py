@@ -293,8 +293,7 @@ def test_radii_are_below_the_exact_distance_of_all_activation_patterns(rng):
     assert np.median(ratios) > 0.8
 
 
-@pytest.mark.parametrize("kind", MAKE)
-@pytest.mark.parametrize("depth", SIZES)
+@pytest.mark.parametrize(("kind", "depth"), [*zip(MAKE, SIZES, strict=False)])
 def test_radii_survive_attack(kind, depth, rng):
     network = MAKE[kind](rng, SIZES[depth])
     x = 0.7 * rng.standard_normal((10, network.dim))

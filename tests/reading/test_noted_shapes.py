@@ -70,7 +70,7 @@ OTHERS = [("MatMul",), ("Identity",)]
     ("ops", "sizes"),
     [
         *((CALLS, sizes) for sizes in (*WRONG, *TRUE)),
-        *((OTHERS[at % 2], sizes) for at, sizes in enumerate((*WRONG, *TRUE))),
+        *((OTHERS[at % 2], sizes) for at, sizes in enumerate((*WRONG[:4], *TRUE[:2]))),
     ],
 )
 def test_a_note_that_keeps_servers_from_loading_is_refused(ops, sizes, tmp_path, rng):
