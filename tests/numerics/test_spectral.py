@@ -239,7 +239,7 @@ def test_cholesky_may_complete_on_an_indefinite_matrix(monkeypatch):
         _assert_bound(spectral.largest_eigenvalue_bound(kernel, diagonal), exact)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (30, 8), (8, 30), (300, 40)])
+@pytest.mark.parametrize("shape", [(1, 1), (30, 8), (8, 30), (90, 40)])
 @pytest.mark.parametrize("power", [-320, -155, 0, 140])
 def test_norms_of_products_with_a_matrix(shape, power, rng):
     """Rows as long as they like, and such as the matrix takes to almost nothing."""

@@ -253,7 +253,6 @@ def test_margins_near_their_rounding(rng, tmp_path, size):
 EXTREME = {
     "overflow": ([1e20, 1e20, 1e-20], "softplus", (0, 0, 0, 0, 0)),
     "huge": ([1e20, 1.0], "tanh", (0, 1, 0, 0, 0)),
-    "tiny": ([1e-20, 1e-20], "softplus", (1, 1, 1, 1, 0)),
     "far": ([1e15, 1e-15], "gelu", (0, 0, 0, 0, 0)),
     "subnormal": ([1e-39, 1.0], "tanh", (0, 0, 0, 0, 0)),
     "vanishing": ([1e-25, 1e-25, 1.0], "softplus", (1, 1, 1, 1, 0)),
