@@ -40,7 +40,7 @@ def _descend(network, x, label, rival, radius, steps=200):
 
 
 @pytest.mark.parametrize(("sizes", "names"), CASES)
-@pytest.mark.parametrize("radius", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize("radius", [0.3, 2.0])
 def test_attack_and_bound(sizes, names, radius, rng, random_network):
     network = random_network(rng, sizes, names)
     x, label, rival, kappa = _problem(network, rng)
