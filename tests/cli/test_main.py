@@ -103,6 +103,15 @@ def test_a_file_of_keras_is_certified_by_the_command_alone(tmp_path):
     assert "certified accuracy" in result.stdout and "digits.keras" in result.stdout
 
 
+def test_a_class_is_known_to_keras_once_both_are_imported():
+    """A saved model is loaded by the names of its classes."""
+    code = (
+        "import keras, keras_curv\n"
+        "assert keras.saving.get_registered_object('keras_curv>CRTModel') is keras_curv.CRTModel\n"
+    )
+    assert succeeds_alone(code)
+
+
 def test_parts_of_tensorflow_are_loaded_when_they_are_asked_for():
     """By whichever thread; what is not there is missed as ever."""
     code = (
@@ -126,7 +135,6 @@ def test_parts_of_tensorflow_are_loaded_when_they_are_asked_for():
 
 
 def test_keras_is_not_loaded_before_it_is_asked_for():
-    """Then it knows our classes, by whose names a saved model is loaded."""
     code = (
         "import sys\n"
         "from keras_curv.cli.lean_tensorflow import load_tensorflow\n"
@@ -137,8 +145,6 @@ def test_keras_is_not_loaded_before_it_is_asked_for():
         "assert tf.keras.layers.Dense is keras.layers.Dense and keras.optimizers.Adam()\n"
         "load_tensorflow()\n"
         "assert keras.src.optimizers is sys.modules['keras.src.optimizers']\n"
-        "import keras_curv\n"
-        "assert keras.saving.get_registered_object('keras_curv>CRTModel') is keras_curv.CRTModel\n"
     )
     assert succeeds_alone(code)
 
