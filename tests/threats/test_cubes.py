@@ -9,7 +9,8 @@ import tensorflow as tf
 from attacked import BALLS, cube, float32_network, model_of
 
 from keras_curv import Threat, certify, pgd_attack
-from keras_curv.certificates.crc.in_cube import least_concave
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.crc.in_cube import CubeCertificate, least_concave
 from keras_curv.threats.confined import Reach
 from keras_curv.threats.norms import NORMS
 
@@ -73,11 +74,11 @@ def exactly(array):
 @pytest.mark.parametrize("size", [1.0, 1e-170, 1e120])
 def test_what_rounding_takes_is_charged(size, rng):
     """In exact arithmetic; thirds, whose products and sums are all rounded, and many of them."""
-    for _ in range(40):
-        slope, up, down = rng.integers(-9, 10, (3, 2, 300)) / 3.0
-        up, down, kappa = abs(up) * size, abs(down) * size, rng.integers(0, 9, 2) / 3.0
-        if size > 1.0:
-            kappa = kappa / size
+    for kind in 12 * ["all", "flat", "straight", "upward", "downward"]:
+        slope, up, down = rng.integers(-9, 10, (3, 2, 300)) * size / 3.0
+        up, down, kappa = abs(up), abs(down), rng.integers(1, 9, 2) / 3.0
+        slope, kappa = slope * (kind != "flat"), kappa * (kind != "straight")
+        up, down = up * (kind != "downward"), down * (kind != "upward")
         found = least_concave(slope, kappa, up, down)
         h, u, d = map(exactly, (slope, up, down))
         half = exactly(kappa)[:, None] / 2
@@ -104,3 +105,30 @@ def test_sums_of_norms_are_charged(size, rng):
             spent = min(left, limit[j])
             left, fall = left - spent, fall + abs(row[j]) * spent
         assert Fraction(NORMS["l1"].least_linear(rows, reach, radius).item()) <= -fall
+
+
+def test_bounds_hold_wherever_the_gradient_is_taken(rng, random_network):
+    """For all kernels that folding may have meant, at points of the cube that no search ends at."""
+    network = random_network(rng, (2, 7, 3), "tanh", scale=1.5)
+    first, last = network.affines
+    x, radius = rng.standard_normal((60, 2)), rng.uniform(0.01, 0.3, (60, 1)) * np.ones((1, 2))
+    corners, share = np.array([*itertools.product([-1.0, 0.0, 1.0], repeat=2)]), rng.random(60)
+    label, rival = np.zeros(60, np.int32), np.ones(60, np.int32)
+    for error in (0.0, 0.02):
+        folded = type(first)(first.kernel, first.bias, error)
+        certificate = CubeCertificate(
+            CurvatureCertificate(type(network)([folded, last], network.activations))
+        )
+        lowest = np.full(60, np.inf)
+        for _ in range(40):
+            change = rng.standard_normal(first.kernel.shape)
+            change *= error / np.linalg.norm(change, 2)
+            moved = type(first)(first.kernel + change, first.bias)
+            other = type(network)([moved, last], network.activations)
+            points = x[None] + corners[:, None] * radius
+            logits = other.logits(points.reshape(-1, 2)).numpy().reshape(len(corners), 60, 3)
+            lowest = np.minimum(lowest, (logits[..., 0] - logits[..., 1]).min(axis=0))
+        for corner in corners:
+            point = x + corner * radius * share[:, None]
+            args = point, x, tf.constant(label), tf.constant(rival), radius, radius
+            assert np.all(certificate.bounds_at(*args) <= lowest)

@@ -85,7 +85,7 @@ class CubeCertificate(BallBoundCertificate):
         point = self._descend(x, *pairs, x - down, x + up, kappa, bent, x + start).numpy()
         centres.keep(row, rival, point - x)
         value = np.full(rivals.shape, np.inf)
-        value[row, column] = self._proved(x, *pairs, point, kappa, up, down)
+        value[row, column] = self.bounds_at(point, x, *pairs, up, down)
         return value
 
     def _room(self, x: np.ndarray, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,17 +103,24 @@ class CubeCertificate(BallBoundCertificate):
         signature = ROWS, CLASS, CLASS, ROWS, ROWS, EACH, EACH, ROWS
         return compiled(_Descent, self.network, signature=signature)
 
-    def _proved(
+    def bounds_at(
         self,
+        point: np.ndarray,
         x: np.ndarray,
         label: tf.Tensor,
         rival: tf.Tensor,
-        point: np.ndarray,
-        kappa: np.ndarray,
         up: np.ndarray,
         down: np.ndarray,
     ) -> np.ndarray:
-        """Returns the bounds at these points, `(n,)`, rounding charged."""
+        """Bounds margins from below, `(n,)`, by one gradient at each of any points.
+
+        Args:
+            point: x̂, `(n, dim)`.
+            x: the examples, `(n, dim)`.
+            label, rival: `(n,)`, integers.
+            up, down: how far each entry goes, `(n, dim)`.
+        """
+        kappa = self._certificate.kappa(label.numpy(), rival.numpy()[:, None])[:, 0]
         evaluation = self.network.evaluate(tf.constant(point), label, rival[:, None])
         found, moved = charged(self.network.layer_norms, evaluation), point - x
         curvature, none = tf.constant(kappa[:, None]), tf.zeros((len(x), 1), tf.float64)
@@ -133,7 +140,7 @@ def least_concave(
 
     Args:
         slope: h, `(n, dim)`.
-        curvature: κ ≥ 0, `(n,)`.
+        curvature: κ, 0 or at least `CURVATURE_FLOOR`, `(n,)`.
         up, down: not negative, `(n, dim)`.
 
     Example:
@@ -145,9 +152,8 @@ def least_concave(
     fall = np.maximum(half * up * up - slope * up, half * down * down + slope * down)
     far = np.maximum(up, down)
     size = np.sum(np.abs(slope) * far + half * far * far, axis=1)
-    # A product that underflows may be multiplied by another factor.
-    flushed = 4.0 * TINY * terms * (1.0 + curvature) * (1.0 + far.max(axis=1))
-    return -fall.sum(axis=1) - rounding.up(gamma(terms + 16) * size + flushed)
+    # κ up/2 only underflows where up, by which it is multiplied, is less than 1.
+    return -fall.sum(axis=1) - (gamma(terms + 16) * size + 4.0 * TINY * terms)
 
 
 class _Searched:

@@ -132,7 +132,7 @@ class Coupling(NamedTuple):
         return np.maximum(total / (2.0 * self.ball), _SMALLEST)[..., None]
 
     def slopes(self, rows: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
-        """Returns G for Λ, `(n, m, N)`: that of the highest line at the centre."""
+        """Returns G for Λ, `(n, m, N)`: the highest line at the centre; 0 at other units."""
         low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
         touch = np.maximum(-rows, 0.0) / (2.0 * multiplier)
         left, right = np.maximum(low, -touch), np.minimum(high, touch)
@@ -145,7 +145,8 @@ class Coupling(NamedTuple):
         )
         between = (left < centre) & (centre < right)
         rise = rows * right + 0.5 * multiplier * (right - left) * (left + right - 2.0 * centre)
-        tangent = np.where(centre > 0.0, rows, 0.0)
+        # At a kink, the middle of all tangents; 0 at units that are not coupled.
+        tangent = np.where(self.units[:, None], rows * np.heaviside(centre, 0.5), 0.0)
         return np.divide(rise, right - left, out=tangent, where=between)
 
     def least(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> np.ndarray:

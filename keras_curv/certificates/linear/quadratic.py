@@ -208,12 +208,15 @@ class QuadraticCertificate(Method):
         radius of its rivals, `(n,)`.
 
         The search is for one rival at a time; if another rival has a smaller r at the ρ found, the
-        search goes on for that one. It begins with the rival whose tangent at x, Q at ρ = 0, is the
-        first to reach 0.
+        search goes on for that one. It begins with the rival whose tangent at x is the first to
+        reach 0: that is Q at ρ = 0, where no unit is at its kink.
         """
         rho, some = np.zeros(len(x)), np.arange(len(x))
-        tangents, used = self._estimates(x, label, rivals, rho)
-        gradients += used
+        found = self.network.evaluate(tf.constant(x), label, rivals)
+        served = self.served_error(x, label, rivals, np.zeros(rivals.shape))
+        tangents = np.maximum(found.margin.numpy() - served, 0.0)
+        tangents = tangents / np.linalg.norm(found.gradient, axis=-1)
+        gradients += rivals.shape[1]
         radius, open_ = tangents, np.ones(len(x), bool)
         for _ in range(LEADERS):
             least, leader = radius.min(axis=1), radius.argmin(axis=1)[:, None]
