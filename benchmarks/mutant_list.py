@@ -177,9 +177,11 @@ TESTS = {
     "certificates.other_norms": (
         IN_NORMS + "what_serving_takes_off_is_charged",
         IN_NORMS + "radii_of_every_pair_hold",
+        IN_NORMS + "a_gradient_of_folded_weights_is_charged",
     ),
     "curvature.in_norm": (
         IN_NORMS + "folded_weights_are_charged",
+        IN_NORMS + "folded_weights_are_charged_behind_the_first_layer",
         IN_NORMS + "curvature_in_a_norm",
         IN_NORMS + "curvature_through_equal_units",
     ),

@@ -110,6 +110,15 @@ class Examples:
                 return np.stack([found[index] for index in indices])
         raise InputError(f"{self.name} has no example {min(wanted - found.keys())} any more")
 
+    def unlabelled(self) -> Examples:
+        """Returns the same examples without their labels."""
+
+        def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, None]]:
+            yield from ((x, None) for x, _ in self.batches(size, start))
+
+        origin = self.origin and functools.partial(_unlabelled, self.origin)
+        return dataclasses.replace(self, batches=batches, origin=origin)
+
     def limited(self, limit: int | None) -> Examples:
         """Returns the first `limit` examples; None keeps them all."""
         if limit is None or limit >= self.count:
@@ -169,6 +178,10 @@ def fingerprint_of(*arrays: np.ndarray | None) -> str:
             digest.update(f"{array.dtype.str} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def _unlabelled(origin: Callable[[], Examples]) -> Examples:
+    return origin().unlabelled()
 
 
 def _limited(origin: Callable[[], Examples], limit: int) -> Examples:

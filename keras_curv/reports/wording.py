@@ -89,7 +89,7 @@ def model_name(summary: dict, name: str | None = None) -> str:
 
 def radius_name(summary: dict) -> str:
     """Returns what its radii are called, by their norm."""
-    return f"{claim(summary)['norm']} radius"
+    return f"{claim(summary)['norm']} radius".replace("linf", "l∞")
 
 
 def radius_units(summary: dict) -> str:

@@ -118,6 +118,8 @@ class ExampleJob(Job):
         self.served = served = certifier.served
         if isinstance(examples, TFExamples):
             examples = examples.read(served.inputs.shapes, served.defaults)
+        if examples.reshapable and not _takes_labels(options, self._network):
+            examples = examples.unlabelled()  # a named data set is as it is
         _require_labels(examples, options, self._network)
         self.examples, self.count = examples, examples.count
         self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
@@ -228,9 +230,14 @@ def _stream(examples: Examples | TFExamples | tuple) -> Examples | TFExamples:
     )
 
 
+def _takes_labels(options: ExampleOptions, network: Network) -> bool:
+    """Returns whether labels have a meaning."""
+    return options.smoothing is not None or Property.of(options.property).labels(network) > 0
+
+
 def _require_labels(examples: Examples, options: ExampleOptions, network: Network) -> None:
     """Refuses labels that the property does not use, and a required accuracy without labels."""
-    takes = options.smoothing is not None or Property.of(options.property).labels(network) > 0
+    takes = _takes_labels(options, network)
     if takes and options.required is None:
         return
     given = next(examples.batches(1, 0))[1] is not None

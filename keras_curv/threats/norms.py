@@ -105,7 +105,7 @@ class _L1(Norm):
 
 
 class _LInf(Norm):
-    name, sign = "linf", "_∞"
+    name, sign = "linf", "∞"
 
     def of(self, vectors: np.ndarray) -> np.ndarray:
         return np.abs(vectors).max(axis=1)

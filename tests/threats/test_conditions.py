@@ -126,3 +126,12 @@ def test_what_is_added_up_and_folded_is_charged(rng, random_network):
     )
     assert joined.bias_error >= error * np.linalg.norm(exact.astype(float), 2)
     assert not joined.kernel[:, 0].any()
+
+
+def test_the_labels_of_a_named_data_set_are_left_out(script, capfd, tmp_path):
+    output = tmp_path / "rows.csv"
+    arguments = "--limit=8", "--method=crc", f"--output={output}", "--property=linear:y0 > y1 - 6"
+    code, out, err = call(script, capfd, *arguments)
+    assert code == 0 and "certified (no labels)" in out, err
+    code, _, err = call(script, capfd, *arguments, "--resume")
+    assert code == 0, err

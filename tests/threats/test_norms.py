@@ -14,10 +14,11 @@ from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import ServedError
-from keras_curv.certificates.other_norms import NormCertificate
+from keras_curv.certificates.other_norms import GradientCertificate, NormCertificate
 from keras_curv.certificates.question import Question
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.in_norm import curvature_in
+from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.network import Network
 from keras_curv.threats.norms import NORMS
 
@@ -220,6 +221,36 @@ def test_folded_weights_are_charged(norm, rng, random_network):
         other *= error / np.linalg.norm(other, 2)
         moved = Network([type(first)(first.kernel + other, first.bias), last], network.activations)
         assert np.all(curvature_in(NORMS[norm], moved, curvature_bounds(moved)) <= charged)
+
+
+@pytest.mark.parametrize("norm", BALLS)
+def test_folded_weights_are_charged_behind_the_first_layer(norm, rng, random_network):
+    """Of one input, where the bound of later layers is attained by a kernel that is longer."""
+    first, *rest = random_network(rng, (1, 7, 5, 3), "tanh", scale=2.0).affines
+    sigmas = random_network(rng, (1, 7, 5, 3), "tanh").activations
+    error = 0.05 * np.linalg.norm(first.kernel)
+    kappas = []
+    for kernel, off in ((first.kernel, error), (first.kernel * 1.05, 0.0)):
+        network = Network([type(first)(kernel, first.bias, off), *rest], sigmas)
+        bounds = curvature_bounds(network)
+        kappas.append(
+            curvature_in(NORMS[norm], network, bounds._replace(lower=-1e6 + bounds.lower))
+        )
+    assert np.all(kappas[1] <= kappas[0] * (1.0 + 1e-12)) and np.all(kappas[0] < 1e5)
+
+
+@pytest.mark.parametrize("norm", BALLS)
+def test_a_gradient_of_folded_weights_is_charged(norm):
+    """At 0 the margin is not off, and its slope is."""
+    kernels, biases = (
+        [np.array([[0.1]]), np.array([[1.0, 0.0]])],
+        [np.zeros(1), np.array([0.1, 0.0])],
+    )
+    first, last = Network.from_weights(kernels, biases, "tanh").affines
+    folded = Network([type(first)(first.kernel, first.bias, 0.05), last], [ACTIVATIONS["tanh"]])
+    certificate = GradientCertificate(CurvatureCertificate(folded), NORMS[norm])
+    radius = certificate.certify(np.zeros((1, 1))).radius.item()
+    assert 0.1 < radius <= np.arctanh(0.1) / 0.15
 
 
 @pytest.mark.parametrize("norm", BALLS)
