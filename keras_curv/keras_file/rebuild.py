@@ -43,6 +43,8 @@ _REFUSALS = (
 )
 _EXPORT = "export the model, or build it of layers that are read, see docs/methods.md"
 
+_BEHIND = "; the part behind it is certified of the export, with a cut"
+
 
 @dataclasses.dataclass
 class Builder:
@@ -98,7 +100,7 @@ class Builder:
             return Layer(layer, kind, inner.stock, inner.given)
         known = OURS.get(kind) or STOCK.get(kind)
         if known is None:
-            raise self._refused(config, f"it is no layer that is read; {_EXPORT}")
+            raise self._refused(config, f"it is no layer that is read; {_EXPORT}{_BEHIND}")
         given = self._arguments(config, known)
         cls = known.cls or getattr(keras.layers, kind)
         built = config.get("build_config")

@@ -307,10 +307,10 @@ def _read_directory(
 def _read_answer(answer: server.Answer, source: str, cut: str | None) -> ServedModel:
     """Reads a flat graph, then gives it to TensorFlow."""
     definition = answer.definition
+    places = answer.given.values()
     try:
         inputs = Inputs.of(definition, answer.given, source)
     except InputError as error:
-        places = answer.given.values()
         advice = graph.cut_advice(definition, places, answer.returned)
         raise InputError(f"{error}{advice}") from error
     network, head, before_head = graph.read_network(
@@ -323,6 +323,7 @@ def _read_answer(answer: server.Answer, source: str, cut: str | None) -> ServedM
         raise InputError(
             f"{source}: inputs of type {inputs.dtype.name} are not supported; use one of "
             f"{', '.join(dtype.name for dtype in _INPUT_DTYPES)}"
+            f"{graph.cut_advice(definition, places, answer.returned)}"
         )
     tensors = [answer.returned] if before_head is None else [answer.returned, before_head]
     calls = calls_of(answer, tensors, inputs)

@@ -153,6 +153,12 @@ class Versions:
             )
         except InputError as error:
             return Refusal(Reason.MODEL_REFUSED, str(error), version)
+        if certifier.served.defaults is not None:
+            what = (
+                f"{self._directories[version]}: {signature!r} takes serialized tf.Examples, which "
+                "are certified from TFRecord files as examples, and not from logged requests"
+            )
+            return Refusal(Reason.MODEL_REFUSED, what, version)
         return Model(version, signature, inputs[0], certifier)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import logged
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +11,9 @@ from hostile_models.models import edited
 from refused import assert_refused, spec
 from scripts import call
 
+from keras_curv.errors import InputError
 from keras_curv.reading import served_model
+from keras_curv.serving.certify_requests import certify_requests
 
 Fixed = tf.io.FixedLenFeature
 KEYS = {
@@ -188,3 +191,12 @@ def test_strings_that_are_read_besides_are_refused(net, tmp_path):
     archive.write_out(str(tmp_path / "model"), verbose=False)
     assert_refused(tmp_path / "model", "op ParseExampleV2", "cut at 'sum'")
     assert served_model.read(tmp_path / "model", cut="sum").input_shape == (5,)
+
+
+def test_logged_requests_of_such_a_model_are_refused(path, tmp_path):
+    """A client's numbers, which a server would not take, are no features either."""
+    strings = tf.make_tensor_proto([b"a"]).SerializeToString()
+    for number, sent in enumerate((np.ones((2, 5), np.float32), strings)):
+        log = logged.write(tmp_path / f"{number}.log", [logged.predict(sent, "examples")])
+        with pytest.raises(InputError, match="takes serialized tf.Examples, which are certified"):
+            certify_requests(str(path), [log])
