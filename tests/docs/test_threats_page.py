@@ -7,6 +7,8 @@ import pytest
 import scripts
 from test_tutorial import BLOCK, run_shell
 
+import keras_curv
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "threats.md"
 
@@ -32,6 +34,20 @@ def test_what_the_page_says_of_diabetes(names):
     assert history["certified_error"][-1] > history["clean_error"][-1]
     threat = (ROOT / "saved_models" / "diabetes_threat.json").read_text(encoding="utf-8")
     assert threat.strip() in PAGE.read_text(encoding="utf-8")
+
+
+def test_threats_by_name_are_what_they_say(names):
+    """At the radius, points of each kind keep the class; brighter pictures than pixels differ."""
+    model, found = keras_curv.read("saved_models/digits"), names["found"]
+    x, label = (part[:20] for part in keras_curv.data.load_all("digits"))
+    radius = found["brightness"].radius
+    for sign in (-1.0, 1.0):
+        points = x.reshape(20, 64) + sign * (1.0 - 1e-6) * radius[:, None]
+        logits = model.network.logits(points).numpy()
+        assert np.all((logits.argmax(axis=1) == label)[radius > 0.0])
+    assert found["brightness"].radius.mean() > names["confined"].radius.mean() / 8.0
+    assert names["tolerant"] > 0.8 and names["universal"] > 0.0
+    assert np.all(found["a part of the picture"].radius >= names["confined"].radius * 0.98)
 
 
 def test_a_box_is_worth_something_for_pixels(names):
