@@ -10,15 +10,18 @@
 `Certifier` does so batch by batch, `certify_examples` as a run with rows, summary and report;
 `CurvatureRegularizer` trains with a penalty, `CertifiedAccuracy` watches a training,
 `certified_serving` puts radii into the model that is served, and `Threat` says what an attacker may
-change. `dir(keras_curv)` has all names; each is imported when it is first used, so that the command
-line need not wait for TensorFlow to refuse a flag.
+change. `dir(keras_curv)` has all names.
 """
 
+import pathlib
 import sys
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-if "keras" in sys.modules:  # which loads a saved model by the names of classes that it has met
+# Keras loads a saved model by the names of classes that it has met, so they are imported with the
+# package. The command line need not wait for that, and for TensorFlow, to refuse a flag.
+_COMMANDS = {"-m", "keras_curv", "certify", "train", "reproduce"}  # "-m": `python -m keras_curv`
+if "keras" in sys.modules or pathlib.PurePath(sys.argv[0]).name not in _COMMANDS:
     from keras_curv.training.run import recipe as _recipe  # noqa: F401

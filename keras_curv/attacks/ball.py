@@ -15,8 +15,48 @@ from keras_curv.network.network import FeedForward
 def require_radius(radius: Any) -> None:
     """Raises InputError for a radius that is not positive; one in a graph is not known."""
     known = tf.get_static_value(radius) if tf.is_tensor(radius) else radius
-    if known is not None and not np.all(np.asarray(known) > 0.0):
+    if tf.is_tensor(radius) and known is None:
+        return
+    if np.asarray(known).dtype.kind not in "fiu":
+        raise InputError(f"radius must be a number, or one for each example. Received: {radius!r}")
+    if not np.all(np.asarray(known) > 0.0):
         raise InputError(f"radius must be positive. Received: {np.min(known)}")
+
+
+def require_attackable(network: Any, x: Any, label: Any, radius: Any) -> None:
+    """Refuses arguments of an attack that do not fit together; sizes in a graph are not known.
+
+    Raises:
+        InputError: names the argument, and what it must be.
+    """
+    if not isinstance(network, FeedForward):
+        raise InputError(
+            "network must be a Network, as keras_curv.read(model).network, which takes examples "
+            f"flattened. Received: {type(network).__name__}"
+        )
+    require_radius(radius)
+    x, label = tf.convert_to_tensor(x), tf.convert_to_tensor(label)
+    if x.shape.rank != 2 or x.shape[1] not in (None, network.sizes[0]):
+        wanted = f"x must have the shape (n, {network.sizes[0]})"
+        raise InputError(f"{wanted}. Received: {tuple(x.shape)}")
+    if not x.dtype.is_floating or not label.dtype.is_integer:
+        raise InputError(
+            f"x must be floats, and label integers. Received: {x.dtype.name}, {label.dtype.name}"
+        )
+    radius = tf.convert_to_tensor(radius)
+    each = {"label": label} | ({"radius": radius} if radius.shape.rank else {})
+    for name, value in each.items():
+        if not x.shape[:1].is_compatible_with(value.shape):
+            raise InputError(
+                f"{name} must have an entry for each example, (n,) = {tuple(x.shape[:1])}. "
+                f"Received: {tuple(value.shape)}"
+            )
+    known = tf.get_static_value(label)
+    if known is not None and not np.all((known >= 0) & (known < network.classes)):
+        raise InputError(
+            f"label must be of the {network.classes} classes, from 0. Received: "
+            f"{np.min(known)} to {np.max(known)}"
+        )
 
 
 def normalized(gradient: tf.Tensor) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.attacks.ball import normalized, project, require_radius, room, uniform_in_ball
+from keras_curv.attacks.ball import normalized, project, require_attackable, room, uniform_in_ball
 from keras_curv.attacks.through_clip import descend_through
-from keras_curv.errors import require_at_least, require_one_of
+from keras_curv.errors import InputError, require_at_least, require_one_of
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network, likeliest_rivals
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, traced
@@ -53,7 +54,7 @@ def pgd_attack(
         The lowest margin met, `(n,)`, and where, `(n, dim)`; negative means misclassified.
 
     Raises:
-        InputError: a radius or a number that is not positive, or another norm.
+        InputError: an argument that does not fit the others or is not positive, or another norm.
 
     Example:
         >>> import numpy as np
@@ -71,9 +72,13 @@ def pgd_attack(
     adversarial testing" (2019), for the targets.
     """
     require_one_of(norm, (L2.name, LINF.name), "norm")
-    require_radius(radius)
+    require_attackable(network, x, label, radius)
     require_at_least(steps, 1, "steps")
     require_at_least(restarts, 1, "restarts")
+    require_at_least(seed, 0, "seed")
+    if not (isinstance(step_size, (int, float)) and 0.0 < step_size < math.inf):
+        raise InputError(f"step_size must be a positive number. Received: {step_size!r}")
+    x, label = tf.convert_to_tensor(x), tf.convert_to_tensor(label)
     radius = tf.broadcast_to(dual.as_dtype(radius, x.dtype), tf.shape(x)[:1])
     ranked = likeliest_rivals(network.logits(x), label, network.classes - 1)
     low, high = room(network, x)

@@ -20,9 +20,7 @@ from typing import Any
 
 from keras_curv.certificates.smoothing.options import Smoothing
 from keras_curv.cli.command import DATA_DIR, Command, fail, loading
-from keras_curv.cli.lean_tensorflow import load_tensorflow
 from keras_curv.errors import InputError, UnwrittenError
-from keras_curv.files import is_keras_file
 from keras_curv.runs.options import ExampleOptions, RunOptions
 from keras_curv.serving.options import RequestOptions
 
@@ -96,8 +94,6 @@ def main() -> int:
         if FLAGS[name].value is not None and not FLAGS.radius:
             raise InputError(f"--{name} needs a --radius")
     with loading():
-        if not is_keras_file(FLAGS.saved_model):  # Keras needs all of TensorFlow
-            load_tensorflow()
         from keras_curv.reports.console import print_summary
         from keras_curv.reports.requests import all_refused
         from keras_curv.reports.wording import describe

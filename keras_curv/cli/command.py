@@ -17,7 +17,7 @@ from absl import flags, logging
 from keras_curv.cli.flag_file import expanded
 from keras_curv.errors import InputError, visible
 from keras_curv.files import discard_stdout
-from keras_curv.options import descriptions
+from keras_curv.options import descriptions, parse_number
 
 DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
@@ -155,8 +155,15 @@ class Section:
     def define(self, kind: str, name: str, *arguments: Any, **keywords: Any) -> None:
         """Adds a flag, by absl's `DEFINE_<kind>` and what that takes."""
         self.names.append(name)
-        absl = getattr(flags, f"DEFINE_{kind}")
-        absl(name, *arguments, flag_values=self._values, module_name=self.title, **keywords)
+        keywords |= {"flag_values": self._values, "module_name": self.title}
+        if kind.endswith("float"):  # that may be a fraction
+            keywords["serializer"] = flags.ArgumentSerializer()
+            many = kind == "multi_float"
+            (flags.DEFINE_multi if many else flags.DEFINE)(
+                parser=_Number(), name=name, default=arguments[0], help=arguments[1], **keywords
+            )
+            return
+        getattr(flags, f"DEFINE_{kind}")(name, *arguments, **keywords)
 
     def strings(self, texts: Mapping[str, str], **defaults: str) -> Section:
         """Adds flags that take text, by name with what each says; returns itself."""
@@ -196,6 +203,15 @@ class Section:
         for name in self.names:
             if name not in but and self._values[name].value != self._values[name].default:
                 raise InputError(f"--{name} {why}")
+
+
+class _Number(flags.FloatParser):
+    """Parses a number, or a fraction as 2/255."""
+
+    syntactic_help = "a number, or a fraction as 2/255"
+
+    def convert(self, argument: Any) -> float:
+        return parse_number(argument) if isinstance(argument, str) else super().convert(argument)
 
 
 def stop_in_one_line(name: str, after: str) -> None:

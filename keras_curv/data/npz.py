@@ -98,7 +98,8 @@ def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
     if names == ["x"] and others and "y" not in others:
         raise InputError(
             f"{path} has x and {', '.join(others[:99])}, but no 'y'; call the labels y, or leave "
-            "out what is not x"
+            "out what is not x; of a model with an input x beside others, store all inputs as one "
+            "array x, each flattened, joined in the order of their names"
         )
     described = {name: file.described(name) for name in names}
     return {name: array for name, array in described.items() if array is not None}

@@ -118,6 +118,15 @@ def only(known: Any) -> Check:
 nothing = only(None)
 
 
+def unquantized(value: Any) -> None:
+    """Takes null; ValueError for a layer whose weights are integers."""
+    if value is not None:
+        raise ValueError(
+            "says that the layer is quantised, which cannot be certified; save the model from "
+            "before it was quantised"
+        )
+
+
 def letters(value: Any) -> str:
     """Takes some letters, as of axes of an equation."""
     if not isinstance(value, str) or not value.isalpha() or len(value) > limits.AXES:

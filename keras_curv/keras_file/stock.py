@@ -151,7 +151,10 @@ _OF_BATCH = {
     "renorm_clipping": a.ignored,
     "renorm_momentum": a.ignored,
 }
-_UNQUANTIZED = dict.fromkeys(("lora_rank", "lora_alpha", "quantization_config"), a.nothing)
+_UNQUANTIZED = {
+    **dict.fromkeys(("lora_rank", "lora_alpha"), a.nothing),
+    "quantization_config": a.unquantized,
+}
 
 STOCK: dict[str, Stock] = {
     "Dense": Stock({**_OF_KERNEL, **_UNQUANTIZED, "units": a.whole()}, _dense, _FROM_ZERO),

@@ -383,5 +383,6 @@ def _require_finite(constant: Ball | SparseBall) -> None:
     for part in (constant.entries.value, constant.entries.error):
         if not np.isfinite(part).all():
             raise InputError(
-                "a constant is NaN or infinite, or something is divided by what may be 0"
+                "a constant is NaN or infinite, or something is divided by what may be 0, as by "
+                "BatchNormalization where a variance + epsilon is not positive"
             )

@@ -12,6 +12,10 @@ _COMPARED = (
     "comparisons, as of Embedding, Masking, ReLU(threshold), ELU(alpha=2), soft_shrink, "
     "hard_shrink or take, cannot be certified"
 )
+_QUANTISED = (
+    "weights and values that are rounded, as by quantisation to int8, cannot be certified; export "
+    "the model from before it was quantised"
+)
 _PARSED = (
     "only numbers can be certified: export a signature that takes what is parsed or decoded here, "
     "and give its name with --signature, or its examples behind a cut"
@@ -24,6 +28,8 @@ _ADVICE = {
     **dict.fromkeys(("TensorListReserve", "TensorListFromTensor"), _RECURRENT),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV3"), _ATTENTION),
     **dict.fromkeys(("Less", "Greater", "GreaterEqual", "NotEqual", "Equal"), _COMPARED),
+    **dict.fromkeys(("Round", "Rint", "FakeQuantWithMinMaxVars"), _QUANTISED),
+    "Expm1": "celu is not read, nor is elu with alpha other than 1; elu, softplus and silu are",
     "Erfc": "gelu is read where it is computed in float32",
     "Conv3D": "convolutions are read in 1D and 2D",
     "Range": "adaptive pooling is not read; use pooling of a fixed size",

@@ -45,6 +45,8 @@ def logits_of(outputs: Iterable[Output], wanted: str | None = None) -> Output:
     if len(matrices) != 1 or (wanted and not named):
         described = ", ".join(f"{o.name} {o.dtype.name}{o.shape}".strip() for o in outputs)
         condition = f"must have a float matrix (batch, classes) named {wanted!r}"
+        if wanted and not named:
+            condition += "; output_name is one of these names, which may differ from its layer's"
         if not wanted:
             condition = "must have one float matrix (batch, classes), or one named 'logits'"
             if matrices:

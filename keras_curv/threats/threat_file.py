@@ -10,6 +10,7 @@ from typing import Any
 from keras_curv.errors import InputError, about
 from keras_curv.files import parse_json, read_named
 from keras_curv.npz_file import NpzFile
+from keras_curv.options import parse_number
 from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
 
 _JSON_BYTES = 2**23  # larger arrays are for .npz
@@ -20,7 +21,7 @@ _NPZ_KINDS = {"norm": "U", "frozen": "fiub"}  # kinds of dtypes that differ from
 def load_threat(path: str) -> Threat:
     """Reads a threat from a .json or .npz file of arrays named like the arguments of `Threat`.
 
-    In JSON null stands for a missing limit, alone or in a list.
+    In JSON null stands for a missing limit, alone or in a list, and "2/255" for that fraction.
 
     Raises:
         InputError: the file cannot be read, has an unknown name, or is no threat.
@@ -92,8 +93,8 @@ def parse_threat(
 
 def _number(text: str, flag: str) -> float:
     with contextlib.suppress(ValueError):
-        if not math.isnan(number := float(text)):
-            return number
+        if not math.isnan(found := parse_number(text)):
+            return found
     raise InputError(f"{flag} must be numbers between commas. Received: {text!r}")
 
 
@@ -105,7 +106,18 @@ def _from_json(path: str) -> dict[str, Any]:
         kinds = _kinds(value)
         if bool in kinds and (name != "frozen" or len(kinds) > 1):
             raise ValueError(f"{name} has a truth value, which is no number")
-    return {key: value for key, value in found.items() if value is not None}
+    return {
+        key: value if key == "norm" else _numbers(value)
+        for key, value in found.items()
+        if value is not None
+    }
+
+
+def _numbers(value: Any) -> Any:
+    """Returns nested lists with the fractions in them, as "2/255", as numbers."""
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    return parse_number(value) if isinstance(value, str) and "/" in value else value
 
 
 def _kinds(value: Any) -> set[type]:

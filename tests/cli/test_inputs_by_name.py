@@ -49,7 +49,7 @@ BAD = {
         dict(x=np.zeros((4, 3), "f"), alpha=None, zeta=None),
         rf"have shape \(3,\), but .*{TAKES}",
     ),
-    "x besides": (dict(x=np.zeros((4, 5), "f")), "has x and alpha, zeta, but no 'y'"),
+    "x besides": (dict(x=np.zeros((4, 5), "f")), "has x and alpha, zeta, but no .y."),
 }
 
 

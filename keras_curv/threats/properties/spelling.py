@@ -11,7 +11,7 @@ from keras_curv.errors import InputError, about
 from keras_curv.files import parse_json, read_named
 
 _FORMS = (
-    "argmax, top_K, harmful:3,5, harmful:TABLE.json, threshold:0.7, interval:0.1, linear:y0>y1, "
+    "argmax, top_3, harmful:3,5, harmful:TABLE.json, threshold:0.7, interval:0.1, linear:y0>y1, "
     "linear:FILE.txt"
 )
 _INDEX = re.compile(r" *-?[0-9]{1,18} *", re.ASCII)

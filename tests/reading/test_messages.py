@@ -1,0 +1,75 @@
+"""Refusals say the cause, in the words of whoever built the model."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_curv
+from keras_curv.errors import InputError
+
+L = keras.layers
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+
+
+def after(function):
+    given = keras.Input((4,))
+    return keras.Model(given, L.Dense(3)(function(L.Dense(5)(given))))
+
+
+def quantised():
+    model = after(keras.activations.relu)
+    with pytest.warns(UserWarning):
+        model.quantize("int8")
+    return model
+
+
+def of_variance(variance):
+    layer = L.BatchNormalization()
+    model = after(layer)
+    layer.moving_variance.assign(np.full(5, variance))
+    return model
+
+
+CAUSES = {
+    "softmax inside": (lambda: after(keras.activations.softmax), "softmax is read as the last la"),
+    "celu(2)": (lambda: after(lambda x: keras.ops.celu(x, 2.0)), "celu is not read.* softplus"),
+    "elu(2)": (lambda: after(lambda x: keras.ops.elu(x, 2.0)), r"ELU\(alpha=2\)"),
+    "soft_shrink": (lambda: after(keras.activations.soft_shrink), "soft_shrink"),
+    "take": (lambda: after(lambda x: keras.ops.take(x, [0, 2], axis=1)), "or take, cannot"),
+    "int8": (quantised, "quantisation to int8.* from before"),
+    "variance below 0": (lambda: of_variance(-1.0), r"BatchNormalization where a variance \+ eps"),
+    "variance + epsilon = 0": (lambda: of_variance(-1e-3), "variance . epsilon is not positive"),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_model_is_refused_by_the_cause(cause, tmp_path):
+    build, message = CAUSES[cause]
+    model = build()
+    with pytest.raises(InputError, match=message):
+        keras_curv.certify(model, X)
+    model.export(str(tmp_path / "model"), verbose=False)
+    with pytest.raises(InputError, match=message):
+        keras_curv.certify(str(tmp_path / "model"), X)
+
+
+def test_a_file_of_a_quantised_model_is_refused_by_the_cause(tmp_path):
+    quantised().save(str(tmp_path / "model.keras"))
+    with pytest.raises(InputError, match="quantised.*; save the model from before"):
+        keras_curv.certify(str(tmp_path / "model.keras"), X)
+
+
+def test_an_unbounded_slope_names_the_guarantee_that_needs_no_bound():
+    model = after(keras.activations.exponential)
+    with pytest.raises(InputError, match="unbounded slope.* use the guarantee real"):
+        keras_curv.certify(model, X, guarantee="float32")
+    assert keras_curv.certify(model, X).radius.any()
+
+
+def test_a_layer_is_no_output():
+    given = keras.Input((4,))
+    ends = {"a": L.Dense(3, name="first")(given), "b": L.Dense(2, name="second")(given)}
+    model = keras.Model(given, ends)
+    with pytest.raises(InputError, match=r"\(a .*, b .* output_name is one of these names"):
+        keras_curv.certify(model, X, output_name="first")
+    assert keras_curv.certify(model, X, output_name="a").radius.any()
