@@ -1,5 +1,4 @@
-"""Options that are described once, in the docstring of their dataclass; numbers as users write
-them.
+"""Options that are described once: in the docstring of their dataclass.
 
 From there come the help of flags, and the arguments and docstrings of functions that take options
 by name.
@@ -42,25 +41,6 @@ def descriptions(options: type) -> dict[str, str]:
         for name, text in _DESCRIBED.findall(section.partition("\n\n")[0]):
             found.setdefault(name, " ".join(text.split()))
     return {field.name: found.get(field.name, "") for field in dataclasses.fields(options)}
-
-
-def parse_number(text: str) -> float:
-    """Returns the number that a text spells, perhaps as a fraction.
-
-    Raises:
-        ValueError: it spells none.
-
-    Example:
-        >>> parse_number("0.5"), parse_number("2/255")
-        (0.5, 0.00784313725490196)
-    """
-    above, line, below = text.partition("/")
-    if not line:
-        return float(text)
-    try:
-        return float(above) / float(below)
-    except ZeroDivisionError as error:
-        raise ValueError(f"{text!r} divides by 0") from error
 
 
 def accepts(options: type) -> Callable[[_Taker], _Taker]:

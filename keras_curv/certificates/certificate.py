@@ -186,6 +186,8 @@ class Certificates:
         if not len(proved):
             return text
         reach = f"{proved.min():.4f} to {proved.max():.4f}, mean {proved.mean():.4f}"
+        if "smoothing" in self.method:
+            reach += ", of the classifier smoothed by noise, each with probability 1 − α"
         return f"{text}; certified radii {reach}"
 
 

@@ -17,6 +17,7 @@ from keras_curv.certificates.float32 import Float32Error
 from keras_curv.certificates.method import no_error
 from keras_curv.certificates.options import ProofOptions
 from keras_curv.certificates.other_norms import NormCertificate
+from keras_curv.certificates.smoothing.black_box import certify_smoothed
 from keras_curv.data.containers import of_dataset
 from keras_curv.errors import (
     InputError,
@@ -258,7 +259,8 @@ def certify(
     model's own input units. Under a threat all this is of the changes that it allows, in its units.
 
     Args:
-        model: a SavedModel directory, a `.keras` or `.h5` file, or a built Keras model.
+        model: a SavedModel directory, a `.keras` or `.h5` file, or a built Keras model; with the
+            method smoothing any callable, see `certify_smoothed`.
         x: `(n, *input shape)`. Of a model with several inputs it is one vector an example, `(n,
             total)`: each input flattened, one after the other, in the order of sorted names; or
             name → `(n, *shape)`. Radii are of that vector. A `tf.data.Dataset`, of x or of (x, y),
@@ -285,6 +287,11 @@ def certify(
         >>> bool((result.radius > 0.25).mean() > 0.8)
         True
     """
+    if options.get("method") == "smoothing":
+        if rivals != "all" or decide is not None:
+            raise InputError("the method smoothing takes all rivals, and no radii to decide")
+        options = {name: value for name, value in options.items() if name != "method"}
+        return certify_smoothed(model, x, y, seed=seed, batch_size=batch_size, **options)
     certifier = Certifier(model, decide=decide, **options)
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
 

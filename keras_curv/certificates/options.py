@@ -23,7 +23,7 @@ class ProofOptions:
     Attributes:
         method: method of proof. auto takes the largest radius of all that apply: crc, crc_local,
             coupled, crown, lipschitz, two_stage, each of which can be named alone; quadratic,
-            interval, coap and, on the command line, smoothing are there to compare with.
+            interval, coap and smoothing are there to compare with.
         guarantee: arithmetic that the proof is about. real: real arithmetic on the stored weights;
             float32: also the float32 arithmetic of a server.
         tolerance: fraction by which a further method must be able to enlarge a radius for the
@@ -70,8 +70,9 @@ class ProofOptions:
 
         if self.method == "smoothing":
             raise InputError(
-                "smoothing certifies another classifier: certify_examples(smoothing=Smoothing(s)), "
-                "or the command's --method smoothing"
+                "smoothing certifies another classifier: certify(model, x, method='smoothing', "
+                "deviation=s), certify_examples(smoothing=Smoothing(s)), or the command's --method "
+                "smoothing"
             )
         require_one_of(self.method, (*METHODS, "smoothing"), "method")
         require_one_of(self.guarantee, GUARANTEES, "guarantee")

@@ -17,7 +17,8 @@ from absl import flags, logging
 from keras_curv.cli.flag_file import expanded
 from keras_curv.errors import InputError, visible
 from keras_curv.files import discard_stdout
-from keras_curv.options import descriptions, parse_number
+from keras_curv.numerics.spelled import parse_number
+from keras_curv.options import descriptions
 
 DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."

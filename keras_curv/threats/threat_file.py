@@ -10,7 +10,7 @@ from typing import Any
 from keras_curv.errors import InputError, about
 from keras_curv.files import parse_json, read_named
 from keras_curv.npz_file import NpzFile
-from keras_curv.options import parse_number
+from keras_curv.numerics.spelled import parse_number
 from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
 
 _JSON_BYTES = 2**23  # larger arrays are for .npz

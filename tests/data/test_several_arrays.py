@@ -52,7 +52,10 @@ BAD = {
     "text": ({"a": A, "z": np.full((10, 2), "a")}, "must hold numbers"),
     "nothing": ({"a": A, "z": np.zeros((10, 0))}, "not empty"),
     "labels of others": ({"a": A, "z": Z, "y": Y[:9]}, "y must be integers of shape"),
-    "x, and labels by another name": ({"x": Z, "labels": Y}, "has x and labels, but no 'y'"),
+    "x, and labels by another name": (
+        {"x": Z, "labels": Y},
+        "has x and labels, but no 'y'",
+    ),
     "one alone": ({"a": A, "y": Y}, "no array 'x', as inputs are called; it has: a, y"),
     "too many": ({f"a{place}": Z for place in range(257)}, "no array 'x'"),
 }

@@ -153,10 +153,10 @@ class SmoothedClassifier:
         wins = self.votes.wins(flat, label, others, samples=samples, **draw)
         tail = total_variation(self.served.network.dim)
         radius = smoothed_radius(wins, samples, failure_probability, self.deviation, tail)
-        return moved_away(_certificates(label, rival, radius, y), moved)
+        return moved_away(voted(label, rival, radius, y), moved)
 
 
-def _certificates(
+def voted(
     label: np.ndarray, rival: np.ndarray, radius: np.ndarray, y: np.ndarray | None
 ) -> Certificates:
     """Makes certificates of the classes voted on; `y` may be None."""

@@ -131,9 +131,9 @@ class NoiseVotes:
         shared: bool,
     ) -> np.ndarray:
         index = tf.range(first_index, first_index + len(x), dtype=tf.int64)
-        key = np.random.SeedSequence((seed, stream)).generate_state(2).view(np.int32)
+        key = key_of(seed, stream)
         draws = tf.constant(samples, tf.int64)
-        args = ballot, tf.constant(x), index, choice, tf.constant(key), draws, shared
+        args = ballot, tf.constant(x), index, choice, key, draws, shared
         return self._tally(*args).numpy()
 
     def _count(
@@ -190,13 +190,8 @@ class NoiseVotes:
 
     def noise(self, size: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws s ξ, `(size, dim)`, and how far from them s ξ′ may be, `(size,)`; see above."""
-        pairs = -(-self.network.dim // 2)
-        shape = tf.stack([size, 2 * pairs])
-        normal = tf.random.stateless_normal(shape, key, dtype=tf.float64, alg="philox")
-        square = tf.reduce_sum(tf.reshape(normal * normal, (size, pairs, 2)), axis=2)
-        length = tf.sqrt(square) + _LEAST_LENGTH
-        gap = 2.0**-50 * tf.exp(0.5 * square) / length + 64.0 * UNIT * length
-        return self.deviation * normal[:, : self.network.dim], self.deviation * tf.norm(gap, axis=1)
+        normal, gap = normal_noise(size, self.network.dim, key)
+        return self.deviation * normal, self.deviation * tf.norm(gap, axis=1)
 
     def _logits(
         self, first: tf.Tensor, size: tf.Tensor, gap: tf.Tensor
@@ -215,6 +210,22 @@ class NoiseVotes:
         given = [size * ROUNDING_SLACK, *hidden]
         error = pre_activation_errors(self.network.layer_norms, given, gap * ROUNDING_SLACK)[-1]
         return logits, 2.0 * error[:, None]
+
+
+def normal_noise(size: tf.Tensor | int, dim: int, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws ξ, `(size, dim)`, and bounds how far from ξ′ each pair is, `(size, ⌈dim/2⌉)`."""
+    pairs = -(-dim // 2)
+    shape = tf.stack([size, 2 * pairs])
+    normal = tf.random.stateless_normal(shape, key, dtype=tf.float64, alg="philox")
+    square = tf.reduce_sum(tf.reshape(normal * normal, (size, pairs, 2)), axis=2)
+    length = tf.sqrt(square) + _LEAST_LENGTH
+    gap = 2.0**-50 * tf.exp(0.5 * square) / length + 64.0 * UNIT * length
+    return normal[:, :dim], gap
+
+
+def key_of(seed: int, stream: int) -> tf.Tensor:
+    """Returns the key of a stream of noise."""
+    return tf.constant(np.random.SeedSequence((seed, stream)).generate_state(2).view(np.int32))
 
 
 def _preference(logits: tf.Tensor, error: tf.Tensor) -> tf.Tensor:

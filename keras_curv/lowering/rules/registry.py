@@ -85,11 +85,17 @@ def apply(node: NodeDef, arguments: list) -> Value | tuple[Flow, ...]:
     return result
 
 
+_SMOOTHING = (
+    "; keras_curv.certify(model, x, method='smoothing', deviation=s) takes any live model or "
+    "callable, and certifies it smoothed by noise instead"
+)
+
+
 def require_rule(node: NodeDef) -> None:
     """Refuses an op that no rule reads."""
     if node.op != "Const" and node.op not in RULES:
         why = _WHY_NOT.get(node.op, "there is no rule that reads this op")
-        raise InputError(why + advice(node.op))
+        raise InputError(why + advice(node.op) + _SMOOTHING)
 
 
 def shares_numbers(node: NodeDef) -> bool:
