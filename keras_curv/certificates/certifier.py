@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from keras_curv.certificates.method import no_error
 from keras_curv.certificates.options import ProofOptions
 from keras_curv.certificates.other_norms import NormCertificate
 from keras_curv.certificates.smoothing.black_box import certify_smoothed
-from keras_curv.data.containers import of_dataset
+from keras_curv.data.containers import is_table, of_dataset
 from keras_curv.errors import (
     InputError,
     optional_at_least,
@@ -50,6 +51,8 @@ class Certifier:
         model: a SavedModel directory (or a base path with numbered versions), a `.keras` or
             `.h5` file, or a built Keras model. A live model is read as it is now; train on, and
             read it again.
+        columns: names of the features of a model with one input, as of a DataFrame, by which a
+            threat may name them; features of several inputs have the names of the inputs.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
             example is done once each of them is proved or refuted. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
@@ -71,6 +74,7 @@ class Certifier:
         self,
         model: Any,
         *,
+        columns: Sequence[str] = (),
         decide: Sequence[float] | None = None,
         **options: Any,
     ):
@@ -80,6 +84,7 @@ class Certifier:
             model, asked.signature, output_name=asked.output_name, scores=True, cut=asked.cut
         )
         self._guarantee = asked.guarantee
+        self.threat = self.threat.located(_places(self.served, columns))
         dim = self.served.network.dim
         network = self.property.network(self.served.network, self.served.head)
         network = self.threat.network(network, dim)
@@ -292,8 +297,20 @@ def certify(
             raise InputError("the method smoothing takes all rivals, and no radii to decide")
         options = {name: value for name, value in options.items() if name != "method"}
         return certify_smoothed(model, x, y, seed=seed, batch_size=batch_size, **options)
-    certifier = Certifier(model, decide=decide, **options)
+    columns = [*x.columns] if is_table(x) else []
+    certifier = Certifier(model, columns=columns, decide=decide, **options)
     return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
+
+
+def _places(served: served_model.ServedModel, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns name → indices of the features that have names."""
+    if served.before is not None:
+        return {}
+    if len(served.inputs.shapes) == 1:
+        return {str(name): np.array([i]) for i, name in enumerate(columns)}
+    sizes = [math.prod(shape) for shape in served.inputs.shapes.values()]
+    ends = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return dict(zip(served.inputs.shapes, ends, strict=True))
 
 
 def _radii_to_decide(decide: Sequence[float] | None) -> tuple[float, ...]:

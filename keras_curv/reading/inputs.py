@@ -64,7 +64,8 @@ class Inputs:
         if len(specs) > 1 and (len(types) > 1 or not inputs.dtype.is_floating):
             known = ", ".join(f"{name!r} {spec.dtype.name}" for name, spec in specs.items())
             raise InputError(
-                f"{source}: several inputs must be of one float type. They are: {known}"
+                f"{source}: several inputs must be of one float type. They are: {known}; export a "
+                "model that takes floats and casts them, and freeze what nobody changes (Threat)"
             )
         return inputs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from keras_curv.errors import InputError, about
 
+_NAMED = 8  # features whose names are printed
 LARGEST = 1e150  # for numbers about inputs and outputs: products of two are finite
 
 
@@ -63,16 +65,41 @@ def _float64(values: Any, name: str) -> np.ndarray:
 
 
 def features(values: Any) -> np.ndarray:
-    """Returns features as bools or as indices; InputError unless they are one of these."""
+    """Returns features as bools, indices or names; InputError unless they are one of these."""
     with about("frozen must be bools, or indices of features", (TypeError, ValueError)):
         array = np.array(values).reshape(-1)
     if array.dtype == bool:
         return array
+    if array.dtype.kind == "U" and all(isinstance(name, str) for name in values):
+        return np.unique(array)
     if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
         raise InputError(
-            f"frozen must be bools, or indices of features, one at least. Received: {array}"
+            "frozen must be bools, or indices or names of features, one at least. "
+            f"Received: {array}"
         )
     return np.unique(array)
+
+
+def features_at(frozen: np.ndarray, places: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns features by index where they are named; InputError for a name without a place."""
+    if frozen.dtype.kind != "U":
+        return frozen
+    for name in frozen.tolist():
+        if name not in places:
+            known = ", ".join(map(repr, list(places)[:_NAMED])) or "none"
+            raise InputError(
+                f"frozen names {name!r}, but the names of features are {known}: those of several "
+                "inputs, or of the columns of a DataFrame"
+            )
+    return np.unique(np.concatenate([places[name] for name in frozen.tolist()]))
+
+
+def features_text(frozen: np.ndarray) -> str:
+    """Returns which features these are: their names, if they have some, or how many."""
+    if frozen.dtype.kind == "U" and len(frozen) <= _NAMED:
+        return ", ".join(map(repr, frozen.tolist()))
+    count = int(frozen.sum() if frozen.dtype == bool else frozen.size)
+    return f"{count} feature{'s' if count != 1 else ''}"
 
 
 def spread(values: np.ndarray, dim: int, name: str) -> np.ndarray:
@@ -82,6 +109,11 @@ def spread(values: np.ndarray, dim: int, name: str) -> np.ndarray:
         raise InputError(f"{name} must have {dim} entries, one for each feature, or one. "
                          f"Received: {len(values)}")  # fmt: skip
     return np.broadcast_to(values, dim)
+
+
+def says(name: str, values: np.ndarray) -> bool:
+    """Returns whether an array restricts anything; limits that are all infinite do not."""
+    return name not in ("low", "high") or bool(np.isfinite(values).any())
 
 
 def digest(values: np.ndarray) -> str:

@@ -19,6 +19,7 @@ printed results say so.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +32,17 @@ from keras_curv.network.network import Network, require_dense
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import UNIT, norm_bound
 from keras_curv.threats.absorbed import is_exact, scaled, subspace
-from keras_curv.threats.arrays import LARGEST, digest, features, limit, numbers, spread
+from keras_curv.threats.arrays import (
+    LARGEST,
+    digest,
+    features,
+    features_at,
+    features_text,
+    limit,
+    numbers,
+    says,
+    spread,
+)
 from keras_curv.threats.categories import Categories
 from keras_curv.threats.norms import L2, NORMS
 
@@ -48,7 +59,8 @@ class Threat:
         norm: "l2"; "l1", where radii bound the sum of all changes, a budget; or "linf", where they
             bound each change by itself, a tolerance.
         scale: weights s > 0 by feature, so that radii are in units of `δ_i / s_i`.
-        frozen: features that do not change: bools, or indices into the flattened input.
+        frozen: features that do not change: bools, indices into the flattened input, or names, of
+            inputs of a model with several or of columns of a DataFrame.
         basis: `(dim, q)`, the directions in which inputs change, as columns.
         low, high: limits between which the attacker stays; examples must be between them, too.
         groups: groups of one-hot features, see `Categories`; these features change only by a
@@ -168,8 +180,7 @@ class Threat:
         else:
             what = f"changes with ‖δ{end}"
         if self._frozen is not None:
-            count = int(self._frozen.sum() if self._frozen.dtype == bool else self._frozen.size)
-            what += f", {count} feature{'s' if count != 1 else ''} frozen"
+            what += f", {features_text(self._frozen)} frozen"
         if self.categories is not None:
             what += f", {self.categories.text}"
         return f"{what}; attacker confined to {self._box_text()}" if self.confined else what
@@ -226,7 +237,7 @@ class Threat:
         """Returns the arrays that were given, by the constructor's argument names."""
         names = ("scale", "frozen", "basis", "low", "high")
         parts = {name: getattr(self, f"_{name}") for name in names}
-        return {name: a for name, a in parts.items() if a is not None and _says(name, a)}
+        return {name: a for name, a in parts.items() if a is not None and says(name, a)}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Threat) and str(other) == str(self)
@@ -234,11 +245,29 @@ class Threat:
     def __hash__(self) -> int:
         return hash(str(self))
 
+    def located(self, places: Mapping[str, np.ndarray]) -> Threat:
+        """Returns the threat with indices in place of names of features.
+
+        Args:
+            places: name → indices into the flattened input.
+
+        Raises:
+            InputError: a name is not there.
+
+        Example:
+            >>> threat = Threat(frozen=["age"])
+            >>> print(threat.located({"age": np.array([1]), "income": np.array([0])}))
+            frozen 1
+        """
+        found = copy.copy(self)
+        found._frozen = None if self._frozen is None else features_at(self._frozen, places)
+        return found
+
     def factors(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the divisors of inputs, 1 where frozen, and the frozen mask; `(dim,)` each."""
         fixed = np.zeros(dim, bool)
         if self._frozen is not None:
-            chosen = self._frozen.reshape(-1)
+            chosen = features_at(self._frozen, {}).reshape(-1)
             if chosen.dtype == bool:
                 fixed[:] = spread(chosen, dim, "frozen")
             elif chosen.max() >= dim:
@@ -365,11 +394,6 @@ class Threat:
                 f"example {first_index + row} has {x[row, feature]:g} for feature {feature}, which "
                 f"the attacker keeps from {low[feature]:g} to {high[feature]:g}: it must be inside"
             )
-
-
-def _says(name: str, values: np.ndarray) -> bool:
-    """Returns whether an array restricts anything; limits that are all infinite do not."""
-    return name not in ("low", "high") or bool(np.isfinite(values).any())
 
 
 UNRESTRICTED = Threat()
