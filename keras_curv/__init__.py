@@ -23,5 +23,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 # Keras loads a saved model by the names of classes that it has met, so they are imported with the
 # package. The command line need not wait for that, and for TensorFlow, to refuse a flag.
 _COMMANDS = {"-m", "keras_curv", "certify", "train", "reproduce"}  # "-m": `python -m keras_curv`
-if "keras" in sys.modules or pathlib.PurePath(sys.argv[0]).name not in _COMMANDS:
+if "keras" in sys.modules or pathlib.PurePath((sys.argv or [""])[0]).name not in _COMMANDS:
     from keras_curv.training.run import recipe as _recipe  # noqa: F401

@@ -99,7 +99,7 @@ class Versions:
         if UNNAMED in asked and len(known[signature]) == 1:
             asked = dict.fromkeys(known[signature])
         if sorted(asked, key=str) != known[signature]:
-            theirs = ", ".join(sorted(map(str, asked))[:4])[:80]
+            theirs = ", ".join(sorted(name or "one without a name" for name in asked)[:4])[:80]
             ours = ", ".join(known[signature])
             raise Refusal(Reason.WRONG_INPUTS, f"({theirs}), not ({ours})", version)
         key = version, signature

@@ -189,13 +189,13 @@ class _Votes:
         """Returns points of the lattice, and for which draws they are the right ones."""
         normal, gap = (part.numpy() for part in normal_noise(self._size, x.size, key))
         noise = self._deviation * normal
-        moved = x + noise
         gap = np.repeat(gap, 2, axis=1)[:, : x.size] * self._deviation
-        off = gap * (1.0 + 2.0**-40) + 8.0 * UNIT * (np.abs(noise) + np.abs(moved))
-        low, high = (np.floor(end / self._step + 0.5) for end in (moved - off, moved + off))
-        same = (low == high).all(axis=1)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = x + noise
+            off = gap * (1.0 + 2.0**-40) + 8.0 * UNIT * (np.abs(noise) + np.abs(moved))
+            low, high = (np.floor(end / self._step + 0.5) for end in (moved - off, moved + off))
             point = (low * self._step).astype(np.float32)
+        same = (low == high).all(axis=1)
         return point.reshape(-1, *self._shape), same & np.isfinite(point).all(axis=1)
 
     def _winners(self, point: np.ndarray) -> np.ndarray:
