@@ -33,6 +33,7 @@ from keras_curv.threats.norms import LINF, Norm, moving
 
 _OF_ANY_NORM = (CoupledCertificate, LinearBoundCertificate, IntervalCertificate)
 _WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in radii
+_INWARD = 1.0 - 2.0**-40  # so that a radius to decide is among those worth asking for
 _STEPS, _BISECTIONS = 10, 30  # of an attack, and of the line to where it ended
 
 
@@ -81,14 +82,21 @@ class NormCertificate(Method):
 
     def prove(self, question: Question) -> Proof:
         """See `Method`."""
-        radius, gradients = question.known, np.zeros(len(question.x), np.int64)
+        radius, gradients = question.known.copy(), np.zeros(len(question.x), np.int64)
         method = np.full(radius.shape, "", "U16")
+        # What is not proved of a rival in l2 may be in this norm: each one counts.
+        every, decide = question.goal.of_each_rival(), np.array(question.goal.decide)
         for one in self._methods:
-            # What is not proved of a rival in l2 may be in this norm: each one counts.
-            goal = question.goal.of_each_rival()
-            found = one.prove(question._replace(known=radius, goal=goal))
-            method = np.where(found.radius > radius, found.method, method)
-            radius, gradients = np.fmax(radius, found.radius), gradients + found.gradients
+            goal, rows = every, np.arange(len(radius))
+            if len(decide):  # the next of these radii that is not proved
+                least = radius.min(axis=1, keepdims=True)
+                aim = np.where(decide > least, decide, np.inf).min(axis=1)
+                goal, rows = goal._replace(aim=aim * _INWARD), np.flatnonzero(np.isfinite(aim))
+            if len(rows):
+                found = one.prove(question._replace(known=radius, goal=goal).take(rows))
+                method[rows] = np.where(found.radius > radius[rows], found.method, method[rows])
+                radius[rows] = np.fmax(radius[rows], found.radius)
+                gradients[rows] += found.gradients
         distance = np.full(radius.shape, np.inf)
         if self._norm is LINF:
             with np.errstate(all="ignore"):
@@ -154,7 +162,8 @@ class _FromL2(Method):
         """See `Method`."""
         goal, known = question.goal, self._length(question.known)
         decide = tuple(self._length(np.array(goal.decide)).tolist())
-        goal = goal._replace(ceiling=self._length(goal.ceiling), decide=decide)
+        ceiling, aim = self._length(goal.ceiling), self._length(goal.aim)
+        goal = goal._replace(ceiling=ceiling, aim=aim, decide=decide)
         proof = self._method.prove(question._replace(known=known, goal=goal))
         radius = self._norm.of_l2(proof.radius, self._count)
         radius = np.where(proof.radius > known, radius, question.known)
