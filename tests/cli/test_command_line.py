@@ -210,7 +210,10 @@ BAD = {
     "one example": (lambda f: npz(f, x=X[0, :, 0, 0]), "of which one is x[None]"),
     "text": (lambda f: ("--inputs", touch(f / "x.csv", "1,2")), "by numpy.loadtxt"),
     "an array": (lambda f: ("--inputs", touch(f / "x.npy")), "x=numpy.load(path)"),
-    "labels of an interval": (lambda f: ("--property", "interval:1"), "property has no labels"),
+    "labels of an interval": (
+        lambda f: (*npz(f, x=X, y=np.zeros(len(X), int)), "--property", "interval:1"),
+        "property has no labels",
+    ),
     "a gate without labels": (
         lambda f: (*npz(f, x=X), "--radius", "1", "--require_certified_accuracy", "0.1"),
         "each prediction counts as correct",
