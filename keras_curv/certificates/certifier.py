@@ -199,6 +199,7 @@ class Certifier:
         """Returns the most that a change of such an l2 length has in the norm of the threat."""
         return up(length * self.method.network.dim**0.5, 8) if self.threat.norm == "l1" else length
 
+    @certifying
     def certify_all(
         self,
         x: Any,
