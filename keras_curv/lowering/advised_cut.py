@@ -11,6 +11,8 @@ from keras_curv.lowering.rules.registry import RULES
 from keras_curv.saved_model.cut import Way
 from keras_curv.saved_model.nodes import node_name
 
+_POOLING = ("Mean", "Max", "AvgPool", "MaxPool")
+
 
 def advised_cut(
     definition: graph_pb2.GraphDef,
@@ -18,6 +20,8 @@ def advised_cut(
     places: Collection[str],
     output: str,
     refused: str | None = None,
+    *,
+    late: bool = False,
 ) -> str:
     """Returns a sentence with the first cut behind all ops that are refused; "" without one.
 
@@ -27,6 +31,8 @@ def advised_cut(
         places: the inputs.
         output: the tensor that is certified.
         refused: a node that is refused beside those without a rule; None: there is none.
+        late: whether it is refused for its size, as what follows would be: then the cut is behind
+            the last pooling of all, where there is one.
     """
     nodes = {node.name: node for node in rewritten}
     given = {name: NodeDef(name=name, op="Placeholder") for name in places}
@@ -38,6 +44,7 @@ def advised_cut(
     whole = Way({node.name: node for node in definition.node}, named, output)
     lists = {node.name for node in whole if node.op.startswith("TensorList")}  # not by example
     known = {tensor for tensor in whole.bottlenecks() if tensor not in lists}
-    behind = (each for each in way.bottlenecks() if order[node_name(each)] >= last)
-    found = next((tensor for tensor in behind if tensor in known), None)
+    behind = [t for t in way.bottlenecks() if order[node_name(t)] >= last and t in known]
+    pooled = [t for t in behind if late and nodes[node_name(t)].op in _POOLING]
+    found = next(iter([*pooled[-1:], *behind]), None)
     return f"; cut at {whole.short(found)!r} to certify the part behind it" if found else ""

@@ -40,6 +40,7 @@ from keras_curv.saved_model.limits import (
     PASS,
     TOTAL_ENTRIES,
     VECTOR_PASS,
+    TooLarge,
     charge,
     one_budget,
     require_at_most,
@@ -85,9 +86,10 @@ def read_network(
         slices = _slices(inputs)
         nodes = [node for node in _rewritten(definition, output) if node.name not in slices]
 
-    def advice(node: NodeDef) -> str:
+    def advice(node: NodeDef, error: InputError) -> str:
         with contextlib.suppress(InputError, *MALFORMED):
-            return advised_cut(definition, nodes, slices, output, node.name)
+            args = definition, nodes, slices, output, node.name
+            return advised_cut(*args, late=isinstance(error, TooLarge))
         return ""
 
     # Before any work, and loops before what Keras puts around them.
@@ -188,12 +190,14 @@ def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Flow]:
 
 
 @contextlib.contextmanager
-def _naming(node: NodeDef, source: str, advice: Callable[[NodeDef], str]) -> Iterator[None]:
+def _naming(
+    node: NodeDef, source: str, advice: Callable[[NodeDef, InputError], str]
+) -> Iterator[None]:
     """Makes whatever reading a node raises an InputError that names it, and a cut that would do."""
     try:
         yield
     except InputError as error:
-        what = f"op {node.op} (node {node.name!r}): {error}{advice(node)}"
+        what = f"op {node.op} (node {node.name!r}): {error}{advice(node, error)}"
         raise InputError(f"{source}: {what}") from error
     except MALFORMED as error:
         # Arguments that the op itself would not take, or a use that its rule does not foresee.

@@ -52,6 +52,10 @@ OPTIONAL = 3 * WORK // 4  # multiplications for what need not be, as sharper nor
 _spent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("spent", default=None)
 
 
+class TooLarge(InputError):
+    """A model of which reading takes more time or memory than it may."""
+
+
 @contextlib.contextmanager
 def one_budget() -> Iterator[None]:
     """Counts together whatever is charged and kept within."""
@@ -69,7 +73,7 @@ def charge(multiplications: int, what: str) -> None:
         InputError: it is more than reading a model may take.
     """
     if not _counted(multiplications):
-        raise InputError(
+        raise TooLarge(
             f"{what} takes {multiplications:,} multiplications: with what was read before, more "
             f"than {WORK:,}; use smaller layers, or fewer of them without an activation between"
         )
@@ -146,7 +150,7 @@ def roomy() -> bool:
 def require_at_most(number: int, limit: int, what: str) -> None:
     """Refuses a number beyond its limit."""
     if number > limit:
-        raise InputError(f"{what} is too large: {number}, at most {limit}")
+        raise TooLarge(f"{what} is too large: {number}, at most {limit}")
 
 
 def require_shape(sizes: Iterable[int], limit: int = TENSOR_ENTRIES) -> None:
@@ -154,4 +158,4 @@ def require_shape(sizes: Iterable[int], limit: int = TENSOR_ENTRIES) -> None:
     sizes = [int(size) for size in sizes]
     if math.prod(sizes) > limit:
         shape = " × ".join(map(str, sizes[:8]))
-        raise InputError(f"an array of {shape} entries is too large (at most {limit})")
+        raise TooLarge(f"an array of {shape} entries is too large (at most {limit})")

@@ -13,6 +13,7 @@ from refused import assert_refused, spec
 import keras_curv
 from keras_curv.errors import InputError
 from keras_curv.reading import served_model
+from keras_curv.saved_model import limits
 from keras_curv.saved_model.cut import Way
 
 L = keras.layers
@@ -218,6 +219,15 @@ def test_a_refusal_names_a_cut_that_would_do(layer, cut):
     named = message.rpartition("cut at '")[2].partition("'")[0]
     assert named.endswith(cut)
     assert (keras_curv.certify(model, np.ones((2, 3, 2)), cut=named).radius >= 0.0).all()
+
+
+def test_a_network_that_is_too_large_is_cut_behind_its_last_pooling(model, x, monkeypatch):
+    """One behind the refused layer would only be refused at the next one."""
+    monkeypatch.setattr(limits, "TOTAL_ENTRIES", 400)
+    with pytest.raises(InputError, match=r"at most 400; cut at 'avg_pool'"):
+        served_model.read(model)
+    monkeypatch.undo()
+    assert keras_curv.certify(model, x, cut="avg_pool").radius.shape == (5,)
 
 
 def test_inputs_of_several_types_name_a_cut():
