@@ -33,6 +33,16 @@ _ALIKE = 1e-2  # is what float32 makes of a pre-activation, relative to the larg
 _CHECKED = 8  # random examples on which the model and what was read of it must agree
 
 
+class _AtInference:
+    """A model as it is exported here: at inference, whatever its layers take for their default."""
+
+    def __init__(self, base: keras.Model):
+        self.name, self.inputs, self._base = base.name, base.inputs, base
+
+    def __call__(self, x: tf.Tensor, **_: bool) -> tf.Tensor:
+        return self._base(x, training=False)
+
+
 @certifying
 def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
     """Exports a model with a second signature that certifies each answer as it is given.
@@ -76,7 +86,7 @@ def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
         raise InputError(
             f"a SavedModel cannot be exported again; give the built Keras model. Received: {base}"
         )
-    served = served_model.read(base)
+    served = served_model.read(_AtInference(base))
     if len(served.inputs.specs) > 1:
         raise InputError(
             f"{served.source} takes {served.inputs}; certified serving is of models of one input"

@@ -24,7 +24,8 @@ def _backbone():
     x = keras.Input((6, 6, 2), name="image")
     h = L.Conv2D(3, 3, activation="selu", name="conv")(x)
     h = L.GlobalAveragePooling2D(name="avg_pool")(h)
-    model = keras.Model(x, L.Dense(4, name="last")(L.Dense(5, "tanh", name="head")(h)))
+    out = L.Dense(4, name="last")(L.Dense(5, "tanh", name="head")(h))
+    model = keras.Model(x, out, name="frozen")
     rng = np.random.default_rng(2)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     return model
@@ -104,8 +105,8 @@ def test_a_file_takes_what_flows_at_the_cut(directory, x):
         ("", ["no layer or tensor of that name", "head"]),
         ("head_1/Tanh:1", ["passes it by", "avg_pool"]),
         ("avg_pool:one", ["no layer or tensor"]),
-        ("functional_1/head_1/Tanh:9", ["passes it by"]),
-        ("functional_1/head_1/\n\x1b[2J", ["no layer or tensor"]),
+        ("frozen_1/head_1/Tanh:9", ["passes it by"]),
+        ("frozen_1/head_1/\n\x1b[2J", ["no layer or tensor"]),
         ("last", ["that is the output"]),
     ],
 )
@@ -115,7 +116,7 @@ def test_names_that_mean_no_cut_are_refused(cut, words, directory, model):
         assert message.isprintable()
 
 
-@pytest.mark.parametrize("cut", ["functional_1/head_1/Tanh", "head_1/Tanh:0", "head"])
+@pytest.mark.parametrize("cut", ["frozen_1/head_1/Tanh", "head_1/Tanh:0", "head"])
 def test_a_layer_a_node_and_a_tensor_are_names(cut, directory, model):
     for source in (directory, model):
         assert served_model.read(source, cut=cut).input_shape == (5,)

@@ -224,7 +224,8 @@ def test_a_table_on_a_full_disk_says_so(tmp_path, monkeypatch):
 def test_a_signal_stops_in_one_line(number):
     """Even while stderr is kept quiet, and whatever is being imported."""
     code = (
-        "import os; from keras_curv.cli import command\n"
+        "import os, sys; sys.argv = ['certify']\n"
+        "from keras_curv.cli import command\n"
         "command.stop_in_one_line('certify', 'go on with --resume')\n"
         f"with command.loading(): os.kill(os.getpid(), {number:d})\n"
     )

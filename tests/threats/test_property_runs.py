@@ -56,7 +56,7 @@ def test_the_command_line_takes_a_property(script, capfd):
 
 @pytest.mark.parametrize("spelling, named", [
     ("top_10", "needs more than 10 classes"), ("harmful:10", "0 to 9"), ("interval:-1", "positive"),
-    ("harmful:no.json", "no.json"), ("anything", "must be one of"), ("interval:1", "no labels"),
+    ("harmful:no.json", "no.json"), ("anything", "must be one of"), ("linear:y11>0", "output 11"),
 ])  # fmt: skip
 def test_bad_properties_end_in_one_line(spelling, named, script, capfd):
     code, _, err = call(script, capfd, "--limit=20", "--method=crc", f"--property={spelling}")

@@ -196,7 +196,7 @@ def test_a_saved_model_knows_its_threat(tmp_path):
     ("options", "message"),
     [
         ({"threat": Threat(basis=np.eye(DIM))}, "a basis, whose directions"),
-        ({"threat": Threat(norm="l1")}, "l1 are for certificates"),
+        ({"threat": Threat(norm="l1")}, "l1 and linf are for"),
         ({"threat": Threat(groups=[[5, 6]])}, "groups name feature 6"),
         ({"threat": Threat(scale=[1.0, 2.0])}, "scale must have 6 entries"),
         ({"property": "interval:0.1"}, "training knows argmax, top_k and harmful"),

@@ -129,7 +129,7 @@ def certify_by_votes(
     Example:
         >>> x = np.array([[2.0, 0.0], [0.0, 1e-3]])
         >>> result = certify_by_votes(lambda x: x, x, smoothing=Smoothing(1.0, samples=1000))
-        >>> result.prediction, bool(1.2 < result.radius[0] < 2**0.5), result.radius[1]
+        >>> result.prediction, bool(1.0 < result.radius[0] < 2**0.5), result.radius[1]
         (array([ 0, -1]), True, np.float64(0.0))
     """
     if smoothing.noise != "own":
