@@ -86,7 +86,7 @@ def certified_serving(base: keras.Model, directory: str | pathlib.Path) -> None:
         raise InputError(
             f"a SavedModel cannot be exported again; give the built Keras model. Received: {base}"
         )
-    served = served_model.read(_AtInference(base))
+    served = served_model.read(_AtInference(base) if getattr(base, "inputs", None) else base)
     if len(served.inputs.specs) > 1:
         raise InputError(
             f"{served.source} takes {served.inputs}; certified serving is of models of one input"
