@@ -62,10 +62,7 @@ class NormCertificate(Method):
         self.name, self.network, self.cost = method.name, method.network, method.cost
         self._norm, self._count = norm, moving(method.network)
         self._entries = 8 * max(self.network.sizes)  # about what an attack on an example takes
-        asked = [*method.methods] if isinstance(method, BestOf) else [method]
-        coupled = any(isinstance(one, CoupledCertificate) for one in asked)
-        if norm is LINF and coupled and isinstance(method, BestOf):
-            asked.append(LinearBoundCertificate(self.network))  # needs no ball of l2 around
+        asked = method.methods if isinstance(method, BestOf) else [method]
         charge = _Around(served_error, norm, self._count)
         in_norm: list[Method] = []
         for one in asked:
@@ -76,6 +73,10 @@ class NormCertificate(Method):
                 if norm is LINF:
                     in_norm.insert(0, CubeCertificate(one, charge))
                 in_norm.insert(0, GradientCertificate(one, norm, charge))
+        coupled = any(isinstance(one, CoupledCertificate) for one in asked)
+        if norm is LINF and coupled and isinstance(method, BestOf):
+            # It needs no ball of l2 around.
+            in_norm.append(LinearBoundCertificate(self.network, charge, norm=norm))
         by_l2 = _FromL2(method, norm, self._count)
         # An l2 radius of many entries is seldom worth asking for where it proves r/√n.
         self._methods = [*in_norm, by_l2] if norm is LINF else [by_l2, *in_norm]

@@ -61,7 +61,7 @@ class Norm(abc.ABC):
         """Returns the radius of a ball inside each l2 ball; any shape."""
         return radius
 
-    def farthest(self, direction: np.ndarray) -> np.ndarray:
+    def support_point(self, direction: np.ndarray) -> np.ndarray:
         """Estimates where on the unit ball a linear function grows most, `(n, dim)`."""
         length = np.linalg.norm(direction, axis=1, keepdims=True)
         return direction / np.maximum(length, TINY)
@@ -123,7 +123,7 @@ class _LInf(Norm):
     def of_l2(self, radius: np.ndarray, count: int) -> np.ndarray:
         return radius / np.sqrt(count) * (1.0 - gamma(8))
 
-    def farthest(self, direction: np.ndarray) -> np.ndarray:
+    def support_point(self, direction: np.ndarray) -> np.ndarray:
         return np.sign(direction)
 
 

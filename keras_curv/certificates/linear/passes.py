@@ -164,7 +164,7 @@ class Inputs(NamedTuple):
 
     def against(self, direction: np.ndarray) -> np.ndarray:
         """Estimates where on the balls a function falls most, from its gradient, `(n, d)`."""
-        at = self.x - self.radius[:, None] * self.norm.farthest(direction)
+        at = self.x - self.radius[:, None] * self.norm.support_point(direction)
         if self.room is None:
             return at
         return np.clip(at, self.x - self.room.down, self.x + self.room.up)
