@@ -15,6 +15,7 @@ from .curvature.gap import curvature_gap as curvature_gap
 from .data.examples import Examples as Examples
 from .errors import InputError as InputError
 from .network.network import Network as Network
+from .network.network_file import save_network as save_network
 from .reading.served_model import ServedModel as ServedModel
 from .reading.served_model import read as read
 from .runs.certify_examples import certify_examples as certify_examples

@@ -14,17 +14,14 @@ Exit status: 0 done, 2 bad input or no request that could be certified, 3 the ve
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import sys
 from typing import Any
 
 from keras_curv.certificates.smoothing.options import Smoothing
-from keras_curv.cli.command import DATA_DIR, Command, fail, loading
+from keras_curv.cli.command import DATA_DIR, DIGITS, Command, fail, loading
 from keras_curv.errors import InputError, UnwrittenError
 from keras_curv.runs.options import ExampleOptions, RunOptions
 from keras_curv.serving.options import RequestOptions
-
-DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
 
 COMMAND = Command("certify", __doc__, "go on with --resume if there is an --output")
 FLAGS = COMMAND.flags

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import logging as python_logging
 import os
+import pathlib
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from keras_curv.options import descriptions
 DATA_DIR = (
     "Folder in which tfds finds or puts its data sets; default: TFDS_DATA_DIR, or tfds' own place."
 )
+DIGITS = pathlib.Path(__file__).with_name("digits").resolve()
 HELP = ("--help", "-h", "-help", "help")
 # What absl calls the types of options.
 _KINDS = {

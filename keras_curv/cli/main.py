@@ -1,7 +1,8 @@
-"""The command `keras_curv`, which is three.
+"""The command `keras_curv`, which is four.
 
     keras_curv certify      prove radii for a SavedModel on a data set, or on logged requests
     keras_curv train        train a classifier whose robustness can be proved
+    keras_curv read         show what is read of a model, and write it as numbers
     keras_curv reproduce    make the tables of the paper again
 
 `keras_curv certify --help` says more. Without a flag it certifies the model of digits that comes
@@ -18,7 +19,7 @@ from keras_curv.cli.command import HELP, fail, show
 from keras_curv.numerics.batches import THREADS_OF_PRODUCTS
 from keras_curv.version import __version__
 
-COMMANDS = ("certify", "train", "reproduce")
+COMMANDS = ("certify", "train", "read", "reproduce")
 
 
 def main(arguments: list[str] | None = None) -> None:

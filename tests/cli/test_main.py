@@ -52,7 +52,7 @@ def test_a_verdict_stands_whoever_reads_the_table():
 def test_an_unknown_command_is_one_line(capfd):
     code, out, err = status(capfd, "prove")
     assert code == 2 and out == ""
-    assert err == "keras_curv: no command 'prove'; there are certify, train, reproduce\n"
+    assert err == "keras_curv: no command 'prove'; there are certify, train, read, reproduce\n"
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
@@ -69,7 +69,8 @@ def test_help_of_a_command_needs_no_tensorflow(name, tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
     )
     assert result.returncode == 0 and result.stderr == ""
-    assert f"keras_curv {name}" in result.stdout and "--output" in result.stdout
+    assert f"keras_curv {name}" in result.stdout
+    assert "--network" in result.stdout or "--output" in result.stdout
 
 
 def test_the_model_of_the_package_from_any_directory(tmp_path):
