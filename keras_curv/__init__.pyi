@@ -23,6 +23,7 @@ from .runs.options import ExampleOptions as ExampleOptions
 from .serving.certified_signature import certified_serving as certified_serving
 from .serving.certify_requests import certify_requests as certify_requests
 from .serving.options import RequestOptions as RequestOptions
+from .specifications.verify import verify as verify
 from .threats.properties.property import Property as Property
 from .threats.threat import Threat as Threat
 from .training.models.crt_model import CRTModel as CRTModel

@@ -6,9 +6,10 @@ SavedModel, or of a file that Keras saved, cannot change, and sums it up.
     keras_curv certify --saved_model MODEL.keras --inputs FILE.npz --radius 0.5
     keras_curv certify --saved_model DIR --inputs FILE.npz --radius 0.5 --decide --require_certified_accuracy 0.9
     keras_curv certify --saved_model DIR --dataset mnist --output rows.csv --runner DirectRunner --beam_option direct_num_workers=8 --beam_option direct_running_mode=multi_processing
+    keras_curv certify --saved_model DIR --vnnlib FILE.vnnlib
     keras_curv certify --saved_model BASE/8 --requests 'logs/*' --baseline BASE --radius 0.5 --max_lost 0.01
 
-Exit status: 0 done, 2 bad input or no request that could be certified, 3 the verdict is that a requirement is not met.
+Exit status: 0 done, 2 bad input or no request that could be certified, 3 the verdict is that a requirement is not met, or that an instance of VNN-LIB is not verified.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ COMMAND = Command("certify", __doc__, "go on with --resume if there is an --outp
 FLAGS = COMMAND.flags
 
 
+MODEL_OPTIONS = ("signature", "output_name", "cut", "method")  # that --vnnlib takes, too
 MODEL = COMMAND.section("Model and proof")
 MODEL.strings(
     {
@@ -72,6 +74,17 @@ REQUESTS.define(
 )
 REQUESTS.options(RequestOptions, "model_name max_unpacked baseline lost max_lost")
 
+VNNLIB = COMMAND.section("Instances of VNN-LIB, instead of a data set")
+VNNLIB.define(
+    "multi_string",
+    "vnnlib",
+    None,
+    "File of VNN-LIB against which to verify the model, instead of certifying a data set: a box of inputs, and the outputs that are unsafe in it. Each is answered by verified, falsified, with the input that shows it, or unknown.",
+)
+VNNLIB.define(
+    "float", "timeout", 60.0, "Seconds for each instance, after which no more boxes are bounded."
+)
+
 SMOOTHING = COMMAND.section("Smoothing by noise")
 SMOOTHING.options(Smoothing, "deviation samples failure_probability noise")
 
@@ -87,6 +100,8 @@ OUTPUT.options(RunOptions, "output resume summary plot report runner", beam_opti
 def main() -> int:
     """Certifies a data set, or logged requests; returns the exit status."""
     refuse_flags_without_effect()
+    if FLAGS.vnnlib:
+        return verify_instances()
     for name in ("require_certified_accuracy", "max_lost"):
         if FLAGS[name].value is not None and not FLAGS.radius:
             raise InputError(f"--{name} needs a --radius")
@@ -119,6 +134,13 @@ def main() -> int:
 
 def refuse_flags_without_effect() -> None:
     """Raises InputError for flags that say something of another kind of run."""
+    if FLAGS.vnnlib:
+        for section in (NAMED, EXAMPLES, REQUESTS, SMOOTHING, REPORTED):
+            section.refuse("is not for --vnnlib, which says by itself what is verified")
+        MODEL.refuse("is not for --vnnlib", but=["saved_model", *MODEL_OPTIONS])
+        OUTPUT.refuse("is not for --vnnlib", but=["summary"])
+        return
+    VNNLIB.refuse("is for --vnnlib")
     if FLAGS.requests:
         for section in (NAMED, EXAMPLES, SMOOTHING):
             section.refuse("is not for --requests, which are certified as served")
@@ -133,6 +155,25 @@ def refuse_flags_without_effect() -> None:
             "is not for --method smoothing",
             but=["saved_model", "signature", "output_name", "method"],
         )
+
+
+def verify_instances() -> int:
+    """Verifies the model against instances of VNN-LIB; returns 0 if all of them are verified."""
+    with loading():
+        from keras_curv.files import require_replaceable, write_json
+        from keras_curv.specifications.report import described, in_words
+        from keras_curv.specifications.verify import Result, Verifier
+
+    if FLAGS.summary:
+        require_replaceable(FLAGS.summary)
+    verifier = Verifier(FLAGS.saved_model, **COMMAND.values(*MODEL_OPTIONS))
+    answers = []
+    for path in FLAGS.vnnlib:
+        answers.append(verifier.verify(path, timeout=FLAGS.timeout))
+        print(in_words(path, answers[-1]), flush=True)
+    if FLAGS.summary:
+        write_json(FLAGS.summary, described(verifier, FLAGS.vnnlib, answers))
+    return 0 if all(answer.result is Result.VERIFIED for answer in answers) else 3
 
 
 def certify_examples() -> dict:

@@ -36,6 +36,10 @@ def test_what_the_page_says_of_diabetes(names):
     assert threat.strip() in PAGE.read_text(encoding="utf-8")
 
 
+def test_the_instance_of_the_page_is_verified(names):
+    assert names["answer"] == "verified"
+
+
 def test_threats_by_name_are_what_they_say(names):
     """At the radius, points of each kind keep the class; brighter pictures than pixels differ."""
     model, found = keras_curv.read("saved_models/digits"), names["found"]

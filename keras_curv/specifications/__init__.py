@@ -1,0 +1,1 @@
+"""Published specifications: a box of inputs, and outputs that are unsafe there."""
