@@ -164,12 +164,9 @@ class Certificates:
         curves = {"certified": np.where(correct, self.radius, 0.0)}
         if np.isfinite(self.adversarial_distance[correct]).any():
             curves["not broken"] = np.where(correct, self.adversarial_distance, 0.0)
-        finite = [radii[np.isfinite(radii)] for radii in curves.values()]
-        end = 1.05 * max(radii.max(initial=0.0) for radii in finite) or 1.0
-        for (label, radii), some in zip(curves.items(), finite, strict=True):
-            grid = np.concatenate([[0.0], np.unique(some[some > 0.0]), [end]])
-            beyond = len(radii) - np.searchsorted(np.sort(radii), grid, side="right")
-            axes.step(grid, 100.0 * beyond / max(1, len(radii)), where="post", label=label)
+        end = max(last_radius(radii) for radii in curves.values())
+        for label, radii in curves.items():
+            axes.step(*certified_curve(radii, end), where="post", label=label)
         axes.set(xlim=(0.0, end), ylim=(0.0, 104.0), xlabel="radius", ylabel="% of all examples")
         axes.legend()
         return axes
@@ -200,6 +197,31 @@ def radii_of(given: Any) -> tuple[float, ...]:
 def certified_fraction(radii: np.ndarray, radius: float) -> float:
     """Returns the fraction of radii, 0 if uncertified, that are larger; 0 without examples."""
     return float(np.mean(radii > radius)) if len(radii) else 0.0
+
+
+_AXIS = (1e-290, 1e290)  # the shortest and the longest
+
+
+def last_radius(radii: np.ndarray) -> float:
+    """Returns where the axis of radii ends: somewhat beyond the largest finite one.
+
+    It is a number that can be divided and multiplied: radii beyond are not on the axis.
+    """
+    finite = radii[np.isfinite(radii) & (radii > 0.0)]
+    return float(np.clip(finite.max(), *_AXIS)) * 1.05 if len(finite) else 1.0
+
+
+def certified_curve(radii: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns radii from 0 to `end` and the percentage of examples certified beyond each.
+
+    Example:
+        >>> certified_curve(np.array([0.0, 2.0, 1.0, 2.0]), 2.5)
+        (array([0. , 1. , 2. , 2.5]), array([75., 50.,  0.,  0.]))
+    """
+    steps = np.unique(radii[(radii > 0.0) & (radii < end)])
+    grid = np.concatenate([[0.0], steps, [end]])
+    beyond = len(radii) - np.searchsorted(np.sort(radii), grid, side="right")
+    return grid, 100.0 * beyond / max(1, len(radii))
 
 
 def moved_away(result: Certificates, moved: np.ndarray) -> Certificates:

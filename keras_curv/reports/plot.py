@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_curv.certificates.certificate import certified_curve, last_radius
 from keras_curv.errors import visible
 from keras_curv.reports.drawing import write_figure
 from keras_curv.reports.wording import (
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def last_radius(radii: np.ndarray) -> float:
-    """Returns where the axis of radii ends: somewhat beyond the largest finite one.
-
-    It is a number that can be divided and multiplied: radii beyond are not on the axis.
-    """
-    finite = radii[np.isfinite(radii) & (radii > 0.0)]
-    return float(np.clip(finite.max(), *_AXIS)) * 1.05 if len(finite) else 1.0
-
-
-_AXIS = (1e-290, 1e290)  # the shortest and the longest
 _LABEL_WIDTH = 0.1  # of the plot
 _TITLE_WIDTH = 100  # characters
 
@@ -48,14 +39,11 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
 
 
 def _draw(figure: Figure, tally: Tally, summary: dict) -> None:
-    radii = np.sort(np.frombuffer(tally.radii))
+    radii = np.frombuffer(tally.radii)
     end = last_radius(radii)
-    grid = np.concatenate([[0.0], radii[(radii > 0.0) & (radii < end)], [end]])
-    # The number of radii above each grid point: a step down at every radius.
-    certified = 100.0 * (len(radii) - np.searchsorted(radii, grid, side="right")) / len(radii)
     axes = figure.add_subplot()
     if not summary.get("decide"):  # of which only what was decided is known
-        axes.step(grid, certified, where="post", color="#1f5fa8", linewidth=1.8)
+        axes.step(*certified_curve(radii, end), where="post", color="#1f5fa8", linewidth=1.8)
     accuracy = summary["clean_accuracy"] is not None and of_the_prediction(summary)
     labelled_to = 0.0
     for radius, fraction in summary["certified_accuracy"].items():

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 from report_pages import Page, row
 
+from keras_curv.certificates.certificate import last_radius
 from keras_curv.data.examples import Examples
 from keras_curv.errors import InputError
 from keras_curv.reports.html import charts, pictures
 from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.html.templates import ENVIRONMENT
-from keras_curv.reports.plot import last_radius
 
 
 def test_the_least_robust_do_not_depend_on_batches(rng):

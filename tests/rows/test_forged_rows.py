@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sample_rows import COUNT, SETTINGS, row
 
+from keras_curv.certificates.certificate import last_radius
 from keras_curv.errors import InputError
 from keras_curv.reports.html import charts
-from keras_curv.reports.plot import last_radius
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import EXAMPLE_COLUMNS, REQUEST_COLUMNS, Row
 from keras_curv.rows.row_file import RowFile, most_bytes

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from keras_curv.certificates.certificate import last_radius
 from keras_curv.reports.html.templates import coordinate
-from keras_curv.reports.plot import last_radius
 from keras_curv.reports.wording import percent
 
 _WIDTH, _HEIGHT = 640, 340

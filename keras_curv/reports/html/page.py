@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.certificate import Status
+from keras_curv.certificates.certificate import Status, last_radius
 from keras_curv.reports.html import charts
 from keras_curv.reports.html.cases import Case
 from keras_curv.reports.html.examples import gallery
 from keras_curv.reports.html.pictures import is_image
 from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.html.templates import ENVIRONMENT
-from keras_curv.reports.plot import last_radius
 from keras_curv.reports.requests import request_reasons, request_tables
 from keras_curv.reports.wording import (
     claim,
