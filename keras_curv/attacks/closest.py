@@ -9,7 +9,7 @@ it finds none grows, and along the line to a point found the crossing is bisecte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +19,13 @@ from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network, likeliest_rivals
 from keras_curv.network.shared_graph import CLASS, ROWS, traced
+from keras_curv.numerics.batches import batches
 
 _BALLS = 12
 _CLOSE = 2e-3  # relative: between the last ball without and the closest point found
 _BISECTIONS = 30  # of a line
 _STEPS, _RESTARTS = 50, 3  # of the descent
+_WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in radii of the first
 
 
 class ClosestPoints(NamedTuple):
@@ -59,7 +61,7 @@ def closest_points(
     """
     centre, labels = tf.constant(x, tf.float64), tf.constant(label, tf.int64)
 
-    crossing = traced(first_crossing, network, tf.float64, signature=(ROWS, CLASS, ROWS))
+    crossing = crossings(network)
     without = np.array(at_least, np.float64)
     with np.errstate(over="ignore"):  # an infinite radius is not searched
         radius = 1.01 * np.maximum(without, _first_order_distance(network, centre, labels))
@@ -95,8 +97,34 @@ def _first_order_distance(network: FeedForward, x: tf.Tensor, label: tf.Tensor) 
         return (evaluation.margin.numpy() / slope).min(axis=1)
 
 
-def first_crossing(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """Returns what finds the first adversarial point on a line, and its distance, `inf` if none."""
+def widening_balls(
+    radius: np.ndarray, distance: np.ndarray, entries: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields examples and radii of balls to attack, which grow until a point is found.
+
+    Args:
+        radius: of the first balls, `(n,)`; examples with one that is not positive and finite are
+            left out.
+        distance: of the adversarial points found, `(n, rivals)`, infinite where there is none; the
+            caller writes into it.
+        entries: how many numbers an attack takes for an example.
+    """
+    for factor in _WIDER:
+        reach = factor * radius
+        unmet = np.isinf(distance.min(axis=1)) & (reach > 0.0) & np.isfinite(reach)
+        rows = np.flatnonzero(unmet)
+        for some in (rows[part] for part in batches(len(rows), entries)):
+            if len(some):
+                yield some, reach[some]
+
+
+def crossings(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """Returns the function of x, labels and points that finds the first adversarial points on the
+    lines between, `(n, dim)`, and their distances, `inf` if there are none."""
+    return traced(_first_crossing, network, tf.float64, signature=(ROWS, CLASS, ROWS))
+
+
+def _first_crossing(network: FeedForward) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
 
     def crossing(x: tf.Tensor, label: tf.Tensor, point: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         def adversarial(share: tf.Tensor) -> tf.Tensor:

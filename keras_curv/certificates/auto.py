@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.attacks.closest import first_crossing
+from keras_curv.attacks.closest import crossings, widening_balls
 from keras_curv.attacks.crt import curvature_attack
 from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.crc.crc import CurvatureCertificate
@@ -26,8 +26,8 @@ from keras_curv.curvature.bounds import curvature_work
 from keras_curv.errors import InputError, require_fraction, require_one_of
 from keras_curv.network.clip import split_clip
 from keras_curv.network.network import FeedForward, Network
-from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled, traced
-from keras_curv.numerics.batches import batches, in_batches
+from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled
+from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.rounding import norm_bound
 
 # What "auto" leaves out, as it would not answer for minutes.
@@ -36,7 +36,6 @@ _SQUARE_OF_DEPTH = (CoupledCertificate, LinearBoundCertificate, LocalCurvatureCe
 _DEEP = 40  # layers
 _COUPLED = 2**24  # numbers that a pass back of coupled bounds takes: about a second an example
 ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
-_WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in distances by the slope
 _BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
 # A Lipschitz bound costs an eighth of a gradient for each rival: what it must decide, of the first.
@@ -203,22 +202,15 @@ class BestOf(Method):
             steepness = np.linalg.norm(found.gradient.numpy(), axis=-1)
             distance = np.nan_to_num(found.margin.numpy() / steepness, nan=np.inf)
             column = distance.argmin(axis=1)
-            nearest = distance.min(axis=1)
-            for factor in _WIDER:
-                reach = factor * nearest
-                unmet = np.isinf(so_far.distance.min(axis=1))
-                rows = np.flatnonzero(unmet & (reach > 0.0) & np.isfinite(reach))
-                for few in (rows[part] for part in batches(len(rows), self._entries)):
-                    if not len(few):
-                        break
-                    met = self._attack(so_far, few, column[few], reach[few], ATTACK_STEPS[-1])
-                    label = tf.constant(some.label[few], tf.int32)
-                    first, _ = self._crossing(tf.constant(some.x[few]), label, met)
-                    self.note(so_far, few, column[few], first.numpy())
+            for few, reach in widening_balls(distance.min(axis=1), so_far.distance, self._entries):
+                met = self._attack(so_far, few, column[few], reach, ATTACK_STEPS[-1])
+                label = tf.constant(some.label[few], tf.int32)
+                first, _ = self._crossing(tf.constant(some.x[few]), label, met)
+                self.note(so_far, few, column[few], first.numpy())
 
     @functools.cached_property
     def _crossing(self) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-        return traced(first_crossing, self.network, tf.float64, signature=(ROWS, CLASS, ROWS))
+        return crossings(self.network)
 
     def _attack(
         self, so_far: _SoFar, rows: np.ndarray, column: np.ndarray, reach: np.ndarray, steps: int

@@ -11,10 +11,14 @@ The first is the minorant of `dual.py` at x itself, with the norms that belong t
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
 from keras_curv import dual
+from keras_curv.attacks.closest import crossings, widening_balls
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.auto import BestOf
 from keras_curv.certificates.crc.crc import CurvatureCertificate
@@ -28,13 +32,11 @@ from keras_curv.certificates.method import Method, ServedError, no_error
 from keras_curv.certificates.question import Proof, Question
 from keras_curv.curvature.in_norm import curvature_in
 from keras_curv.numerics import rounding
-from keras_curv.numerics.batches import batches
 from keras_curv.threats.norms import LINF, Norm, moving
 
 _OF_ANY_NORM = (CoupledCertificate, LinearBoundCertificate, IntervalCertificate)
-_WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in radii
 _INWARD = 1.0 - 2.0**-40  # so that a radius to decide is among those worth asking for
-_STEPS, _BISECTIONS = 10, 30  # of an attack, and of the line to where it ended
+_STEPS = 10  # of an attack
 
 
 class NormCertificate(Method):
@@ -108,44 +110,24 @@ class NormCertificate(Method):
         """Writes distances of adversarial points, `(n, rivals)`, that attacks find in balls that
         grow from the radius proved, or from the nearest boundary by the slope."""
         x, label, rivals = question[:3]
+        take = functools.partial(np.take_along_axis, axis=1)
         found = self.network.evaluate(*(tf.constant(part) for part in question[:3]))
         slope = self._norm.dual(found.gradient.numpy())
         begin = np.fmax(proved, np.nan_to_num(found.margin.numpy() / slope).min(axis=1))
-        for factor in _WIDER:
-            reach = factor * begin
-            rows = np.isinf(distance.min(axis=1)) & (reach > 0.0) & np.isfinite(reach)
-            for some in (np.flatnonzero(rows)[part] for part in batches(rows.sum(), self._entries)):
-                if len(some):
-                    _, met = pgd_attack(
-                        self.network,
-                        tf.constant(x[some]),
-                        tf.constant(label[some]),
-                        radius=reach[some],
-                        steps=_STEPS,
-                        restarts=1,
-                        norm=self._norm.name,
-                    )
-                    pairs = label[some], rivals[some]
-                    distance[some] = self._crossed(x[some], *pairs, met.numpy())
+        for some, reach in widening_balls(begin, distance, self._entries):
+            of_some, labels = tf.constant(x[some]), tf.constant(label[some])
+            args = self.network, of_some, labels
+            norm = self._norm.name
+            _, met = pgd_attack(*args, radius=reach, steps=_STEPS, restarts=1, norm=norm)
+            first, _ = self._crossing(of_some, tf.cast(labels, tf.int32), met)
+            logits = self.logits(first.numpy())
+            passed = take(logits, label[some, None]) <= take(logits, rivals[some])
+            length = self._norm.of(first.numpy() - x[some])
+            distance[some] = np.where(passed, length[:, None], np.inf)
 
-    def _crossed(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, point: np.ndarray
-    ) -> np.ndarray:
-        """Returns distances of the first points on the lines to these at which rivals pass the
-        label, `(n, rivals)`; infinite for other rivals."""
-
-        def passed(share: np.ndarray) -> np.ndarray:
-            logits = self.logits(x + share[:, None] * (point - x))
-            own = np.take_along_axis(logits, label[:, None], axis=1)
-            return own <= np.take_along_axis(logits, rivals, axis=1)
-
-        inside, outside = np.zeros(len(x)), np.ones(len(x))
-        for _ in range(_BISECTIONS):
-            middle = (inside + outside) / 2.0
-            over = passed(middle).any(axis=1)
-            inside, outside = np.where(over, inside, middle), np.where(over, middle, outside)
-        length = self._norm.of(outside[:, None] * (point - x))
-        return np.where(passed(outside), length[:, None], np.inf)
+    @functools.cached_property
+    def _crossing(self) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+        return crossings(self.network)
 
 
 class _FromL2(Method):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +45,7 @@ class Centres:
         self.network, self.x, self.first, self.proved = network, x, first, proved
         self._all: tuple[Self, np.ndarray] | None = None
         self._ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._pairs: dict[tuple[int, int], Any] = {}
         self._within = np.zeros(len(x))
 
     def __len__(self) -> int:
@@ -55,6 +56,7 @@ class Centres:
         every, known = self._all or (self, np.arange(len(self)))
         some = self.part(self.x[rows])
         some._all = every, known[rows]
+        some._pairs = self._pairs
         return some
 
     def part(self, x: np.ndarray) -> Self:
@@ -65,6 +67,17 @@ class Centres:
     def rows(self) -> np.ndarray:
         """Returns where these are among all, `(n,)`."""
         return np.arange(len(self)) if self._all is None else self._all[1]
+
+    def recall(self, some: np.ndarray, rivals: np.ndarray) -> list[Any]:
+        """Returns what was remembered of pairs of an example and a rival, None if nothing was."""
+        return [self._pairs.get(pair) for pair in self._pairs_of(some, rivals)]
+
+    def remember(self, some: np.ndarray, rivals: np.ndarray, values: Iterable[Any]) -> None:
+        """Remembers where the searches of these pairs have ended, for the balls to come."""
+        self._pairs.update(zip(self._pairs_of(some, rivals), values, strict=True))
+
+    def _pairs_of(self, some: np.ndarray, rivals: np.ndarray) -> Iterable[tuple[int, int]]:
+        return zip(self.rows[some].tolist(), rivals.tolist(), strict=True)
 
     @functools.cached_property
     def room(self) -> Reach | None:

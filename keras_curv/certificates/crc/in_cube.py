@@ -22,6 +22,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.proved_radius import charged, charged_minorant
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
@@ -61,13 +62,13 @@ class CubeCertificate(BallBoundCertificate):
         upper, lower = certificate.curvature.upper, certificate.curvature.lower
         self._bent = np.maximum(upper, 0.0) + np.maximum(-lower, 0.0) + rounding.CURVATURE_FLOOR
 
-    def centres_of(self, x: np.ndarray) -> _Searched:
+    def centres_of(self, x: np.ndarray) -> Centres:
         """See `BallBoundCertificate`."""
-        return _Searched(x)
+        return Centres(self.network, x)
 
     def centred_bounds(
         self,
-        centres: _Searched,
+        centres: Centres,
         label: np.ndarray,
         rivals: np.ndarray,
         radius: np.ndarray,
@@ -80,10 +81,12 @@ class CubeCertificate(BallBoundCertificate):
         up, down = self._room(centres.x, radius)
         up, down = up[row], down[row]
         kappa = self._certificate.kappa(label[row], rival[:, None])[:, 0]
-        start = np.clip(centres.found(row, rival), -down, up)
+        nothing = np.zeros(x.shape[1])
+        ended = [nothing if each is None else each for each in centres.recall(row, rival)]
+        start = np.clip(np.array(ended).reshape(x.shape), -down, up)
         bent = self._bent[label[row], rival]
         point = self._descend(x, *pairs, x - down, x + up, kappa, bent, x + start).numpy()
-        centres.keep(row, rival, point - x)
+        centres.remember(row, rival, point - x)
         value = np.full(rivals.shape, np.inf)
         value[row, column] = self.bounds_at(point, x, *pairs, up, down)
         return value
@@ -154,34 +157,6 @@ def least_concave(
     size = np.sum(np.abs(slope) * far + half * far * far, axis=1)
     # κ up/2 only underflows where up, by which it is multiplied, is less than 1.
     return -fall.sum(axis=1) - (gamma(terms + 16) * size + 4.0 * TINY * terms)
-
-
-class _Searched:
-    """Examples, and where the last descent of each pair ended.
-
-    Args:
-        x: `(n, dim)`.
-    """
-
-    def __init__(self, x: np.ndarray):
-        self.x, self._rows = x, np.arange(len(x))
-        self._found: dict[tuple[int, int], np.ndarray] = {}
-
-    def __getitem__(self, rows: np.ndarray) -> _Searched:
-        some = _Searched(self.x[rows])
-        some._rows, some._found = self._rows[rows], self._found
-        return some
-
-    def found(self, row: np.ndarray, rival: np.ndarray) -> np.ndarray:
-        """Returns where the pairs' last descents ended, `(m, dim)`; 0 where none has begun."""
-        known = zip(self._rows[row].tolist(), rival.tolist(), strict=True)
-        nothing = np.zeros(self.x.shape[1])
-        return np.array([self._found.get(pair, nothing) for pair in known]).reshape(len(row), -1)
-
-    def keep(self, row: np.ndarray, rival: np.ndarray, moved: np.ndarray) -> None:
-        """Keeps where these pairs' descents have ended."""
-        pairs = zip(self._rows[row].tolist(), rival.tolist(), strict=True)
-        self._found.update(zip(pairs, moved, strict=True))
 
 
 class _Descent:

@@ -27,6 +27,7 @@ from keras_curv.certificates.linear.ascent import Witness, ascend
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
 from keras_curv.certificates.linear.coupled_balls import CoupledBalls, LayerBounds
 from keras_curv.certificates.linear.crown import require_rules
+from keras_curv.certificates.linear.first_layer import FirstLayer
 from keras_curv.certificates.linear.layer_balls import entries
 from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.linear.relaxation import POINTS, relaxation
@@ -144,7 +145,8 @@ class CoupledCertificate(BallBoundCertificate):
             row, constant, off = (part[pairs][:, None] for part in (rows, constants, error))
             start = centres.witness(some, rivals[pairs])
             found, best = ascend(balls.take(some), row, constant, off, start)
-            centres.keep_witness(some, rivals[pairs], best)
+            each = (best.take(slice(index, index + 1)) for index in range(len(some)))
+            centres.remember(some, rivals[pairs], each)
             value[pairs] = np.fmax(value[pairs], found)
             waiting[pairs] = False
             waiting[some[~(value[pairs] > 0.0)]] = False
@@ -177,21 +179,21 @@ class _Searched(Centres):
     supposes that they grow with a power of the radius.
     """
 
-    def __init__(self, network: Network, x: np.ndarray, *, proved: bool = True):
-        super().__init__(network, x, proved=proved)
-        self._witnesses: dict[tuple[int, int], Witness] = {}
+    def __init__(
+        self,
+        network: Network,
+        x: np.ndarray,
+        first: FirstLayer | None = None,
+        *,
+        proved: bool = True,
+    ):
+        super().__init__(network, x, first, proved=proved)
         self._radius, self._bounds = np.full(len(x), np.nan), list[LayerBounds]()
 
     def to_search(self, network: Network, basis: np.ndarray | None) -> _Searched:
         """Returns the same centres for balls whose bounds are estimated; see `_turned`."""
         found = _Searched(network, self.x if basis is None else self.x @ basis, proved=False)
-        found._witnesses = self._witnesses
-        return found
-
-    def part(self, x: np.ndarray) -> _Searched:
-        """Returns centres that share the witnesses."""
-        found = _Searched(self.network, x, proved=self.proved)
-        found._witnesses = self._witnesses
+        found._pairs = self._pairs
         return found
 
     def keep_bounds(self, radius: np.ndarray, layers: list[LayerBounds]) -> None:
@@ -219,15 +221,10 @@ class _Searched(Centres):
     def witness(self, some: np.ndarray, rivals: np.ndarray) -> Witness:
         """Returns what is known of these pairs."""
         found = Witness.nothing(len(some), self.network.sizes[1:-1])
-        for index, pair in enumerate(zip(self.rows[some].tolist(), rivals.tolist(), strict=True)):
-            if pair in self._witnesses:
-                found.put(slice(index, index + 1), self._witnesses[pair])
+        for index, known in enumerate(self.recall(some, rivals)):
+            if known is not None:
+                found.put(slice(index, index + 1), known)
         return found
-
-    def keep_witness(self, some: np.ndarray, rivals: np.ndarray, witness: Witness) -> None:
-        """Keeps the witnesses of these pairs."""
-        for index, pair in enumerate(zip(self.rows[some].tolist(), rivals.tolist(), strict=True)):
-            self._witnesses[pair] = witness.take(slice(index, index + 1))
 
 
 def _turned(network: Network) -> tuple[Network, np.ndarray | None]:
