@@ -5,8 +5,11 @@ import functools
 import graphlib
 import importlib
 import importlib.util
+import io
 import pathlib
 import statistics
+import sys
+import tokenize
 
 import pytest
 
@@ -116,7 +119,33 @@ def test_a_circle_would_be_found():
     assert {"numerics", "certificates"} <= set(circle(graph))
 
 
-@pytest.mark.parametrize("folder", ["keras_curv", "tests"])
+def code_lines(path: pathlib.Path) -> int:
+    """Lines with code: docstrings, comments and blanks aside."""
+    source = path.read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    beside = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    beside.add(tokenize.ENDMARKER)
+    lines = {n for t in tokens if t.type not in beside for n in range(t.start[0], t.end[0] + 1)}
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            text = node.body[0]
+            lines -= {*range(text.lineno, text.end_lineno + 1)}
+    return len(lines)
+
+
+def test_the_checker_is_short_and_stands_alone():
+    paths = sorted((ROOT / "keras_curv_check").glob("*.py"))
+    assert len(paths) > 5 and 500 < sum(map(code_lines, paths)) <= 1000
+    known = {"keras_curv_check", "flint", "numpy", *sys.stdlib_module_names}
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert {name.partition(".")[0] for name in names} <= known, path
+
+
+@pytest.mark.parametrize("folder", ["keras_curv", "keras_curv_check", "tests"])
 def test_files_are_short(folder):
     lines = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
     assert {str(path): count for path, count in lines.items() if count > 400} == {}

@@ -274,6 +274,7 @@ class _SoFar:
         self.gradients = np.zeros(len(question.x), np.int64)
         self.searched = np.zeros(len(question.x), bool)  # whether for every rival
         self.weakest: WeakestPoint | None = None
+        self.point = np.full((*shape, question.x.shape[1]), np.nan) if question.witness else None
 
     def asked(self, rows: np.ndarray, ceiling: np.ndarray, aim: np.ndarray) -> Question:
         """Returns the question about these rows, with what is known by now."""
@@ -286,13 +287,16 @@ class _SoFar:
         self.gradients[rows] += found.gradients
         larger = found.radius > self.radius[rows]
         self.method[rows] = np.where(larger, found.method, self.method[rows])
+        if self.point is not None and found.point is not None:
+            kept = larger[:, :, None] & ~np.isnan(found.point)
+            self.point[rows] = np.where(kept, found.point, self.point[rows])
         self.radius[rows] = np.maximum(found.radius, self.radius[rows])
         self.distance[rows] = np.minimum(found.distance, self.distance[rows])
         return found
 
     def proof(self) -> Proof:
         """Returns what was proved."""
-        return Proof(self.radius, self.gradients, self.method, self.distance)
+        return Proof(self.radius, self.gradients, self.method, self.distance, None, self.point)
 
 
 # Published bounds to compare with; "auto" leaves them out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from keras_curv.certificates.method import no_error
 from keras_curv.certificates.options import ProofOptions
 from keras_curv.certificates.other_norms import NormCertificate
 from keras_curv.certificates.smoothing.black_box import certify_smoothed
+from keras_curv.certificates.witnesses import Witnesses
 from keras_curv.data.containers import is_table, of_dataset
 from keras_curv.errors import (
     InputError,
@@ -114,6 +115,7 @@ class Certifier:
         rivals: str = "all",
         seed: int = 0,
         first_index: int = 0,
+        keep: Callable[[Witnesses], None] | None = None,
     ) -> Certificates:
         """Certifies one batch. The first one is also run through the model's own signature.
 
@@ -126,16 +128,24 @@ class Certifier:
             seed: for random rivals.
             first_index: of the first example, for messages and for random rivals, which do not
                 depend on how examples are cut into batches.
+            keep: called at the end with what the proofs rest on; None keeps nothing.
 
         Raises:
             InputError: wrong shape, NaN or infinite entries, labels out of range, or a model
                 whose signature disagrees with what was read from it.
         """
-        joined = self.served.joined(x)
-        return self._certified(joined, y, rivals=rivals, seed=seed, first_index=first_index)
+        args = self.served.joined(x), y
+        return self._certified(*args, rivals=rivals, seed=seed, first_index=first_index, keep=keep)
 
     def _certified(
-        self, x: np.ndarray, y: np.ndarray | None, *, rivals: str, seed: int, first_index: int
+        self,
+        x: np.ndarray,
+        y: np.ndarray | None,
+        *,
+        rivals: str,
+        seed: int,
+        first_index: int,
+        keep: Callable[[Witnesses], None] | None = None,
     ) -> Certificates:
         """Certifies one batch of what the network takes, `(n, *input shape)`."""
         require_one_of(rivals, RIVALS, "rivals")
@@ -166,6 +176,7 @@ class Certifier:
             seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
         claimed = self.threat.claimed(served, exact)
         numbers = self.property.numbers(self.served.network, claimed)
+        kept = keep and Witnesses(exact, served, self.method.network.classes)
 
         def certified(
             rows: slice | np.ndarray, x: np.ndarray, label: np.ndarray | None
@@ -179,6 +190,7 @@ class Certifier:
                 property=self.property,
                 tolerance=self._tolerance,
                 decide=self._decide,
+                noted=kept.note if kept else None,
             )
             result = moved_away(result, moved[rows])
             # A radius beyond all that the attacker can reach is one of all that there is.
@@ -189,6 +201,8 @@ class Certifier:
             )
 
         result = certified(slice(None), served, label)
+        if keep and kept:
+            keep(kept)
         if self.threat.categories is None:
             return result
         known = label if label is not None or not self._labelled else result.prediction

@@ -50,6 +50,10 @@ class ServedError:
 no_error = ServedError()
 
 
+# Takes indices of examples, `(n,)`, their rivals and the proof.
+Noted = Callable[[np.ndarray, np.ndarray, Proof], None]
+
+
 class Method(abc.ABC):
     """A way to prove radii for one network.
 
@@ -106,6 +110,7 @@ class Method(abc.ABC):
         property: Property = ARGMAX,
         tolerance: float = 0.01,
         decide: Sequence[float] = (),
+        noted: Noted | None = None,
     ) -> Certificates:
         """Certifies the predicted class of each input, or another property.
 
@@ -120,6 +125,7 @@ class Method(abc.ABC):
             seeds: `(n,)`, for "random": the draw of each example depends on its seed alone.
             property: what must not change, of a network that it made; "all" are its rivals then.
             tolerance, decide: see `SearchGoal`.
+            noted: called with each proof, its witness kept; None keeps none.
 
         Returns:
             `Certificates`.
@@ -157,7 +163,8 @@ class Method(abc.ABC):
             if len(some):
                 pairs = x[rows[some]], reference[some], against
                 question = Question.of(*pairs, tolerance=tolerance, decide=decide)
-                self._fill(result, rows[some], property, logits[rows[some]], question)
+                question = question._replace(witness=noted is not None)
+                self._fill(result, rows[some], property, logits[rows[some]], question, noted)
         return result
 
     def _fill(
@@ -167,6 +174,7 @@ class Method(abc.ABC):
         property: Property,
         logits: np.ndarray,
         question: Question,
+        noted: Noted | None,
     ) -> None:
         """Certifies these rows, whose property holds and which have equally many rivals."""
         if not question.rivals.shape[1]:  # nobody can do harm
@@ -177,6 +185,8 @@ class Method(abc.ABC):
             against, proof = sparing(self, question, property.spared)
         else:
             against, proof = question.rivals, self.prove(question)
+        if noted is not None:
+            noted(rows, against, proof)
         # Before any comparison, as NaN, which proves nothing, is neither less nor more.
         proved = np.where(proof.radius > 0.0, proof.radius, 0.0)
         # Of rivals that are equally near, as far as is proved, the likeliest.

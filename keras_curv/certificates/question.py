@@ -72,6 +72,7 @@ class Question(NamedTuple):
         rivals: `(n, rivals)`, integers, none equal to the label of its example.
         known: radii that are proved already, `(n, rivals)`.
         goal: how far to search.
+        witness: whether to keep what somebody else needs to prove the radii again.
 
     Example:
         >>> question = Question.of([[3.0, 1.0]], [0], [[1]])
@@ -84,6 +85,7 @@ class Question(NamedTuple):
     rivals: np.ndarray
     known: np.ndarray
     goal: SearchGoal
+    witness: bool = False
 
     @classmethod
     def of(
@@ -105,7 +107,7 @@ class Question(NamedTuple):
     def take(self, rows: np.ndarray | slice) -> Question:
         """Returns the question about these examples."""
         x, label, rivals, known = (part[rows] for part in self[:4])
-        return Question(x, label, rivals, known, self.goal.take(rows))
+        return Question(x, label, rivals, known, self.goal.take(rows), self.witness)
 
     def weakest(self, column: np.ndarray) -> np.ndarray:
         """Returns the rivals in these columns, one an example, `(n,)`."""
@@ -119,13 +121,14 @@ class Question(NamedTuple):
         *,
         distance: np.ndarray | None = None,
         weakest: WeakestPoint | None = None,
+        point: np.ndarray | None = None,
     ) -> Proof:
         """Returns the proof of these radii, or of known ones where they are larger.
 
         Args:
             method: the name of who proved them.
-            radius, gradients, distance, weakest: as of `Proof`; without a distance, no adversarial
-                point was met.
+            radius, gradients, distance, weakest, point: as of `Proof`; without a distance, no
+                adversarial point was met.
         """
         better = radius > self.known
         nowhere = np.full(radius.shape, np.inf)
@@ -135,6 +138,7 @@ class Question(NamedTuple):
             method=np.where(better, method, "").astype("U16"),
             distance=nowhere if distance is None else distance,
             weakest=weakest,
+            point=None if point is None else np.where(better[:, :, None], point, np.nan),
         )
 
 
@@ -181,6 +185,9 @@ class Proof(NamedTuple):
         method: the name of who proved it, `(n, rivals)`; "" where it was known.
         distance: of a point that was found to change the prediction, `(n, rivals)`; else infinite.
         weakest: where the search ended; None without a search.
+        point: where a gradient was taken that proves it, or what the last method proves that takes
+            gradients, `(n, rivals, dim)`; NaN where there is none. None unless a witness was asked
+            for, and a method has such points.
     """
 
     radius: np.ndarray
@@ -188,3 +195,4 @@ class Proof(NamedTuple):
     method: np.ndarray
     distance: np.ndarray
     weakest: WeakestPoint | None = None
+    point: np.ndarray | None = None

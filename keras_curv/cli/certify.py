@@ -93,6 +93,7 @@ REPORTED.options(RequestOptions, radius="radii")
 REPORTED.options(RequestOptions, "limit batch_size", require_certified_accuracy="required")
 
 OUTPUT = COMMAND.section("What to write, and who does the work")
+OUTPUT.options(ExampleOptions, "proofs")
 OUTPUT.options(RunOptions, "output resume summary plot report runner", beam_option="beam_options")
 
 
@@ -142,6 +143,8 @@ def refuse_flags_without_effect() -> None:
         return
     VNNLIB.refuse("is for --vnnlib")
     if FLAGS.requests:
+        if FLAGS.proofs is not None:
+            raise InputError("--proofs is not for --requests, which have no format of proofs yet")
         for section in (NAMED, EXAMPLES, SMOOTHING):
             section.refuse("is not for --requests, which are certified as served")
     else:

@@ -1,8 +1,9 @@
-"""The command `keras_curv`, which is four.
+"""The command `keras_curv`, which is five.
 
     keras_curv certify      prove radii for a SavedModel on a data set, or on logged requests
     keras_curv train        train a classifier whose robustness can be proved
     keras_curv read         show what is read of a model, and write it as numbers
+    keras_curv check        prove radii again, from numbers, by other code
     keras_curv reproduce    make the tables of the paper again
 
 `keras_curv certify --help` says more. Without a flag it certifies the model of digits that comes
@@ -19,7 +20,7 @@ from keras_curv.cli.command import HELP, fail, show
 from keras_curv.numerics.batches import THREADS_OF_PRODUCTS
 from keras_curv.version import __version__
 
-COMMANDS = ("certify", "train", "read", "reproduce")
+COMMANDS = ("certify", "train", "read", "check", "reproduce")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -12,17 +12,20 @@ import numpy as np
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
+from keras_curv.certificates.witnesses import Witnesses
 from keras_curv.data.examples import Examples
 from keras_curv.data.tf_examples import TFExamples
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.network.network import Network
+from keras_curv.network.network_file import fingerprint
 from keras_curv.process import certifying
 from keras_curv.reading.inputs import reshaping
 from keras_curv.reading.served_inputs import in_float64
 from keras_curv.reading.served_model import ServedModel
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
+from keras_curv.rows.proof_folder import ProofFolder
 from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
 from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import ExampleOptions
@@ -142,6 +145,9 @@ class ExampleJob(Job):
             "seed": options.seed,
             "batch_size": options.batch_size or certifier.batch_size(rivals),
         } | search
+        self._proofs = None
+        if options.proofs is not None:
+            self._proofs = ProofFolder(options.proofs, self._proofs_header())
 
     def batches(self, start: int) -> Iterator[list[Row]]:
         """See `Job`."""
@@ -149,13 +155,33 @@ class ExampleJob(Job):
             yield self._rows(x, y, start)
             start += len(x)
 
+    def _proofs_header(self) -> dict:
+        names = ["fingerprint", "input_scale", "dataset", "dataset_fingerprint"]
+        names += ["property", "threat", "guarantee", "rivals"]
+        header = {name: self.settings[name] for name in names}
+        return header | {"keras_curv": __version__, "network": fingerprint(self.served.network)}
+
     def _rows(self, x: np.ndarray, y: np.ndarray | None, start: int) -> list[Row]:
-        rivals, seed = self.settings["rivals"], self.settings["seed"]
-        result = self._certify(self.as_input(x), y, rivals=rivals, seed=seed, first_index=start)
+        known = {"rivals": self.settings["rivals"], "seed": self.settings["seed"]}
+        kept: list[Witnesses] = []
+        if self._proofs is not None:
+            known["keep"] = kept.append
+        result = self._certify(self.as_input(x), y, first_index=start, **known)
+        if self._proofs is not None:
+            self._proofs.write(start, result, *kept)
+        rivals = known["rivals"]
         return self.claimed(Row.from_certificates(result, y, start, rivals))
 
     def require_rows(self, rows: Sequence[Row]) -> None:
         """See `Job`."""
+        if self._proofs is not None:
+            self._proofs.prepare(resume=self._options.resume)
+            missing = self._proofs.missing(range(0, len(rows), self.settings["batch_size"]))
+            if missing:
+                raise InputError(
+                    f"{self._options.proofs} has no proofs of the rows from {missing[0]} on, which "
+                    "are there already; begin the run again, with another output"
+                )
         known, checked = {"rivals": self.settings["rivals"]}, 0
         classes = self.served.network.classes if self._options.property == ARGMAX else None
         for x, y in self.examples.batches(_READ_AT_ONCE, 0) if rows else ():
@@ -176,7 +202,10 @@ class ExampleJob(Job):
                 "take them from data.load or data.load_npz"
             )
         path = os.path.abspath(self.served.source)
-        arguments = path, self.examples.origin, self._options
+        options = self._options
+        if options.proofs is not None:
+            options = dataclasses.replace(options, proofs=os.path.abspath(options.proofs))
+        arguments = path, self.examples.origin, options
         return functools.partial(same_job, _load_job, arguments, self.settings)
 
     def facts(self) -> dict:

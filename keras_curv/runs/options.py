@@ -188,6 +188,9 @@ class ExampleOptions(RunOptions):
         input_scale: number that examples are multiplied by before the model sees them, as 255 for a
             model of raw pixels. Radii are in the model's input units, so they are multiplied too.
         seed: seed of random rivals, and of the noise of smoothing.
+        proofs: folder to write of the proofs, for keras_curv check: of what each radius rests on.
+            It must not exist or be empty, unless the run is resumed. It is for argmax, under any
+            change, in real arithmetic.
 
     Raises:
         InputError: an option out of range, or options that contradict each other.
@@ -201,6 +204,7 @@ class ExampleOptions(RunOptions):
     rivals: str = "all"
     input_scale: float = 1.0
     seed: int = 0
+    proofs: str | None = None
 
     def __post_init__(self) -> None:
         from keras_curv.certificates.certificate import RIVALS
@@ -209,6 +213,8 @@ class ExampleOptions(RunOptions):
         super().__post_init__()
         require_at_least(self.seed, 0, "seed")
         require_positive(self.input_scale, "input_scale")
+        if self.proofs is not None:
+            self._require_provable()
         if self.required is not None and self.rivals != "all":
             raise InputError(
                 "a required certified accuracy needs rivals all: one rival is no certificate. "
@@ -230,3 +236,18 @@ class ExampleOptions(RunOptions):
                 "smoothing is a method of its own, and its guarantee a probabilistic one: "
                 f"leave both out. Received: {self.method!r}, {self.guarantee!r}"
             )
+
+    def _require_provable(self) -> None:
+        """Refuses proofs of claims that have no file format yet."""
+        if not self.proofs:
+            raise InputError("proofs must name a folder. Received: ''")
+        usual = not self.qualified and self.rivals == "all" and self.guarantee == "real"
+        if not usual or self.smoothing is not None:
+            raise InputError(
+                "proofs are written for argmax under any change, with all rivals and the guarantee "
+                f"real. Received: {self.property}, {self.threat}, rivals {self.rivals}, "
+                f"{self.guarantee if self.smoothing is None else 'smoothing'}"
+            )
+        parent = pathlib.Path(self.proofs).resolve().parent
+        if not parent.is_dir():
+            raise InputError(f"the folder of {self.proofs} does not exist; make it first")

@@ -52,7 +52,7 @@ def test_a_verdict_stands_whoever_reads_the_table():
 def test_an_unknown_command_is_one_line(capfd):
     code, out, err = status(capfd, "prove")
     assert code == 2 and out == ""
-    assert err == "keras_curv: no command 'prove'; there are certify, train, read, reproduce\n"
+    assert err == f"keras_curv: no command 'prove'; there are {', '.join(main.COMMANDS)}\n"
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)

@@ -116,6 +116,9 @@ class CurvatureCertificate(Method):
             )
             begun = Start(value, start.room.rows(rows), start.displaced[rows])
             again, _ = self._search(question.take(rows), begun, charged, wanted[rows], reach)
+            if found.point is not None and again.point is not None:
+                farther = again.radius > radius[rows]
+                found.point[rows] = np.where(farther[:, :, None], again.point, found.point[rows])
             radius[rows] = np.maximum(radius[rows], again.radius)
             gradients[rows] += again.gradients - question.rivals.shape[1]
         # What is proved of an input that is off by so much is proved of x by so much less.
@@ -130,6 +133,7 @@ class CurvatureCertificate(Method):
             gradients,
             distance=found.distance,
             weakest=weakest._replace(point=point),
+            point=found.point,
         )
 
     def kappa(self, label: np.ndarray, rivals: np.ndarray) -> np.ndarray:
@@ -164,7 +168,7 @@ class CurvatureCertificate(Method):
         """
         x, label, rivals = question[:3]
         decide = sorted(question.goal.decide)
-        found = self.search_graph(bool(decide))(
+        found = self.search_graph(bool(decide), question.witness)(
             start.value,
             tf.convert_to_tensor(label, tf.int32),
             tf.convert_to_tensor(rivals, tf.int32),
@@ -176,26 +180,30 @@ class CurvatureCertificate(Method):
             tf.convert_to_tensor(decide, tf.float64),
         )
         unlimited = found.radius.numpy()
-        proof = question._replace(known=np.zeros(rivals.shape)).answer(
-            self.name,
-            np.minimum(unlimited, reach),
-            found.evaluations.numpy(),
-            distance=found.distance.numpy(),
-            weakest=WeakestPoint(*(part.numpy() for part in found.weakest)),
+        proof = (
+            question._replace(known=np.zeros(rivals.shape))
+            .answer(
+                self.name,
+                np.minimum(unlimited, reach),
+                found.evaluations.numpy(),
+                distance=found.distance.numpy(),
+                weakest=WeakestPoint(*(part.numpy() for part in found.weakest)),
+            )
+            ._replace(point=np.array(found.proved_at) if question.witness else None)
         )
         return proof, unlimited
 
     @functools.cached_property
-    def _graphs(self) -> dict[bool, Callable[..., Any]]:
+    def _graphs(self) -> dict[tuple[bool, bool], Callable[..., Any]]:
         return {}
 
-    def search_graph(self, decides: bool) -> Callable[..., Any]:
-        """Returns the search, for decisions or for the largest radius."""
-        if decides not in self._graphs:
-            settings = type(self.geometry), self._tolerance, self._max_steps, decides
+    def search_graph(self, decides: bool, keeps: bool = False) -> Callable[..., Any]:
+        """Returns the search, for decisions or for the largest radius; see `RivalSearch`."""
+        if (decides, keeps) not in self._graphs:
+            settings = type(self.geometry), self._tolerance, self._max_steps, decides, keeps
             args = RivalSearch, self.geometry.network, *settings
-            self._graphs[decides] = compiled(*args, signature=SEARCHED)
-        return self._graphs[decides]
+            self._graphs[decides, keeps] = compiled(*args, signature=SEARCHED)
+        return self._graphs[decides, keeps]
 
     def first_radii(self, question: Question, first: Charged) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii `(n, rivals)` that one gradient proves, and the most that any could.

@@ -169,7 +169,7 @@ class LocalCurvatureCertificate(Method):
         Args:
             scale: about where radii are, `(n,)`.
         """
-        x, label, rivals, known, goal = question
+        x, label, rivals, known, goal = question[:5]
         anchor = self.local_curvature.anchor(x)
         gradients = np.full(len(x), rivals.shape[1], np.int64)
         least = known.min(axis=1)

@@ -37,6 +37,7 @@ class RivalSearch:
             case.
         decides: whether there are radii to decide. An example is done once each of them is proved,
             or out of reach of its curvature; without any, a search goes on until its tolerance.
+        keeps: whether to keep the points at which radii are proved.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class RivalSearch:
         tolerance: float,
         max_steps: int,
         decides: bool,
+        keeps: bool = False,
     ):
         self._network, self._layers = network, network.layer_norms
         self._geometry, self._decides = geometry, decides
         self._tolerance = tolerance
+        self._keeps = keeps
         self._max_steps = max_steps
 
     def __call__(
@@ -88,7 +91,7 @@ class RivalSearch:
         )
         before = tf.gather(start.margin, state.column, batch_dims=1)
         weakest = (state.column, state.point, state.left, before)
-        return Found(state.radius, state.distance, state.evaluations, weakest)
+        return Found(state.radius, state.distance, state.evaluations, weakest, state.proved_at)
 
     def _start(self, batch: Batch) -> SearchState:
         count, width = tf.shape(batch.rivals)[0], tf.shape(batch.rivals)[1]
@@ -117,6 +120,7 @@ class RivalSearch:
             column=column,
             point=batch.x0,
             left=tf.gather(batch.start.margin, column, batch_dims=1),
+            proved_at=tf.repeat(batch.x0[:, None, : None if self._keeps else 0], width, axis=1),
         )
 
     def _approach(
@@ -148,6 +152,11 @@ class RivalSearch:
         step = self._step(batch, iterate, cells)
         upper = tf.tensor_scatter_nd_min(state.upper, cells, step.bracket)
         radius = tf.tensor_scatter_nd_max(state.radius, cells, step.radius)
+        proved_at = state.proved_at
+        if self._keeps:
+            better = tf.where(step.radius > tf.gather_nd(state.radius, cells))[:, 0]
+            there = tf.gather(cells, better), tf.gather(iterate.point, better)
+            proved_at = tf.tensor_scatter_nd_update(proved_at, *there)
 
         # The current rival is done when it reaches the goal, runs out of steps, or leaves the
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
@@ -164,6 +173,7 @@ class RivalSearch:
             upper=upper,
             closed=tf.tensor_scatter_nd_update(state.closed, index, closed),
             evaluations=tf.tensor_scatter_nd_add(state.evaluations, index, tf.ones_like(rows)),
+            proved_at=proved_at,
         )
         ended = self._end(batch, moved, cells, step, tf.where(finished)[:, 0])
         return self._next(batch, ended, step, closed, finished)

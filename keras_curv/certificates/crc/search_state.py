@@ -81,6 +81,7 @@ class SearchState(NamedTuple):
     column: tf.Tensor  # its rival, (n,)
     point: tf.Tensor  # its last point, (n, dim)
     left: tf.Tensor  # the margin there, (n,)
+    proved_at: tf.Tensor  # where radii were proved, (n, rivals, dim); empty unless they are kept
 
 
 class Found(NamedTuple):
@@ -91,12 +92,14 @@ class Found(NamedTuple):
         distance: of adversarial points that were found, else inf, `(n, rivals)`.
         evaluations: gradients used, `(n,)`.
         weakest: tensors of a `WeakestPoint`, in its order.
+        proved_at: where each radius was proved, `(n, rivals, dim)`; empty unless they are kept.
     """
 
     radius: tf.Tensor
     distance: tf.Tensor
     evaluations: tf.Tensor
     weakest: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    proved_at: tf.Tensor
 
 
 _GRADIENTS = tf.TensorSpec((None, None, None), tf.float64)

@@ -114,7 +114,7 @@ class BallBoundCertificate(Method):
 
     def _largest(self, question: Question, centres: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the largest radii with positive bounds, `(n,)`, and the gradients used."""
-        x, label, rivals, known, goal = question
+        x, label, rivals, known, goal = question[:5]
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()
         steepness = self._norm.dual(evaluation.gradient.numpy())
@@ -134,7 +134,7 @@ class BallBoundCertificate(Method):
 
         It adds what it costs to `cost`, `(n,)`.
         """
-        x, label, rivals, known, _ = question
+        x, label, rivals, known = question[:4]
 
         def bound(rows: np.ndarray, radius: np.ndarray) -> np.ndarray:
             asked = known[rows] < radius[:, None]

@@ -1,0 +1,54 @@
+"""What the proofs of a batch rest on, kept for somebody else to prove them again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keras_curv.certificates.question import Proof
+
+
+class Witnesses:
+    """Collects the witnesses of one batch of examples.
+
+    Args:
+        exact: the examples, `(n, dim)`, float64.
+        served: what the network receives for them, `(n, dim)`, float64.
+        classes: of the network.
+
+    Attributes:
+        exact, served: as given.
+        method: the name of who proved each class as a rival, `(n, classes)`; "" where nobody did.
+        points: (example, rival) → point at which a gradient proves a radius, `(dim,)`. Where there
+            is none, it is the example itself or the method has no points.
+
+    Example:
+        >>> from keras_curv.certificates.crc.crc import CurvatureCertificate
+        >>> from keras_curv.network.network import Network
+        >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "softplus")
+        >>> x = np.array([[3.0, 1.0]])
+        >>> kept = Witnesses(x, x, classes=2)
+        >>> certificates = CurvatureCertificate(network).certify(x, noted=kept.note)
+        >>> kept.method.tolist(), [*kept.points]
+        ([['', 'crc']], [(0, 1)])
+    """
+
+    def __init__(self, exact: np.ndarray, served: np.ndarray, classes: int):
+        self.exact, self.served = exact, served
+        self.method = np.full((len(exact), classes), "", "U16")
+        self.points: dict[tuple[int, int], np.ndarray] = {}
+
+    def note(self, rows: np.ndarray, rivals: np.ndarray, proof: Proof) -> None:
+        """Keeps the witness of a proof.
+
+        Args:
+            rows: indices of its examples in the batch, `(m,)`.
+            rivals: theirs, `(m, k)`.
+            proof: of radii `(m, k)`.
+        """
+        self.method[rows[:, None], rivals] = proof.method
+        if proof.point is None:
+            return
+        moved = np.any(proof.point != self.served[rows][:, None], axis=2)
+        moved &= ~np.isnan(proof.point).any(axis=2)
+        for row, column in zip(*np.nonzero(moved), strict=True):
+            self.points[int(rows[row]), int(rivals[row, column])] = proof.point[row, column]

@@ -1,0 +1,56 @@
+"""Vectors and matrices of balls: numbers that contain the real ones for certain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from flint import arb, arb_mat, ctx
+
+ctx.prec = 96  # bits of midpoints
+ZERO, ONE = arb(0), arb(1)
+
+
+def vector(array: np.ndarray) -> list[arb]:
+    """Returns an array of one axis as exact balls."""
+    return [arb(number) for number in array.tolist()]
+
+
+def matrix(array: np.ndarray) -> arb_mat:
+    """Returns an array of two axes as exact balls."""
+    height, width = array.shape
+    return arb_mat(height, width, array.ravel().tolist())
+
+
+def rows(table: Sequence[Sequence[arb]]) -> arb_mat:
+    """Returns a matrix of these rows."""
+    return arb_mat(len(table), len(table[0]), [entry for row in table for entry in row])
+
+
+def dot(one: Sequence[arb], other: Sequence[arb]) -> arb:
+    """Returns the product of two vectors."""
+    return sum((a * b for a, b in zip(one, other, strict=True)), ZERO)
+
+
+def norm(one: Sequence[arb]) -> arb:
+    """Returns the l2 norm of a vector."""
+    return dot(one, one).sqrt() if any(not a.is_zero() for a in one) else ZERO
+
+
+def within(error: arb) -> arb:
+    """Returns the ball around 0 with everything whose absolute value is at most `error`."""
+    return arb(0, up(error)) if not error.is_zero() else ZERO
+
+
+def up(number: arb) -> float:
+    """Returns a float that is certainly not below a number; infinite where there is none."""
+    found = float(number.upper())
+    if math.isnan(found):
+        return math.inf
+    return found if arb(found) >= number else math.nextafter(found, math.inf)
+
+
+def ups(numbers: Sequence[arb]) -> np.ndarray:
+    """Returns floats that are certainly not below these numbers."""
+    return np.array([up(number) for number in numbers])

@@ -1,0 +1,316 @@
+"""Reads a network and proofs from files that nobody need trust.
+
+Nothing is unpickled, and nothing is allocated before it is known to be in the file: arrays must be
+stored without compression, so that they take as many bytes in the file as in memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import pathlib
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+MOST_BYTES = 2**30
+MOST_HEADER = 2**24
+MOST_ARRAYS = 2**12
+_NPY_HEADER, _PIECE = 10_000, 2**22
+
+
+class CheckError(ValueError):
+    """A file that cannot be used; the message says what is wrong with it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Map:
+    """An affine map `z = a W + b`, W to within `kernel_error` and b to within `bias_error` (norms).
+
+    Attributes:
+        kernel: `(in, out)`, float64; None for a sparse map, which is not checked.
+    """
+
+    kernel: np.ndarray | None
+    bias: np.ndarray
+    kernel_error: float
+    bias_error: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NetworkFile:
+    """A network as numbers.
+
+    Attributes:
+        maps: L affine maps.
+        activations: for each of the L − 1 layers, names and numbers of units of its runs.
+        dim: the number of inputs.
+        fingerprint: of the numbers, computed here.
+    """
+
+    maps: list[Map]
+    activations: list[list[tuple[str, int]]]
+    dim: int
+    fingerprint: str
+
+    @property
+    def sizes(self) -> list[int]:
+        """Returns `dim, N_1, …, classes`."""
+        return [self.dim, *(len(one.bias) for one in self.maps)]
+
+
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of an uncompressed .npz file.
+
+    Raises:
+        CheckError: it is none, is too large, or has an array of objects.
+    """
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise CheckError(f"{path} is not a file")
+        if size > MOST_BYTES:
+            raise CheckError(f"{path} has {size} bytes; {MOST_BYTES} are the most")
+        with _Bounded(path) as stream, zipfile.ZipFile(stream) as archive:
+            infos = archive.infolist()
+            if len(infos) > MOST_ARRAYS or sum(info.file_size for info in infos) > size:
+                raise CheckError(f"{path} has more in it than fits its {size} bytes")
+            names = [info.filename for info in infos]
+            if len(set(names)) < len(names):
+                raise CheckError(f"{path} has two arrays of the same name")
+            return {
+                info.filename.removesuffix(".npy"): _array(archive, info, path) for info in infos
+            }
+    except CheckError:
+        raise
+    except OSError as error:
+        raise CheckError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise CheckError(f"{path} is not an .npz file of numbers: {str(error)[:200]}") from error
+
+
+class _Bounded(io.FileIO):
+    """A file that is read in pieces: no list of arrays is as long as a file may be."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Reads a piece."""
+        if size is not None and size > MOST_HEADER:
+            raise CheckError(f"{self.name!s} has too long a list of arrays")
+        return super().read(MOST_HEADER if size is None or size < 0 else size) or b""
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: pathlib.Path) -> np.ndarray:
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        raise CheckError(f"{path}: {info.filename} is compressed; np.savez does not compress")
+    content = bytearray()
+    with archive.open(info) as part:
+        while piece := part.read(_PIECE):
+            content += piece
+    stream = io.BytesIO(content[:_NPY_HEADER])
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise CheckError(f"{path}: {info.filename} is not an array of version 1.0")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype.kind not in "fiuU" or dtype.hasobject or fortran:
+        raise CheckError(f"{path}: {info.filename} holds {dtype}, not numbers in C order")
+    if math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
+        raise CheckError(f"{path}: {info.filename} is not as long as it says")
+    return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def read_header(path: pathlib.Path, content: bytes) -> dict:
+    """Returns a JSON object."""
+    try:
+        header = json.loads(content.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise CheckError(f"{path}: its header is not JSON: {str(error)[:200]}") from error
+    if not isinstance(header, dict):
+        raise CheckError(f"{path}: its header is not a JSON object")
+    return header
+
+
+def read_network(path: pathlib.Path) -> NetworkFile:
+    """Reads a network of `keras_curv read --network`, format version 1.
+
+    Raises:
+        CheckError: it is none, or its fingerprint is not that of its numbers.
+    """
+    arrays = read_arrays(path)
+    content = arrays.pop("header", np.zeros(0, np.uint8)).tobytes()[:MOST_HEADER]
+    header = read_header(path, content)
+    if (header.get("format"), header.get("version")) != ("keras_curv network", 1):
+        raise CheckError(f"{path} is not a network of format version 1")
+    said = header.pop("fingerprint", None)
+    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+    if digest.hexdigest() != said:
+        raise CheckError(f"{path}: its fingerprint is not that of its numbers")
+    try:
+        maps = [_map(arrays, number, one) for number, one in enumerate(header["maps"], 1)]
+        layers = [
+            [(str(run["name"]), int(run["units"])) for run in layer]
+            for layer in header["activations"]
+        ]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise CheckError(f"{path}: its header lacks or misuses {str(error)[:200]}") from error
+    widths = [len(one.bias) for one in maps]
+    inputs = [int(one["in"]) for one in header["maps"]]
+    units = [sum(count for _, count in layer) for layer in layers]
+    if not maps or inputs[1:] != widths[:-1] or units != widths[:-1] or widths[-1] < 2:
+        raise CheckError(f"{path}: sizes of its maps and activations do not fit")
+    if any(count < 1 for layer in layers for _, count in layer):
+        raise CheckError(f"{path}: a run of units is empty")
+    return NetworkFile(maps, layers, inputs[0], digest.hexdigest())
+
+
+def _map(arrays: dict[str, np.ndarray], number: int, described: dict) -> Map:
+    errors = float(described["kernel_error"]), float(described["bias_error"])
+    bias, shape = arrays[f"bias_{number}"], (int(described["in"]), int(described["out"]))
+    kernel = None if described["sparse"] else arrays[f"kernel_{number}"]
+    for array, wanted in ((bias, shape[1:]), (kernel, shape)):
+        if array is not None and (array.dtype != np.float64 or array.shape != wanted):
+            raise ValueError(f"array of map {number}")
+        if array is not None and not np.isfinite(array).all():
+            raise ValueError(f"a number of map {number}, which is not finite")
+    if not all(math.isfinite(error) and error >= 0.0 for error in errors):
+        raise ValueError(f"folding errors of map {number}")
+    return Map(kernel, bias, *errors)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Claim:
+    """One row's claim and its witness.
+
+    Attributes:
+        index: of the example.
+        label: the class that cannot change.
+        radius: within which it cannot.
+        x: the example, float64, `(dim,)`.
+        served: what the network receives for it, `(dim,)`.
+        methods: that proved each class as a rival, `(classes,)`.
+        points: rival → point at whose gradient the radius is proved; x where there is none.
+    """
+
+    index: int
+    label: int
+    radius: float
+    x: np.ndarray
+    served: np.ndarray
+    methods: list[str]
+    points: dict[int, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProofFolder:
+    """The proofs of a run: a header and files of batches.
+
+    Attributes:
+        header: what all rows claim.
+        batches: paths, in order.
+    """
+
+    header: dict
+    batches: list[pathlib.Path]
+
+    @classmethod
+    def open(cls, path: pathlib.Path) -> ProofFolder:
+        """Reads the header of the proofs in a folder.
+
+        Raises:
+            CheckError: it is no such folder.
+        """
+        place = path / "proofs.json"
+        try:
+            with open(place, "rb") as file:
+                content = file.read(MOST_HEADER)
+        except OSError as error:
+            raise CheckError(f"{place} cannot be read: {error.strerror or error}") from error
+        header = read_header(place, content)
+        if (header.get("format"), header.get("version")) != ("keras_curv proofs", 1):
+            raise CheckError(f"{place} is not a header of proofs of format version 1")
+        batches = [file for file in path.glob("*.npz") if file.stem.isdecimal()]
+        return cls(header, sorted(batches, key=lambda file: int(file.stem)))
+
+    def claims(self, network: NetworkFile) -> Iterator[list[Claim]]:
+        """Yields the claims of each batch.
+
+        Raises:
+            CheckError: a batch is broken or does not fit the network, or an index is there twice.
+        """
+        seen: set[int] = set()
+        for path in self.batches:
+            found = _claims(path, network.sizes[0], network.sizes[-1])
+            for claim in found:
+                if claim.index in seen:
+                    raise CheckError(f"{path}: example {claim.index} is there twice")
+                seen.add(claim.index)
+            yield found
+
+
+def _claims(path: pathlib.Path, dim: int, classes: int) -> list[Claim]:
+    arrays = read_arrays(path)
+    try:
+        index, label, radius = (arrays[name] for name in ("index", "label", "radius"))
+        x, served, methods = (arrays[name] for name in ("x", "served", "method"))
+        row, rival, point = (arrays[name] for name in ("point_row", "point_rival", "point"))
+    except KeyError as error:
+        raise CheckError(f"{path} has no array {error}") from error
+    count, many = len(index), len(row)
+    shapes = [
+        array.shape == shape and array.dtype.str.startswith(kind)
+        for array, shape, kind in (
+            (index, (count,), "<i8"),
+            (label, (count,), "<i8"),
+            (radius, (count,), "<f8"),
+            (x, (count, dim), "<f8"),
+            (served, (count, dim), "<f8"),
+            (methods, (count, classes), "<U"),
+            (row, (many,), "<i8"),
+            (rival, (many,), "<i8"),
+            (point, (many, dim), "<f8"),
+        )
+    ]
+    if not all(shapes):
+        raise CheckError(f"{path}: its arrays do not fit each other, or the network")
+    finite = all(np.isfinite(part).all() for part in (x, served, point)) and np.all(radius > 0.0)
+    inside = np.all((label >= 0) & (label < classes)) and np.all((row >= 0) & (row < count))
+    if not (finite and inside and np.all((rival >= 0) & (rival < classes))):
+        raise CheckError(f"{path}: a number is not finite or out of range")
+    points: list[dict[int, np.ndarray]] = [{} for _ in range(count)]
+    for place, against, where in zip(row.tolist(), rival.tolist(), point, strict=True):
+        points[place][against] = where
+    columns: list[Any] = [index.tolist(), label.tolist(), radius.tolist(), x, served]
+    return [Claim(*parts) for parts in zip(*columns, methods.tolist(), points, strict=True)]
+
+
+def certified_rows(path: pathlib.Path) -> dict[int, tuple[int, float]]:
+    """Returns index → prediction and radius of the certified rows of a run's CSV file.
+
+    Raises:
+        CheckError: it is no such file.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise CheckError(f"{path} has more than {MOST_BYTES} bytes")
+        with open(path, newline="") as file:
+            return {
+                int(row["index"]): (int(row["prediction"]), float(row["radius"]))
+                for row in csv.DictReader(file)
+                if row["status"] == "CERTIFIED"
+            }
+    except OSError as error:
+        raise CheckError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise CheckError(f"{path} is not a file of rows: {str(error)[:200]}") from error

@@ -1,0 +1,211 @@
+"""The network in balls: margins and gradients, and what bounds its movements."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from flint import arb, arb_mat
+
+from keras_curv_check.activations import Sigma, sigma_of
+from keras_curv_check.balls import ZERO, dot, matrix, norm, rows, up, vector, within
+from keras_curv_check.files import NetworkFile
+from keras_curv_check.norms import Matrix, NotProvedError
+
+
+class OutOfScopeError(ValueError):
+    """What this package does not prove; the message says what."""
+
+
+class Network:
+    """A network whose margins are evaluated, and whose Lipschitz constants are bounded, in balls.
+
+    Args:
+        file: its numbers.
+
+    Attributes:
+        file: as given.
+        layers: for each hidden layer, the activation of each unit.
+
+    Raises:
+        OutOfScopeError: a map is sparse, or an activation is unknown.
+    """
+
+    def __init__(self, file: NetworkFile):
+        self.file = file
+        self.layers: list[list[Sigma]] = []
+        for number, layer in enumerate(file.activations, 1):
+            units: list[Sigma] = []
+            for name, count in layer:
+                sigma = sigma_of(name)
+                if sigma is None:
+                    raise OutOfScopeError(f"activation {name!r} of layer {number}")
+                units += [sigma] * count
+            self.layers.append(units)
+        for number, one in enumerate(file.maps, 1):
+            if one.kernel is None:
+                raise OutOfScopeError(f"map {number} is sparse")
+
+    @functools.cached_property
+    def matrices(self) -> list[Matrix]:
+        """Returns the kernels."""
+        return [Matrix.of(one) for one in self.file.maps]
+
+    @functools.cached_property
+    def norms(self) -> list[arb]:
+        """Bounds the spectral norms of the kernels from above."""
+        return [one.norm() for one in self.matrices]
+
+    @functools.cached_property
+    def _kernels(self) -> list[arb_mat]:
+        return [matrix(one.middle) for one in self.matrices]
+
+    @functools.cached_property
+    def _transposed(self) -> list[arb_mat]:
+        return [kernel.transpose() for kernel in self._kernels]
+
+    @property
+    def smooth(self) -> bool:
+        """Returns whether every σ″ is bounded."""
+        return all(sigma.bends is not None for layer in self.layers for sigma in layer)
+
+    def forward(self, points: Sequence[Sequence[arb]]) -> tuple[list, list]:
+        """Returns pre-activations of each hidden layer, and logits, a row for each point."""
+        pre: list[list[list[arb]]] = []
+        now = [list(point) for point in points]
+        for number, (one, kernel) in enumerate(zip(self.file.maps, self._kernels, strict=True)):
+            bias = vector(one.bias)
+            products = (rows(now) * kernel).table()
+            for place, product in enumerate(products):
+                off = within(one.kernel_error * norm(now[place]) + one.bias_error)
+                products[place] = [p + b + off for p, b in zip(product, bias, strict=True)]
+            if number == len(self.layers):
+                return pre, products
+            pre.append(products)
+            layer = self.layers[number]
+            now = [[s.value(z) for s, z in zip(layer, row, strict=True)] for row in products]
+        raise AssertionError
+
+    def gradients(self, pre: list, at: list[int], pairs: list[tuple[int, int]]) -> list[list[arb]]:
+        """Returns gradients of margins `z_label − z_rival`.
+
+        Args:
+            pre: of `forward`.
+            at: which point each is taken at.
+            pairs: label and rival of each.
+        """
+        now = [self.last_column(*pair) for pair in pairs]
+        for number in reversed(range(len(self.layers))):
+            layer = self.layers[number]
+            slopes = [[s.first(z) for s, z in zip(layer, row, strict=True)] for row in pre[number]]
+            now = [
+                [a * v for a, v in zip(slopes[place], row, strict=True)]
+                for place, row in zip(at, now, strict=True)
+            ]
+            error = self.file.maps[number].kernel_error
+            products = (rows(now) * self._transposed[number]).table()
+            off = [within(error * norm(row)) for row in now]
+            now = [[p + o for p in row] for row, o in zip(products, off, strict=True)]
+        return now
+
+    def last_column(self, label: int, rival: int) -> list[arb]:
+        """Returns `w = W_L[:, label] − W_L[:, rival]`."""
+        last = self.matrices[-1]
+        off = within(2 * last.error)
+        columns = (vector(last.middle[:, one]) for one in (label, rival))
+        return [a - b + off for a, b in zip(*columns, strict=True)]
+
+    @functools.cached_property
+    def centres(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns, for each layer, c and s of its units with `|σ′ − c| ≤ s`."""
+        known: dict[int, tuple[float, float]] = {}
+        found = []
+        for layer in self.layers:
+            for sigma in layer:
+                if id(sigma) not in known:
+                    low, high = sigma.slopes
+                    middle = float(((low + high) / 2).mid())
+                    spread = max(up(high - middle), up(middle - low))
+                    known[id(sigma)] = middle, spread
+            both = np.array([known[id(sigma)] for sigma in layer])
+            found.append((both[:, 0], both[:, 1]))
+        return found
+
+    @functools.cached_property
+    def steepest(self) -> list[arb]:
+        """Bounds |σ′| of each layer from above."""
+        kinds = [{id(sigma): sigma for sigma in layer}.values() for layer in self.layers]
+        return [arb(max(up(abs(end)) for one in kind for end in one.slopes)) for kind in kinds]
+
+    @functools.cached_property
+    def lipschitz(self) -> list[arb]:
+        """Bounds the Lipschitz constants of x ↦ z_1, …, z_{L−1} from above; theorem 7.1."""
+        found: list[arb] = []
+        for number in range(len(self.layers)):
+            bound = self.telescoped(self.matrices[number], number, found, lambda one: one.norm())
+            if number:
+                guard = self.norms[number] * self.steepest[number - 1] * found[-1]
+                bound = arb(min(up(bound), up(guard)))
+            found.append(bound)
+        return found
+
+    def telescoped(
+        self, last: Matrix, number: int, before: list[arb], size: Callable[[Matrix], arb]
+    ) -> arb:
+        """Returns theorem 7.1's bound of `size` of x ↦ a_number times `last`.
+
+        Args:
+            last: the matrix behind activation `number`, counted from 1; behind the input for 0.
+            number: of activations before it.
+            before: Lipschitz constants of z_1, …, z_number.
+            size: bounds a norm of a product from above.
+        """
+        total, product = ZERO, last
+        for index in reversed(range(number)):
+            centre, spread = self.centres[index]
+            total += size(product.scaled_rows(spread)) * before[index]
+            product = self.matrices[index].times(product.scaled_rows(centre))
+        return arb(up(total + size(product)))
+
+    @functools.cached_property
+    def _columns(self) -> dict[tuple[int, int], arb]:
+        return {}
+
+    def margin_lipschitz(self, label: int, rival: int) -> arb:
+        """Bounds the Lipschitz constant of a margin from above; theorem 7.1 with w for W_L."""
+        pair = min(label, rival), max(label, rival)
+        if pair not in self._columns:
+            last = self.matrices[-1]
+            w = last.middle[:, [label]] - last.middle[:, [rival]]
+            rounded = arb(2.0**-52) * norm(vector(np.abs(w[:, 0]))) + arb(2.0) ** -900
+            column = Matrix(w, arb(up(2 * last.error + rounded)))
+            number = len(self.layers)
+            bound = self.telescoped(column, number, self.lipschitz, _column_norm)
+            if number:
+                guard = _column_norm(column) * self.steepest[-1] * self.lipschitz[-1]
+                bound = arb(min(up(bound), up(guard)))
+            self._columns[pair] = bound
+        return self._columns[pair]
+
+
+def _column_norm(one: Matrix) -> arb:
+    return norm(vector(one.middle[:, 0])) + one.error
+
+
+def minorant_left(
+    margin: arb, gradient: list[arb], moved: list[arb], kappa: arb, radius: arb
+) -> arb:
+    """Returns `A − hr − (κ/2)r²` of theorem 2.1: what is left of the margin at the radius.
+
+    Args:
+        margin, gradient: at the point.
+        moved: the point less the example.
+        kappa: at least κ.
+        radius: r.
+    """
+    if not kappa.is_finite():
+        raise NotProvedError("there is no bound of the curvature")
+    a = margin - dot(gradient, moved) - kappa / 2 * dot(moved, moved)
+    h = norm([g + kappa * d for g, d in zip(gradient, moved, strict=True)])
+    return a - h * radius - kappa / 2 * radius * radius

@@ -1,0 +1,141 @@
+"""Upper bounds of spectral norms, each with a proof: a Cholesky factor and its residual.
+
+For any matrix R and any λ, `λI − G = R Rᵀ + E` gives `λ_max(G) ≤ λ + ‖E‖`, as R Rᵀ has no negative
+eigenvalue. R is LAPACK's Cholesky factor in float64, which nobody need trust. Up to a side of
+`_IN_BALLS` E is computed in balls. Beyond, G and E are bounded by the rounding of sums of products
+in any order, `|fl(Σ) − Σ| ≤ γ_n Σ|·|` (Higham 2002, section 3.1 and theorem 10.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from flint import arb, arb_mat
+
+from keras_curv_check.balls import ZERO, matrix, up, ups
+from keras_curv_check.files import Map
+
+_IN_BALLS = 384
+_UNIT = 2.0**-53
+_SLACKS = [0.0, *(10.0**power for power in range(-15, -5))]  # above a guess, relative
+
+
+class NotProvedError(ValueError):
+    """A bound that could not be proved, though another one may be; says why."""
+
+
+def gamma(terms: int) -> arb:
+    """Returns γ_n = nu/(1 − nu)."""
+    return arb(terms) * _UNIT / (1 - arb(terms) * _UNIT)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrix:
+    """A real matrix whose distance from a float64 one is at most `error` in spectral norm."""
+
+    middle: np.ndarray
+    error: arb
+
+    @classmethod
+    def of(cls, one: Map) -> Matrix:
+        """Returns the kernel of a dense map."""
+        assert one.kernel is not None
+        return cls(one.kernel, arb(one.kernel_error))
+
+    @property
+    def frobenius(self) -> arb:
+        """Bounds the Frobenius norm of `middle` from above."""
+        largest = float(np.abs(self.middle).max(initial=0.0))
+        if largest == 0.0:
+            return ZERO
+        if not 1e-100 < largest < 1e100:
+            raise NotProvedError("a matrix has entries beyond 1e±100")
+        square = float(np.sum(np.square(self.middle / largest)))
+        return arb(largest) * (arb(square) * (1 + gamma(self.middle.size + 8))).sqrt()
+
+    def times(self, other: Matrix) -> Matrix:
+        """Returns the product with another matrix."""
+        sizes = self.frobenius, other.frobenius
+        terms = self.middle.shape[1]
+        tiny = arb(2.0) ** -900 * self.middle.size * other.middle.shape[1]
+        rounded = gamma(terms + 2) * sizes[0] * sizes[1] + tiny
+        carried = self.error * (sizes[1] + other.error) + sizes[0] * other.error
+        return Matrix(self.middle @ other.middle, arb(up(rounded + carried)))
+
+    def scaled_rows(self, factors: np.ndarray) -> Matrix:
+        """Returns `diag(factors)` times this matrix."""
+        largest = float(np.abs(factors).max())
+        error = largest * (self.error + gamma(2) * self.frobenius) + arb(2.0) ** -900
+        return Matrix(factors[:, None] * self.middle, arb(up(error)))
+
+    def norm(self, weights: np.ndarray | None = None) -> arb:
+        """Bounds `‖V diag(√weights)‖` from above, V this matrix; without weights, ‖V‖.
+
+        Raises:
+            NotProvedError: no factorisation succeeds.
+        """
+        weights = np.ones(self.middle.shape[1]) if weights is None else weights
+        if not np.isfinite(weights).all():
+            raise NotProvedError("a bound overflows")
+        roots = ups([arb(weight).sqrt() for weight in weights.tolist()])
+        used = np.flatnonzero((roots > 0.0) & self.middle.any(axis=0))
+        error = self.error * float(roots.max(initial=0.0))
+        if not len(used):
+            return error
+        part = self.middle[:, used]
+        part = part[part.any(axis=1)]
+        if part.shape[0] > part.shape[1]:  # VᵀV has the same largest eigenvalue as V Vᵀ
+            bound = _largest_eigenvalue(part.T, None, roots[used])
+        else:
+            bound = _largest_eigenvalue(part, roots[used], None)
+        return arb(up(bound.sqrt() + error))
+
+
+def _largest_eigenvalue(a: np.ndarray, right: np.ndarray | None, left: np.ndarray | None) -> arb:
+    """Bounds `λ_max(A Aᵀ)` from above, A being `diag(left) a diag(right)`."""
+    scaled = a * (right if right is not None else left[:, None])  # type: ignore[index]
+    largest = float(np.abs(scaled).max())
+    if not 1e-100 < largest < 1e100:
+        raise NotProvedError("a matrix has entries beyond 1e±100")
+    gram, side = scaled @ scaled.T, len(a)
+    guess = float(np.linalg.eigvalsh(gram)[-1])
+    exact = None
+    if side <= _IN_BALLS:
+        factors = np.broadcast_to(right if right is not None else left[:, None], a.shape)  # type: ignore[index]
+        pairs = zip(a.ravel().tolist(), factors.ravel().tolist(), strict=True)
+        exact = arb_mat(side, a.shape[1], [arb(entry) * factor for entry, factor in pairs])
+        exact = exact * exact.transpose()
+    for slack in _SLACKS:
+        level = guess * (1.0 + slack)
+        shifted = level * np.eye(side) - gram
+        try:
+            factor = np.linalg.cholesky(shifted)
+        except np.linalg.LinAlgError:
+            continue
+        if exact is not None:
+            lower = matrix(factor)
+            rest = matrix(level * np.eye(side)) - exact
+            return level + _frobenius(rest - lower * lower.transpose())
+        return level + _rounded(scaled, shifted, factor)
+    raise NotProvedError("no Cholesky factorisation succeeds")
+
+
+def _frobenius(residual: arb_mat) -> arb:
+    return sum((entry * entry for entry in residual.entries()), ZERO).nonnegative_part().sqrt()
+
+
+def _rounded(scaled: np.ndarray, shifted: np.ndarray, factor: np.ndarray) -> arb:
+    """Bounds what the rounding of A, of A Aᵀ, of the shift and of the factor may hide."""
+    side, terms = scaled.shape
+    squares = Matrix(scaled, ZERO).frobenius ** 2
+    of_factor = gamma(side + 1) * Matrix(factor, ZERO).frobenius ** 2
+    of_shift = arb(2.0 * _UNIT) * float(np.abs(shifted.diagonal()).max())
+    tiny = arb(2.0) ** -900 * side * (side + terms)
+    return gamma(terms + 8) * squares + of_factor + of_shift + tiny
+
+
+def finite(bound: arb) -> bool:
+    """Returns whether a bound says anything."""
+    return math.isfinite(up(bound))

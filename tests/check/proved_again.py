@@ -1,0 +1,31 @@
+"""A network of `keras_curv` and its certificates as the checker reads them."""
+
+import numpy as np
+
+from keras_curv.certificates.witnesses import Witnesses
+from keras_curv.network.network_file import fingerprint, save_network
+from keras_curv.rows.proof_folder import ProofFolder as Written
+from keras_curv_check.check import Checker
+from keras_curv_check.files import ProofFolder, read_network
+
+HEADER = {"property": "argmax", "threat": "l2", "guarantee": "real", "rivals": "all"}
+
+
+def verdicts(method, x, folder):
+    """Certifies x, and returns the certificates and what the checker says of their proofs."""
+    network = method.network
+    kept = Witnesses(x, x, network.classes)
+    result = method.certify(x, noted=kept.note)
+    written = Written(folder / "proofs", HEADER | {"network": fingerprint(network)})
+    written.prepare()
+    written.write(0, result, kept)
+    save_network(network, folder / "network.npz")
+    file = read_network(folder / "network.npz")
+    opened = ProofFolder.open(folder / "proofs")
+    checker = Checker(file, opened.header)
+    return result, [one for claims in opened.claims(file) for one in checker.check(claims)]
+
+
+def points_between(network, count, seed=0, scale=1.0):
+    """Returns random examples."""
+    return scale * np.random.default_rng(seed).standard_normal((count, network.dim))

@@ -1,0 +1,117 @@
+"""What the package proves is proved again; what it proves by a fault is not."""
+
+import numpy as np
+import pytest
+from proved_again import points_between, verdicts
+
+from keras_curv.certificates.auto import BestOf, choose_method
+from keras_curv.certificates.crc.crc import CurvatureCertificate
+from keras_curv.certificates.lipschitz import LipschitzCertificate
+from keras_curv.curvature.bounds import curvature_bounds
+from keras_curv.network import activations
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.network.unitwise import IDENTITY, unit_wise
+from keras_curv_check.check import OUT_OF_SCOPE, PROVED, Checker
+from keras_curv_check.files import ProofFolder
+
+
+def random_network(sizes, names, seed=0, **errors):
+    rng = np.random.default_rng(seed)
+    maps = [
+        Affine(rng.standard_normal(pair) / np.sqrt(pair[0]), rng.standard_normal(pair[1]), **errors)
+        for pair in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    return Network(maps, [activations.get(name) for name in names])
+
+
+def network_of_all_units():
+    """Each smooth activation at two units of both layers, identity beside them."""
+    layer = unit_wise([*((sigma, 2) for sigma in activations.SMOOTH.values()), (IDENTITY, 2)])
+    width = 2 * len(activations.SMOOTH) + 2
+    rng = np.random.default_rng(5)
+    maps = [
+        Affine(rng.standard_normal(pair) / np.sqrt(pair[0]), 0.3 * rng.standard_normal(pair[1]))
+        for pair in ((5, width), (width, width), (width, 3))
+    ]
+    return Network(maps, [layer, layer])
+
+
+def statuses(found):
+    return {one.status for one in found}
+
+
+def test_every_row_of_digits(claims, checked_network, run_of_digits):
+    header = ProofFolder.open(run_of_digits / "proofs").header
+    found = [*Checker(checked_network, header).check(claims)]
+    assert len(found) > 30 and statuses(found) == {PROVED}, found
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        random_network((6, 9, 8, 7, 4), ("softplus", "tanh", "silu")),
+        random_network((6, 9, 8, 4), ("sigmoid", "gelu"), kernel_error=1e-13, bias_error=1e-13),
+        random_network((6, 4), ()),
+        network_of_all_units(),
+    ],
+    ids=["deep", "folded", "affine", "all activations"],
+)
+@pytest.mark.parametrize("method", [CurvatureCertificate, LipschitzCertificate])
+def test_networks_of_every_kind(network, method, tmp_path):
+    result, found = verdicts(method(network), points_between(network, 12), tmp_path)
+    assert (result.radius > 0.0).sum() == len(found) > 5
+    assert statuses(found) == {PROVED}, found
+
+
+@pytest.mark.parametrize(
+    "names", [("relu", "leaky_relu(0.3)"), ("selu", "relu6"), ("abs", "clip(-1.0,2.0)")]
+)
+def test_kinks_are_proved_by_lipschitz_constants(names, tmp_path):
+    network = random_network((6, 9, 8, 4), names)
+    _, found = verdicts(LipschitzCertificate(network), points_between(network, 12), tmp_path)
+    assert len(found) > 5 and statuses(found) == {PROVED}
+
+
+def test_what_other_methods_prove_is_out_of_scope_at_most(tmp_path):
+    network = random_network((6, 9, 8, 4), ("relu", "relu"))
+    method = choose_method("coupled", network)
+    _, found = verdicts(method, points_between(network, 12), tmp_path)
+    assert statuses(found) <= {PROVED, OUT_OF_SCOPE} and OUT_OF_SCOPE in statuses(found)
+    assert all(one.detail.endswith("by coupled") for one in found if one.status == OUT_OF_SCOPE)
+
+
+def test_points_of_crc_reach_the_checker_through_auto(tmp_path):
+    network = random_network((6, 9, 8, 4), ("softplus", "tanh"))
+    method = BestOf([CurvatureCertificate(network), LipschitzCertificate(network)])
+    result, found = verdicts(method, points_between(network, 24), tmp_path)
+    assert "crc" in result.method and statuses(found) == {PROVED}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_curvature_that_is_too_small_is_seen(seed, tmp_path):
+    network = random_network((6, 9, 4), ("softplus",), seed)
+    bounds = curvature_bounds(network)
+    faulty = bounds._replace(lower=0.98 * bounds.lower)
+    certificate = CurvatureCertificate(network, curvature=faulty)
+    result, found = verdicts(certificate, points_between(network, 12, seed), tmp_path)
+    searched = result.gradient_evaluations > network.classes - 1
+    assert searched.any() and any(one.status != PROVED for one in found)
+
+
+def test_a_lipschitz_constant_that_is_too_small_is_seen(tmp_path):
+    network = random_network((6, 9, 4), ("relu",))
+    certificate = LipschitzCertificate(network)
+    certificate.lipschitz = certificate.lipschitz * (1.0 - 1e-6)
+    _, found = verdicts(certificate, points_between(network, 12), tmp_path)
+    assert len(found) > 5 and PROVED not in statuses(found)
+
+
+def test_a_folding_error_that_is_not_charged_is_seen(tmp_path):
+    """The certificate is of the stored kernels, the numbers say that they are off by 1e-3."""
+    exact = random_network((6, 9, 4), ("softplus",))
+    off = random_network((6, 9, 4), ("softplus",), kernel_error=1e-3)
+    certificate = CurvatureCertificate(exact)
+    certificate.network = off
+    _, found = verdicts(certificate, points_between(off, 12), tmp_path)
+    assert len(found) > 5 and PROVED not in statuses(found)
