@@ -25,6 +25,7 @@ from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.geometries import Clip
 from keras_curv.certificates.crc.in_cube import CubeCertificate
 from keras_curv.certificates.crc.proved_radius import Charged, charged, charged_minorant
+from keras_curv.certificates.linear.branched import BranchedCertificate, branches
 from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.interval import IntervalCertificate
@@ -82,6 +83,9 @@ class NormCertificate(Method):
         by_l2 = _FromL2(method, norm, self._count)
         # An l2 radius of many entries is seldom worth asking for where it proves r/√n.
         self._methods = [*in_norm, by_l2] if norm is LINF else [by_l2, *in_norm]
+        self._last: Method | None = None
+        if norm is LINF and isinstance(method, BestOf) and branches(self.network):
+            self._last = BranchedCertificate(self.network, charge)
 
     def prove(self, question: Question) -> Proof:
         """See `Method`."""
@@ -89,21 +93,24 @@ class NormCertificate(Method):
         method = np.full(radius.shape, "", "U16")
         # What is not proved of a rival in l2 may be in this norm: each one counts.
         every, decide = question.goal.of_each_rival(), np.array(question.goal.decide)
-        for one in self._methods:
-            goal, rows = every, np.arange(len(radius))
+        distance = np.full(radius.shape, np.inf)
+        for one in (*self._methods, self._last):
+            goal, least = every, radius.min(axis=1)
+            aim = least * (1.0 + goal.tolerance)
             if len(decide):  # the next of these radii that is not proved
-                least = radius.min(axis=1, keepdims=True)
-                aim = np.where(decide > least, decide, np.inf).min(axis=1)
-                goal, rows = goal._replace(aim=aim * _INWARD), np.flatnonzero(np.isfinite(aim))
-            if len(rows):
+                aim = np.where(decide > least[:, None], decide, np.inf).min(axis=1)
+                goal = goal._replace(aim=aim * _INWARD)
+            rows = np.isfinite(aim)
+            if one is self._last:
+                if self._norm is LINF:
+                    with np.errstate(all="ignore"):
+                        self._look_around(question, least, distance)
+                rows &= distance.min(axis=1) > aim
+            if one is not None and rows.any():
                 found = one.prove(question._replace(known=radius, goal=goal).take(rows))
                 method[rows] = np.where(found.radius > radius[rows], found.method, method[rows])
                 radius[rows] = np.fmax(radius[rows], found.radius)
                 gradients[rows] += found.gradients
-        distance = np.full(radius.shape, np.inf)
-        if self._norm is LINF:
-            with np.errstate(all="ignore"):
-                self._look_around(question, radius.min(axis=1), distance)
         return Proof(radius, gradients, method, distance)
 
     def _look_around(self, question: Question, proved: np.ndarray, distance: np.ndarray) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_curv.certificates.auto import METHODS
 from keras_curv.certificates.certificate import RIVALS, Certificates, Status
+from keras_curv.certificates.linear.branched import BranchedCertificate
 from keras_curv.certificates.smoothing.smoothing import VOTE_RIVALS
 from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
@@ -198,5 +199,5 @@ _WORDS: dict[str, Collection[str]] = {
     "status": {*Status.__members__, *Reason.__members__},
     "baseline_status": {"", *Status.__members__, *Reason.__members__},
     "rivals": {*RIVALS, *VOTE_RIVALS},
-    "method": {"", *METHODS, "smoothing"},
+    "method": {"", *METHODS, BranchedCertificate.name, "smoothing"},
 }
