@@ -52,7 +52,7 @@ def _toward_violation(network, rng, x, radius, label, rival, rounds=6):
     return best
 
 
-@pytest.mark.parametrize("size", [1e-6, 0.05, 0.5, 4.0])
+@pytest.mark.parametrize("size", [1e-6, 0.3, 4.0])
 def test_no_hessian_in_the_ball_leaves_the_bound(network, size, rng):
     x = rng.standard_normal((COUNT, network.dim))
     of, label, rival = _pairs()

@@ -117,7 +117,7 @@ def test_float64_is_within_the_charge(sizes, names, kind, rng, random_network):
 def test_the_charge_of_a_linear_margin_is_of_the_right_size(rng):
     """Not too small for real errors, and within a factor of 100 of the largest that is met."""
     worst = 0.0
-    for _ in range(300):
+    for _ in range(100):
         kernel = rng.standard_normal((2, 2))
         x = rng.standard_normal(2)
         network = Network.from_weights([kernel], [-(x @ kernel)], ())
@@ -149,7 +149,7 @@ def test_activation_errors_are_charged(name, sign, depth):
     network = Network(
         [Affine(k, b) for k, b in zip(kernels, biases, strict=True)], [entry] * (depth - 1)
     )
-    for x in np.linspace(-2.0, 6.0, 9):
+    for x in (-2.0, -0.5, 0.5, 2.0, 6.0):
         computed, charge = _charge(network, np.array([x]), 0, 1)
         error = _errors(network, computed, np.array([x]), 0, 1)
         assert error[0] <= charge[0] and error[1] <= charge[1]

@@ -135,7 +135,7 @@ def adapted(library):
 
 def trained(library):
     model = cnn(library)
-    model.compile("adam", "mse", metrics=["accuracy"])
+    model.compile("adam", "mse", metrics=["accuracy"], run_eagerly=True)
     model.fit(np.zeros((4, 8, 8, 1)), np.zeros((4, 3)), verbose=0)
     return model
 
@@ -221,7 +221,7 @@ def test_a_training_wrapper_is_read_as_its_base(tmp_path):
     L = keras.layers
     base = keras.Sequential([keras.Input((4,)), L.Dense(5, "softplus"), L.Dense(3)])
     model = CRTModel(base, radius=0.5)
-    model.compile("adam")
+    model.compile("adam", run_eagerly=True)
     model.fit(examples((4,), count=8), np.arange(8) % 3, verbose=0)
     model.save(tmp_path / "model.keras")
     model.save(tmp_path / "model.h5")
