@@ -115,6 +115,14 @@ def script():
 
 
 @pytest.fixture
+def untraced():
+    """Runs graphs op by op: a search that is asked once or twice takes a fourth of its tracing."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
 def rng():
     return np.random.default_rng(20)
 

@@ -20,6 +20,7 @@ PLANE = [
     ((2, 7, 5, 3), ("tanh", "softplus"), 2.0),
     ((2, 4, 6, 5, 3), ("tanh", "softplus", "sigmoid"), 1.5),
 ]
+untraced = pytest.mark.usefixtures("untraced")  # where each network is asked once or twice
 ANGLES = np.linspace(0.0, 2.0 * np.pi, 720, endpoint=False)
 DIRECTIONS = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
 # The outermost ring lies 1e-9 inside; a boundary point is missed by at most half an angle
@@ -42,6 +43,7 @@ def plane(request, rng, random_network):
     return random_network(rng, sizes, names, scale), 1.5 * rng.standard_normal((20, 2))
 
 
+@untraced
 def test_no_counterexample_on_a_grid(plane, plain_logits):
     network, x = plane
     certificate = CurvatureCertificate(network)
@@ -91,6 +93,7 @@ def _garbage_points_are_harmless(certificate, x, label, rival, logits):
         assert np.all(_keeps_prediction(margin_sign, x, np.zeros(len(x), int), radius))
 
 
+@untraced
 @pytest.mark.parametrize("curvature_off_by", [1.0, 0.2])
 def test_the_grid_would_notice(curvature_off_by, plain_logits):
     """The oracle of this file, tried out: with a fifth of the curvature it must object."""
@@ -107,6 +110,7 @@ def test_the_grid_would_notice(curvature_off_by, plain_logits):
     assert np.all(kept) == (curvature_off_by == 1.0)
 
 
+@untraced
 def test_more_steps_prove_more(rng, random_network, plain_logits):
     network = random_network(rng, (2, 9, 4), ("tanh",), 2.0)
     x = rng.standard_normal((40, 2))
@@ -187,6 +191,7 @@ def test_a_constant_network_never_changes(depth):
     assert np.all(np.isinf(result.adversarial_distance))
 
 
+@untraced
 @pytest.mark.parametrize("name", ["softplus", "sigmoid", "tanh"])
 def test_saturated_inputs(name, rng, random_network, plain_logits):
     network = random_network(rng, (2, 6, 3), name)

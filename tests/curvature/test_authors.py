@@ -11,6 +11,7 @@ from keras_curv.curvature.bounds import CurvatureBounds
 
 # Theirs is ‖x_cert − x0‖ of a float32 solve by 600 gradients: right to about 1e-3.
 THEIR_ERROR = 1e-3
+pytestmark = pytest.mark.usefixtures("untraced")  # of each of the nine a search is asked once
 
 
 def _certificate(network, curvature=None):
