@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb, arb_series
 
-from keras_curv_check.balls import ONE, ZERO
+from keras_curv_check.balls import ZERO  # which sets the precision
 
 Function = Callable[[arb], arb]
+Series = Callable[[arb_series], arb_series]
 
 
 class Sigma(NamedTuple):
@@ -24,15 +25,17 @@ class Sigma(NamedTuple):
         value, first: σ and σ′; at a jump of σ′, a ball with both sides.
         slopes: least and largest σ′.
         bends: least and largest σ″; None where σ′ jumps.
+        limits: of a clip, between which σ(z) = z; else None.
     """
 
     value: Function
     first: Function
     slopes: tuple[arb, arb]
     bends: tuple[arb, arb] | None
+    limits: tuple[float, float] | None = None
 
 
-def _pieces(at: float, below: Function, above: Function) -> Function:
+def _pieces(below: Function, at: float, above: Function) -> Function:
     """Returns the function that is one below a point and another one above."""
 
     def apply(z: arb) -> arb:
@@ -44,47 +47,25 @@ def _pieces(at: float, below: Function, above: Function) -> Function:
 
 
 def _sigmoid(z: arb) -> arb:
-    return ONE / (ONE + (-z).exp()) if z > 0 else ONE - ONE / (ONE + z.exp())
+    return 1 / (1 + (-z).exp()) if z > 0 else 1 - 1 / (1 + z.exp())
 
 
 def _softplus(z: arb) -> arb:
     return z + (-z).exp().log1p() if z > 0 else z.exp().log1p()
 
 
-def _sigmoid_first(z: arb) -> arb:
-    return _sigmoid(z) * _sigmoid(-z)
+def _constant(number: float) -> Function:
+    return lambda z: arb(number)
 
 
-def _tanh_first(z: arb) -> arb:
-    return ONE / z.cosh() ** 2
+def _same(z: arb) -> arb:
+    return z
 
 
-def _softsign_first(z: arb) -> arb:
-    return ONE / (ONE + abs(z)) ** 2
-
-
-def _squareplus_first(z: arb) -> arb:
-    return (ONE + z / (z * z + 4).sqrt()) / 2
-
-
-def _sparse_plus_value(z: arb) -> arb:
-    middle = _pieces(1.0, lambda t: (t + 1) ** 2 / 4, lambda t: t)
-    return _pieces(-1.0, lambda t: ZERO, middle)(z)
-
-
-def _sparse_plus_first(z: arb) -> arb:
-    middle = _pieces(1.0, lambda t: (t + 1) / 2, lambda t: ONE)
-    return _pieces(-1.0, lambda t: ZERO, middle)(z)
-
-
+_NONE, _UNIT = _constant(0.0), _constant(1.0)
 _C = arb(float(np.float32(np.sqrt(0.5))))
 _TANH_C = arb(float(np.float32(np.sqrt(2.0 / np.pi))))
 _TANH_D = arb(float(np.float32(0.044715)))
-_SELU, _SELU_LEFT = arb(1.0507009873554804934193349852946), arb(1.7580993408473768599402175208123)
-
-
-def _gelu(z: arb) -> arb:
-    return z * (-_C * z).erfc() / 2
 
 
 def _gelu_first(z: arb) -> arb:
@@ -92,15 +73,7 @@ def _gelu_first(z: arb) -> arb:
     return (-t).erfc() / 2 + t * (-t * t).exp() / arb.pi().sqrt()
 
 
-_GELU_ENDS = [(-t).erfc() / 2 + t * (-t * t).exp() / arb.pi().sqrt() for t in (-ONE, ONE)]
-_GELU_TOP = 2 * _C / arb.pi().sqrt()
-
-
 # Of these, σ is a power series, whose coefficients are its derivatives.
-def _silu(z: arb_series) -> arb_series:
-    return z / (1 + (-z).exp())
-
-
 def _gelu_tanh(z: arb_series) -> arb_series:
     return z / (1 + (-2 * _TANH_C * (z + _TANH_D * z * z * z)).exp())
 
@@ -110,94 +83,81 @@ def _mish(z: arb_series) -> arb_series:
     return z * (square - 1) / (square + 1)
 
 
-def _derivative(sigma: Callable[[arb_series], arb_series], order: int) -> Function:
-    def apply(z: arb) -> arb:
-        found = sigma(arb_series([z, 1], prec=order + 1))
-        return found[order] * (2 if order == 2 else 1)
-
-    return apply
+def _derivative(sigma: Series, order: int) -> Function:
+    return lambda z: sigma(arb_series([z, 1], prec=order + 1))[order] * (2 if order == 2 else 1)
 
 
-def _gated(
-    sigma: Callable[[arb_series], arb_series],
-    slopes: tuple[float, float],
-    bends: tuple[float, float],
-) -> Sigma:
+def _extreme_at(sigma: Series, slopes: tuple[float, float], bends: tuple[float, float]) -> Sigma:
     """Returns σ whose σ′ and σ″ are extreme at these points, which are known to 1e-12."""
-    first, second = _derivative(sigma, 1), _derivative(sigma, 2)
-    least, most = (first(arb(at, 1e-12)) for at in slopes)
-    low, high = (second(arb(at, 1e-12)) for at in bends)
-    return Sigma(_derivative(sigma, 0), first, (least, most), (low, high))
+    value, first, second = (_derivative(sigma, order) for order in range(3))
+    ranges = [[f(arb(at, 1e-12)) for at in ends] for f, ends in ((first, slopes), (second, bends))]
+    return Sigma(value, first, (ranges[0][0], ranges[0][1]), (ranges[1][0], ranges[1][1]))
 
 
 def _leaky(slope: float) -> Sigma:
-    ends = sorted([slope, 1.0])
-    return Sigma(
-        _pieces(0.0, lambda z: slope * z, lambda z: z),
-        _pieces(0.0, lambda z: arb(slope), lambda z: ONE),
-        (arb(ends[0]), arb(ends[1])),
-        None,
-    )
+    ends = arb(min(slope, 1.0)), arb(max(slope, 1.0))
+    first = _pieces(_constant(slope), 0.0, _UNIT)
+    return Sigma(_pieces(lambda z: slope * z, 0.0, _same), first, ends, None)
 
 
 def _clip(low: float, high: float) -> Sigma:
-    middle = _pieces(high, lambda z: z, lambda z: arb(high))
-    slope = _pieces(high, lambda z: ONE, lambda z: ZERO)
-    return Sigma(
-        _pieces(low, lambda z: arb(low), middle),
-        _pieces(low, lambda z: ZERO, slope),
-        (ZERO, ONE),
-        None,
-    )
+    value = _pieces(_constant(low), low, _pieces(_same, high, _constant(high)))
+    first = _pieces(_NONE, low, _pieces(_UNIT, high, _NONE))
+    return Sigma(value, first, _ONE, None, (low, high))
 
 
-_Q, _H = arb(1) / 4, arb(1) / 2
-_OF_SIGMOID, _OF_TANH = 1 / (6 * arb(3).sqrt()), 4 / (3 * arb(3).sqrt())
+_SPARSE_PLUS = (
+    _pieces(_NONE, -1.0, _pieces(lambda z: (z + 1) ** 2 / 4, 1.0, _same)),
+    _pieces(_NONE, -1.0, _pieces(lambda z: (z + 1) / 2, 1.0, _UNIT)),
+)
+_ONE = (ZERO, arb(1))
+_QUARTER, _HALF = (ZERO, arb(1) / 4), (ZERO, arb(1) / 2)
+_OF_SIGMOID, _OF_TANH = ((-top, top) for top in (1 / (6 * arb(3).sqrt()), 4 / (3 * arb(3).sqrt())))
+_GELU_TOP = 2 * _C / arb.pi().sqrt()
+_OF_GELU = _gelu_first(-1 / _C), _gelu_first(1 / _C)
 _ELU = Sigma(
-    _pieces(0.0, lambda z: z.expm1(), lambda z: z),
-    _pieces(0.0, lambda z: z.exp(), lambda z: ONE),
-    (ZERO, ONE),
-    (ZERO, ONE),
+    _pieces(lambda z: z.expm1(), 0.0, _same), _pieces(lambda z: z.exp(), 0.0, _UNIT), _ONE, _ONE
 )
 _TABLE = {
-    "identity": Sigma(lambda z: z, lambda z: ONE, (ONE, ONE), (ZERO, ZERO)),
-    "softplus": Sigma(_softplus, _sigmoid, (ZERO, ONE), (ZERO, _Q)),
+    "identity": Sigma(_same, _UNIT, (arb(1), arb(1)), (ZERO, ZERO)),
+    "softplus": Sigma(_softplus, _sigmoid, _ONE, _QUARTER),
     "log_sigmoid": Sigma(
-        lambda z: -_softplus(-z), lambda z: _sigmoid(-z), (ZERO, ONE), (-_Q, ZERO)
+        lambda z: -_softplus(-z), lambda z: _sigmoid(-z), _ONE, (-_QUARTER[1], ZERO)
     ),
-    "sigmoid": Sigma(_sigmoid, _sigmoid_first, (ZERO, _Q), (-_OF_SIGMOID, _OF_SIGMOID)),
-    "tanh": Sigma(lambda z: z.tanh(), _tanh_first, (ZERO, ONE), (-_OF_TANH, _OF_TANH)),
-    "tanh_shrink": Sigma(
-        lambda z: z - z.tanh(), lambda z: z.tanh() ** 2, (ZERO, ONE), (-_OF_TANH, _OF_TANH)
-    ),
+    "sigmoid": Sigma(_sigmoid, lambda z: _sigmoid(z) * _sigmoid(-z), _QUARTER, _OF_SIGMOID),
+    "tanh": Sigma(lambda z: z.tanh(), lambda z: 1 / z.cosh() ** 2, _ONE, _OF_TANH),
+    "tanh_shrink": Sigma(lambda z: z - z.tanh(), lambda z: z.tanh() ** 2, _ONE, _OF_TANH),
     "elu": _ELU,
     "celu": _ELU,
-    "softsign": Sigma(lambda z: z / (1 + abs(z)), _softsign_first, (ZERO, ONE), (arb(-2), arb(2))),
+    "softsign": Sigma(
+        lambda z: z / (1 + abs(z)), lambda z: 1 / (1 + abs(z)) ** 2, _ONE, (arb(-2), arb(2))
+    ),
     "squareplus": Sigma(
-        lambda z: (z + (z * z + 4).sqrt()) / 2, _squareplus_first, (ZERO, ONE), (ZERO, _Q)
+        lambda z: (z + (z * z + 4).sqrt()) / 2,
+        lambda z: (1 + z / (z * z + 4).sqrt()) / 2,
+        *(_ONE, _QUARTER),
     ),
-    "sparse_plus": Sigma(_sparse_plus_value, _sparse_plus_first, (ZERO, ONE), (ZERO, _H)),
-    "sin": Sigma(lambda z: z.sin(), lambda z: z.cos(), (-ONE, ONE), (-ONE, ONE)),
+    "sparse_plus": Sigma(*_SPARSE_PLUS, _ONE, _HALF),
+    "sin": Sigma(lambda z: z.sin(), lambda z: z.cos(), (arb(-1), arb(1)), (arb(-1), arb(1))),
     "gelu": Sigma(
-        _gelu, _gelu_first, (_GELU_ENDS[0], _GELU_ENDS[1]), (-_GELU_TOP * arb(-2).exp(), _GELU_TOP)
+        lambda z: z * (-_C * z).erfc() / 2,
+        *(_gelu_first, _OF_GELU, (-_GELU_TOP * arb(-2).exp(), _GELU_TOP)),
     ),
-    "silu": _gated(_silu, (-2.3993572805154675, 2.3993572805154675), (3.435840993535111, 0.0)),
-    "gelu_tanh": _gated(
-        _gelu_tanh, (-1.418503977128071, 1.418503977128071), (2.013480684776514, 0.0)
+    "silu": _extreme_at(
+        lambda z: z / (1 + (-z).exp()),
+        (-2.3993572805154675, 2.3993572805154675),
+        (3.435840993535111, 0),
     ),
-    "mish": _gated(
+    "gelu_tanh": _extreme_at(
+        _gelu_tanh, (-1.418503977128071, 1.418503977128071), (2.013480684776514, 0)
+    ),
+    "mish": _extreme_at(
         _mish, (-2.256376396360793, 1.4905711794854284), (2.114842563020877, -0.08793443131491421)
     ),
-    "relu": _leaky(0.0),
+    "relu": _leaky(0.0)._replace(limits=(0.0, float("inf"))),
     "leaky_relu": _leaky(float(np.float32(0.2))),
     "abs": _leaky(-1.0),
     "relu6": _clip(0.0, 6.0),
-    "selu": Sigma(
-        _pieces(0.0, lambda z: _SELU_LEFT * z.expm1(), lambda z: _SELU * z),
-        _pieces(0.0, lambda z: _SELU_LEFT * z.exp(), lambda z: _SELU),
-        (ZERO, _SELU_LEFT),
-        None,
-    ),
 }
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from flint import arb, arb_mat, ctx
 
 ctx.prec = 96  # bits of midpoints
-ZERO, ONE = arb(0), arb(1)
+ZERO = arb(0)
+Vector = list[arb]
 
 
-def vector(array: np.ndarray) -> list[arb]:
+def vector(array: np.ndarray) -> Vector:
     """Returns an array of one axis as exact balls."""
     return [arb(number) for number in array.tolist()]
 

@@ -9,14 +9,15 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import norm, up, vector
+from keras_curv_check.balls import Vector, norm, up, vector
+from keras_curv_check.confined import Box, Clip, Room, minorant_left, split_clip
 from keras_curv_check.curvature import Curvature
 from keras_curv_check.files import Claim, NetworkFile
-from keras_curv_check.network import Network, OutOfScopeError, minorant_left
+from keras_curv_check.network import Network, OutOfScopeError
 from keras_curv_check.norms import NotProvedError
 
 PROVED, NOT_PROVED, OUT_OF_SCOPE = "proved", "not proved", "out of scope"
-_SCOPE = {"property": "argmax", "threat": "l2", "guarantee": "real", "rivals": "all"}
+_SCOPE = {"property": "argmax", "guarantee": "real", "rivals": "all"}
 _METHODS = ("crc", "lipschitz")
 _TOGETHER = 16  # claims that are evaluated at a time
 
@@ -52,98 +53,109 @@ class Checker:
             if header.get(name) != known:
                 self.out_of_scope = f"{name} {header.get(name)!r}; {known!r} is checked"
                 return
+        self._box: Box | None = None
+        self._clip: Clip | None = None
         try:
-            self._network = Network(file)
+            self._network = self._behind = Network(file)
+            threat, box = header.get("threat"), header.get("box")
+            if threat == "l2 in a box" and isinstance(box, dict):
+                self._box = Box.of(box, file.dim)
+            elif threat != "l2":
+                self.out_of_scope = f"threat {threat!r}"
+            if not self._network.smooth and self._box is None:
+                self._clip = split_clip(self._network)
+                self._behind = self._clip.behind if self._clip else self._network
         except OutOfScopeError as error:
             self.out_of_scope = str(error)
 
     @functools.cached_property
     def _curvature(self) -> Curvature:
-        return Curvature(self._network)
+        return Curvature(self._behind)
 
     def check(self, claims: Sequence[Claim]) -> Iterator[Verdict]:
         """Yields the verdict of each claim."""
+        if self.out_of_scope:
+            yield from (Verdict(one.index, OUT_OF_SCOPE, self.out_of_scope) for one in claims)
+            return
         for start in range(0, len(claims), _TOGETHER):
-            some = claims[start : start + _TOGETHER]
-            if self.out_of_scope:
-                yield from (Verdict(c.index, OUT_OF_SCOPE, self.out_of_scope) for c in some)
-                continue
-            yield from self._batch(some)
+            yield from self._batch(claims[start : start + _TOGETHER])
 
     def _batch(self, claims: Sequence[Claim]) -> Iterator[Verdict]:
-        points, at = [vector(claim.served) for claim in claims], {}
+        inputs, at = [vector(claim.served) for claim in claims], {}
+        points = [self._clip.value(x) for x in inputs] if self._clip else [*inputs]
         for row, claim in enumerate(claims):
             for rival, point in claim.points.items():
                 at[row, rival] = len(points)
                 points.append(vector(point))
-        pre, logits = self._network.forward(points)
-        pairs = [(row, t) for row, claim in enumerate(claims) for t in _rivals(claim, logits)]
+        pre, logits = self._behind.forward(points)
+        served = self._network.forward(inputs)[1] if self._clip else logits
+        every = range(len(logits[0]))  # no rival can be left out
+        pairs = [(row, t) for row, claim in enumerate(claims) for t in every if t != claim.label]
         places = [at.get(pair, pair[0]) for pair in pairs]
         classes = [(claims[row].label, rival) for row, rival in pairs]
         gradients: list = [None] * len(pairs)
-        if self._network.smooth:
-            gradients = self._network.gradients(pre, places, classes)
+        if self._behind.smooth:
+            gradients = self._behind.gradients(pre, places, classes)
         failed: dict[int, list[tuple[str, str]]] = {row: [] for row in range(len(claims))}
-        for pair, place, gradient in zip(pairs, places, gradients, strict=True):
-            row, rival = pair
-            claim, x = claims[row], points[row]
-            off = norm([a - b for a, b in zip(vector(claim.x), x, strict=True)])
-            radius = arb(claim.radius) + off
-            margin = [logits[p][claim.label] - logits[p][rival] for p in (row, place)]
-            why = self._lacks(claim, rival, radius, margin, x, points[place], gradient)
+        rooms = [self._room(x) for x in inputs]
+        for (row, rival), place, gradient in zip(pairs, places, gradients, strict=True):
+            claim, x = claims[row], inputs[row]
+            moved = [a - b for a, b in zip(points[place], points[row], strict=True)]
+            margins = [part[claim.label] - part[rival] for part in (served[row], logits[place])]
+            lefts = self._left(claim, rival, x, rooms[row], (margins, gradient, moved))
+            why = self._lacks(claim, rival, lefts)
             if why:
                 failed[row].append(why)
         for row, claim in enumerate(claims):
             worst = sorted(failed[row])  # "not proved" comes before "out of scope"
             yield Verdict(claim.index, *worst[0]) if worst else Verdict(claim.index, PROVED)
 
-    def _lacks(
-        self,
-        claim: Claim,
-        rival: int,
-        radius: arb,
-        margin: list[arb],
-        x: list[arb],
-        point: list[arb],
-        gradient: list[arb] | None,
-    ) -> tuple[str, str] | None:
+    def _room(self, x: Vector) -> Room | None:
+        if self._box is not None:
+            return self._box.room(x)
+        return self._clip.room(x) if self._clip else None
+
+    def _lacks(self, claim: Claim, rival: int, lefts: Iterator[arb]) -> tuple[str, str] | None:
         """Returns why a margin is not proved to stay positive; None if it is."""
+        if not np.isfinite(claim.radius):
+            return OUT_OF_SCOPE, "an infinite radius"
         try:
             lacks = []
-            for slack in self._left(claim.label, rival, radius, margin, x, point, gradient):
-                if slack > 0:
+            for left in lefts:
+                if left > 0:
                     return None
-                lacks.append(up(-slack))
+                lacks.append(up(-left))
             lacking = f"the margin at the radius may be short by {min(lacks):.3g}"
         except NotProvedError as error:
             lacking = str(error)
         method = claim.methods[rival]
-        if method and (method not in _METHODS or (method == "crc" and gradient is None)):
-            return OUT_OF_SCOPE, f"rival {rival} by {method}"
+        if method and (method not in _METHODS or (method == "crc" and not self._behind.smooth)):
+            return OUT_OF_SCOPE, f"rival {rival} by {method!r}"
         return NOT_PROVED, f"rival {rival}: {lacking}"
 
     def _left(
-        self,
-        label: int,
-        rival: int,
-        radius: arb,
-        margin: list[arb],
-        x: list[arb],
-        point: list[arb],
-        gradient: list[arb] | None,
+        self, claim: Claim, rival: int, x: Vector, room: Room | None, there: tuple
     ) -> Iterator[arb]:
-        """Yields what each theorem leaves of a margin at the radius, the cheapest one first."""
-        yield margin[0] - self._network.margin_lipschitz(label, rival) * radius
-        if gradient is not None:
-            moved = [a - b for a, b in zip(point, x, strict=True)]
-            for bound in (self._curvature.rough, self._curvature.tight):
-                kappa = bound(label, rival)
-                yield minorant_left(margin[1], gradient, moved, kappa, radius)
+        """Yields what each theorem leaves of a margin at the radius, the cheapest one first.
 
-
-def _rivals(claim: Claim, logits: list) -> Iterator[int]:
-    """Yields all classes but the label: none can be left out."""
-    return (rival for rival in range(len(logits[0])) if rival != claim.label)
+        Args:
+            claim, rival: which margin.
+            x: what the network receives.
+            room: where the attacker can go; None: anywhere.
+            there: margins at x and at the proof's point, behind a clip; the gradient there, None
+                if it has none; that point less where x is.
+        """
+        margins, gradient, moved = there
+        off = norm([a - b for a, b in zip(vector(claim.x), x, strict=True)])
+        radius = arb(claim.radius) + off
+        yield margins[0] - self._network.margin_lipschitz(claim.label, rival) * radius
+        if gradient is None:
+            return
+        if self._clip:
+            radius = self._clip.widened(x, radius)
+        for bound in (self._curvature.rough, self._curvature.tight):
+            kappa = bound(claim.label, rival)
+            yield minorant_left(margins[1], gradient, moved, kappa, radius, room)
 
 
 def differences(

@@ -44,20 +44,17 @@ def parse(arguments: Sequence[str] | None, name: str = "keras_curv_check") -> ar
         epilog="Exit status: 0 all are proved, 2 bad input, 3 something is not proved.",
         allow_abbrev=False,
     )
-    path = pathlib.Path
-    parser.add_argument("--proofs", type=path, required=True, help="Folder of the proofs.")
-    parser.add_argument(
-        "--network", type=path, required=True, help="File of the network as numbers (.npz)."
-    )
-    parser.add_argument(
-        "--rows", type=path, help="CSV file of the run, whose certified rows must all have a proof."
-    )
-    parser.add_argument(
-        "--inputs", type=path, help="Examples (.npz, array x) that the claims must be about."
-    )
-    parser.add_argument("--sample", type=int, help="Number of claims to check, drawn at random.")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
-    parser.add_argument("--output", type=path, help="CSV file to write of verdicts, a line each.")
+    for flag, kind, text in (
+        ("proofs", pathlib.Path, "Folder of the proofs."),
+        ("network", pathlib.Path, "File of the network as numbers (.npz)."),
+        ("rows", pathlib.Path, "CSV file of the run, whose certified rows must have proofs."),
+        ("inputs", pathlib.Path, "Examples (.npz, array x) that the claims must be about."),
+        ("output", pathlib.Path, "CSV file to write of verdicts, a line each."),
+        ("sample", int, "Number of claims to check, drawn at random; default: all."),
+        ("seed", int, "Seed of the sample."),
+    ):
+        required = flag in ("proofs", "network")
+        parser.add_argument(f"--{flag}", type=kind, required=required, help=text)
     return parser.parse_args(arguments)
 
 
@@ -86,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     missing = [] if rows is None else sorted(rows.keys() - set(every))
     chosen = set(every)
     if options.sample is not None and options.sample < len(every):
-        chosen = set(random.Random(options.seed).sample(sorted(every), options.sample))
+        chosen = set(random.Random(options.seed or 0).sample(sorted(every), options.sample))
     checker = Checker(network, folder.header)
     verdicts = [Verdict(index, "not proved", "the row has no proof") for index in missing]
     for claims in folder.claims(network):
@@ -94,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
         other = {one.index: one for one in differences(some, inputs, rows)}
         verdicts += [other.get(one.index, one) for one in checker.check(some)]
     if options.output is not None:
-        _write(options.output, verdicts)
+        with open(options.output, "w", newline="") as file:
+            csv.writer(file).writerows([Verdict._fields, *verdicts])
     counts = collections.Counter(one.status for one in verdicts)
     open_ones = [one for one in verdicts if one.status != PROVED]
     for one in open_ones[:_SHOWN]:
@@ -122,8 +120,3 @@ def _examples(path: pathlib.Path, folder: ProofFolder) -> np.ndarray:
         raise CheckError(f"{path} has no array x of numbers")
     exact = x.astype(np.float64)
     return exact if scale == 1.0 else exact * scale
-
-
-def _write(path: pathlib.Path, verdicts: Sequence[tuple]) -> None:
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([("index", "status", "detail"), *verdicts])

@@ -15,7 +15,6 @@ import math
 import pathlib
 import zipfile
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ MOST_ARRAYS = 2**12
 _NPY_HEADER, _PIECE = 10_000, 2**22
 
 
-class CheckError(ValueError):
+class CheckError(Exception):
     """A file that cannot be used; the message says what is wrong with it."""
 
 
@@ -59,11 +58,6 @@ class NetworkFile:
     dim: int
     fingerprint: str
 
-    @property
-    def sizes(self) -> list[int]:
-        """Returns `dim, N_1, …, classes`."""
-        return [self.dim, *(len(one.bias) for one in self.maps)]
-
 
 def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns the arrays of an uncompressed .npz file.
@@ -87,8 +81,6 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
             return {
                 info.filename.removesuffix(".npy"): _array(archive, info, path) for info in infos
             }
-    except CheckError:
-        raise
     except OSError as error:
         raise CheckError(f"{path} cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
@@ -123,14 +115,10 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: pathlib.Path) 
     return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
-
-
 def read_header(path: pathlib.Path, content: bytes) -> dict:
     """Returns a JSON object."""
     try:
-        header = json.loads(content.decode(), parse_constant=_refuse)
+        header = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise CheckError(f"{path}: its header is not JSON: {str(error)[:200]}") from error
     if not isinstance(header, dict):
@@ -251,7 +239,7 @@ class ProofFolder:
         """
         seen: set[int] = set()
         for path in self.batches:
-            found = _claims(path, network.sizes[0], network.sizes[-1])
+            found = _claims(path, network.dim, len(network.maps[-1].bias))
             for claim in found:
                 if claim.index in seen:
                     raise CheckError(f"{path}: example {claim.index} is there twice")
@@ -261,38 +249,31 @@ class ProofFolder:
 
 def _claims(path: pathlib.Path, dim: int, classes: int) -> list[Claim]:
     arrays = read_arrays(path)
-    try:
-        index, label, radius = (arrays[name] for name in ("index", "label", "radius"))
-        x, served, methods = (arrays[name] for name in ("x", "served", "method"))
-        row, rival, point = (arrays[name] for name in ("point_row", "point_rival", "point"))
-    except KeyError as error:
-        raise CheckError(f"{path} has no array {error}") from error
-    count, many = len(index), len(row)
-    shapes = [
-        array.shape == shape and array.dtype.str.startswith(kind)
-        for array, shape, kind in (
-            (index, (count,), "<i8"),
-            (label, (count,), "<i8"),
-            (radius, (count,), "<f8"),
-            (x, (count, dim), "<f8"),
-            (served, (count, dim), "<f8"),
-            (methods, (count, classes), "<U"),
-            (row, (many,), "<i8"),
-            (rival, (many,), "<i8"),
-            (point, (many, dim), "<f8"),
-        )
-    ]
-    if not all(shapes):
-        raise CheckError(f"{path}: its arrays do not fit each other, or the network")
-    finite = all(np.isfinite(part).all() for part in (x, served, point)) and np.all(radius > 0.0)
-    inside = np.all((label >= 0) & (label < classes)) and np.all((row >= 0) & (row < count))
-    if not (finite and inside and np.all((rival >= 0) & (rival < classes))):
+    count, many = (arrays.get(name, np.zeros(0)).size for name in ("index", "point_row"))
+    for names, kind, shape in (
+        ("index label", "<i8", (count,)),
+        ("radius", "<f8", (count,)),
+        ("x served", "<f8", (count, dim)),
+        ("method", "<U", (count, classes)),
+        ("point_row point_rival", "<i8", (many,)),
+        ("point", "<f8", (many, dim)),
+    ):
+        for name in names.split():
+            array = arrays.get(name)
+            if array is None or array.shape != shape or not array.dtype.str.startswith(kind):
+                raise CheckError(f"{path} has no array {name} that fits the others or the network")
+    finite = all(np.isfinite(arrays[name]).all() for name in ("x", "served", "point"))
+    limits = {"label": classes, "point_row": count, "point_rival": classes}
+    inside = all(np.all((arrays[n] >= 0) & (arrays[n] < most)) for n, most in limits.items())
+    if not (finite and inside and np.all(arrays["radius"] > 0.0)):
         raise CheckError(f"{path}: a number is not finite or out of range")
     points: list[dict[int, np.ndarray]] = [{} for _ in range(count)]
-    for place, against, where in zip(row.tolist(), rival.tolist(), point, strict=True):
-        points[place][against] = where
-    columns: list[Any] = [index.tolist(), label.tolist(), radius.tolist(), x, served]
-    return [Claim(*parts) for parts in zip(*columns, methods.tolist(), points, strict=True)]
+    pairs = zip(arrays["point_row"].tolist(), arrays["point_rival"].tolist(), strict=True)
+    for (row, rival), point in zip(pairs, arrays["point"], strict=True):
+        points[row][rival] = point
+    columns = [arrays[name].tolist() for name in ("index", "label", "radius")]
+    columns += [arrays["x"], arrays["served"], arrays["method"].tolist(), points]
+    return [Claim(*parts) for parts in zip(*columns, strict=True)]
 
 
 def certified_rows(path: pathlib.Path) -> dict[int, tuple[int, float]]:
@@ -310,7 +291,5 @@ def certified_rows(path: pathlib.Path) -> dict[int, tuple[int, float]]:
                 for row in csv.DictReader(file)
                 if row["status"] == "CERTIFIED"
             }
-    except OSError as error:
-        raise CheckError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (KeyError, ValueError, TypeError, csv.Error) as error:
+    except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
         raise CheckError(f"{path} is not a file of rows: {str(error)[:200]}") from error

@@ -9,9 +9,9 @@ import numpy as np
 from flint import arb, arb_mat
 
 from keras_curv_check.activations import Sigma, sigma_of
-from keras_curv_check.balls import ZERO, dot, matrix, norm, rows, up, vector, within
+from keras_curv_check.balls import ZERO, matrix, norm, rows, up, vector, within
 from keras_curv_check.files import NetworkFile
-from keras_curv_check.norms import Matrix, NotProvedError
+from keras_curv_check.norms import Matrix
 
 
 class OutOfScopeError(ValueError):
@@ -35,6 +35,7 @@ class Network:
     def __init__(self, file: NetworkFile):
         self.file = file
         self.layers: list[list[Sigma]] = []
+        self._columns: dict[tuple[int, int], arb] = {}
         for number, layer in enumerate(file.activations, 1):
             units: list[Sigma] = []
             for name, count in layer:
@@ -168,10 +169,6 @@ class Network:
             product = self.matrices[index].times(product.scaled_rows(centre))
         return arb(up(total + size(product)))
 
-    @functools.cached_property
-    def _columns(self) -> dict[tuple[int, int], arb]:
-        return {}
-
     def margin_lipschitz(self, label: int, rival: int) -> arb:
         """Bounds the Lipschitz constant of a margin from above; theorem 7.1 with w for W_L."""
         pair = min(label, rival), max(label, rival)
@@ -191,21 +188,3 @@ class Network:
 
 def _column_norm(one: Matrix) -> arb:
     return norm(vector(one.middle[:, 0])) + one.error
-
-
-def minorant_left(
-    margin: arb, gradient: list[arb], moved: list[arb], kappa: arb, radius: arb
-) -> arb:
-    """Returns `A − hr − (κ/2)r²` of theorem 2.1: what is left of the margin at the radius.
-
-    Args:
-        margin, gradient: at the point.
-        moved: the point less the example.
-        kappa: at least κ.
-        radius: r.
-    """
-    if not kappa.is_finite():
-        raise NotProvedError("there is no bound of the curvature")
-    a = margin - dot(gradient, moved) - kappa / 2 * dot(moved, moved)
-    h = norm([g + kappa * d for g, d in zip(gradient, moved, strict=True)])
-    return a - h * radius - kappa / 2 * radius * radius

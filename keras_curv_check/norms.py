@@ -9,7 +9,6 @@ in any order, `|fl(Σ) − Σ| ≤ γ_n Σ|·|` (Higham 2002, section 3.1 and th
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 from flint import arb, arb_mat
@@ -134,8 +133,3 @@ def _rounded(scaled: np.ndarray, shifted: np.ndarray, factor: np.ndarray) -> arb
     of_shift = arb(2.0 * _UNIT) * float(np.abs(shifted.diagonal()).max())
     tiny = arb(2.0) ** -900 * side * (side + terms)
     return gamma(terms + 8) * squares + of_factor + of_shift + tiny
-
-
-def finite(bound: arb) -> bool:
-    """Returns whether a bound says anything."""
-    return math.isfinite(up(bound))

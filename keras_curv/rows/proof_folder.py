@@ -76,8 +76,7 @@ class ProofFolder:
         Raises:
             InputError: it cannot be written.
         """
-        certified = (result.status == Status.CERTIFIED) & np.isfinite(result.radius)
-        rows = np.flatnonzero(certified)
+        rows = np.flatnonzero(result.status == Status.CERTIFIED)
         place = {int(row): i for i, row in enumerate(rows)}
         points = {pair: point for pair, point in kept.points.items() if pair[0] in place}
         dim = kept.exact.shape[1]

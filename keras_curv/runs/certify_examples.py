@@ -157,8 +157,10 @@ class ExampleJob(Job):
 
     def _proofs_header(self) -> dict:
         names = ["fingerprint", "input_scale", "dataset", "dataset_fingerprint"]
-        names += ["property", "threat", "guarantee", "rivals"]
-        header = {name: self.settings[name] for name in names}
+        names += ["property", "guarantee", "rivals"]
+        header = {name: self.settings[name] for name in names} | {"threat": "l2"}
+        if self._options.threat.confined:
+            header |= {"threat": "l2 in a box", "box": self._options.threat.config()}
         return header | {"keras_curv": __version__, "network": fingerprint(self.served.network)}
 
     def _rows(self, x: np.ndarray, y: np.ndarray | None, start: int) -> list[Row]:

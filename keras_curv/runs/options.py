@@ -190,7 +190,7 @@ class ExampleOptions(RunOptions):
         seed: seed of random rivals, and of the noise of smoothing.
         proofs: folder to write of the proofs, for keras_curv check: of what each radius rests on.
             It must not exist or be empty, unless the run is resumed. It is for argmax, under any
-            change, in real arithmetic.
+            change or in a box, in real arithmetic.
 
     Raises:
         InputError: an option out of range, or options that contradict each other.
@@ -241,12 +241,13 @@ class ExampleOptions(RunOptions):
         """Refuses proofs of claims that have no file format yet."""
         if not self.proofs:
             raise InputError("proofs must name a folder. Received: ''")
-        usual = not self.qualified and self.rivals == "all" and self.guarantee == "real"
+        usual = self.searched and self.rivals == "all" and self.guarantee == "real"
         if not usual or self.smoothing is not None:
+            level = self.guarantee if self.smoothing is None else "smoothing"
             raise InputError(
-                "proofs are written for argmax under any change, with all rivals and the guarantee "
-                f"real. Received: {self.property}, {self.threat}, rivals {self.rivals}, "
-                f"{self.guarantee if self.smoothing is None else 'smoothing'}"
+                "proofs are written for argmax under any change or in a box, with all rivals and "
+                f"the guarantee real. Received: {self.property}, {self.threat}, rivals "
+                f"{self.rivals}, {level}"
             )
         parent = pathlib.Path(self.proofs).resolve().parent
         if not parent.is_dir():

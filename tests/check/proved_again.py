@@ -11,12 +11,15 @@ from keras_curv_check.files import ProofFolder, read_network
 HEADER = {"property": "argmax", "threat": "l2", "guarantee": "real", "rivals": "all"}
 
 
-def verdicts(method, x, folder):
-    """Certifies x, and returns the certificates and what the checker says of their proofs."""
-    network = method.network
+def verdicts(method, x, folder, network=None, **header):
+    """Certifies x, and returns the certificates and what the checker says of their proofs.
+
+    The numbers that it checks are those of `network`, if they are not the method's own.
+    """
+    network = network or method.network
     kept = Witnesses(x, x, network.classes)
     result = method.certify(x, noted=kept.note)
-    written = Written(folder / "proofs", HEADER | {"network": fingerprint(network)})
+    written = Written(folder / "proofs", HEADER | header | {"network": fingerprint(network)})
     written.prepare()
     written.write(0, result, kept)
     save_network(network, folder / "network.npz")

@@ -106,7 +106,8 @@ def test_proofs_cost_nothing_in_rows(run_of_digits, tmp_path):
     "refused",
     [
         {"property": "top_2"},
-        {"threat": Threat(low=0.0, high=1.0)},
+        {"threat": Threat(scale=2.0)},
+        {"threat": Threat(norm="linf")},
         {"guarantee": "float32"},
         {"rivals": "runner_up"},
         {"smoothing": Smoothing(0.5)},

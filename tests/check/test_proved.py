@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from proved_again import points_between, verdicts
 
+from keras_curv import data, read
 from keras_curv.certificates.auto import BestOf, choose_method
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
@@ -11,6 +12,7 @@ from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv_check.check import OUT_OF_SCOPE, PROVED, Checker
 from keras_curv_check.files import ProofFolder
@@ -65,7 +67,7 @@ def test_networks_of_every_kind(network, method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", [("relu", "leaky_relu(0.3)"), ("selu", "relu6"), ("abs", "clip(-1.0,2.0)")]
+    "names", [("relu", "leaky_relu(0.3)"), ("relu6", "capped_relu(2.0)"), ("abs", "clip(-1.0,2.0)")]
 )
 def test_kinks_are_proved_by_lipschitz_constants(names, tmp_path):
     network = random_network((6, 9, 8, 4), names)
@@ -73,12 +75,63 @@ def test_kinks_are_proved_by_lipschitz_constants(names, tmp_path):
     assert len(found) > 5 and statuses(found) == {PROVED}
 
 
+def clipped_network(activation="clip(0.0,1.0)", **errors):
+    """A clip of a scaled and shifted input, one entry of which is turned round."""
+    behind = random_network((6, 9, 8, 4), ("softplus", "tanh"))
+    scale, offset = np.array([1.0, -1.2, 1.1, 0.9, 1.3, 1.0]), np.linspace(-0.1, 0.4, 6)
+    first = Affine(np.diag(scale), offset, **errors)
+    return Network([first, *behind.affines], [activations.get(activation), *behind.activations])
+
+
+@pytest.mark.parametrize("activation", ["clip(0.0,1.0)", "relu", "capped_relu(0.7)"])
+@pytest.mark.parametrize("errors", [{}, {"kernel_error": 1e-14, "bias_error": 1e-14}])
+def test_behind_a_clip(activation, errors, tmp_path):
+    network = clipped_network(activation, **errors)
+    certificate = CurvatureCertificate(network)
+    x = points_between(network, 16)
+    result, found = verdicts(certificate, x, tmp_path)
+    assert len(found) > 8 and statuses(found) == {PROVED}, found
+    by_lipschitz = LipschitzCertificate(network).certify(x).radius
+    assert (result.radius > 1.1 * by_lipschitz).sum() > 8
+
+
+def boxed(low, high):
+    """The model of digits, the same with an attacker who stays in a box, and some digits."""
+    network = read("saved_models/digits").network
+    limits = np.full(network.dim, low), np.full(network.dim, high)
+    parts = network.affines, network.activations, None
+    x = data.load_all("digits")[0][:16].reshape(16, -1).astype(np.float64)
+    return network, PinnedNetwork(*parts, limits=limits), x
+
+
+@pytest.mark.parametrize("low, high", [(0.0, 1.0), (0.0, np.inf)])
+def test_in_a_box(low, high, tmp_path):
+    network, confined, x = boxed(low, high)
+    box = {"low": [low], "high": [high if np.isfinite(high) else None]}
+    header = {"threat": "l2 in a box", "box": box}
+    result, found = verdicts(CurvatureCertificate(confined), x, tmp_path, network, **header)
+    beside = CurvatureCertificate(network).certify(x).radius
+    assert (result.radius > 1.002 * beside).sum() > 6
+    assert len(found) > 12 and statuses(found) == {PROVED}, found
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"threat": "l2"}, {"threat": "l2 in a box", "box": {"low": [-0.1], "high": [1.1]}}],
+    ids=["without the box", "in a larger box"],
+)
+def test_a_proof_in_a_box_is_none_elsewhere(header, tmp_path):
+    network, confined, x = boxed(0.0, 1.0)
+    _, found = verdicts(CurvatureCertificate(confined), x, tmp_path, network, **header)
+    assert len(found) > 12 and PROVED not in statuses(found)
+
+
 def test_what_other_methods_prove_is_out_of_scope_at_most(tmp_path):
     network = random_network((6, 9, 8, 4), ("relu", "relu"))
     method = choose_method("coupled", network)
     _, found = verdicts(method, points_between(network, 12), tmp_path)
     assert statuses(found) <= {PROVED, OUT_OF_SCOPE} and OUT_OF_SCOPE in statuses(found)
-    assert all(one.detail.endswith("by coupled") for one in found if one.status == OUT_OF_SCOPE)
+    assert all(one.detail.endswith("by 'coupled'") for one in found if one.status == OUT_OF_SCOPE)
 
 
 def test_points_of_crc_reach_the_checker_through_auto(tmp_path):
