@@ -93,7 +93,7 @@ REPORTED.options(RequestOptions, radius="radii")
 REPORTED.options(RequestOptions, "limit batch_size", require_certified_accuracy="required")
 
 OUTPUT = COMMAND.section("What to write, and who does the work")
-OUTPUT.options(ExampleOptions, "proofs")
+OUTPUT.options(ExampleOptions, "proofs adversarial")
 OUTPUT.options(RunOptions, "output resume summary plot report runner", beam_option="beam_options")
 
 
@@ -145,6 +145,8 @@ def refuse_flags_without_effect() -> None:
     if FLAGS.requests:
         if FLAGS.proofs is not None:
             raise InputError("--proofs is not for --requests, which have no format of proofs yet")
+        if FLAGS.adversarial is not None:
+            raise InputError("--adversarial is not for --requests; it is for --dataset or --inputs")
         for section in (NAMED, EXAMPLES, SMOOTHING):
             section.refuse("is not for --requests, which are certified as served")
     else:

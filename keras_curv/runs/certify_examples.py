@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -23,11 +24,14 @@ from keras_curv.process import certifying
 from keras_curv.reading.inputs import reshaping
 from keras_curv.reading.served_inputs import in_float64
 from keras_curv.reading.served_model import ServedModel
+from keras_curv.reports.console import working
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.proof_folder import ProofFolder
 from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
-from keras_curv.runs.job import Job, same_job
+from keras_curv.rows.tally import Tally
+from keras_curv.runs.adversarial import AdversarialPoints
+from keras_curv.runs.job import Job, Sink, same_job
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
 from keras_curv.threats.properties.property import ARGMAX, Property
@@ -145,6 +149,9 @@ class ExampleJob(Job):
             "seed": options.seed,
             "batch_size": options.batch_size or certifier.batch_size(rivals),
         } | search
+        self._attacked: AdversarialPoints | None = None
+        if options.adversarial is not None and isinstance(certifier, Certifier):
+            self._attacked = AdversarialPoints(certifier)
         self._proofs = None
         if options.proofs is not None:
             self._proofs = ProofFolder(options.proofs, self._proofs_header())
@@ -193,6 +200,24 @@ class ExampleJob(Job):
             checked += len(x)
             if checked >= len(rows):
                 break
+
+    @contextlib.contextmanager
+    def _search_around(self, attacked: AdversarialPoints, path: str) -> Iterator[Sink]:
+        """Searches adversarial points once all rows are there."""
+        yield attacked
+        with working("searching adversarial points", visible=self._options.progress):
+            batches = self.examples.batches(_READ_AT_ONCE, 0)
+            attacked.search((self.served.joined(self.as_input(x)) for x, _ in batches), path)
+
+    def sinks(self, tally: Tally) -> Iterator[Any]:
+        """See `Job`."""
+        if self._attacked is not None and self._options.adversarial is not None:
+            yield self._search_around(self._attacked, self._options.adversarial)
+
+    @property
+    def distances(self) -> np.ndarray | None:
+        """See `Job`."""
+        return None if self._attacked is None else self._attacked.distance
 
     def remote_factory(self) -> Callable[[], Job]:
         """See `Job`."""

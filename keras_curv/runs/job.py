@@ -6,6 +6,8 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from keras_curv.errors import InputError
 from keras_curv.reports.html.cases import Case
 from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
@@ -74,6 +76,12 @@ class Job(abc.ABC):
         Raises:
             InputError: the examples are not there any more.
         """
+
+    @property
+    def distances(self) -> np.ndarray | None:
+        """Returns the distances of the nearest adversarial points, of every example, once they are
+        searched; None where they are not."""
+        return None
 
     def claimed(self, rows: list[Row]) -> list[Row]:
         """Returns rows with their claim, if they have columns for it."""

@@ -191,6 +191,10 @@ class ExampleOptions(RunOptions):
         proofs: folder to write of the proofs, for keras_curv check: of what each radius rests on.
             It must not exist or be empty, unless the run is resumed. It is for argmax, under any
             change or in a box, in real arithmetic.
+        adversarial: NumPy file (.npz) to write of the nearest adversarial point met for each
+            example, its distance, and the class that the model serves there; the report draws them
+            beside what is proved. The search comes after all rows, and costs some hundred gradients
+            for each.
 
     Raises:
         InputError: an option out of range, or options that contradict each other.
@@ -205,6 +209,7 @@ class ExampleOptions(RunOptions):
     input_scale: float = 1.0
     seed: int = 0
     proofs: str | None = None
+    adversarial: str | None = None
 
     def __post_init__(self) -> None:
         from keras_curv.certificates.certificate import RIVALS
@@ -215,6 +220,8 @@ class ExampleOptions(RunOptions):
         require_positive(self.input_scale, "input_scale")
         if self.proofs is not None:
             self._require_provable()
+        if self.adversarial is not None and self.smoothing is not None:
+            raise InputError("adversarial points are of the model itself, not of smoothing's votes")
         if self.required is not None and self.rivals != "all":
             raise InputError(
                 "a required certified accuracy needs rivals all: one rival is no certificate. "
@@ -236,6 +243,10 @@ class ExampleOptions(RunOptions):
                 "smoothing is a method of its own, and its guarantee a probabilistic one: "
                 f"leave both out. Received: {self.method!r}, {self.guarantee!r}"
             )
+
+    def written(self) -> list[str | None]:
+        """Returns the files to write beside the rows, as in `RunOptions`."""
+        return [*super().written(), self.adversarial]
 
     def _require_provable(self) -> None:
         """Refuses proofs of claims that have no file format yet."""

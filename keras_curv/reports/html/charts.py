@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -33,12 +33,18 @@ class Drawing:
         self.bars: list[tuple[float, float, float, float, str]] = []  # x, y, width, height, kind
         self.lines: list[tuple[float, float, float, float, str]] = []  # from x, y to x, y; kind
         self.path = ""  # the curve, as SVG has it
+        self.attack = ""  # the curve of adversarial points, and what is open between both
+        self.open = ""
         self.marks: list[tuple[float, float]] = []  # middles of dots on the curve
         self.texts: list[tuple[str, float, float, str, str]] = []  # text, x, y, anchor, kind
 
 
 def curve(
-    radii: np.ndarray, marked: Mapping[str, float], clean: float | None, axis: str
+    radii: np.ndarray,
+    marked: Mapping[str, float],
+    clean: float | None,
+    axis: str,
+    distances: np.ndarray | None = None,
 ) -> Drawing:
     """Draws the fraction of all examples certified at more than each radius.
 
@@ -49,8 +55,13 @@ def curve(
         marked: radius → fraction, as the summary has it.
         clean: accuracy, or None.
         axis: what the radii are, and their units.
+        distances: of adversarial points, `(n,)`, `inf` where none was found: the fraction not yet
+            broken is drawn beside, and what is neither proved nor broken is shaded.
     """
     end, right, base = last_radius(radii), _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    if distances is not None:
+        far = distances[np.isfinite(distances)]
+        end = max(end, float(np.quantile(far, 0.99)) if len(far) else end)
 
     def across(radius: float) -> float:
         return _LEFT + (right - _LEFT) * radius / end
@@ -86,14 +97,35 @@ def curve(
             place = (x - 7, y + 20, "end") if y + 24 < down(0.0) else (x + 7, y - 7, "start")
             drawing.texts.append((percent(fraction, 1), *place, "halo"))
     grid = end * np.arange(_COLUMNS + 1) / _COLUMNS
-    above = len(radii) - np.searchsorted(np.sort(radii), grid, side="right")
-    heights = [coordinate(down(count / len(radii))) for count in above]
-    drawing.path = f"M{coordinate(_LEFT)} {heights[0]}"
-    for i in range(1, _COLUMNS + 1):
-        if above[i] != above[i - 1]:
-            drawing.path += f"H{coordinate(across(grid[i - 1]))}V{heights[i]}"
-    drawing.path += f"H{coordinate(right)}"
+
+    def falling(values: np.ndarray) -> list[tuple[str, str]]:
+        """Returns the corners of the fraction above each radius, a step after the other."""
+        above = len(values) - np.searchsorted(np.sort(values), grid, side="right")
+        heights = [coordinate(down(count / len(values))) for count in above]
+        corners = [(coordinate(_LEFT), heights[0])]
+        for i in range(1, _COLUMNS + 1):
+            if above[i] != above[i - 1]:
+                at = coordinate(across(grid[i - 1]))
+                corners += [(at, heights[i - 1]), (at, heights[i])]
+        return [*corners, (coordinate(right), heights[-1])]
+
+    proved = falling(radii)
+    drawing.path = _joined(proved)
+    if distances is not None:
+        unbroken = falling(distances)
+        drawing.attack = _joined(unbroken)
+        drawing.open = _joined([*unbroken, *reversed(proved)]) + "Z"
     return drawing
+
+
+def _joined(corners: Sequence[tuple[str, str]]) -> str:
+    """Returns the path of SVG through corners of horizontal and vertical lines."""
+    (x, y), *others = corners
+    path = f"M{x} {y}"
+    for next_x, next_y in others:
+        path += (f"H{next_x}" if next_x != x else "") + (f"V{next_y}" if next_y != y else "")
+        x, y = next_x, next_y
+    return path
 
 
 def histogram_counts(radii: np.ndarray, end: float) -> np.ndarray:

@@ -99,8 +99,13 @@ def render(
         shares=shares,
         radius=radius,
         curve=charts.curve(
-            np.array(report_data.radii), certified, clean, f"{radius}, {radius_units(summary)}"
+            np.array(report_data.radii),
+            certified,
+            clean,
+            f"{radius}, {radius_units(summary)}",
+            report_data.distances,
         ),
+        attacked=report_data.distances is not None,
         proved=_PROVED[summary["guarantee"]].format(**claim(summary)),
         terms=[("model", summary["saved_model"]), ("data", summary["dataset"]), *facts(summary)],
         statuses=[(s.name.lower(), f"{n:,}", _meaning(summary, s)) for s, n in counts.items()],

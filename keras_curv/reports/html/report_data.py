@@ -6,6 +6,8 @@ import array
 import heapq
 from collections.abc import Iterable
 
+import numpy as np
+
 from keras_curv.certificates.certificate import CORRECT
 from keras_curv.rows.row import Row
 
@@ -22,6 +24,7 @@ class ReportData:
         classes: label of every example, or without labels its prediction; −1 where neither is
             known.
         correct: whether the prediction is the label; without labels, whether there is one.
+        distances: of the nearest adversarial points, of every example; None: not searched.
         least_robust: rows of examples predicted as labelled, those of the smallest radius first.
     """
 
@@ -30,6 +33,7 @@ class ReportData:
         self.classes = array.array("q")
         self.correct = array.array("b")
         self.least_robust: list[Row] = []
+        self.distances: np.ndarray | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
         """Takes rows in, but for those that are skipped."""
