@@ -349,7 +349,7 @@ def test_what_underflows_of_a_gradient_is_charged():
 )
 def test_what_only_guides_a_search_may_overflow(rng, name, exponent):
     """Sketches are in float32: a run does not end because they say nothing."""
-    for sizes in ((4, 3, 3), (4, 3, 2, 3)):
+    for sizes in ((4, 3, 2, 3), (4, 3, 3))[: 2 if name == "tanh" else 1]:  # each is traced
         kernels = [rng.standard_normal(shape) for shape in zip(sizes, sizes[1:], strict=False)]
         kernels[0] *= 10.0**exponent
         biases = [rng.standard_normal(size) for size in sizes[1:]]
