@@ -40,6 +40,15 @@ def test_the_instance_of_the_page_is_verified(names):
     assert names["answer"] == "verified"
 
 
+def test_contrast_of_a_picture_keeps_its_class_up_to_the_factor(names):
+    served = keras_curv.read(str(ROOT / names["model"]))
+    shares = np.linspace(-1.0, 1.0, 101)[:, None, None, None] * names["factor"] * 0.9999
+    picture = names["picture"]
+    changed = (picture + shares * (picture - picture.mean())).astype(np.float32)
+    assert len(set(np.argmax(served.call(changed), axis=1).tolist())) == 1
+    assert abs(names["factor"] - 0.88) < 0.005
+
+
 def test_threats_by_name_are_what_they_say(names):
     """At the radius, points of each kind keep the class; brighter pictures than pixels differ."""
     model, found = keras_curv.read("saved_models/digits"), names["found"]
