@@ -40,7 +40,7 @@ from keras_curv.numerics.rounding import (
 
 def has_value_range(activation: Activation) -> bool:
     """Returns whether `value_range` has a rule for an activation of one kind."""
-    return activation.monotone or activation.minimum_at is not None
+    return activation.monotone or activation.falls or activation.minimum_at is not None
 
 
 def require_value_range(activation: Activation) -> None:
@@ -74,7 +74,7 @@ def value_range(
     low, high = placeable(low, high, activation.period, tf)
     ends = activation.value(low), activation.value(high)
     if activation.minimum_at is None:
-        return ends
+        return ends[::-1] if activation.falls else ends
     least, most = tf.minimum(*ends), tf.maximum(*ends)
     least = tf.minimum(least, _next_to(activation, activation.minimum_at, low, high))
     if activation.maximum_at is not None:

@@ -104,6 +104,21 @@ def joined(flows: list[Flow], axis: int = 0) -> Flow:
     return together.rearranged(np.concatenate(places, axis=axis))
 
 
+def summed(flow: Flow, target: np.ndarray, shape: tuple[int, ...]) -> Flow:
+    """Returns sums of entries, `y[t] = Σ flow[i]` over all i with target t.
+
+    Args:
+        flow: what depends on the input.
+        target: of each entry, flattened.
+        shape: of the result.
+    """
+    size, kept = flow.shift.shape[0], math.prod(shape)
+    entries = np.ones(size), (np.arange(size), target.reshape(-1))
+    sums = SparseBall.exact(scipy.sparse.csr_array(entries, shape=(size, kept)))
+    most = np.bincount(target.reshape(-1), minlength=1).max()
+    return dataclasses.replace(flow.times(sums, Bounded(up(math.sqrt(most)))), shape=shape)
+
+
 def larger(one: Flow, other: Flow) -> Flow:
     """Returns the larger of two flows of one shape, entry by entry."""
     size = one.shift.shape[0]

@@ -55,6 +55,7 @@ class Activation:
         period: the period of a periodic activation, whose extrema are listed for one period.
         kinks: the points at which σ′ jumps, for an activation that has `piece_range`.
         piece_range: the range of σ″ wherever it exists, where `second_range` is infinite.
+        positive: whether σ is defined for z > 0 only, and NaN elsewhere.
 
     Example:
         >>> from keras_curv.network import activations
@@ -81,6 +82,7 @@ class Activation:
     period: float | None = None
     kinks: tuple[float, ...] = ()
     piece_range: tuple[float, float] | None = None
+    positive: bool = False
 
     @property
     def groups(self) -> list[tuple[Activation, slice]]:
@@ -96,6 +98,11 @@ class Activation:
     def monotone(self) -> bool:
         """Returns whether σ is non-decreasing at all units."""
         return bool(np.all(self.first_range[0] >= 0.0))
+
+    @property
+    def falls(self) -> bool:
+        """Returns whether σ is non-increasing at all units."""
+        return bool(np.all(self.first_range[1] <= 0.0))
 
     @property
     def convex(self) -> bool:
@@ -155,7 +162,7 @@ class Activation:
             `(min, max)`, arrays of that shape.
         """
         args = self.first, self.first_extrema, self.first_range, self.period
-        return _range_on(*args, low, high)
+        return self._where_defined(self.first_range, *_range_on(*args, low, high), low)
 
     def second_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Returns the exact range of σ″ on each interval `[low, high]`; see `first_range_on`.
@@ -170,7 +177,17 @@ class Activation:
     def piece_range_on(self, low: ArrayLike, high: ArrayLike) -> Range:
         """Returns the range of σ″ on each interval, kinks left out; see `first_range_on`."""
         whole = self.second_range if self.piece_range is None else self.piece_range
-        return _range_on(self.second, self.second_extrema, whole, self.period, low, high)
+        args = self.second, self.second_extrema, whole, self.period
+        return self._where_defined(whole, *_range_on(*args, low, high), low)
+
+    def _where_defined(
+        self, whole: tuple[float, float], least: np.ndarray, most: np.ndarray, low: ArrayLike
+    ) -> Range:
+        """Returns the ranges, or the whole one where σ is not defined on all of an interval."""
+        if not self.positive:
+            return least, most
+        inside = np.asarray(low) > 0.0
+        return np.where(inside, least, whole[0]), np.where(inside, most, whole[1])
 
 
 def _range_on(

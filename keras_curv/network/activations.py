@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.network import gated
 from keras_curv.network.activation import JUMP, Activation
+from keras_curv.network.algebraic import ALGEBRAIC
 from keras_curv.network.piecewise import PIECEWISE, parametric
 
 
@@ -315,7 +316,7 @@ def get(name: str) -> Activation:
         >>> get("leaky_relu(0.25)").first_range
         (0.25, 1.0)
     """
-    found = ACTIVATIONS.get(name) or parametric(name)
+    found = ACTIVATIONS.get(name) or ALGEBRAIC.get(name) or parametric(name)
     if found is None:
         raise InputError(f"no bounds for activation {name!r}; supported: {', '.join(ACTIVATIONS)}")
     return found

@@ -166,6 +166,13 @@ def _of_one_kind(
     if activation is IDENTITY:  # it is its own line
         zero, one = np.zeros(low.shape), np.ones(low.shape)
         return Relaxation(one, zero, one, zero)
+    if activation.positive and not np.all(low > 0.0):
+        inside = np.where(low > 0.0, low, np.fmax(high, 1.0) / 2.0)
+        lines = _of_one_kind(activation, inside, np.maximum(high, inside), at)
+        nothing = Relaxation(0.0, -np.inf, 0.0, np.inf)  # is known where σ may be undefined
+        return Relaxation(
+            *(np.where(low > 0.0, *pair) for pair in zip(lines, nothing, strict=True))
+        )
     if turning_point(activation) is not None:
         slope, intercept, ends = tangent_lines(activation, low, high, at)
         lower, upper = zip(slope, intercept, strict=True)
@@ -242,6 +249,8 @@ def _constants(
     """
     if activation.monotone:
         return values[..., 0], values[..., -1]
+    if activation.falls:
+        return values[..., -1], values[..., 0]
     if not has_value_range(activation):
         return np.full(low.shape, -np.inf), np.full(low.shape, np.inf)
     least, most = value_range(activation, tf.constant(low), tf.constant(high))

@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network.activation import Activation
-from keras_curv.numerics.rounding import ACTIVATION_TINY, ACTIVATION_ULPS, UNIT
+from keras_curv.numerics.rounding import ACTIVATION_TINY, ACTIVATION_ULPS, UNIT, up
 
 RELATIVE, ABSOLUTE = (2.0 * ACTIVATION_ULPS + 16.0) * UNIT, 2.0 * ACTIVATION_TINY
 _ENTRIES, _HALVINGS = 2**12, 50  # entries of the table, and bisections for each
@@ -41,7 +41,7 @@ def turning_point(activation: Activation) -> float | None:
         >>> turning_point(activations.get("tanh")), turning_point(activations.get("softplus"))
         (0.0, inf)
     """
-    if not activation.smooth or activation.kinks:
+    if activation.kinks or activation.hinge:
         return None
     if activation.convex:
         return np.inf
@@ -91,7 +91,10 @@ def tangent_lines(
         chord = np.clip((top - least) / (high - touch), *activation.first_range)
         slope = np.where(through, chord, steep)
     off = np.maximum((steep - slope) * (touch - low), (slope - steep) * (turn - touch))
-    size = np.abs(slope) * np.maximum(np.abs(low), np.abs(high)) + activation.slope * (high - low)
+    steepest = np.abs(activation.slope)
+    if not np.isfinite(steepest):  # σ′ is monotone, so it is largest at an end
+        steepest = up(np.maximum(np.abs(first(low)), np.abs(first(high))), 64)
+    size = np.abs(slope) * np.maximum(np.abs(low), np.abs(high)) + steepest * (high - low)
     size = size + np.maximum(np.abs(least), np.abs(top)) + activation.value_floor
     intercept = np.minimum(top - slope * high, least - slope * touch - off)
     intercept = intercept - RELATIVE * size - ABSOLUTE

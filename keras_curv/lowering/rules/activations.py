@@ -9,7 +9,7 @@ import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
-from keras_curv.lowering import branches, miscompiled, patterns
+from keras_curv.lowering import bilinear, branches, miscompiled, patterns
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules.image import alike, per_example, require_constant, require_flow
@@ -156,6 +156,8 @@ def activation_name(op: str) -> str:
 @rule("Softmax", "LogSoftmax")
 def _head(node: NodeDef, value: Value) -> Flow:
     if not isinstance(value, Flow) or len(value.shape) != 1:
-        raise InputError("a softmax must be over the classes, at the end")
+        if node.op == "LogSoftmax":
+            raise InputError("a log_softmax must be over the classes, at the end")
+        return bilinear.softmax(require_flow(value), len(value.shape) - 1)
     name = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[node.op]
     return dataclasses.replace(value, head=name)

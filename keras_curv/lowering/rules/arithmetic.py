@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
-from keras_curv.lowering import branches, patterns
+from keras_curv.lowering import bilinear, branches, patterns
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules.image import alike, per_example, require_constant, require_flow
@@ -87,6 +87,8 @@ def _sub(node: NodeDef, a: Value, b: Value) -> Value:
 def _mul(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a * b
+    if isinstance(a, Flow) and isinstance(b, Flow):
+        return bilinear.product(*((a, b) if a is b else alike(a, b)))
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
@@ -96,6 +98,8 @@ def _mul(node: NodeDef, a: Value, b: Value) -> Value:
 
 @rule("RealDiv", "Div", broadcasts=True)
 def _divide(node: NodeDef, a: Value, b: Value) -> Value:
+    if isinstance(b, Flow):
+        return _mul(node, a, b.activated("reciprocal"))
     if isinstance(a, Flow):
         return _mul(node, a, require_constant(b).reciprocal())
     return require_constant(a) / require_constant(b)
@@ -108,9 +112,29 @@ def _neg(node: NodeDef, value: Value) -> Value:
 
 
 @rule("Sqrt", "Rsqrt", "Square", "Reciprocal", "Inv")
-def _of_constant(node: NodeDef, value: Value) -> Ball:
+def _algebraic(node: NodeDef, value: Value) -> Value:
     name = {"Inv": "reciprocal"}.get(node.op, node.op.lower())
+    if isinstance(value, Flow):
+        return value.activated(name)
     return getattr(require_constant(value), name)()
+
+
+@rule("SquaredDifference", broadcasts=True)
+def _squared_difference(node: NodeDef, a: Value, b: Value) -> Value:
+    difference = _sub(node, a, b)
+    return _mul(node, difference, difference)
+
+
+_POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+
+
+@rule("Pow")
+def _power(node: NodeDef, value: Value, exponent: Value) -> Flow:
+    number = require_constant(exponent)
+    known = {name for power, name in _POWERS.items() if number.equals(power)}
+    if not known:
+        raise InputError(f"only powers of {', '.join(map(str, _POWERS))} are supported")
+    return require_flow(value).activated(known.pop())
 
 
 @rule("AddN")

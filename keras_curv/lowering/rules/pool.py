@@ -6,11 +6,14 @@ a. A pair that several windows share is played once. A server rounds nothing of 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import scipy.sparse
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
+from keras_curv.lowering import branches
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules import convolution
 from keras_curv.lowering.rules.image import axes_of, picked, positions_of
@@ -61,16 +64,19 @@ def _axes_over(flow: Flow, axes: np.ndarray, what: str) -> list[int]:
     return sorted(set(axes_of(flow, axes, what)))
 
 
-@rule("Mean")
+@rule("Mean", "Sum")
 def mean(node: NodeDef, flow: Flow, axes: np.ndarray) -> Flow:
-    """Reads `Mean` over axes of each example."""
-    over = _axes_over(flow, axes, "a mean")
+    """Reads `Mean` and `Sum` over axes of each example."""
+    over = _axes_over(flow, axes, "a mean" if node.op == "Mean" else "a sum")
     kept = tuple(1 if axis in over else size for axis, size in enumerate(flow.shape))
     target = np.broadcast_to(np.arange(np.prod(kept)).reshape(kept), flow.shape).reshape(-1)
-    entries = np.ones(len(target)), (np.arange(len(target)), target)
-    sums = SparseBall.exact(scipy.sparse.csr_array(entries, shape=(len(target), np.prod(kept))))
+    size = math.prod(kept)
     if not node.attr["keep_dims"].b:
         kept = tuple(size for axis, size in enumerate(flow.shape) if axis not in over)
+    if node.op == "Sum":
+        return branches.summed(flow, target, kept)
+    entries = np.ones(len(target)), (np.arange(len(target)), target)
+    sums = SparseBall.exact(scipy.sparse.csr_array(entries, shape=(len(target), size)))
     return convolution.averaged(flow, sums, Bounded(schur_bound(sums.value)), kept)
 
 

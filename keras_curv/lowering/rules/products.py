@@ -27,6 +27,7 @@ import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
+from keras_curv.lowering import bilinear
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules import convolution
@@ -105,6 +106,8 @@ def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
     """Reads `MatMul`, and `BatchMatMulV2` of a matrix that is the same for all examples."""
     turned = [node.attr[f"transpose_{x}"].b or node.attr[f"adj_{y}"].b for x, y in ("ax", "by")]
     left = isinstance(one, Flow)
+    if left and isinstance(other, Flow):
+        return _of_flows(one, other, turned)
     flow, kernel = (one, other) if left else (other, one)
     if not left and (not isinstance(flow, Flow) or len(flow.shape) == 1):
         raise InputError("the input must be on the left of a product")
@@ -126,6 +129,20 @@ def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
     return contracted(flow, kernel, before + taken, given, before + "rc")
 
 
+def _of_flows(one: Flow, other: Flow, turned: Sequence[bool]) -> Flow:
+    """Returns the product of the matrices of each example."""
+    if min(len(one.shape), len(other.shape)) < 2:
+        raise InputError("a product of two batches of vectors mixes examples")
+    before = _MORE[: len(one.shape) - 2]
+    if one.shape[:-2] != other.shape[:-2] or 1 in one.shape[:-2]:
+        raise InputError(
+            f"a product of examples {one.shape} and {other.shape} is not supported: axes before "
+            "the last two must be the same, and have more than one entry"
+        )
+    rows = [pair[::-1] if turn else pair for pair, turn in zip(("rs", "sc"), turned, strict=True)]
+    return bilinear.contracted(one, other, before + rows[0], before + rows[1], before + "rc")
+
+
 @rule("Einsum")
 def summed(node: NodeDef, *operands: Value) -> Flow:
     """Reads `Einsum` of a tensor that depends on the input and a constant."""
@@ -138,6 +155,8 @@ def summed(node: NodeDef, *operands: Value) -> Flow:
     flow, kernel = operands
     if not isinstance(flow, Flow):
         flow, kernel, first, second = kernel, flow, second, first
+    if isinstance(kernel, Flow):
+        return _summed_flows(flow, kernel, *(part[0] for part in parts))
     flow, kernel = require_flow(flow), require_constant(kernel)
     if second[2]:
         raise InputError(f"an ellipsis of a constant is not supported. Received: {text!r}")
@@ -150,6 +169,16 @@ def summed(node: NodeDef, *operands: Value) -> Flow:
     if not taken or taken[0] != result[:1] or taken[0] in second[0]:
         raise InputError(f"{text!r} mixes examples, or moves the axis of the batch")
     return contracted(flow, kernel, taken[1:], second[0], result[1:])
+
+
+def _summed_flows(one: Flow, other: Flow, taken: str, given: str, made: str) -> Flow:
+    if "." in taken + given + made or not taken[:1] == given[:1] == made[:1] != "":
+        text = f"{taken},{given}->{made}"
+        raise InputError(f"{text!r} mixes examples, moves the axis of the batch, or has ellipses")
+    batch, axes = taken[0], (taken[1:], given[1:], made[1:])
+    if any(batch in rest for rest in axes):
+        raise InputError(f"the axis of the batch is there twice in {taken!r} or {given!r}")
+    return bilinear.contracted(one, other, *axes)
 
 
 @rule("RowsMatMul")

@@ -7,6 +7,7 @@ does not cover the case. An op without a rule is refused; nothing is guessed.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
+from keras_curv.lowering import bilinear
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.saved_model.advice import advice
@@ -76,13 +78,22 @@ def apply(node: NodeDef, arguments: list) -> Value | tuple[Flow, ...]:
     flows = [argument for argument in arguments if isinstance(argument, Flow)]
     if flows and not known.exact:
         require_float(node)
-    if any(flow.head != "logits" for flow in flows) and node.op != "Identity":
-        raise InputError(f"{flows[0].head} is read as the last layer only; nothing may follow it")
+    if node.op != "Identity":
+        arguments = [_without_head(argument) for argument in arguments]
     _refuse_large(known, [a for a in arguments if isinstance(a, (Ball, np.ndarray))])
     result = known.function(node, *arguments)
     if isinstance(result, (np.ndarray, np.integer, int)):
         return _integers(np.asarray(result))
     return result
+
+
+def _without_head(value: Value) -> Value:
+    """Returns the value; that of a softmax that turns out not to be the last op, computed."""
+    if not isinstance(value, Flow) or value.head == "logits":
+        return value
+    if value.head != "softmax":
+        raise InputError(f"{value.head} is read as the last layer only; nothing may follow it")
+    return bilinear.softmax(dataclasses.replace(value, head="logits"), 0)
 
 
 _SMOOTHING = (
