@@ -5,6 +5,9 @@
   reshape. The first one has the batch in a product, of which no rule computes.
 - `PReLU`: `relu(z) + c · relu(−z)` with a constant c for each unit, as Keras spells it, is `PRelu`.
 - `max(z, c z)` with one constant 0 ≤ c ≤ 1 is `LeakyRelu`, as TensorFlow's optimizer makes of it.
+- Normalisation by an example's own moments: Keras spells `(x − m) s + b` as `x s + (b − m s)`.
+  Where s depends on the input, the first form has one product of tensors, not two.
+- Unrolled recurrent layers, see `batch_axis.py`.
 - Dilated convolutions: `SpaceToBatchND`, a convolution, `BatchToSpaceND` become one.
 
 As in `patterns.py`, the contracted node *is* the function of the chain. Others are left alone.
@@ -18,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from keras_curv.lowering import batch_axis
 from keras_curv.lowering.patterns import NodeFinder
 from keras_curv.saved_model.nodes import constant, data_inputs, scalar
 
@@ -43,12 +47,14 @@ def contracted(nodes: dict[str, NodeDef]) -> dict[str, NodeDef]:
     source = NodeFinder(nodes)
     found = {}
     for name, node in nodes.items():
-        ends = (read(source, node) for read in (_clip, _dilated, _prelu, _leaky))
+        ends = (read(source, node) for read in _READERS)
         found[name] = next(filter(None, ends), node)
         multiplied = _rows(source, node)
         if multiplied is not None:
             found[multiplied.name] = multiplied
             found[name] = _with(node, node.op, [multiplied.name, *node.input[1:]])
+        for part in _normalized(source, node):
+            found[part.name] = part
     return found
 
 
@@ -149,6 +155,77 @@ def _leaky(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     return None
 
 
+def _normalized(source: NodeFinder, node: NodeDef) -> list[NodeDef]:
+    """Returns nodes of `((x − m) r) g + b`, the last of the given name, if the node is
+    `x (r g) + (b − m (r g))` and r the `Rsqrt` of a mean; none otherwise."""
+    if node.op not in ("Add", "AddV2") or len(node.input) != 2:
+        return []
+    for scaled, offset in (node.input, node.input[::-1]):
+        for x, scale in _factors(source, source(scaled)):
+            moved, bias = _moved(source, source(offset), source(scale))
+            parts = _of_mean(source, source(scale))
+            if moved is None or parts is None:
+                continue
+
+            def part(op: str, *inputs: str) -> NodeDef:
+                return _with(node, op, list(inputs), f"{inputs[0]} {op}, for {node.name}")
+
+            nodes = [part("Sub", x, moved)]
+            for factor in parts:
+                nodes.append(part("Mul", nodes[-1].name, factor))
+            if bias is not None:
+                nodes.append(part("AddV2", nodes[-1].name, bias))
+            nodes[-1].name = node.name
+            return nodes
+    return []
+
+
+def _moved(
+    source: NodeFinder, node: NodeDef | None, scale: NodeDef | None
+) -> tuple[str | None, str | None]:
+    """Returns m and b of `b − m s`, in any spelling, b None where there is none; None, None."""
+    if node is None:
+        return None, None
+    negative = [(node, None)]
+    if node.op in ("Add", "AddV2") and len(node.input) == 2:
+        one, other = node.input
+        negative += [(source(one), other), (source(other), one)]
+    for product, bias in negative:
+        for factor, same in _factors(source, product):
+            minus = source(factor)
+            if source(same) is scale and minus is not None and minus.op == "Neg":
+                return minus.input[0], bias
+    if node.op == "Sub" and len(node.input) == 2:
+        for mean, same in _factors(source, source(node.input[1])):
+            if source(same) is scale:
+                return mean, node.input[0]
+    return None, None
+
+
+def _factors(source: NodeFinder, node: NodeDef | None) -> list[tuple[str, str]]:
+    """Returns both orders of the factors of a product; none for other nodes."""
+    if node is None or node.op != "Mul" or len(node.input) != 2:
+        return []
+    return [(node.input[0], node.input[1]), (node.input[1], node.input[0])]
+
+
+def _of_mean(source: NodeFinder, scale: NodeDef | None) -> list[str] | None:
+    """Returns the factors of a scale that is the `Rsqrt` of a mean + ε, times another perhaps."""
+    if scale is None:
+        return None
+    for root, others in [(scale, [])] + [
+        (source(one), [other]) for one, other in _factors(source, scale)
+    ]:
+        if root is None or root.op != "Rsqrt":
+            continue
+        total = source(root.input[0])
+        if total is None or total.op not in ("Add", "AddV2"):
+            continue
+        if any((term := source(each)) and term.op == "Mean" for each in total.input):
+            return [root.name, *others]
+    return None
+
+
 def _dilated(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     if node.op != "BatchToSpaceND":
         return None
@@ -181,3 +258,14 @@ def _is_axis(node: NodeDef | None) -> bool:
 def _same_constant(one: NodeDef | None, other: NodeDef | None) -> bool:
     first, second = (constant(each, _INTEGERS) for each in (one, other))
     return first is not None and second is not None and np.array_equal(first, second)
+
+
+_READERS = (
+    _clip,
+    _dilated,
+    _prelu,
+    _leaky,
+    batch_axis.steps,
+    batch_axis.stacked,
+    batch_axis.filled,
+)

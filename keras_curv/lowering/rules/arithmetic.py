@@ -12,7 +12,7 @@ from keras_curv.errors import InputError
 from keras_curv.lowering import bilinear, branches, patterns
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
-from keras_curv.lowering.rules.image import alike, per_example, require_constant, require_flow
+from keras_curv.lowering.rules.image import alike, require_constant, require_flow, with_constant
 from keras_curv.lowering.rules.registry import require_float, rule
 from keras_curv.lowering.rules.shape import BatchSize
 
@@ -61,7 +61,8 @@ def _add(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
-        return a.shifted(per_example(a, b))
+        flow, constant = with_constant(a, b)
+        return flow.shifted(constant)
     return require_constant(a) + require_constant(b)
 
 
@@ -92,7 +93,8 @@ def _mul(node: NodeDef, a: Value, b: Value) -> Value:
     if isinstance(b, Flow):
         a, b = b, a
     if isinstance(a, Flow):
-        return a.scaled(per_example(a, b))
+        flow, constant = with_constant(a, b)
+        return flow.scaled(constant)
     return require_constant(a) * require_constant(b)
 
 

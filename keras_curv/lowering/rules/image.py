@@ -323,6 +323,22 @@ def per_example(flow: Flow, constant: Value) -> Ball:
         ) from None
 
 
+def with_constant(flow: Flow, constant: Value) -> tuple[Flow, Ball]:
+    """Broadcasts a flow and a constant against one another, example by example.
+
+    Returns:
+        The flow, and the constant's entries for an example, flattened.
+    """
+    shape = require_constant(constant).shape[-len(flow.shape) or None :]
+    try:
+        shape = np.broadcast_shapes(flow.shape, shape)
+    except ValueError:
+        shape = flow.shape  # which `per_example` refuses
+    require_shape(shape, EXAMPLE_ENTRIES)
+    flow = broadcast(flow, shape)
+    return flow, per_example(flow, constant)
+
+
 def alike(a: Flow, b: Flow) -> tuple[Flow, Flow]:
     """Broadcasts both flows against one another, example by example."""
     if len(a.shape) != len(b.shape):

@@ -19,6 +19,7 @@ from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules import image
 from keras_curv.lowering.rules.registry import rule
+from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, require_shape
 
 
 class BatchSize:
@@ -125,6 +126,9 @@ def _split(node: NodeDef, *arguments: Any) -> tuple[Flow, ...]:
     if node.op == "Split":
         axis, flow = arguments
         sections = node.attr["num_split"].i
+        if isinstance(flow, Ball):
+            parts = np.split(np.arange(flow.shape[int(axis)]), sections)
+            return tuple(flow.each(lambda a: np.take(a, part, int(axis))) for part in parts)  # noqa: B023
     else:
         flow, sizes, axis = arguments
         sections = np.cumsum([int(size) for size in sizes])[:-1].tolist()
@@ -135,6 +139,31 @@ def _split(node: NodeDef, *arguments: Any) -> tuple[Flow, ...]:
         raise InputError("the sizes of the parts are not that of the whole")
     parts = np.split(image.positions_of(flow), sections, axis=place)
     return tuple(image.picked(flow, part) for part in parts)
+
+
+@rule("Unpack")
+def _unpack(node: NodeDef, flow: Flow) -> tuple[Flow, ...]:
+    """Reads `Unpack` along an axis of each example, as a tuple of flows."""
+    image.require_flow(flow)
+    (place,) = image.axes_of(flow, np.array(node.attr["axis"].i), "a list of parts")
+    parts = np.moveaxis(image.positions_of(flow), place, 0)
+    if len(parts) != node.attr["num"].i:
+        raise InputError("the number of the parts is not that of the whole")
+    return tuple(image.picked(flow, part) for part in parts)
+
+
+@rule("FillLike")
+def _filled(node: NodeDef, flow: Flow, shape: np.ndarray, constant: Ball) -> Flow:
+    """Reads `FillLike` of `batch_axis.py`: one number, in a shape of so many examples."""
+    image.require_flow(flow)
+    if np.ndim(shape) != 1 or len(shape) < 2 or shape[0] is not BATCH:
+        raise InputError("only supported for a shape that begins with the batch")
+    sizes = tuple(int(size) for size in shape[1:])
+    require_shape(sizes, EXAMPLE_ENTRIES)
+    nothing = flow.rearranged(np.zeros(sizes, np.int64)).scaled(
+        Ball.exact(np.zeros(sizes)).reshape((-1,))
+    )
+    return nothing.shifted(constant.broadcast_to(sizes).reshape((-1,)))
 
 
 @rule("Prod")
