@@ -22,6 +22,7 @@ maximization and improved Lipschitz regularization" (2023).
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -101,11 +102,15 @@ def telescoped(
 def pre_activation_lipschitz(network: Network, count: int | None = None) -> list[float]:
     """Bounds the Lipschitz constants of x ↦ z_1, z_2, … from above: ℓ_1, …, or the first `count`.
 
-    The results of a network are kept.
+    They are infinite behind an activation with an unbounded slope. The results of a network are
+    kept.
     """
     count = network.depth - 1 if count is None else count
     found = list(_known.get(network, ()))  # a copy, as threads may share a network
     for terms in range(len(found) + 1, count + 1):
+        if not all(math.isfinite(each.steepest) for each in network.activations[: terms - 1]):
+            found.append(math.inf)
+            continue
         products = products_behind(network.differentials[:terms], network.activations)
         norms = norms_of(products, lambda product: max(product.norm, LEAST_NORM))
         # fmin ignores a NaN.

@@ -19,23 +19,23 @@ Reference: McCormick, "Computability of global solutions to factorable nonconvex
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
-import scipy.sparse
 
 from keras_curv.errors import InputError
 from keras_curv.lowering.branches import joined, plus, summed
-from keras_curv.lowering.chain import ancestors
+from keras_curv.lowering.chain import Source, ancestors
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
-from keras_curv.lowering.sparse_error_ball import SparseBall
-from keras_curv.lowering.stencil import Bounded
-from keras_curv.numerics.rounding import up
+from keras_curv.network.unitwise import IDENTITY
+from keras_curv.numerics.rounding import TINY
 from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, charge_entries, require_shape
 
 _FARTHEST = 20  # the scale is at most 2 to this
+_MANY = 4  # times as many numbers
+_SAMPLES = 8
+_APART = 0.01  # of a sample from the next
 
 
 def product(one: Flow, other: Flow) -> Flow:
@@ -47,17 +47,19 @@ def product(one: Flow, other: Flow) -> Flow:
             return flow.scaled(constant.shift)
     size = one.shift.shape[0]
     require_shape((2 * size,), EXAMPLE_ENTRIES)
-    scale = _scale(one, other)
+    return _summed_products(one, other, np.arange(size), one.shape)
+
+
+def _summed_products(one: Flow, other: Flow, target: np.ndarray, shape: tuple[int, ...]) -> Flow:
+    """Returns sums of products of entries, as `branches.summed` of them; see the module."""
+    size, scale = one.shift.shape[0], _scale(one, other)
     x, y = (
         flow.rearranged(np.arange(size)).scaled(Ball.exact(np.full(size, factor / 2.0)))
         for flow, factor in ((one, 1.0 / scale), (other, scale))
     )
     squares = joined([plus(x, y), plus(x, -y)]).activated("square")
-    ones = np.ones(size)
-    entries = np.concatenate([ones, -ones]), (np.arange(2 * size), np.tile(np.arange(size), 2))
-    difference = scipy.sparse.csr_array(entries, shape=(2 * size, size))
-    result = squares.times(SparseBall.exact(difference), Bounded(up(math.sqrt(2.0))))
-    return dataclasses.replace(result, shape=one.shape)
+    signs = Ball.exact(np.repeat([1.0, -1.0], size))
+    return summed(squares.scaled(signs), np.tile(target, 2), shape)
 
 
 def contracted(one: Flow, other: Flow, taken: str, given: str, made: str) -> Flow:
@@ -92,7 +94,9 @@ def contracted(one: Flow, other: Flow, taken: str, given: str, made: str) -> Flo
         return flow.rearranged(np.broadcast_to(places, shape).reshape(-1))
 
     target = np.arange(math.prod(kept)).repeat(math.prod(shape) // math.prod(kept))
-    return summed(product(spread(one, taken), spread(other, given)), target, kept)
+    one, other = (_as_base(flow, math.prod(shape)) for flow in (one, other))
+    result = _summed_products(spread(one, taken), spread(other, given), target, kept)
+    return _as_base(result, result.base)
 
 
 def softmax(flow: Flow, axis: int) -> Flow:
@@ -102,6 +106,7 @@ def softmax(flow: Flow, axis: int) -> Flow:
     if classes == 1:
         raise InputError("a softmax of one entry is 1, whatever the input is")
     shape = tuple(np.delete(flow.shape, axis).tolist())
+    flow = _as_base(flow, size * classes)
     positions = np.moveaxis(np.arange(size).reshape(flow.shape), axis, -1).reshape(-1, classes)
     own, others = np.nonzero(~np.eye(classes, dtype=bool))
     apart = flow.rearranged(positions[:, others].reshape(-1))
@@ -113,26 +118,53 @@ def softmax(flow: Flow, axis: int) -> Flow:
     return shares.rearranged(back)
 
 
+def _as_base(flow: Flow, size: int) -> Flow:
+    """Returns the flow as the output of a layer of its own, if it has a kernel and that size is
+    many times its own: that of its copies, which would each hold all its weights, or of its base,
+    which a later layer would have to carry."""
+    grows = flow.kernel is not None and size >= _MANY * flow.shift.shape[0]
+    return flow.activated(IDENTITY) if grows else flow
+
+
 def _scale(one: Flow, other: Flow) -> float:
     """Returns a power of two, about the square root of how much farther `one` moves than `other`.
 
     It is an estimate, which makes bounds tighter or looser, and never wrong.
     """
     with np.errstate(all="ignore"):
-        apart = [np.abs(np.diff(_probed(flow), axis=0))[::2] for flow in (one, other)]
-        ratio = np.log2(apart[0] / apart[1])
+        first, second = (np.abs(np.diff(values, axis=0))[::2] for values in _sampled([one, other]))
+        ratio = np.log2(first / second)
     ratio = ratio[np.isfinite(ratio)]
     if not len(ratio):
         return 1.0
     return float(2.0 ** np.clip(np.rint(np.median(ratio) / 2.0), -_FARTHEST, _FARTHEST))
 
 
-def _probed(flow: Flow) -> np.ndarray:
-    """Returns the flow's values at pairs of samples that are close, `(samples, size)`."""
-    for source in ancestors(flow.sources):
-        _ = source.probes  # each is made of those before it
-    base = np.concatenate([source.probes for source in flow.sources], axis=1)
-    charge_entries(2 * len(base), flow.stored, "samples of a product")
-    if flow.kernel is None:
-        return base[:, flow.order] * flow.scale.value + flow.shift.value
-    return base @ flow.kernel.value + flow.shift.value
+def _sampled(flows: list[Flow]) -> list[np.ndarray]:
+    """Returns the flows' values at pairs of inputs that are close, `(samples, size)` each.
+
+    The inputs are of such a size that what is first computed of them is about 1.
+    """
+    given, *sources = ancestors(source for flow in flows for source in flow.sources)
+    maps = [(source, source.affine) for source in sources if source.affine is not None]
+    stored = sum(affine.kernel.size for _, affine in maps) + sum(flow.stored for flow in flows)
+    charge_entries(2 * _SAMPLES, stored, "samples of a product")
+    rng = np.random.default_rng(0)
+    x, apart = rng.normal(size=(2, _SAMPLES // 2, given.size))
+    x = np.stack([x, x + _APART * apart], axis=1).reshape(_SAMPLES, -1)
+    first = [affine.kernel for source, affine in maps if source.depth == 1]
+    first = first or [flow.kernel.value for flow in flows if flow.kernel is not None]
+    sizes = [float(np.median(np.abs(x @ kernel))) for kernel in first]
+    values = {given: x / max([*sizes, TINY]) if sizes else x}
+
+    def base(of: tuple[Source, ...]) -> np.ndarray:
+        return np.concatenate([values[source] for source in of], axis=1)
+
+    def at(flow: Flow) -> np.ndarray:
+        if flow.kernel is None:
+            return base(flow.sources)[:, flow.order] * flow.scale.value + flow.shift.value
+        return base(flow.sources) @ flow.kernel.value + flow.shift.value
+
+    for source, affine in maps:
+        values[source] = source.activated(base(source.sources) @ affine.kernel + affine.bias)
+    return [at(flow) for flow in flows]

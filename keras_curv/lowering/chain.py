@@ -21,11 +21,10 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
 from keras_curv.network.unitwise import IDENTITY, unit_wise
-from keras_curv.numerics.rounding import TINY, norm_bound, up
+from keras_curv.numerics.rounding import norm_bound, up
 from keras_curv.saved_model.limits import STORED_ENTRIES, TOTAL_ENTRIES, charge, require_at_most
 
 _SAMPLES = 8
-_APART = 0.01
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,25 +68,10 @@ class Source:
             sizes = np.logspace(-1.0, 4.0, _SAMPLES)[:, None]
             return sizes * np.random.default_rng(0).normal(size=(_SAMPLES, self.size))
         base = np.concatenate([source.samples for source in self.sources], axis=1)
-        return self._activated(base @ self.affine.kernel + self.affine.bias)
+        return self.activated(base @ self.affine.kernel + self.affine.bias)
 
-    @functools.cached_property
-    def probes(self) -> np.ndarray:
-        """Its values at a few inputs, each followed by one close to it, `(samples, size)`.
-
-        The inputs are of such a size that the first layer's terms are about 1.
-        """
-        if self.affine is None:
-            rng = np.random.default_rng(0)
-            first, apart = rng.normal(size=(2, _SAMPLES // 2, self.size))
-            return np.stack([first, first + _APART * apart], axis=1).reshape(_SAMPLES, self.size)
-        base = np.concatenate([source.probes for source in self.sources], axis=1)
-        terms = base @ self.affine.kernel
-        if self.depth == 1:
-            terms /= max(float(np.median(np.abs(terms))), TINY)
-        return self._activated(terms + self.affine.bias)
-
-    def _activated(self, z: np.ndarray) -> np.ndarray:
+    def activated(self, z: np.ndarray) -> np.ndarray:
+        """Returns its values where its affine map has these."""
         return z if self.sigma is None else self.sigma.value(tf.constant(z)).numpy()
 
 

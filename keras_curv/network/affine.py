@@ -21,7 +21,7 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
-_THIN = 10  # entries for each that is not 0
+_THIN = 16  # entries of a dense matrix for each that is not 0 of a sparse one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,9 +111,22 @@ class Affine:
         return np.abs(self.kernel) + self.kernel_error
 
     @functools.cached_property
+    def pass_work(self) -> float:
+        """Returns the multiplications of dense matrices that take as long as one with a vector."""
+        dense = float(self.fan_in) * self.fan_out
+        if self.is_sparse:
+            return dense
+        return min(dense, _THIN * float(np.count_nonzero(self.kernel)))
+
+    @property
+    def is_thin(self) -> bool:
+        """Returns whether most entries are 0, so that `thin_kernel` is sparse."""
+        return self.is_sparse or self.pass_work < self.kernel.size
+
+    @functools.cached_property
     def thin_kernel(self) -> Any:
-        """Returns the kernel for products with few vectors: sparse where most entries are 0."""
-        if self.is_sparse or np.count_nonzero(self.kernel) * _THIN > self.kernel.size:
+        """Returns the kernel for products with vectors: sparse where most entries are 0."""
+        if self.is_sparse or not self.is_thin:
             return self.kernel
         return scipy.sparse.csr_array(self.kernel)
 

@@ -26,7 +26,9 @@ def _where_positive(function: _Function) -> _Function:
     return value
 
 
-def _convex_decreasing(name: str, value: _Function, first: _Function, second: _Function):
+def _convex_decreasing(
+    name: str, value: _Function, first: _Function, second: _Function
+) -> Activation:
     return Activation(
         name=name,
         value=_where_positive(value),

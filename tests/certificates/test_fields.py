@@ -212,7 +212,7 @@ def test_layers_beyond_the_work_that_is_allowed_are_bounded_forward(rng, monkeyp
     assert work[0] == 0.0 < work[1] < work[2]
     monkeypatch.setattr(plan, "WORK", sum(work[:3]))
     found = Plan.of(network)
-    assert len(found.fields) == 3 and found.back == 0
+    assert len(found.fields) == 3 and found.back == ()
     x, radius = rng.standard_normal((2, network.dim)), np.full(2, 0.1)
     assert len(pre_activation_bounds(network, x, radius)) == 4
 

@@ -101,12 +101,14 @@ class LinearBoundCertificate(BallBoundCertificate):
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: Norm = L2):
         require_rules(network)
-        self.plan = Plan.of(network) if self.refined else Plan(network.depth - 1, [], [])
+        self.plan = (
+            Plan.of(network) if self.refined else Plan(tuple(range(network.depth - 1)), [], [])
+        )
         self._first = FirstLayer.of(network) if self.refined else None
         products = np.cumsum(np.multiply(network.sizes[:-1], network.sizes[1:]), dtype=np.float64)
-        hidden = zip(network.sizes[2 : self.plan.back + 1], products, strict=False)
         # From the second hidden layer on, both ends of each unit take a shorter backward pass.
-        cost = sum(2.0 * width * cost for width, cost in hidden)
+        passed = [index for index in self.plan.back if index]
+        cost = sum(2.0 * network.sizes[index + 1] * products[index - 1] for index in passed)
         cost += sum(field.work for layer in self.plan.fields for field in layer)
         if self._first is not None:  # curvature of the second layer's units, at two points per ball
             cost += 4.0 * network.sizes[2] * network.sizes[1] ** 2
@@ -238,7 +240,7 @@ class LinearBoundCertificate(BallBoundCertificate):
 
 def _height(network: Network, plan: Plan) -> int:
     """Returns the vectors of an example in memory: a row for each unit of a layer, or a grid."""
-    return max([POINTS, *network.sizes[2 : plan.back + 1]])
+    return max([POINTS, *(network.sizes[index + 1] for index in plan.back if index)])
 
 
 def require_rules(network: Network) -> None:

@@ -78,7 +78,7 @@ class Balls:
         """Bounds one hidden layer after the other by the plan and, with `boxes`, by boxes."""
         for affine, activation in zip(self.network.affines, self.network.activations, strict=False):
             known = self._by_units(affine)
-            back = len(self.layers) < self.plan.back
+            back = len(self.layers) in self.plan.back
             low, high = self._back(affine, known) if back else self.forward(affine)
             low, high = np.fmax(low, known[0]), np.fmin(high, -known[1])
             if boxes and self.box is not None:
@@ -344,8 +344,8 @@ class Balls:
         affine, used = self.network.affines[index], self.layers[index].sloped
         wanted = self.layers[index - 1].used if index else None
         share = used.mean() * (1.0 if wanted is None else wanted.mean())
-        if affine.is_sparse or rows.shape[1] < SAMPLE or share > MOST:
-            return times(rows, affine.thin_transpose if self.only_open else affine.kernel.T)
+        if affine.is_thin or rows.shape[1] < SAMPLE or share > MOST:
+            return times(rows, affine.thin_transpose)
         return times(rows, affine.kernel.T, used, wanted)
 
     def _at_input(

@@ -28,17 +28,17 @@ class Plan(NamedTuple):
     layer's movement. Passes of margins may then stop at any layer on their way.
 
     Attributes:
-        back: the number of layers, from the first, that are bounded by passes back.
+        back: the hidden layers, from 0, that are bounded by passes back.
         before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
         pre: Lipschitz constants of x ↦ z_1, …, z_{L−1}; likewise.
         fields: the receptive fields of each hidden layer from the first; empty without sparse maps.
 
     Example:
         >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
-        Plan(back=1, before=[], pre=[], fields=())
+        Plan(back=(0,), before=[], pre=[], fields=())
     """
 
-    back: int
+    back: tuple[int, ...]
     before: list[float]
     pre: list[float]
     fields: Sequence[list[Field]] = ()
@@ -46,27 +46,31 @@ class Plan(NamedTuple):
     @property
     def bounded_forward(self) -> int:
         """Returns the number of hidden layers that are bounded forward."""
-        return max(0, len(self.pre) - max(self.back, len(self.fields)))
+        passed = {*self.back, *range(len(self.fields))}
+        return max(0, len(self.pre) - len(passed))
 
     @classmethod
     def of(cls, network: Network) -> Plan:
         """Returns the plan for a network; a Lipschitz constant that overflows is infinite."""
-        pass_back = work = 0.0
-        for back, affine in enumerate(network.affines[:-1]):
-            work += 2.0 * affine.fan_out * pass_back
-            pass_back += float(affine.fan_in) * affine.fan_out
-            if affine.is_sparse or work > WORK:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    before = [1.0, *lipschitz_bounds(network)]
-                    pre = pre_activation_lipschitz(network)
-                sparse = any(affine.is_sparse for affine in network.affines)
-                return cls(back, before, pre, _fields(network) if sparse else ())
-        return cls(network.depth - 1, [], [])
+        hidden = network.affines[:-1]
+        passes = np.cumsum([0.0, *(affine.pass_work for affine in hidden)])
+        costs = [2.0 * affine.fan_out * work for affine, work in zip(hidden, passes, strict=False)]
+        sparse = any(affine.is_sparse for affine in network.affines)
+        dense = range(next((i for i, each in enumerate(hidden) if each.is_sparse), len(hidden)))
+        cheapest = sorted(dense, key=costs.__getitem__)
+        within = np.cumsum([costs[index] for index in cheapest]) <= WORK
+        back = tuple(sorted(np.array(cheapest, int)[within].tolist()))
+        if len(back) == len(hidden):
+            return cls(back, [], [])
+        with np.errstate(over="ignore", invalid="ignore"):
+            before = [1.0, *lipschitz_bounds(network)]
+            pre = pre_activation_lipschitz(network)
+        return cls(back, before, pre, _fields(network) if sparse else ())
 
     @classmethod
     def together(cls, network: Network) -> Plan:
         """Returns the plan of bounding units together: passes back only where signs are open."""
-        return cls(0, [], [], _fields(network))
+        return cls((), [], [], _fields(network))
 
 
 def _fields(network: Network) -> list[list[Field]]:

@@ -105,9 +105,9 @@ def _kinds(taken: str, given: str, made: str) -> tuple[list[str], ...]:
 def multiplied(node: NodeDef, one: Value, other: Value) -> Flow:
     """Reads `MatMul`, and `BatchMatMulV2` of a matrix that is the same for all examples."""
     turned = [node.attr[f"transpose_{x}"].b or node.attr[f"adj_{y}"].b for x, y in ("ax", "by")]
-    left = isinstance(one, Flow)
-    if left and isinstance(other, Flow):
+    if isinstance(one, Flow) and isinstance(other, Flow):
         return _of_flows(one, other, turned)
+    left = isinstance(one, Flow)
     flow, kernel = (one, other) if left else (other, one)
     if not left and (not isinstance(flow, Flow) or len(flow.shape) == 1):
         raise InputError("the input must be on the left of a product")
@@ -155,7 +155,7 @@ def summed(node: NodeDef, *operands: Value) -> Flow:
     flow, kernel = operands
     if not isinstance(flow, Flow):
         flow, kernel, first, second = kernel, flow, second, first
-    if isinstance(kernel, Flow):
+    if isinstance(flow, Flow) and isinstance(kernel, Flow):
         return _summed_flows(flow, kernel, *(part[0] for part in parts))
     flow, kernel = require_flow(flow), require_constant(kernel)
     if second[2]:

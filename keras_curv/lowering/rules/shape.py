@@ -121,8 +121,8 @@ def _concat(node: NodeDef, *values: Any) -> Value:
 
 
 @rule("Split", "SplitV")
-def _split(node: NodeDef, *arguments: Any) -> tuple[Flow, ...]:
-    """Reads `Split` and `SplitV` along an axis of each example, as a tuple of flows."""
+def _split(node: NodeDef, *arguments: Any) -> tuple[Value, ...]:
+    """Reads `Split` and `SplitV` along an axis of each example, or `Split` of a constant."""
     if node.op == "Split":
         axis, flow = arguments
         sections = node.attr["num_split"].i
