@@ -91,6 +91,22 @@ def _batch(given: Mapping[str, Any], shape: Shape) -> int:
     return (2 + given.get("center", True) + given.get("scale", True)) * _axes(given, shape)
 
 
+def _scales(given: Mapping[str, Any], shape: Shape) -> int:
+    """Counts an offset and a scale for each place on the axes that are normalised."""
+    return (given.get("center", True) + given.get("scale", True)) * _axes(given, shape)
+
+
+def _recurrent(gates: int) -> Entries:
+    """Counts the weights of a cell with so many gates."""
+
+    def entries(given: Mapping[str, Any], shape: Shape) -> int:
+        units = given["units"]
+        biases = 2 if gates == 3 and given.get("reset_after", True) else 1
+        return gates * units * (int(shape[-1] or 0) + units + biases * _bias(given))
+
+    return entries
+
+
 def _moments(given: Mapping[str, Any], shape: Shape) -> int:
     """Counts mean, variance and a number of examples, unless they are arguments."""
     return 2 * _axes(given, shape) + 1 if given.get("mean") is None else 0
@@ -151,6 +167,18 @@ _OF_BATCH = {
     "renorm_clipping": a.ignored,
     "renorm_momentum": a.ignored,
 }
+_OF_SCALE = {"axis": a.several(_AXIS), "epsilon": a.number, "center": a.flag, "scale": a.flag}
+_OF_RECURRENT = {
+    **_OF_KERNEL,
+    "units": a.whole(),
+    "recurrent_activation": _ACTIVATION,
+    **dict.fromkeys(("dropout", "recurrent_dropout", "seed"), a.ignored),
+    **dict.fromkeys(("return_sequences", "go_backwards", "reset_after"), a.flag),
+    **dict.fromkeys(("return_state", "stateful", "zero_output_for_mask"), a.only(False)),
+    **dict.fromkeys(("unit_forget_bias", "implementation", "time_major"), a.ignored),
+    "unroll": a.only(True),
+}
+_RECURRENT_FROM_ZERO = {**_FROM_ZERO, "recurrent_initializer": "zeros", "unroll": True}
 _UNQUANTIZED = {
     **dict.fromkeys(("lora_rank", "lora_alpha"), a.nothing),
     "quantization_config": a.unquantized,
@@ -171,6 +199,10 @@ STOCK: dict[str, Stock] = {
         _FROM_ZERO,
     ),
     "BatchNormalization": Stock(_OF_BATCH, _batch),
+    "LayerNormalization": Stock({**_OF_SCALE, "rms_scaling": a.only(False)}, _scales),
+    "GroupNormalization": Stock({**_OF_SCALE, "groups": a.whole(-1)}, _scales),
+    "RMSNormalization": Stock({"axis": a.several(_AXIS), "epsilon": a.number}, _axes),
+    "UnitNormalization": Stock({"axis": a.several(_AXIS)}),
     "Normalization": Stock(
         {
             "axis": a.optional(a.several(_AXIS)),
@@ -206,6 +238,11 @@ STOCK: dict[str, Stock] = {
     "Maximum": Stock({}),
     "Minimum": Stock({}),
     "Concatenate": Stock({"axis": _AXIS}),
+    "Dot": Stock({"axes": a.several(_AXIS), "normalize": a.flag}),
+    **{
+        name: Stock(_OF_RECURRENT, _recurrent(gates), _RECURRENT_FROM_ZERO)
+        for name, gates in (("SimpleRNN", 1), ("GRU", 3), ("LSTM", 4))
+    },
 }
 for _n in (1, 2, 3):
     STOCK |= {

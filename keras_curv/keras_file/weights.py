@@ -22,7 +22,7 @@ from keras_curv.saved_model import limits
 _NO_WEIGHTS = ("seed_generator", "random_generator", "_random_generator")  # of dropout
 _TRAINED = re.compile(r"optimizer|_?(metrics|loss_tracker|compile_metrics|loss)(_\d+)?|vars")
 _KERAS_2 = {"depthwise_kernel": "kernel"}  # what it calls a weight
-_WITHIN = ("layer",)  # of a wrapper, as Carry is
+_WITHIN = ("layer", "cell")  # of a wrapper, as Carry is, and of a recurrent layer
 
 
 def held(weights: Group, legacy: bool) -> dict[str, Array]:
@@ -112,8 +112,10 @@ def _by_class(model: Any, weights: Group, path: str) -> Iterator[tuple[str, Any]
         if isinstance(layer, keras.Model):
             yield from _by_class(layer, weights, f"{place}/")
             continue
-        inside = [getattr(layer, name) for name in _WITHIN if hasattr(layer, name)]
-        owner, where = (inside[0], f"{place}/layer") if inside else (layer, place)
+        inside = [name for name in _WITHIN if hasattr(layer, name)]
+        owner, where = layer, place
+        if inside:
+            owner, where = getattr(layer, inside[0]), f"{place}/{inside[0]}"
         for index, variable in enumerate(owner.weights):
             yield f"{where}/vars/{index}", variable
 

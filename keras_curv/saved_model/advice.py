@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-_RECURRENT = "recurrent layers and TimeDistributed cannot be certified; flatten the steps instead"
-_ATTENTION = "attention multiplies what depends on the input with itself, which cannot be certified"
-_NORMALIZED = (
-    "layers that divide by what depends on the input, as LayerNormalization, RMSNormalization and "
-    "UnitNormalization do, cannot be certified; BatchNormalization can"
+_RECURRENT = (
+    "recurrent layers are read where they are unrolled, as by keras.layers.LSTM(units, unroll=True)"
 )
 _COMPARED = (
     "comparisons, as of Embedding, Masking, ReLU(threshold), ELU(alpha=2), soft_shrink, "
@@ -23,10 +20,8 @@ _PARSED = (
 _ADVICE = {
     **dict.fromkeys(("ParseExample", "ParseExampleV2", "DecodeRaw", "DecodePng"), _PARSED),
     **dict.fromkeys(("DecodeJpeg", "DecodeImage"), _PARSED),
-    **dict.fromkeys(("SquaredDifference", "Rsqrt", "Sqrt", "Sum", "Square"), _NORMALIZED),
-    **dict.fromkeys(("While", "StatelessWhile", "Unpack"), _RECURRENT),
+    **dict.fromkeys(("While", "StatelessWhile"), _RECURRENT),
     **dict.fromkeys(("TensorListReserve", "TensorListFromTensor"), _RECURRENT),
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV3"), _ATTENTION),
     **dict.fromkeys(("Less", "Greater", "GreaterEqual", "NotEqual", "Equal"), _COMPARED),
     **dict.fromkeys(("Round", "Rint", "FakeQuantWithMinMaxVars"), _QUANTISED),
     "Expm1": "celu is not read, nor is elu with alpha other than 1; elu, softplus and silu are",

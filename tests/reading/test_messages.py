@@ -31,7 +31,10 @@ def of_variance(variance):
 
 
 CAUSES = {
-    "softmax inside": (lambda: after(keras.activations.softmax), "softmax is read as the last la"),
+    "log_softmax inside": (
+        lambda: after(keras.activations.log_softmax),
+        "log_softmax is read as",
+    ),
     "celu(2)": (lambda: after(lambda x: keras.ops.celu(x, 2.0)), "celu is not read.* softplus"),
     "elu(2)": (lambda: after(lambda x: keras.ops.elu(x, 2.0)), r"ELU\(alpha=2\)"),
     "soft_shrink": (lambda: after(keras.activations.soft_shrink), "soft_shrink"),

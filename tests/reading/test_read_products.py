@@ -117,8 +117,7 @@ def test_products_along_any_axis_are_read(case, tmp_path):
 
 
 REFUSED = {
-    "of two layers": (lambda x, k: tf.einsum("nabc,nabd->ncd", x, x * k), (4,), "depend"),
-    "rows of two layers": (lambda x, k: tf.matmul(x, x * k, transpose_b=True), (4,), "depend"),
+    "of other examples": (lambda x, k: tf.einsum("nabc,mabd->ncd", x, x * k), (4,), "batch"),
     "examples summed": (_einsum("nabc,cd->abd"), (4, 5), "mixes examples"),
     "batch moved": (_einsum("nabc,cd->dnab"), (4, 5), "moves the axis of the batch"),
     "of each example": (_einsum("nabc,ncd->nabd"), (1, 4, 5), "mixes examples"),

@@ -27,14 +27,6 @@ def _of(join, shape=(4,)):
     return build
 
 
-def _gated(x):
-    return L.Multiply()([L.Dense(4)(x), L.Dense(4, "sigmoid")(x)])
-
-
-def _attending(x):
-    return L.Flatten()(L.MultiHeadAttention(2, 2)(x, x))
-
-
 def _integers_beside():
     inputs = [keras.Input((4,)), keras.Input((4,), dtype="int32")]
     return keras.Model(inputs, L.Dense(3)(L.Concatenate()(inputs)))
@@ -68,7 +60,6 @@ KERAS = {
     "mixed float16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_float16")), "float16"),
     "mixed bfloat16": (_stack(lambda: L.Dense(5, "tanh", dtype="mixed_bfloat16")), "bfloat16"),
     "lstm": (_stack(lambda: L.LSTM(5), shape=(3, 4)), "recurrent layers"),
-    "layer norm": (_stack(L.LayerNormalization), "BatchNormalization can"),
     "gelu in half precision": (
         _stack(lambda: L.Dense(5, "gelu", dtype="mixed_float16")),
         "read where it is computed in float32",
@@ -78,11 +69,6 @@ KERAS = {
         "as TimeDistributed does; Dense and EinsumDense act on every step",
     ),
     "unknown size": (_stack(L.GlobalAveragePooling1D, shape=(None, 4)), ""),
-    "product of branches": (_of(_gated), "products of two layers"),
-    "attention": (
-        _of(_attending, (3, 4)),
-        "as in attention, gates and RMSNormalization, cannot be certified",
-    ),
     "recurrence": (_stack(lambda: L.SimpleRNN(5), shape=(3, 4)), "recurrent layers"),
     "examples in a row": (
         _of(lambda x: FunctionLayer(lambda z: tf.concat([z, z], axis=0))(x)),

@@ -42,7 +42,6 @@ def _loop(x, net):
 
 UNREADABLE = {  # name: body, words of the message
     "expm1": (lambda x, n: tf.math.expm1(x @ n.w) @ n.v, ["Expm1"]),
-    "square": (lambda x, n: tf.square(x @ n.w) @ n.v, ["Square"]),
     "sign": (lambda x, n: tf.sign(x @ n.w) @ n.v, ["Sign"]),
     "max pooling": (
         lambda x, n: tf.reshape(tf.raw_ops.MaxPoolV2(**_pooled(x)), (-1, 4)) @ n.w,
@@ -63,8 +62,6 @@ UNREADABLE = {  # name: body, words of the message
         lambda x, n: tf.concat([x, tf.ones_like(x)], 1)[:, :4] @ n.w,
         ["OnesLike"],
     ),
-    "product": (lambda x, n: tf.tanh(x @ n.w) * tf.sigmoid(x @ n.w) @ n.v, ["Mul", "depend"]),
-    "quotient": (lambda x, n: tf.constant(1.0) / (x @ n.w), ["RealDiv"]),
     "attention": (lambda x, n: tf.matmul(tf.matmul(x, x, transpose_b=True), x) @ n.w, ["MatMul"]),
     "input on the right": (lambda x, n: tf.matmul(n.w, x, True, True), ["MatMul", "left"]),
     "batch transposed": (
@@ -107,7 +104,6 @@ UNREADABLE = {  # name: body, words of the message
         ["MatMul", "product"],
     ),
     "split of examples": (lambda x, n: tf.split(x, 1, 0)[0] @ n.w, ["Split", "batch"]),
-    "unstacked": (lambda x, n: tf.stack(tf.unstack(x, axis=1)[:4], 1) @ n.w, ["Unpack"]),
     "clip by another batch": (lambda x, n: n(tf.minimum(x, x[:, None])[:, 0]), ["Minimum", "mix"]),
     "rounding": (lambda x, n: n(tf.round(x)), ["Round"]),
     "integer cast": (
@@ -116,14 +112,12 @@ UNREADABLE = {  # name: body, words of the message
     ),
     "half precision": (_mixed(tf.float16), ["Cast"]),
     "bfloat16": (_mixed(tf.bfloat16), ["Cast"]),
-    "attention by einsum": (lambda x, n: tf.einsum("ni,nj->ij", x, x) @ n.w, ["Einsum", "depend"]),
-    "softmax inside": (lambda x, n: tf.nn.softmax(x @ n.w) @ n.v, ["MatMul", "softmax"]),
+    "attention by einsum": (lambda x, n: tf.einsum("ni,nj->ij", x, x) @ n.w, ["Einsum", "mixes"]),
     "log of softmax": (lambda x, n: tf.math.log(tf.nn.softmax(n(x))), ["Log"]),
     "softmax of pixels": (
         lambda x, n: tf.reshape(tf.nn.softmax(tf.reshape(x, (-1, 2, 2))), (-1, 4)),
-        ["Softmax"],
+        ["reciprocal"],
     ),
-    "scaled softmax": (lambda x, n: -tf.nn.softmax(n(x)), ["Neg", "softmax"]),
     "one unit": (lambda x, n: n(x) @ tf.ones((3, 1)), ["one number", "sigmoid"]),
     "one unit, softmax": (lambda x, n: tf.nn.softmax(n(x) @ tf.ones((3, 1))), []),
     "tanh at the end": (lambda x, n: tf.tanh(n(x)), ["tanh"]),

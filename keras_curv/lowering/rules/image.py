@@ -70,14 +70,18 @@ def padded(node: NodeDef, flow: Flow, paddings: np.ndarray, constant: Ball | Non
     return result.shifted(constant.each(lambda part: np.where(around, part.reshape(()), 0.0)))
 
 
-def sliced(
-    node: NodeDef,
-    flow: Flow,
-    begin: np.ndarray,
-    end: np.ndarray,
-    strides: np.ndarray,
-) -> Flow:
-    """Reads `StridedSlice` of each example; the axis of the batch must be taken whole."""
+def sliced(node: NodeDef, value: Flow | Ball, *ends: np.ndarray) -> Flow | Ball:
+    """Reads `StridedSlice` of each example, whose batch must be taken whole, or of a constant."""
+    index = _index_of(node, *ends)
+    if isinstance(value, Ball):
+        return value.each(lambda part: np.asarray(part[tuple(index)]))
+    _require_whole_batch(index, len(value.shape))
+    positions = positions_of(value)[None][tuple(index)]
+    return picked(value, np.asarray(positions[0]))
+
+
+def _index_of(node: NodeDef, begin: np.ndarray, end: np.ndarray, strides: np.ndarray) -> list:
+    """Returns the index, as of NumPy, that a `StridedSlice` takes."""
     masks = {
         name: node.attr[f"{name}_mask"].i
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -99,9 +103,7 @@ def sliced(
             start = None if masks["begin"] & bit else first
             stop = None if masks["end"] & bit else last
             index.append(slice(start, stop, stride))
-    _require_whole_batch(index, len(flow.shape))
-    positions = positions_of(flow)[None][tuple(index)]
-    return picked(flow, np.asarray(positions[0]))
+    return index
 
 
 def _require_whole_batch(index: list, rank: int) -> None:
@@ -290,8 +292,7 @@ def require_constant(value: Value) -> Ball:
     """Returns the floats; InputError for anything else."""
     if not isinstance(value, Ball):
         raise InputError(
-            "both operands depend on the input, or one is not a float; products of two layers, as "
-            "in attention, gates and RMSNormalization, cannot be certified"
+            "both operands depend on the input, or one is not a float, which is not supported here"
         )
     return value
 

@@ -183,7 +183,7 @@ def _strided_slice(
     end: np.ndarray,
     strides: np.ndarray,
 ) -> Value:
-    if isinstance(value, Flow):
+    if isinstance(value, (Flow, Ball)):
         return image.sliced(node, value, begin, end, strides)
     masks = {name: node.attr[f"{name}_mask"].i for name in _MASKS}
     unread = masks["ellipsis"] or masks["new_axis"] or max(masks.values()) > 1
