@@ -116,6 +116,22 @@ def sequences(library):
     )  # fmt: skip
 
 
+def normalized(library):
+    L = library.layers
+    return chain(
+        library, (3, 4), L.Dense(4, "tanh"), L.LayerNormalization(), L.GroupNormalization(2),
+        L.UnitNormalization(), L.Flatten(), L.Dense(3),
+    )  # fmt: skip
+
+
+def recurrent(library):
+    L = library.layers
+    return chain(
+        library, (3, 2), L.LSTM(3, unroll=True, return_sequences=True),
+        L.SimpleRNN(3, unroll=True, return_sequences=True), L.GRU(3, unroll=True), L.Dense(3),
+    )  # fmt: skip
+
+
 def vectors(library):
     L = library.layers
     return chain(
@@ -141,7 +157,7 @@ def trained(library):
 
 
 MODELS = (cnn, branches, several_inputs, nested, shared, frozen, images, sequences, vectors,
-          adapted, trained)  # fmt: skip
+          adapted, trained, normalized, recurrent)  # fmt: skip
 LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
 
 
