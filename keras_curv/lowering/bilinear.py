@@ -24,7 +24,7 @@ import math
 import numpy as np
 
 from keras_curv.errors import InputError
-from keras_curv.lowering.branches import joined, plus, summed
+from keras_curv.lowering.branches import joined, picked, plus, summed
 from keras_curv.lowering.chain import Source, ancestors
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
@@ -36,6 +36,7 @@ _FARTHEST = 20  # the scale is at most 2 to this
 _MANY = 4  # times as many numbers
 _SAMPLES = 8
 _APART = 0.01  # of a sample from the next
+_TYPICAL = 0.25  # size of what is first computed of an input, by trial
 
 
 def product(one: Flow, other: Flow) -> Flow:
@@ -91,7 +92,7 @@ def contracted(one: Flow, other: Flow, taken: str, given: str, made: str) -> Flo
         places = np.arange(flow.shift.shape[0]).reshape(flow.shape)
         places = places.transpose([own.index(axis) for axis in axes if axis in own])
         places = places.reshape([sizes[axis] if axis in own else 1 for axis in axes])
-        return flow.rearranged(np.broadcast_to(places, shape).reshape(-1))
+        return picked(flow, np.broadcast_to(places, shape).reshape(-1))
 
     target = np.arange(math.prod(kept)).repeat(math.prod(shape) // math.prod(kept))
     one, other = (_as_base(flow, math.prod(shape)) for flow in (one, other))
@@ -109,8 +110,8 @@ def softmax(flow: Flow, axis: int) -> Flow:
     flow = _as_base(flow, size * classes)
     positions = np.moveaxis(np.arange(size).reshape(flow.shape), axis, -1).reshape(-1, classes)
     own, others = np.nonzero(~np.eye(classes, dtype=bool))
-    apart = flow.rearranged(positions[:, others].reshape(-1))
-    apart = plus(apart, -flow.rearranged(positions[:, own].reshape(-1)))
+    apart = picked(flow, positions[:, others].reshape(-1))
+    apart = plus(apart, -picked(flow, positions[:, own].reshape(-1)))
     target = np.arange(size).reshape(-1, classes)[:, own]
     total = summed(apart.activated("exponential"), target, (size,))
     shares = total.shifted(Ball.exact(np.ones(size))).activated("reciprocal")
@@ -143,7 +144,7 @@ def _scale(one: Flow, other: Flow) -> float:
 def _sampled(flows: list[Flow]) -> list[np.ndarray]:
     """Returns the flows' values at pairs of inputs that are close, `(samples, size)` each.
 
-    The inputs are of such a size that what is first computed of them is about 1.
+    The inputs are of such a size that what is first computed of them is about `_TYPICAL`.
     """
     given, *sources = ancestors(source for flow in flows for source in flow.sources)
     maps = [(source, source.affine) for source in sources if source.affine is not None]
@@ -155,7 +156,7 @@ def _sampled(flows: list[Flow]) -> list[np.ndarray]:
     first = [affine.kernel for source, affine in maps if source.depth == 1]
     first = first or [flow.kernel.value for flow in flows if flow.kernel is not None]
     sizes = [float(np.median(np.abs(x @ kernel))) for kernel in first]
-    values = {given: x / max([*sizes, TINY]) if sizes else x}
+    values = {given: _TYPICAL * x / max([*sizes, TINY]) if sizes else x}
 
     def base(of: tuple[Source, ...]) -> np.ndarray:
         return np.concatenate([values[source] for source in of], axis=1)

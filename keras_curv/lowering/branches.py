@@ -62,6 +62,29 @@ def plus(one: Flow, other: Flow) -> Flow:
     )
 
 
+def picked(flow: Flow, positions: np.ndarray) -> Flow:
+    """Moves the former entry `positions[j]` to entry j, or puts 0 there where that is −1.
+
+    Args:
+        flow: what depends on the input.
+        positions: integers, in the new shape of an example.
+    """
+    if positions.size == 0:
+        raise InputError("nothing is left of an example")
+    size, flat = flow.shift.shape[0], positions.reshape(-1)
+    inside = np.flatnonzero(flat >= 0)
+    often = np.bincount(flat[inside], minlength=size)
+    once = len(inside) == len(flat) and np.all(often <= 1)
+    if once and (len(flat) == size or flow.kernel is None):
+        return flow.rearranged(positions)
+    entries = np.ones(len(inside)), (flat[inside], inside)
+    selection = scipy.sparse.csr_array(entries, shape=(size, len(flat)))
+    # S Sᵀ is diagonal, and says how often each entry is there.
+    norm = up(math.sqrt(float(often.max())))
+    product = flow.times(SparseBall.exact(selection), Bounded(norm))
+    return dataclasses.replace(product, shape=positions.shape)
+
+
 def joined(flows: list[Flow], axis: int = 0) -> Flow:
     """Puts flows one after the other along an axis of each example; nothing rounds."""
     shapes = {flow.shape[:axis] + flow.shape[axis + 1 :] for flow in flows}

@@ -8,46 +8,20 @@ matrix does rounds, so the charge of a product is more than it needs, and sound.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
+from keras_curv.lowering.branches import picked
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow, Value
 from keras_curv.lowering.rules import convolution
 from keras_curv.lowering.rules.registry import rule
-from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.lowering.stencil import Bounded
-from keras_curv.numerics.rounding import up
 from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, require_shape
-
-
-def picked(flow: Flow, positions: np.ndarray) -> Flow:
-    """Moves the former entry `positions[j]` to entry j, or puts 0 there where that is −1.
-
-    Args:
-        flow: what depends on the input.
-        positions: integers, in the new shape of an example.
-    """
-    if positions.size == 0:
-        raise InputError("nothing is left of an example")
-    size, flat = flow.shift.shape[0], positions.reshape(-1)
-    inside = np.flatnonzero(flat >= 0)
-    often = np.bincount(flat[inside], minlength=size)
-    once = len(inside) == len(flat) and np.all(often <= 1)
-    if once and (len(flat) == size or flow.kernel is None):
-        return flow.rearranged(positions)
-    entries = np.ones(len(inside)), (flat[inside], inside)
-    selection = scipy.sparse.csr_array(entries, shape=(size, len(flat)))
-    # S Sᵀ is diagonal, and says how often each entry is there.
-    norm = up(math.sqrt(float(often.max())))
-    product = flow.times(SparseBall.exact(selection), Bounded(norm))
-    return dataclasses.replace(product, shape=positions.shape)
 
 
 def broadcast(flow: Flow, shape: tuple[int, ...]) -> Flow:
