@@ -76,6 +76,17 @@ UNREADABLE = {  # name: body, words of the message
     "reshape to one": (lambda x, n: tf.reshape(x, (1, -1)), ["Reshape", "mixes"]),
     "reshape and back": (lambda x, n: n(tf.reshape(tf.reshape(x, (2, -1)), (-1, 4))), ["Reshape"]),
     "batch mean": (_batch_average, ["Mean"]),
+    "batch sum": (lambda x, n: n(x) * tf.reduce_sum(x, axis=0, keepdims=True)[:, :3], ["Sum"]),
+    "examples unstacked": (lambda x, n: tf.stack(tf.unstack(x, num=1)) @ n.w, ["Unpack", "batch"]),
+    "weights by example": (
+        lambda x, n: n(x) + tf.reduce_sum(tf.zeros((3, tf.shape(x)[0])) @ x),
+        ["Fill"],
+    ),
+    "examples multiplied": (lambda x, n: n(x * tf.reverse(x, [0])), ["ReverseV2"]),
+    "examples attended": (
+        lambda x, n: tf.matmul(tf.nn.softmax(tf.matmul(x, x, transpose_b=True)), x) @ n.w,
+        ["MatMul", "mixes examples"],
+    ),
     "batch size": (_batch_size, []),
     "batch size, as a vector": (
         lambda x, n: n(x) + tf.cast(tf.shape(x)[:1], tf.float32) * tf.constant([1.0, 2.0, 3.0]),
