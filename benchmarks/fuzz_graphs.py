@@ -135,7 +135,7 @@ class Graph:
         """Adds one op, mostly as an exporter would."""
         rng, now = self.rng, self.now
         size, rank = int(np.prod(now)), len(now)
-        kind = rng.integers(16) if rank else 5
+        kind = rng.integers(18) if rank else 5
         if kind == 0:
             shape = [(), (now[-1],), now, (1, *now)][rng.integers(4)]
             name = rng.choice(
@@ -219,11 +219,42 @@ class Graph:
             else:
                 self.op("BatchMatMulV2", self.floats((rows, now[-2])), first=True)
                 self.now = (*now[:-2], rows, now[-1])
+        elif kind == 16:
+            self.multiply()
+        elif kind == 17:
+            self.normalize()
         if size > 3000:
             self.op("Reshape", self.integers(-1, int(np.prod(self.now))))
             self.now = (int(np.prod(self.now)),)
             self.op("MatMul", self.floats((self.now[0], 5)))
             self.now = (5,)
+
+    def multiply(self):
+        """Multiplies by a function of the same tensor, entry by entry or as matrices."""
+        rng, before, now = self.rng, self.last, self.now
+        self.op(str(rng.choice(["Sigmoid", "Tanh", "Softmax", "Square", "Relu"])))
+        if len(now) == 2 and rng.integers(2):
+            self.op("BatchMatMulV2", before)
+            self.definition.node[-1].attr["adj_y"].b = True
+            self.now = (now[0], now[0])
+        else:
+            name = str(rng.choice(["Mul", "SquaredDifference", "Sub"]))
+            self.op(name, before, first=bool(rng.integers(2)))
+
+    def normalize(self):
+        """Divides by the root of a sum or mean of squares along one axis, and something more."""
+        rng, before = self.rng, self.last
+        self.op("Square")
+        axis = self.integers(int(rng.integers(1, len(self.now) + 1)))
+        self.op(str(rng.choice(["Sum", "Mean"])), axis)
+        self.definition.node[-1].attr["keep_dims"].b = True
+        self.op("AddV2", self.constant(np.float32(0.5)))
+        if rng.integers(2):
+            self.op("Rsqrt")
+            self.op("Mul", before)
+        else:
+            self.op("Sqrt")
+            self.op("RealDiv", before, first=True)
 
     def contract(self):
         """Adds an `Einsum` with a constant: some axes are summed over, some shared, one is new."""

@@ -3,10 +3,10 @@
     xy = u² − v²,   u = (x/a + a y)/2,  v = (x/a − a y)/2,   a > 0
 
 is exact for every a, so a product is a layer of two units with the activation `square`. Lines
-around these lose least where u and v have the ranges of `x/a` and of `a y` alike: then they lose at
-most `(range of x)(range of y)/4` on each side, as McCormick's envelope of xy does. The ranges are
-those of a ball that nobody knows yet, so a is chosen by how far x and y move at a few samples. It
-is a power of two: scaling by it rounds nothing.
+around these lose least where `x/a` and `a y` have ranges of one length: then at most half the
+product of the ranges of x and y, twice what McCormick's envelope of xy loses. The ranges are those
+of a ball that nobody knows yet, so a is chosen by how far x and y move at a few samples. It is a
+power of two: scaling by it rounds nothing.
 
 A quotient is a product with `reciprocal`, of what is positive. A softmax inside a network is
 `1 / Σ_j exp(z_j − z_i)`, entry by entry, which keeps its invariance to shifts and has no product.

@@ -23,9 +23,9 @@ class Plan(NamedTuple):
     """The plan by which each hidden layer is bounded: by passes back to the input, or forward.
 
     A pass for each end of each unit is sharp, and its cost grows with the square of the width. With
-    sparse maps, as in convolutions, it goes only through the unit's receptive field. From the layer
-    on where that is too expensive, intervals come from those of the layer before and from that
-    layer's movement. Passes of margins may then stop at any layer on their way.
+    sparse maps, as in convolutions, it goes only through the unit's receptive field. The cheapest
+    layers are passed back as long as the work allows it. For the others, intervals come from those
+    of the layer before and from that layer's movement. Passes of margins may then stop at any layer on their way.
 
     Attributes:
         back: the hidden layers, from 0, that are bounded by passes back.
