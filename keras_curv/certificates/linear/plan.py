@@ -25,7 +25,8 @@ class Plan(NamedTuple):
     A pass for each end of each unit is sharp, and its cost grows with the square of the width. With
     sparse maps, as in convolutions, it goes only through the unit's receptive field. The cheapest
     layers are passed back as long as the work allows it. For the others, intervals come from those
-    of the layer before and from that layer's movement. Passes of margins may then stop at any layer on their way.
+    of the layer before and from that layer's movement. Passes of margins may then stop at any layer
+    on their way.
 
     Attributes:
         back: the hidden layers, from 0, that are bounded by passes back.
