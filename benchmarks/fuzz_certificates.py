@@ -36,7 +36,7 @@ from keras_curv_check.check import NOT_PROVED
 
 KINDS = {
     "curved": ("softplus", "tanh", "sigmoid", "gelu", "silu", "softsign", "elu", "sin"),
-    "kinked": ("relu", "leaky_relu", "relu6", "abs", "selu", "hard_sigmoid"),
+    "kinked": ("relu", "leaky_relu", "relu6", "abs", "selu", "hard_silu"),
     "products": ("square", "rsqrt"),
 }
 EXAMPLES, FOLDER = 12, pathlib.Path("/tmp/fuzz_certificates")
