@@ -116,7 +116,7 @@ class Case:
         threat = Threat(norm=self.norm, **self.limits)
         network = threat.network(self.network, self.dim)
         try:
-            method = choose_method(self.name, network)
+            method = self.method(network)
             if self.norm != "l2":
                 method = NormCertificate(method, NORMS[self.norm])
             found = method.certify(self.x)
@@ -130,13 +130,20 @@ class Case:
             np.savez(FOLDER / f"{self.kind}_examples.npz", x=self.x, radius=found.radius)
         return broken or "held"
 
+    def method(self, network):
+        """Returns the method that was drawn, or `auto` where it has no theory for the network."""
+        try:
+            return choose_method(self.name, network)
+        except InputError:
+            self.name = "auto"
+            return choose_method(self.name, network)
+
     def inside(self, x, delta, radius):
         """Returns points of balls, from directions of any length."""
         if "frozen" in self.limits:
             delta = np.where(np.arange(self.dim) == 0, 0.0, delta)
         order = {"l2": 2, "l1": 1, "linf": np.inf}[self.norm]
-        length = np.linalg.norm(delta, ord=order, axis=1, keepdims=True)
-        points = x + delta * (radius / np.maximum(length, 1e-300))
+        points = x + radius * _unit(delta, order)
         if "low" in self.limits:
             points = np.clip(points, -self.scale, self.scale)
         return points
@@ -164,12 +171,7 @@ class Case:
                 gradient = gradient.numpy()
                 if self.norm == "linf":
                     gradient = np.sign(gradient)
-                delta = (
-                    points
-                    - x
-                    - gradient
-                    * (radius / np.maximum(np.linalg.norm(gradient, axis=1, keepdims=True), 1e-300))
-                )
+                delta = points - x - radius * _unit(gradient, 2)
         return ""
 
     def too_near(self, found):
@@ -190,6 +192,14 @@ class Case:
             answers = verdicts(method, self.x, pathlib.Path(folder))[1]
         lacking = [one.detail for one in answers if one.status == NOT_PROVED]
         return f"NOT PROVED {self.name}: {lacking[0]}" if lacking else ""
+
+
+def _unit(vectors, order):
+    """Returns vectors of length 1, or 0 where they are 0."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    vectors = vectors / np.where(largest > 0.0, largest, 1.0)  # no square underflows
+    length = np.linalg.norm(vectors, ord=order, axis=1, keepdims=True)
+    return vectors / np.where(length > 0.0, length, 1.0)
 
 
 def taken(number, kinds):

@@ -32,6 +32,7 @@ from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.rounding import TINY
 from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, charge_entries, require_shape
 
+_PRODUCTS = EXAMPLE_ENTRIES // 4  # of one op: two units each, with a few numbers for each
 _FARTHEST = 20  # the scale is at most 2 to this
 _MANY = 4  # times as many numbers
 _SAMPLES = 8
@@ -47,7 +48,7 @@ def product(one: Flow, other: Flow) -> Flow:
         if constant.kernel is None and constant.scale.equals(0.0):
             return flow.scaled(constant.shift)
     size = one.shift.shape[0]
-    require_shape((2 * size,), EXAMPLE_ENTRIES)
+    require_shape((size,), _PRODUCTS)
     return _summed_products(one, other, np.arange(size), one.shape)
 
 
@@ -86,7 +87,7 @@ def contracted(one: Flow, other: Flow, taken: str, given: str, made: str) -> Flo
         raise InputError("an axis of the result that no operand has is not supported")
     axes = [*made, *(axis for axis in sizes if axis not in made)]
     shape, kept = tuple(sizes[axis] for axis in axes), tuple(sizes[axis] for axis in made)
-    require_shape(shape, EXAMPLE_ENTRIES // 2)
+    require_shape(shape, _PRODUCTS)
 
     def spread(flow: Flow, own: str) -> Flow:
         places = np.arange(flow.shift.shape[0]).reshape(flow.shape)

@@ -194,7 +194,10 @@ def _saved(module):
 
 def test_float32_is_refused_by_name():
     model = _model("gates")
-    with pytest.raises(InputError, match="'square' has an unbounded slope.*use the guarantee real"):
+    with pytest.raises(
+        InputError,
+        match="'square', of a product, power or norm of tensors, has.*the guarantee real",
+    ):
         keras_curv.certify(model, _examples(model, 1), guarantee="float32")
 
 
