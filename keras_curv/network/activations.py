@@ -356,6 +356,6 @@ def require_lipschitz(activations: Iterable[Activation]) -> None:
             made = ", of a product, power or norm of tensors," * (activation.name in ALGEBRAIC)
             raise InputError(
                 f"activation {activation.name!r}{made} has an unbounded slope, so no Lipschitz "
-                "bound, which the guarantee float32 and the method lipschitz need; use the guarantee "
-                "real and another method"
+                "bound, which the guarantee float32 and the method lipschitz need; use the "
+                "guarantee real and another method"
             )
