@@ -34,6 +34,7 @@ import numpy as np
 import scipy.optimize
 
 from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.linear.coupled import couples
 from keras_curv.certificates.linear.coupling import coupled_units
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.linear_bounds import Balls
@@ -62,12 +63,9 @@ def branches(network: Network) -> bool:
         >>> branches(Network.from_weights([np.ones((2, 2))] * 2, [np.zeros(2)] * 2, "tanh"))
         False
     """
-    kinks = any(
-        each.left not in (None, 1.0) for sigma in network.activations for each, _ in sigma.groups
-    )
     sparse = any(affine.is_sparse for affine in network.affines)
     small = moving(network) <= _INPUTS and sum(network.sizes[1:-1]) <= _UNITS
-    return kinks and small and not sparse
+    return couples(network) and small and not sparse
 
 
 class BranchedCertificate(LinearBoundCertificate):
