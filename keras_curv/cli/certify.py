@@ -4,7 +4,7 @@ SavedModel, or of a file that Keras saved, cannot change, and sums it up.
     keras_curv certify
     keras_curv certify --saved_model DIR --dataset mnist --data_dir DIR --radius 1.58 --output rows.csv
     keras_curv certify --saved_model MODEL.keras --inputs FILE.npz --radius 0.5
-    keras_curv certify --saved_model DIR --inputs FILE.npz --radius 0.5 --decide --require_certified_accuracy 0.9
+    keras_curv certify --saved_model DIR --inputs FILE.npz --decide --require 0.25=0.95 --require 0.5=0.9
     keras_curv certify --saved_model DIR --dataset mnist --output rows.csv --runner DirectRunner --beam_option direct_num_workers=8 --beam_option direct_running_mode=multi_processing
     keras_curv certify --saved_model DIR --vnnlib FILE.vnnlib
     keras_curv certify --saved_model BASE/8 --requests 'logs/*' --baseline BASE --radius 0.5 --max_lost 0.01
@@ -15,12 +15,14 @@ Exit status: 0 done, 2 bad input or no request that could be certified, 3 the ve
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Any
 
 from keras_curv.certificates.smoothing.options import Smoothing
 from keras_curv.cli.command import DATA_DIR, DIGITS, Command, fail, loading
 from keras_curv.errors import InputError, UnwrittenError
+from keras_curv.rows.requirement import parse_requirements
 from keras_curv.runs.options import ExampleOptions, RunOptions
 from keras_curv.serving.options import RequestOptions
 
@@ -90,11 +92,14 @@ SMOOTHING.options(Smoothing, "deviation samples failure_probability noise")
 
 REPORTED = COMMAND.section("What to report, and a release gate")
 REPORTED.options(RequestOptions, radius="radii")
-REPORTED.options(RequestOptions, "limit batch_size", require_certified_accuracy="required")
+REPORTED.options(RequestOptions, "limit batch_size confidence", slice="slices", require="required")
+REPORTED.alias("require_certified_accuracy", "require")
 
 OUTPUT = COMMAND.section("What to write, and who does the work")
 OUTPUT.options(ExampleOptions, "proofs adversarial")
-OUTPUT.options(RunOptions, "output resume summary plot report runner", beam_option="beam_options")
+OUTPUT.options(
+    RunOptions, "output resume summary junit plot report runner", beam_option="beam_options"
+)
 
 
 @COMMAND.main
@@ -103,13 +108,15 @@ def main() -> int:
     refuse_flags_without_effect()
     if FLAGS.vnnlib:
         return verify_instances()
-    for name in ("require_certified_accuracy", "max_lost"):
-        if FLAGS[name].value is not None and not FLAGS.radius:
-            raise InputError(f"--{name} needs a --radius")
+    required = parse_requirements(FLAGS.require)
+    if not FLAGS.radius and any(one.radius is None for one in required):
+        raise InputError("--require of a figure alone needs a --radius")
+    if not FLAGS.radius and FLAGS.max_lost is not None:
+        raise InputError("--max_lost needs a --radius")
     with loading():
         from keras_curv.reports.console import print_summary
+        from keras_curv.reports.junit import github_annotations
         from keras_curv.reports.requests import all_refused
-        from keras_curv.reports.wording import describe
 
     try:
         summary = certify_requests() if FLAGS.requests else certify_examples()
@@ -121,8 +128,10 @@ def main() -> int:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
         print_summary(summary)
-        for check in verdict["checks"]:
-            print(describe(check))
+        for line in (
+            github_annotations(verdict) if os.environ.get("GITHUB_ACTIONS") == "true" else ()
+        ):
+            print(line)
         print(end="", flush=True)
     except OSError as error:
         fail("certify", f"cannot write to stdout: {error.strerror or error}")
@@ -201,7 +210,8 @@ def certify_examples() -> dict:
     elif is_tfrecord(FLAGS.inputs):
         examples = data.TFExamples(FLAGS.inputs)
     else:
-        examples = data.load_npz(FLAGS.inputs, FLAGS.limit)
+        arrays = [name for name in options.sliced if name != "class"]
+        examples = data.load_npz(FLAGS.inputs, FLAGS.limit, arrays)
     return certify_examples(FLAGS.saved_model, examples.limited(FLAGS.limit), options)
 
 
@@ -222,15 +232,21 @@ def chosen_options(kind: type[RunOptions]) -> dict[str, Any]:
     if FLAGS.runner is not None:
         with loading(), contextlib.suppress(ImportError):
             import keras_curv.runs.beam  # noqa: F401  which greets too
-    return COMMAND.chosen(kind) | {
-        "threat": parse_threat(FLAGS.threat, FLAGS.scale, FLAGS.box, FLAGS.norm),
-        "read_from": [FLAGS.threat] if FLAGS.threat else [],
-        "progress": True,
-        "command": command(),
-    }
+    required = [one.radius for one in parse_requirements(FLAGS.require) if one.radius is not None]
+    known = {"radii": list(dict.fromkeys(required))} if required else {}
+    return (
+        known
+        | COMMAND.chosen(kind)
+        | {
+            "threat": parse_threat(FLAGS.threat, FLAGS.scale, FLAGS.box, FLAGS.norm),
+            "read_from": [FLAGS.threat] if FLAGS.threat else [],
+            "progress": True,
+            "command": command(),
+        }
+    )
 
 
 def command() -> list[str]:
     """Returns the words that make this report again: the flags that decide what comes out."""
-    but = [*OUTPUT.names, "require_certified_accuracy", "max_lost", "lost"]
+    but = [*OUTPUT.names, "lost"]
     return [*COMMAND.words(but=but), "--report=report.html"]

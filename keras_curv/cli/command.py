@@ -30,6 +30,7 @@ HELP = ("--help", "-h", "-help", "help")
 _KINDS = {
     "int": "integer",
     "float": "float",
+    "float | str | Sequence[float | str]": "multi_string",
     "str": "string",
     "bool": "bool",
     "Property | str": "string",
@@ -192,6 +193,10 @@ class Section:
             self.define(kind, flag, default, text[:1].upper() + text[1:])
             self._flag_of[name] = flag
         return self
+
+    def alias(self, name: str, of: str) -> None:
+        """Adds an older name of a flag."""
+        flags.DEFINE_alias(name, of, flag_values=self._values, module_name=self.title)
 
     def refuse(self, why: str, *, but: Sequence[str] = ()) -> None:
         """Refuses flags that would have no effect.

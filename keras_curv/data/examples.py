@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from keras_curv.data.joined import Shaped, joined
+from keras_curv.data.slices import Slice
 from keras_curv.errors import InputError, wrong_labels
 
 _READ_AT_ONCE = 256  # examples, to find a few again
@@ -34,6 +35,7 @@ class Examples:
             None where it is one array.
         origin: loads them again, in whatever process it is called; None where they are in memory
             only.
+        slices: name → the parts that the examples may be counted by.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Examples:
     path: str | None = None
     inputs: Mapping[str, tuple[int, ...]] | None = None
     origin: Callable[[], Examples] | None = None
+    slices: Mapping[str, Slice] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -54,6 +57,7 @@ class Examples:
         y: np.ndarray | None = None,
         *,
         reshapable: bool = False,
+        slices: Mapping[str, np.ndarray] | None = None,
     ) -> Examples:
         """Makes a stream of arrays that are in memory.
 
@@ -62,6 +66,8 @@ class Examples:
             x: numbers, `(n, …)`, n at least 1; or name → such an array, for each of several inputs.
             y: integers, `(n,)`; None: no labels.
             reshapable: see above.
+            slices: name → `(n,)` numbers, truth values or text to count the examples by; see
+                `ExampleOptions.slices`.
 
         Raises:
             InputError: an array has another shape or dtype.
@@ -86,7 +92,8 @@ class Examples:
                 yield x[begin:stop], None if y is None else y[begin:stop]
 
         known = name, len(x), x.shape[1:], batches, fingerprint_of(x, y), reshapable
-        return cls(*known, inputs=inputs)
+        parts = {key: Slice.by(key, array, len(x)) for key, array in (slices or {}).items()}
+        return cls(*known, inputs=inputs, slices=parts)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Reads all examples into memory, `(x, y)`; they must have labels."""

@@ -10,12 +10,13 @@ import itertools
 import math
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from keras_curv.data.examples import Examples, as_labels, require_fitting
 from keras_curv.data.joined import joined, require_joinable
+from keras_curv.data.slices import KINDS, LARGEST, Slice
 from keras_curv.errors import InputError, visible
 from keras_curv.npz_file import NpzFile, StoredArray
 
@@ -30,15 +31,17 @@ _INSTEAD = {
 }
 
 
-def load_npz(path: str, limit: int | None = None) -> Examples:
+def load_npz(path: str, limit: int | None = None, slices: Sequence[str] = ()) -> Examples:
     """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file.
 
-    Where there is no `x`, each array but `y` is one of several inputs, by its name.
+    Where there is no `x`, each array but `y` is one of several inputs, by its name. An array to
+    slice by is one, too, unless its dtype is not that of the others.
 
     Args:
         path: of the file. Of half a GiB or more it is read a batch at a time, and must stay as it
             is meanwhile.
         limit: only the first so many; of a large file, no more is read.
+        slices: names of arrays of one value for each example, to count the examples by.
 
     Raises:
         InputError: there is no such file, it is no npz file, it has neither an array `x` nor
@@ -56,7 +59,8 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
     with _readable(path):
         state = _state(path)
         with NpzFile(path) as file:
-            x, y = _inputs(path, file), file.described("y")
+            parts = {name: _described_slice(path, file, name) for name in slices}
+            x, y = _inputs(path, file, parts), file.described("y")
             inputs = None if "x" in x else {name: array.shape[1:] for name, array in x.items()}
             known = x["x"] if inputs is None else _as_one(path, x)
             require_fitting(path, known, y)
@@ -64,11 +68,14 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
             count = known.shape[0]
             if limit is not None and sum(array.size for array in arrays) > WHOLE:
                 count = min(count, max(limit, 1))
+            sliced = {
+                name: Slice.by(name, file.whole(array), count) for name, array in parts.items()
+            }
             if sum(array.size for array in arrays) <= IN_MEMORY:
                 whole = {name: file.whole(array) for name, array in x.items()}
                 labels = None if y is None else file.whole(y)
                 held = Examples.from_arrays(path, whole.get("x", whole), labels)
-                return _named(held, path, limit)
+                return _named(held, path, limit, sliced)
             _require_stored(arrays, count, file.size)
             fingerprint = _fingerprint(file, arrays, count)
 
@@ -85,16 +92,32 @@ def load_npz(path: str, limit: int | None = None) -> Examples:
                 yield held, None if label is None else as_labels(label)
 
     examples = Examples(path, count, known.shape[1:], batches, fingerprint, inputs=inputs)
-    return _named(examples, path, limit)
+    return _named(examples, path, limit, sliced)
 
 
-def _inputs(path: str, file: NpzFile) -> dict[str, StoredArray]:
+def _described_slice(path: str, file: NpzFile, name: str) -> StoredArray:
+    """Returns what the header of an array to slice by says."""
+    array = file.described(name, KINDS) if name in file.names else None
+    if array is None:
+        known = ", ".join(file.names[:99]) or "none"
+        raise InputError(f"{path} has no array {name!r} to slice by; it has: {known}")
+    if array.size > LARGEST:
+        raise InputError(
+            f"{path}: {name} has {array.size} bytes, and an array to slice by has {LARGEST} at most"
+        )
+    return array
+
+
+def _inputs(path: str, file: NpzFile, slices: dict[str, StoredArray]) -> dict[str, StoredArray]:
     """Returns the array `x`, or without one the other arrays, each an input by its name."""
-    names = ["x"] if "x" in file.names else sorted({*file.names} - {"y"})
+    names = ["x"] if "x" in file.names else sorted({*file.names} - {"y", *slices})
+    if names != ["x"]:
+        dtypes = {array.dtype for name in names if (array := file.described(name))}
+        names = sorted([*names, *(n for n, array in slices.items() if {array.dtype} == dtypes)])
     if names != ["x"] and not 2 <= len(names) <= _INPUTS:
         known = ", ".join(file.names[:99]) or "none"
         raise InputError(f"{path} has no array 'x', as inputs are called; it has: {known}")
-    others = sorted({*file.names} - {"x"})
+    others = sorted({*file.names} - {"x", *slices})
     if names == ["x"] and others and "y" not in others:
         raise InputError(
             f"{path} has x and {', '.join(others[:99])}, but no 'y'; call the labels y, or leave "
@@ -117,12 +140,13 @@ def _as_one(path: str, arrays: dict[str, StoredArray]) -> StoredArray:
     return first._replace(shape=(first.shape[0], total))
 
 
-def _named(examples: Examples, path: str, limit: int | None) -> Examples:
+def _named(examples: Examples, path: str, limit: int | None, slices: dict[str, Slice]) -> Examples:
     return dataclasses.replace(
         examples,
         name=visible(pathlib.Path(path).name),
         path=path,
-        origin=functools.partial(load_npz, os.path.abspath(path), limit),
+        origin=functools.partial(load_npz, os.path.abspath(path), limit, tuple(slices)),
+        slices=slices,
     ).limited(limit)
 
 

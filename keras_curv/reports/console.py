@@ -25,10 +25,21 @@ from rich.text import Text
 from keras_curv.errors import visible
 from keras_curv.files import discard_stdout
 from keras_curv.reports.requests import all_refused, print_requests
-from keras_curv.reports.wording import facts, model_name, percent, radius_name
+from keras_curv.reports.tables import print_table, short_slice_table
+from keras_curv.reports.wording import (
+    describe,
+    facts,
+    headline,
+    interval,
+    interval_name,
+    model_name,
+    percent,
+    radius_name,
+)
 
 _LINE_AFTER = 30.0  # seconds, where stderr is no terminal
 _MOST_LINES = 100
+_MOST_PARTS = 12  # of a slice
 
 
 class _Output(Console):
@@ -44,9 +55,21 @@ def print_summary(summary: dict, console: Console | None = None) -> None:
     console = console or _Output()
     if nothing := all_refused(summary):
         console.print(nothing, style="bold", highlight=False, markup=False, soft_wrap=True)
+    if summary.get("verdict") is not None:
+        _print_verdict(summary["verdict"], console)
     _print_table(summary, console)
     if "versions" in summary:
         print_requests(summary, console)
+
+
+def _print_verdict(verdict: dict, console: Console) -> None:
+    colour = "green" if verdict["passed"] else "red"
+    for text, style in [
+        (headline(verdict), f"bold {colour}"),
+        *((describe(c), "") for c in verdict["checks"]),
+    ]:
+        console.print(Text(visible(text), style), highlight=False, soft_wrap=True)
+    console.print()
 
 
 def _print_table(summary: dict, console: Console) -> None:
@@ -57,11 +80,15 @@ def _print_table(summary: dict, console: Console) -> None:
     table.add_column(radius_name(summary), justify="right", no_wrap=True)
     heading = "certified accuracy" if clean is not None else "certified (no labels)"
     table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(interval_name(summary), justify="right", no_wrap=True)
     if clean is not None:
         table.add_row("0 (clean)", percent(clean))
     for radius, fraction in summary["certified_accuracy"].items():
-        table.add_row(radius, percent(fraction))
+        ends = summary["certified_interval"][radius]
+        table.add_row(radius, percent(fraction), interval(ends))
     console.print(table)
+    for name in summary["slices"]:
+        print_table(short_slice_table(summary, name, _MOST_PARTS), console)
     cost = (
         f"{summary['seconds']:.1f} s, {summary['gradient_evaluations']:.1f} gradients per example"
     )

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from keras_curv.errors import visible
+from keras_curv.reports.tables import Table, print_line, print_table
 from keras_curv.reports.wording import percent, percent_up, radius_name
 
 
-class RequestTable(NamedTuple):
-    """A table whose first column names its rows; the others are figures.
-
-    Attributes:
-        caption: what it is about.
-        heads: of the columns.
-        rows: cells of each.
-    """
-
-    caption: str
-    heads: list[str]
-    rows: list[list[str]]
-
-
-def request_tables(summary: dict) -> list[RequestTable]:
+def request_tables(summary: dict) -> list[Table]:
     """Returns the certified fraction by version, over time, and against the baseline.
 
     Args:
@@ -43,10 +25,8 @@ def request_tables(summary: dict) -> list[RequestTable]:
     over = "over time" if by_time else "over the order of files and records, as not all have a time"
     parts = [row(str(part["from"]), part) for part in drift["parts"]]
     tables = [
-        RequestTable("Certified, by version", ["version", "examples", *at], versions),
-        RequestTable(
-            f"Certified, {over}", ["from" if by_time else "from row", "examples", *at], parts
-        ),
+        Table("Certified, by version", ["version", "examples", *at], versions),
+        Table(f"Certified, {over}", ["from" if by_time else "from row", "examples", *at], parts),
     ]
     baseline = summary["baseline"]
     if baseline is not None:
@@ -57,7 +37,7 @@ def request_tables(summary: dict) -> list[RequestTable]:
             *(f"{count:,} more that it refused as {name}" for name, count in unanswered),
         ]
         tables.append(
-            RequestTable(
+            Table(
                 ", ".join(heading),
                 [radius_name(summary), "baseline certifies", "lost", "gained", "lost of these"],
                 [
@@ -92,17 +72,7 @@ def all_refused(summary: dict) -> str:
 
 def print_requests(summary: dict, console: Console) -> None:
     """Prints what there is of logged requests alone."""
-    for heading in request_tables(summary):
-        _plain(console, heading.caption)
-        table = Table()
-        for i, head in enumerate(heading.heads):
-            table.add_column(head, justify="right" if i else "left", no_wrap=True)
-        for row in heading.rows:
-            table.add_row(*(Text(visible(cell)) for cell in row))
-        console.print(table)
+    for table in request_tables(summary):
+        print_table(table, console)
     for line in request_reasons(summary):
-        _plain(console, line)
-
-
-def _plain(console: Console, text: str) -> None:
-    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+        print_line(line, console)

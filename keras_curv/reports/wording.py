@@ -227,12 +227,47 @@ def units(scale: float, of: str = "the model's own input") -> str:
     return of + ("" if scale == 1.0 else f" (examples × {scale:g})")
 
 
+_PLACES = 5  # named of those that fail
+
+
+def headline(verdict: dict) -> str:
+    """Returns a verdict in a line, to stand before its checks."""
+    checks = verdict["checks"]
+    failed = sum(not check["passed"] for check in checks)
+    many = f"{len(checks)} requirement{'' if len(checks) == 1 else 's'}"
+    if not failed:
+        return f"PASSED: {many} met"
+    return f"FAILED: {failed} of {many} not met"
+
+
 def describe(check: dict) -> str:
     """Describes one check of a verdict, in a line."""
     word = "passed" if check["passed"] else "FAILED"
     required = f"{100 * check['required']:g} %"
-    if check["name"] == "certified_accuracy":
-        whose = "" if check["labelled"] else " (without labels, each prediction counts as correct)"
-        found = f"certified {percent(check['found'])} at radius {check['radius']}"
-        return f"{word}: {found}, required {required}{whose}"
-    return f"{word}: lost {percent_up(check['found'])} of the certificates, allowed {required}"
+    if check["name"] != "certified_accuracy":
+        return f"{word}: lost {percent_up(check['found'])} of the certificates, allowed {required}"
+    if check["radius"] is None:
+        return f"{word}: the slice {check['slice']} has no examples, required {required}"
+    least = f" (lower end of the {interval_name(check)})" if check["lower"] else ""
+    places = check["failed"][:_PLACES] or [check]
+    found = [f"{percent(one['found'])} at {_place(check, one)}" for one in places]
+    more = len(check["failed"]) - len(places)
+    text = f"certified {', '.join(found)}{f' and {more} more' if more > 0 else ''}{least}"
+    whose = "" if check["labelled"] else " (without labels, each prediction counts as correct)"
+    return f"{word}: {text}, required {required}{whose}"
+
+
+def _place(check: dict, place: dict) -> str:
+    """Returns where a share was found: at which radius, and in which part of a slice."""
+    part = f" in {check['slice']} {place['part']} ({place['examples']:,} examples)"
+    return f"radius {place['radius']}{part if check['slice'] else ''}"
+
+
+def interval_name(summary: dict) -> str:
+    """Returns what the confidence intervals of a summary are called."""
+    return f"{100 * summary['confidence']:g} % interval"
+
+
+def interval(ends: list[float]) -> str:
+    """Returns a confidence interval of a fraction in per cent, rounded outwards."""
+    return f"{percent(ends[0]).removesuffix(' %')} to {percent_up(ends[1])}"

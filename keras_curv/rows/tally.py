@@ -5,12 +5,13 @@ from __future__ import annotations
 import array
 import collections
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from keras_curv.certificates.certificate import CORRECT, Status, certified_fraction
 from keras_curv.rows.row import Row
+from keras_curv.rows.slices import SliceTally, confidence_interval
 
 
 class Tally:
@@ -18,14 +19,26 @@ class Tally:
 
     Args:
         at: radii at which certified accuracy is reported.
+        confidence: of the intervals of certified accuracy.
+        slices: partitions of the examples by name, each with what names the part of a row.
 
     Attributes:
         radii: of every example; 0 where nothing is certified.
     """
 
-    def __init__(self, at: Sequence[float]):
+    def __init__(
+        self,
+        at: Sequence[float],
+        *,
+        confidence: float = 0.95,
+        slices: Mapping[str, Callable[[Row], str]] | None = None,
+    ):
         self.radii = array.array("d")
-        self._at = tuple(at)
+        self._at, self._confidence = tuple(at), confidence
+        self._slices = {
+            name: SliceTally(part_of, self._at, confidence)
+            for name, part_of in (slices or {}).items()
+        }
         self._statuses: collections.Counter[str] = collections.Counter()
         self._methods: collections.Counter[str] = collections.Counter()
         self._labelled = True
@@ -46,6 +59,8 @@ class Tally:
             self._exact += row.primal_equals_dual
             if row.status in CORRECT and 0.0 < row.adversarial_distance < math.inf:
                 self._of_met.append(row.radius / row.adversarial_distance)
+            for slices in self._slices.values():
+                slices.add(row)
 
     def certified_accuracy(self, radius: float) -> float:
         """Returns the fraction of all examples that are correct and have a larger radius."""
@@ -56,7 +71,9 @@ class Tally:
 
         Returns:
             `examples`; `clean_accuracy` (None without labels); `certified_accuracy`, radius as
-            string → fraction of all examples; `mean_radius` and `median_radius` over the
+            string → fraction of all examples; `certified_interval`, radius → the two ends of its
+            confidence interval, and `confidence`, see `confidence_interval`; `slices`, name → see
+            `SliceTally.summary`; `mean_radius` and `median_radius` over the
             correct ones (None where there are none, "inf" where infinite); `statuses`, name →
             count; `gradient_evaluations`, mean per example, summed over its rivals;
             `primal_equals_dual`, the fraction of all examples whose radius is exact; `methods`,
@@ -67,11 +84,17 @@ class Tally:
         count = len(self.radii)
         correct = sum(self._statuses[name] for name in CORRECT)
         # Only certified examples have a positive radius, so zeros pad the correct ones.
-        values = np.sort(np.array(self.radii))[count - correct :]
+        radii = np.array(self.radii)
+        values = np.sort(radii)[count - correct :]
+        certified = [int(np.sum(radii > r)) for r in self._at]
+        intervals = confidence_interval(certified, count, self._confidence)
         return {
             "examples": count,
             "clean_accuracy": correct / count if count and self._labelled else None,
             "certified_accuracy": {str(float(r)): self.certified_accuracy(r) for r in self._at},
+            "confidence": self._confidence,
+            "certified_interval": dict(zip(map(str, self._at), intervals, strict=True)),
+            "slices": {name: slices.summary() for name, slices in self._slices.items()},
             "mean_radius": json_number(mean_radius(np.mean, values)) if correct else None,
             "median_radius": json_number(mean_radius(np.median, values)) if correct else None,
             "statuses": {status.name: self._statuses[status.name] for status in Status},

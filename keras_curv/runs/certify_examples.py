@@ -29,6 +29,7 @@ from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.proof_folder import ProofFolder
 from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
+from keras_curv.rows.slices import BY_CLASS, class_of
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.adversarial import AdversarialPoints
 from keras_curv.runs.job import Job, Sink, same_job
@@ -235,6 +236,19 @@ class ExampleJob(Job):
         arguments = path, self.examples.origin, options
         return functools.partial(same_job, _load_job, arguments, self.settings)
 
+    def part_of(self, name: str) -> Callable[[Row], str]:
+        """See `Job`."""
+        if name == BY_CLASS:
+            return class_of
+        found = self.examples.slices.get(name)
+        if found is None:
+            known = ", ".join([BY_CLASS, *self.examples.slices])
+            raise InputError(
+                f"{self.examples.name} has no slice {name!r}; it has: {known}. Others are arrays "
+                "of an .npz file, or are given to Examples.from_arrays"
+            )
+        return lambda row: found.parts[found.places[row.index]]
+
     def facts(self) -> dict:
         """See `Job`."""
         network = self.served.network
@@ -294,7 +308,7 @@ def _takes_labels(options: ExampleOptions, network: Network) -> bool:
 def _require_labels(examples: Examples, options: ExampleOptions, network: Network) -> None:
     """Refuses labels that the property does not use, and a required accuracy without labels."""
     takes = _takes_labels(options, network)
-    if takes and options.required is None:
+    if takes and not options.requirements["required"]:
         return
     given = next(examples.batches(1, 0))[1] is not None
     if given and not takes:

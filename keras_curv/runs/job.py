@@ -11,7 +11,9 @@ import numpy as np
 from keras_curv.errors import InputError
 from keras_curv.reports.html.cases import Case
 from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
+from keras_curv.rows.slices import BY_CLASS, class_of
 from keras_curv.rows.tally import Tally
+from keras_curv.runs.options import RunOptions
 
 
 class Sink(Protocol):
@@ -90,9 +92,27 @@ class Job(abc.ABC):
         claim = {name: self.settings[name] for name in QUALIFIED}
         return [row._replace(**claim) for row in rows]
 
-    def tally(self, radii: Sequence[float]) -> Tally:
+    def tally(self, options: RunOptions) -> Tally:
         """Returns what sums the rows up."""
-        return Tally(radii)
+        return Tally(options.radii, confidence=options.confidence, slices=self.slices(options))
+
+    def slices(self, options: RunOptions) -> dict[str, Callable[[Row], str]]:
+        """Returns each slice that is reported or required, with what names the part of a row.
+
+        Raises:
+            InputError: the examples have no such array.
+        """
+        return {name: self.part_of(name) for name in options.sliced}
+
+    def part_of(self, name: str) -> Callable[[Row], str]:
+        """Returns what names the part of a slice that a row is in.
+
+        Raises:
+            InputError: the examples have no such array.
+        """
+        if name != BY_CLASS:
+            raise InputError(f"these examples have no slices but {BY_CLASS!r}. Received: {name!r}")
+        return class_of
 
     def sinks(self, tally: Tally) -> Iterator[Any]:
         """Yields context managers of further sinks, to be entered for the run."""

@@ -16,13 +16,14 @@ from keras_curv.certificates.options import ProofOptions
 from keras_curv.errors import (
     InputError,
     optional_at_least,
-    optional_fraction,
     require_at_least,
     require_one_of,
     require_positive,
+    require_probability,
 )
 from keras_curv.files import part_path, require_replaceable
 from keras_curv.reports.drawing import require_drawable
+from keras_curv.rows.requirement import parse_requirements
 
 if TYPE_CHECKING:
     from keras_curv.certificates.smoothing.options import Smoothing
@@ -38,15 +39,22 @@ class RunOptions(ProofOptions):
         decide: decides only whether each of the radii can be proved for an example, which is many
             times faster; the radii in rows are then lower bounds, enough for that.
         radii: radii at which to report certified accuracy, in the model's input units or those of a
-            threat; default: 0.1, 0.25, 0.5, 1.0 and 1.58.
+            threat; default: 0.1, 0.25, 0.5, 1.0 and 1.58. Those of requirements are added.
         batch_size: number of examples certified at a time; default: by the size of the model, or
             512 logged requests.
-        required: smallest certified accuracy, as a fraction, that is required at every one of the
-            radii; below it the verdict is negative, and the exit status 3.
+        required: smallest certified accuracy, as a fraction, below which the verdict is negative,
+            and the exit status 3. 0.9 is required at every one of the radii; 0.25=0.95 at radius
+            0.25; 0.25=lower:0.95 of the lower end of the confidence interval there;
+            class:0.25=0.8 in every class, or in every part of another slice. May be several.
+        slices: what to count examples by, beside all together: class, which is the label, or
+            without labels the prediction; or the name of an array of the file of inputs, with one
+            value for each example.
+        confidence: confidence of the Clopper-Pearson intervals of certified accuracy.
         output: CSV file to write of rows, one for each example, as they come. It must not exist,
             unless the run is resumed.
         resume: goes on with the output of an interrupted run.
         summary: JSON file to write of the summary.
+        junit: XML file to write of the verdict as JUnit has it, one test case for each requirement.
         plot: image to draw of certified accuracy against radius (.png, .svg, .pdf).
         report: HTML file to write for people: curve, classes, least robust examples, terms.
         command: the words of the command that makes this run again, for the report.
@@ -66,10 +74,13 @@ class RunOptions(ProofOptions):
     decide: bool = False
     radii: Sequence[float] = DEFAULT_RADII
     batch_size: int | None = None
-    required: float | None = None
+    required: float | str | Sequence[float | str] | None = None
+    slices: Sequence[str] = ()
+    confidence: float = 0.95
     output: str | None = None
     resume: bool = False
     summary: str | None = None
+    junit: str | None = None
     plot: str | None = None
     report: str | None = None
     command: Sequence[str] | None = None
@@ -88,8 +99,13 @@ class RunOptions(ProofOptions):
         radii = radii_of(self.radii)
         if not radii:
             raise InputError("radii must be one at least. Received: none")
-        object.__setattr__(self, "radii", radii)
-        optional_fraction(self.required, "the certified accuracy required")
+        required = self.requirements["required"]
+        also = [one.radius for one in required if one.radius is not None]
+        object.__setattr__(self, "radii", tuple(dict.fromkeys([*radii, *also])))
+        require_probability(self.confidence, "confidence")
+        self._require_slices()
+        if self.junit is not None and all(v in (None, ()) for v in self.requirements.values()):
+            raise InputError("junit is a file of requirements, and there are none; require one")
         optional_at_least(self.batch_size, 1, "batch_size")
         if self.resume and not self.output:
             raise InputError("resume needs the output file of the run to go on with")
@@ -122,11 +138,29 @@ class RunOptions(ProofOptions):
     @builtins.property
     def requirements(self) -> dict:
         """The figures that the verdict holds the summary against."""
-        return {"required": self.required}
+        return {"required": parse_requirements(self.required)}
+
+    @builtins.property
+    def sliced(self) -> list[str]:
+        """The names of all slices: to be reported, or of a requirement."""
+        required = [one.slice for one in parse_requirements(self.required) if one.slice]
+        return list(dict.fromkeys([*self.slices, *required]))
+
+    def _require_slices(self) -> None:
+        """Refuses names that no slice can have."""
+        for name in self.sliced:
+            if name in ("", "lower", "x", "y") or "=" in name:
+                raise InputError(
+                    f"a slice is class, or an array beside x and y. Received: {name!r}"
+                )
+        if "class" in self.sliced and str(self.property) != "argmax":
+            raise InputError(
+                f"the slice class is for the property argmax. Received: {self.property}"
+            )
 
     def written(self) -> list[str | None]:
         """Returns the files to write beside the rows; None for each that is not asked for."""
-        return [self.summary, self.plot, self.report]
+        return [self.summary, self.junit, self.plot, self.report]
 
     def files(self) -> list[pathlib.Path]:
         """Returns all files that are written: the rows, their settings, and what is beside them."""
@@ -222,7 +256,7 @@ class ExampleOptions(RunOptions):
             self._require_provable()
         if self.adversarial is not None and self.smoothing is not None:
             raise InputError("adversarial points are of the model itself, not of smoothing's votes")
-        if self.required is not None and self.rivals != "all":
+        if self.requirements["required"] and self.rivals != "all":
             raise InputError(
                 "a required certified accuracy needs rivals all: one rival is no certificate. "
                 f"Received: {self.rivals!r}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_curv.errors import InputError, UnwrittenError
 from keras_curv.files import write_json, write_text
 from keras_curv.reports.console import progress_bar, working
 from keras_curv.reports.html import page
 from keras_curv.reports.html.report_data import ReportData
+from keras_curv.reports.junit import junit
 from keras_curv.reports.plot import plot_curve
 from keras_curv.rows.row_file import RowFile
 from keras_curv.rows.verdict import verdict
@@ -44,7 +45,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
         job = make_job()
         if workers:
             job.remote_factory()
-    tally = job.tally(options.radii)
+    tally = job.tally(options)
     report = ReportData() if options.report else None
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(
@@ -77,12 +78,15 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
         if done != job.count:
             raise InputError(f"the examples ended after {done} of {job.count}")
 
-    result = job.facts() | tally.summary() | job.settings
+    result: dict[str, Any] = {"verdict": None}  # which comes first
+    result |= job.facts() | tally.summary() | job.settings
     result["verdict"] = verdict(result, **options.requirements)
     seconds = {"seconds": round(time.monotonic() - started, 3)}
     try:
         if options.summary:
             write_json(options.summary, result | (seconds if job.timed else {}))
+        if options.junit:
+            write_text(options.junit, junit(result))
         if options.plot:
             plot_curve(tally, result, options.plot)
         if report and options.report:

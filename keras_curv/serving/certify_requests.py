@@ -22,6 +22,7 @@ from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.job import Job, same_job
+from keras_curv.runs.options import RunOptions
 from keras_curv.runs.runner import run
 from keras_curv.serving.compare import Comparison, RequestTally
 from keras_curv.serving.options import RequestOptions
@@ -196,9 +197,10 @@ class RequestJob(Job):
                 cases += find_cases(members, x, x, network=network)
         return sorted(cases, key=lambda case: (case.row.radius, case.row.index))
 
-    def tally(self, radii: Sequence[float]) -> RequestTally:
+    def tally(self, options: RunOptions) -> RequestTally:
         """See `Job`."""
-        return RequestTally(radii, self._survey, baseline=self._options.baseline)
+        known = {"confidence": options.confidence, "slices": self.slices(options)}
+        return RequestTally(options.radii, self._survey, baseline=self._options.baseline, **known)
 
     def sinks(self, tally: Tally) -> Iterator[Any]:
         """See `Job`: the file of the examples that lost their certificate."""

@@ -5,34 +5,16 @@ from __future__ import annotations
 import collections
 import datetime
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
 from keras_curv.rows.row import Row
+from keras_curv.rows.slices import Fraction
 from keras_curv.rows.tally import Tally
 from keras_curv.serving.requests import Survey
 
 PARTS = 10
-
-
-class Fraction:
-    """Counts rows, and those of them that are certified at each radius."""
-
-    def __init__(self, radii: Sequence[float]):
-        self.examples = 0
-        self._certified = dict.fromkeys(radii, 0)
-
-    def add(self, row: Row) -> None:
-        """Counts a row in."""
-        self.examples += 1
-        for radius in self._certified:
-            self._certified[radius] += row.radius > radius
-
-    def summary(self) -> dict:
-        """Returns `examples`, and `certified`: radius as string → fraction of them."""
-        count = max(self.examples, 1)
-        certified = {str(r): n / count for r, n in self._certified.items()}
-        return {"examples": self.examples, "certified": certified}
 
 
 class Parts:
@@ -136,13 +118,16 @@ class RequestTally(Tally):
         at: radii at which to report.
         survey: of the log.
         baseline: what the rows are compared with, by name; None: with nothing.
+        **options: of `Tally`.
 
     Attributes:
         comparison: with the baseline, or None.
     """
 
-    def __init__(self, at: Sequence[float], survey: Survey, *, baseline: str | None = None):
-        super().__init__(at)
+    def __init__(
+        self, at: Sequence[float], survey: Survey, *, baseline: str | None = None, **options: Any
+    ):
+        super().__init__(at, **options)
         self._versions: dict[str, Fraction] = {}
         self._parts = Parts(survey, at)
         self._reasons: dict[str, dict] = {}

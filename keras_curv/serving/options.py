@@ -30,7 +30,7 @@ class RequestOptions(RunOptions):
 
     Example:
         >>> RequestOptions(baseline="models/7", max_lost=0.01).requirements
-        {'required': None, 'max_lost': 0.01}
+        {'required': (), 'max_lost': 0.01}
     """
 
     baseline: str | None = None
@@ -46,6 +46,11 @@ class RequestOptions(RunOptions):
             raise InputError(
                 "logged requests hold what the model takes, and not what flows at a cut; give that "
                 f"as examples. Received: cut {self.cut!r}"
+            )
+        if others := [name for name in self.sliced if name != "class"]:
+            raise InputError(
+                "logged requests have no arrays beside their inputs; they can be sliced by class. "
+                f"Received: {others[0]!r}"
             )
         optional_fraction(self.max_lost, "the fraction that may be lost")
         optional_at_least(self.limit, 1, "the limit")

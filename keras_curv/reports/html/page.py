@@ -27,9 +27,14 @@ from keras_curv.reports.html.pictures import is_image
 from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.html.templates import ENVIRONMENT
 from keras_curv.reports.requests import request_reasons, request_tables
+from keras_curv.reports.tables import slice_table
 from keras_curv.reports.wording import (
     claim,
+    describe,
     facts,
+    headline,
+    interval,
+    interval_name,
     is_usual,
     model_name,
     nearest_rival,
@@ -84,8 +89,9 @@ def render(
     model = pathlib.PurePath(summary["saved_model"]).name or summary["saved_model"]
     clean, certified = summary["clean_accuracy"], summary["certified_accuracy"]
     radius = radius_name(summary)
-    shares = [] if clean is None else [("0 (clean)", percent(clean))]
-    shares += [(at, percent(fraction)) for at, fraction in certified.items()]
+    shares = [] if clean is None else [("0 (clean)", percent(clean), "")]
+    ends = summary["certified_interval"]
+    shares += [(at, percent(share), interval(ends[at])) for at, share in certified.items()]
     counts = {Status[name]: count for name, count in summary["statuses"].items() if count}
     searched = any(case.point is not None for case in cases) or is_usual(summary)
     searched &= summary["guarantee"] != "probabilistic"
@@ -97,6 +103,9 @@ def render(
         title=f"Certified robustness of {model_name(summary, model)} on {summary['dataset']}",
         summary=summary,
         shares=shares,
+        interval_name=interval_name(summary),
+        verdict=summary.get("verdict") and _banner(summary["verdict"]),
+        slices=[slice_table(summary, name) for name in summary["slices"]],
         radius=radius,
         curve=charts.curve(
             np.array(report_data.radii),
@@ -120,6 +129,12 @@ def render(
         command=None if command is None else [shlex.quote(word) for word in command],
         settings=_settings(summary, settings),
     )
+
+
+def _banner(verdict: dict) -> dict[str, Any]:
+    """Returns the words of a verdict: a headline, and a line for each requirement."""
+    lines = [(check["passed"], describe(check)) for check in verdict["checks"]]
+    return {"passed": verdict["passed"], "headline": headline(verdict), "lines": lines}
 
 
 def _meaning(summary: dict, status: Status) -> str:
