@@ -74,7 +74,7 @@ REQUESTS.define(
     None,
     "Files of requests to certify instead of a data set: TFRecord files of PredictionLog, as TF Serving logs them, warm-up files, or JSON lines of the bodies of REST requests; plain or gzip; a shell pattern. If --saved_model is a base path, each request is certified for the version that served it.",
 )
-REQUESTS.options(RequestOptions, "model_name max_unpacked baseline lost max_lost")
+REQUESTS.options(RequestOptions, "model_name max_unpacked")
 
 VNNLIB = COMMAND.section("Instances of VNN-LIB, instead of a data set")
 VNNLIB.define(
@@ -93,6 +93,7 @@ SMOOTHING.options(Smoothing, "deviation samples failure_probability noise")
 REPORTED = COMMAND.section("What to report, and a release gate")
 REPORTED.options(RequestOptions, radius="radii")
 REPORTED.options(RequestOptions, "limit batch_size confidence", slice="slices", require="required")
+REPORTED.options(RunOptions, "baseline max_lost lost gained")
 REPORTED.alias("require_certified_accuracy", "require")
 
 OUTPUT = COMMAND.section("What to write, and who does the work")
@@ -248,5 +249,5 @@ def chosen_options(kind: type[RunOptions]) -> dict[str, Any]:
 
 def command() -> list[str]:
     """Returns the words that make this report again: the flags that decide what comes out."""
-    but = [*OUTPUT.names, "lost"]
+    but = [*OUTPUT.names, "lost", "gained"]
     return [*COMMAND.words(but=but), "--report=report.html"]

@@ -25,7 +25,7 @@ from rich.text import Text
 from keras_curv.errors import visible
 from keras_curv.files import discard_stdout
 from keras_curv.reports.requests import all_refused, print_requests
-from keras_curv.reports.tables import print_table, short_slice_table
+from keras_curv.reports.tables import baseline_table, print_table, short_slice_table
 from keras_curv.reports.wording import (
     describe,
     facts,
@@ -60,6 +60,8 @@ def print_summary(summary: dict, console: Console | None = None) -> None:
     _print_table(summary, console)
     if "versions" in summary:
         print_requests(summary, console)
+    if summary["baseline"] is not None:
+        print_table(baseline_table(summary), console)
 
 
 def _print_verdict(verdict: dict, console: Console) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from keras_curv.reports.tables import Table, print_line, print_table
-from keras_curv.reports.wording import percent, percent_up, radius_name
+from keras_curv.reports.wording import percent
 
 
 def request_tables(summary: dict) -> list[Table]:
-    """Returns the certified fraction by version, over time, and against the baseline.
+    """Returns the certified fraction by version and over time.
 
     Args:
         summary: of `certify_requests`.
@@ -28,25 +28,6 @@ def request_tables(summary: dict) -> list[Table]:
         Table("Certified, by version", ["version", "examples", *at], versions),
         Table(f"Certified, {over}", ["from" if by_time else "from row", "examples", *at], parts),
     ]
-    baseline = summary["baseline"]
-    if baseline is not None:
-        unanswered = baseline["unanswered"].items()
-        heading = [
-            f"Against {baseline['saved_model']}: {baseline['compared']:,} examples",
-            f"{baseline['prediction_changed']:,} predicted differently",
-            *(f"{count:,} more that it refused as {name}" for name, count in unanswered),
-        ]
-        tables.append(
-            Table(
-                ", ".join(heading),
-                [radius_name(summary), "baseline certifies", "lost", "gained", "lost of these"],
-                [
-                    [radius, *(f"{entry[name]:,}" for name in ("baseline", "lost", "gained"))]
-                    + [percent_up(entry["lost_fraction"])]
-                    for radius, entry in baseline["radii"].items()
-                ],
-            )
-        )
     return tables
 
 

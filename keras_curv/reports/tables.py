@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from keras_curv.errors import visible
-from keras_curv.reports.wording import interval, interval_name, percent
+from keras_curv.reports.wording import (
+    interval,
+    interval_name,
+    number,
+    percent,
+    percent_up,
+    radius_name,
+)
+from keras_curv.rows.row import Row
 
 
 class Table(NamedTuple):
@@ -74,6 +82,48 @@ def _slices(
         rows.append([part, f"{entry['examples']:,}", *clean, *found])
     clean_head = ["clean"] if labelled else []
     return Table(f"Certified, by {name}", [name, "examples", *clean_head, *heads], rows)
+
+
+def baseline_table(summary: dict) -> Table:
+    """Returns what was lost and gained against the baseline, by radius.
+
+    Args:
+        summary: of a run with a baseline.
+    """
+    baseline = summary["baseline"]
+    caption = [
+        f"Against {baseline['saved_model']}: {baseline['compared']:,} examples",
+        f"{baseline['prediction_changed']:,} predicted differently",
+        *(f"{n:,} more that it refused as {name}" for name, n in baseline["unanswered"].items()),
+    ]
+    heads = [radius_name(summary), "baseline certifies", "lost", "gained", "lost of these"]
+    rows = [
+        [radius, *(f"{entry[name]:,}" for name in ("baseline", "lost", "gained"))]
+        + [percent_up(entry["lost_fraction"]), f"{entry['p_value']:.2g}"]
+        for radius, entry in baseline["radii"].items()
+    ]
+    return Table(", ".join(caption), [*heads, "paired p"], rows)
+
+
+def changed_table(changed: list[tuple[Row, list[float]]], caption: str) -> Table:
+    """Returns examples that changed against the baseline, one by one.
+
+    Args:
+        changed: rows, with the radii at which they changed.
+        caption: of the table.
+    """
+    heads = ["example", "label", "predicted before", "radius before", "predicted now", "radius now"]
+    rows = [
+        [
+            f"{row.file}, record {row.record}, {row.example}" if row.file else str(row.index),
+            "" if row.label is None else str(row.label),
+            *(str(row.baseline_prediction), number(row.baseline_radius)),
+            *(str(row.prediction), number(row.radius)),
+            ", ".join(map(str, radii)),
+        ]
+        for row, radii in changed
+    ]
+    return Table(caption, [*heads, "changed at"], rows)
 
 
 def print_table(table: Table, console: Console) -> None:

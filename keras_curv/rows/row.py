@@ -139,11 +139,13 @@ class Row(NamedTuple):
 
 
 EXAMPLE_COLUMNS = Row._fields[: Row._fields.index("file")]
+BASELINE_COLUMNS = ("baseline_prediction", "baseline_radius", "baseline_status")
 QUALIFIED = ("property", "threat")  # further columns, of a claim other than the usual one
 REQUEST_COLUMNS = (
     *("index", "file", "record", "example", "timestamp", "version", "signature"),
     *EXAMPLE_COLUMNS[EXAMPLE_COLUMNS.index("prediction") :],
-    *("detail", "baseline_version", "baseline_prediction", "baseline_radius", "baseline_status"),
+    *("detail", "baseline_version"),
+    *BASELINE_COLUMNS,
 )
 
 

@@ -21,7 +21,11 @@ _LONGEST_SETTINGS = 2**22
 _ANY_ROWS, _A_ROW = 2**26, 2**10  # bytes
 _COUNTED = 10**6  # rows too many
 # What a fingerprint tells, which itself says nothing to a reader.
-_OF = {"fingerprint": "another model", "dataset_fingerprint": "other examples"}
+_OF = {
+    "fingerprint": "another model",
+    "baseline_fingerprint": "another baseline",
+    "dataset_fingerprint": "other examples",
+}
 
 
 def most_bytes(count: int, settings: dict) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from keras_curv.certificates.certificate import CORRECT, Status, certified_fraction
+from keras_curv.errors import visible
+from keras_curv.rows.comparison import Comparison
 from keras_curv.rows.row import Row
 from keras_curv.rows.slices import SliceTally, confidence_interval
 
@@ -21,9 +23,11 @@ class Tally:
         at: radii at which certified accuracy is reported.
         confidence: of the intervals of certified accuracy.
         slices: partitions of the examples by name, each with what names the part of a row.
+        baseline: what the rows are compared with, by name; None: with nothing.
 
     Attributes:
         radii: of every example; 0 where nothing is certified.
+        comparison: with the baseline, or None.
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class Tally:
         *,
         confidence: float = 0.95,
         slices: Mapping[str, Callable[[Row], str]] | None = None,
+        baseline: str | None = None,
     ):
         self.radii = array.array("d")
         self._at, self._confidence = tuple(at), confidence
@@ -39,6 +44,8 @@ class Tally:
             name: SliceTally(part_of, self._at, confidence)
             for name, part_of in (slices or {}).items()
         }
+        self._baseline = baseline
+        self.comparison = None if baseline is None else Comparison(at)
         self._statuses: collections.Counter[str] = collections.Counter()
         self._methods: collections.Counter[str] = collections.Counter()
         self._labelled = True
@@ -61,6 +68,8 @@ class Tally:
                 self._of_met.append(row.radius / row.adversarial_distance)
             for slices in self._slices.values():
                 slices.add(row)
+            if self.comparison is not None:
+                self.comparison.add(row)
 
     def certified_accuracy(self, radius: float) -> float:
         """Returns the fraction of all examples that are correct and have a larger radius."""
@@ -79,7 +88,8 @@ class Tally:
             `primal_equals_dual`, the fraction of all examples whose radius is exact; `methods`,
             name → how many radii it proved; `met`, the number of correct examples near which an
             adversarial point was met, and `proved_of_met`, the median of radius over the distance
-            of that point (None where none was met).
+            of that point (None where none was met); `baseline`, its name as `saved_model` and
+            `Comparison.summary`, or None.
         """
         count = len(self.radii)
         correct = sum(self._statuses[name] for name in CORRECT)
@@ -103,6 +113,8 @@ class Tally:
             "methods": {name: number for name, number in self._methods.most_common() if number},
             "met": len(self._of_met),
             "proved_of_met": float(np.median(self._of_met)) if self._of_met else None,
+            "baseline": self.comparison
+            and {"saved_model": visible(self._baseline)} | self.comparison.summary(),
         }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.certificates.witnesses import Witnesses
@@ -28,9 +29,8 @@ from keras_curv.reports.console import working
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.proof_folder import ProofFolder
-from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
+from keras_curv.rows.row import BASELINE_COLUMNS, EXAMPLE_COLUMNS, QUALIFIED, Row, certified_fields
 from keras_curv.rows.slices import BY_CLASS, class_of
-from keras_curv.rows.tally import Tally
 from keras_curv.runs.adversarial import AdversarialPoints
 from keras_curv.runs.job import Job, Sink, same_job
 from keras_curv.runs.options import ExampleOptions
@@ -75,7 +75,11 @@ def certify_examples(
     options = dataclasses.replace(options or ExampleOptions(), **changes)
     stream = _stream(examples)
     files = stream.paths if isinstance(stream, TFExamples) else [stream.path]
-    read = [*files, os.fspath(model) if isinstance(model, (str, os.PathLike)) else None]
+    read = [
+        *files,
+        options.baseline,
+        os.fspath(model) if isinstance(model, (str, os.PathLike)) else None,
+    ]
     return run(lambda: ExampleJob(model, stream, options), options, inputs=read)
 
 
@@ -131,9 +135,7 @@ class ExampleJob(Job):
         _require_labels(examples, options, self._network)
         self.examples, self.count = examples, examples.count
         self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
-        fit, scale = _fitting_shape(examples, served), float(options.input_scale)
-        # In float64: what rounding the product to the model's dtype moves is taken off the radius.
-        self.as_input = lambda x: fit(x if scale == 1.0 else _times(x, scale))
+        self.as_input = self._reader(served)
         self.settings = {
             "version": __version__,
             "fingerprint": served.fingerprint,
@@ -150,6 +152,17 @@ class ExampleJob(Job):
             "seed": options.seed,
             "batch_size": options.batch_size or certifier.batch_size(rivals),
         } | search
+        self._baseline = None
+        if options.baseline is not None:
+            self._baseline = Certifier(options.baseline, **options.certifier)
+            self._as_baseline_input = self._reader(self._baseline.served)
+            self.columns = (
+                *EXAMPLE_COLUMNS,
+                *BASELINE_COLUMNS,
+                *self.columns[len(EXAMPLE_COLUMNS) :],
+            )
+        fingerprint_of_baseline = self._baseline and self._baseline.served.fingerprint
+        self.settings["baseline_fingerprint"] = fingerprint_of_baseline
         self._attacked: AdversarialPoints | None = None
         if options.adversarial is not None and isinstance(certifier, Certifier):
             self._attacked = AdversarialPoints(certifier)
@@ -162,6 +175,12 @@ class ExampleJob(Job):
         for x, y in self.examples.batches(self.settings["batch_size"], start):
             yield self._rows(x, y, start)
             start += len(x)
+
+    def _reader(self, served: ServedModel) -> Callable[[np.ndarray], np.ndarray]:
+        """Returns what brings examples into the shape and units of a model."""
+        fit, scale = _fitting_shape(self.examples, served), float(self._options.input_scale)
+        # In float64: what rounding the product to the model's dtype moves is taken off the radius.
+        return lambda x: fit(x if scale == 1.0 else _times(x, scale))
 
     def _proofs_header(self) -> dict:
         names = ["fingerprint", "input_scale", "dataset", "dataset_fingerprint"]
@@ -179,8 +198,16 @@ class ExampleJob(Job):
         result = self._certify(self.as_input(x), y, first_index=start, **known)
         if self._proofs is not None:
             self._proofs.write(start, result, *kept)
-        rivals = known["rivals"]
-        return self.claimed(Row.from_certificates(result, y, start, rivals))
+        rows = self.claimed(Row.from_certificates(result, y, start, known["rivals"]))
+        if self._baseline is None:
+            return rows
+        before = self._baseline.certify_all(self._as_baseline_input(x), y)
+        answers = [certified_fields(before, i) for i in range(len(rows))]
+        names = ("prediction", "radius", "status")
+        return [
+            row._replace(**{f"baseline_{name}": answer[name] for name in names})
+            for row, answer in zip(rows, answers, strict=True)
+        ]
 
     def require_rows(self, rows: Sequence[Row]) -> None:
         """See `Job`."""
@@ -198,6 +225,11 @@ class ExampleJob(Job):
             labels = [None] * len(x) if y is None else y.tolist()
             for label, row in zip(labels, rows[checked:], strict=False):
                 require_row_of(row, known | {"label": label}, classes)
+                if self._baseline is not None and row.baseline_status not in Status.__members__:
+                    raise InputError(
+                        f"row {row.index} cannot be of this run: its baseline_status is "
+                        f"{row.baseline_status!r}; name another output"
+                    )
             checked += len(x)
             if checked >= len(rows):
                 break
@@ -210,7 +242,7 @@ class ExampleJob(Job):
             batches = self.examples.batches(_READ_AT_ONCE, 0)
             attacked.search((self.served.joined(self.as_input(x)) for x, _ in batches), path)
 
-    def sinks(self, tally: Tally) -> Iterator[Any]:
+    def sinks(self) -> Iterator[Any]:
         """See `Job`."""
         if self._attacked is not None and self._options.adversarial is not None:
             yield self._search_around(self._attacked, self._options.adversarial)
@@ -230,9 +262,9 @@ class ExampleJob(Job):
                 "take them from data.load or data.load_npz"
             )
         path = os.path.abspath(self.served.source)
-        options = self._options
-        if options.proofs is not None:
-            options = dataclasses.replace(options, proofs=os.path.abspath(options.proofs))
+        folders = {name: getattr(self._options, name) for name in ("proofs", "baseline")}
+        absolute = {name: os.path.abspath(folder) for name, folder in folders.items() if folder}
+        options = dataclasses.replace(self._options, **absolute)
         arguments = path, self.examples.origin, options
         return functools.partial(same_job, _load_job, arguments, self.settings)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_curv.errors import InputError
 from keras_curv.reports.html.cases import Case
-from keras_curv.rows.row import EXAMPLE_COLUMNS, QUALIFIED, Row
+from keras_curv.rows.row import BASELINE_COLUMNS, EXAMPLE_COLUMNS, QUALIFIED, Row
 from keras_curv.rows.slices import BY_CLASS, class_of
 from keras_curv.rows.tally import Tally
 from keras_curv.runs.options import RunOptions
@@ -30,12 +30,17 @@ class Job(abc.ABC):
         settings: all that rows depend on, as JSON can hold it; has `batch_size`.
         count: how many rows there will be.
         columns: of the rows, names of attributes of `Row`.
+        changed_columns: of the files of rows that changed against the baseline.
         timed: whether the summary that is written says how long the run took.
     """
 
     settings: dict
     count: int
     columns: Sequence[str] = EXAMPLE_COLUMNS
+    changed_columns: ClassVar[Sequence[str]] = (
+        *("index", "label", "prediction", "radius", "status"),
+        *BASELINE_COLUMNS,
+    )
     timed: ClassVar[bool] = True
 
     @abc.abstractmethod
@@ -94,7 +99,12 @@ class Job(abc.ABC):
 
     def tally(self, options: RunOptions) -> Tally:
         """Returns what sums the rows up."""
-        return Tally(options.radii, confidence=options.confidence, slices=self.slices(options))
+        return Tally(options.radii, **self.tallied(options))
+
+    def tallied(self, options: RunOptions) -> dict[str, Any]:
+        """Returns the arguments of `Tally` beside the radii."""
+        known = {"confidence": options.confidence, "slices": self.slices(options)}
+        return known | {"baseline": options.baseline}
 
     def slices(self, options: RunOptions) -> dict[str, Callable[[Row], str]]:
         """Returns each slice that is reported or required, with what names the part of a row.
@@ -114,7 +124,7 @@ class Job(abc.ABC):
             raise InputError(f"these examples have no slices but {BY_CLASS!r}. Received: {name!r}")
         return class_of
 
-    def sinks(self, tally: Tally) -> Iterator[Any]:
+    def sinks(self) -> Iterator[Any]:
         """Yields context managers of further sinks, to be entered for the run."""
         yield from ()
 

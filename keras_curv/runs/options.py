@@ -16,6 +16,7 @@ from keras_curv.certificates.options import ProofOptions
 from keras_curv.errors import (
     InputError,
     optional_at_least,
+    optional_fraction,
     require_at_least,
     require_one_of,
     require_positive,
@@ -50,6 +51,16 @@ class RunOptions(ProofOptions):
             without labels the prediction; or the name of an array of the file of inputs, with one
             value for each example.
         confidence: confidence of the Clopper-Pearson intervals of certified accuracy.
+        baseline: another model, usually the one in service, for which the same examples are
+            certified too; reports which ones it certifies and the model does not, or for another
+            class. Of logged requests it may be a base path with versions.
+        max_lost: largest fraction, of the examples that the baseline certifies, that may lose their
+            certificate at any of the radii; above it the verdict is negative, and the exit status
+            3.
+        lost: CSV file to write of the examples that the baseline certifies and the model does not,
+            or for another class, at any of the radii; it is there once all rows are.
+        gained: CSV file to write of the examples that the model certifies and the baseline does
+            not, at any of the radii.
         output: CSV file to write of rows, one for each example, as they come. It must not exist,
             unless the run is resumed.
         resume: goes on with the output of an interrupted run.
@@ -77,6 +88,10 @@ class RunOptions(ProofOptions):
     required: float | str | Sequence[float | str] | None = None
     slices: Sequence[str] = ()
     confidence: float = 0.95
+    baseline: str | None = None
+    max_lost: float | None = None
+    lost: str | None = None
+    gained: str | None = None
     output: str | None = None
     resume: bool = False
     summary: str | None = None
@@ -104,6 +119,10 @@ class RunOptions(ProofOptions):
         object.__setattr__(self, "radii", tuple(dict.fromkeys([*radii, *also])))
         require_probability(self.confidence, "confidence")
         self._require_slices()
+        optional_fraction(self.max_lost, "the fraction that may be lost")
+        against = self.lost, self.gained, self.max_lost
+        if self.baseline is None and any(value is not None for value in against):
+            raise InputError("what is lost is lost against a baseline; name one")
         if self.junit is not None and all(v in (None, ()) for v in self.requirements.values()):
             raise InputError("junit is a file of requirements, and there are none; require one")
         optional_at_least(self.batch_size, 1, "batch_size")
@@ -138,7 +157,7 @@ class RunOptions(ProofOptions):
     @builtins.property
     def requirements(self) -> dict:
         """The figures that the verdict holds the summary against."""
-        return {"required": parse_requirements(self.required)}
+        return {"required": parse_requirements(self.required), "max_lost": self.max_lost}
 
     @builtins.property
     def sliced(self) -> list[str]:
@@ -160,7 +179,7 @@ class RunOptions(ProofOptions):
 
     def written(self) -> list[str | None]:
         """Returns the files to write beside the rows; None for each that is not asked for."""
-        return [self.summary, self.junit, self.plot, self.report]
+        return [self.summary, self.junit, self.plot, self.report, self.lost, self.gained]
 
     def files(self) -> list[pathlib.Path]:
         """Returns all files that are written: the rows, their settings, and what is beside them."""
@@ -260,6 +279,11 @@ class ExampleOptions(RunOptions):
             raise InputError(
                 "a required certified accuracy needs rivals all: one rival is no certificate. "
                 f"Received: {self.rivals!r}"
+            )
+        if self.baseline is not None and (self.rivals != "all" or self.smoothing is not None):
+            raise InputError(
+                "a baseline is compared by certificates of the classifier: with rivals all, and "
+                "without smoothing"
             )
         if self.smoothing is None:
             require_one_of(self.rivals, RIVALS, "rivals")

@@ -14,6 +14,7 @@ from keras_curv.reports.html import page
 from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.junit import junit
 from keras_curv.reports.plot import plot_curve
+from keras_curv.rows.comparison import changed_file
 from keras_curv.rows.row_file import RowFile
 from keras_curv.rows.verdict import verdict
 from keras_curv.runs.job import Job, Sink
@@ -46,7 +47,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
         if workers:
             job.remote_factory()
     tally = job.tally(options)
-    report = ReportData() if options.report else None
+    report = ReportData(tally.comparison) if options.report else None
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(
             RowFile(
@@ -58,7 +59,15 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
             )
         )
         sinks: list[Sink] = [tally, *([report] if report else [])]
-        sinks += [stack.enter_context(sink) for sink in job.sinks(tally)]
+        sinks += [stack.enter_context(sink) for sink in job.sinks()]
+        if tally.comparison is not None:
+            columns, compared = job.changed_columns, tally.comparison
+            for path, name, radii_of in (
+                (options.lost, "lost_at", compared.lost),
+                (options.gained, "gained_at", compared.gained),
+            ):
+                if path is not None:
+                    sinks.append(stack.enter_context(changed_file(path, columns, name, radii_of)))
         job.require_rows(file.rows)
         for sink in sinks:
             sink.add(file.rows)

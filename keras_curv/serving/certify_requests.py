@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import dataclasses
 import functools
-import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_curv.errors import InputError, visible
-from keras_curv.files import replacing, writing
 from keras_curv.network.clip import layers
 from keras_curv.process import certifying
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.row import QUALIFIED, REQUEST_COLUMNS, Row
-from keras_curv.rows.tally import Tally
 from keras_curv.runs.job import Job, same_job
 from keras_curv.runs.options import RunOptions
 from keras_curv.runs.runner import run
-from keras_curv.serving.compare import Comparison, RequestTally
+from keras_curv.serving.compare import RequestTally
 from keras_curv.serving.options import RequestOptions
 from keras_curv.serving.outcomes import certify_block
 from keras_curv.serving.refusal import Refusal
@@ -34,10 +29,6 @@ from keras_curv.threats.properties.property import ARGMAX
 from keras_curv.version import __version__
 
 BATCH_SIZE = 512
-_LOST_COLUMNS = (
-    *("file", "record", "example", "timestamp", "version", "prediction", "radius", "status"),
-    *("detail", "baseline_version", "baseline_prediction", "baseline_radius"),
-)
 
 
 @certifying
@@ -82,6 +73,10 @@ class RequestJob(Job):
     """
 
     columns = REQUEST_COLUMNS
+    changed_columns = (
+        *("file", "record", "example", "timestamp", "version", "prediction", "radius", "status"),
+        *("detail", "baseline_version", "baseline_prediction", "baseline_radius"),
+    )
     timed = False
 
     def __init__(self, log: RequestLog, options: RequestOptions):
@@ -199,13 +194,7 @@ class RequestJob(Job):
 
     def tally(self, options: RunOptions) -> RequestTally:
         """See `Job`."""
-        known = {"confidence": options.confidence, "slices": self.slices(options)}
-        return RequestTally(options.radii, self._survey, baseline=self._options.baseline, **known)
-
-    def sinks(self, tally: Tally) -> Iterator[Any]:
-        """See `Job`: the file of the examples that lost their certificate."""
-        if isinstance(tally, RequestTally) and tally.comparison and self._options.lost:
-            yield lost_file(self._options.lost, tally.comparison)
+        return RequestTally(options.radii, self._survey, **self.tallied(options))
 
 
 def _answered(side: str, asked: Batch | Refusal | None = None) -> dict[str, object]:
@@ -215,37 +204,6 @@ def _answered(side: str, asked: Batch | Refusal | None = None) -> dict[str, obje
     if isinstance(asked, Refusal):
         return {f"{side}status": asked.reason.name, f"{side}version": asked.version}
     return {f"{side}version": asked.model.version} | ({} if side else {"skipped": False})
-
-
-class LostRows:
-    """Writes the rows that lost their certificate against the baseline, and where.
-
-    Args:
-        write: takes a line, as cells.
-        comparison: says at which radii a row lost it.
-    """
-
-    def __init__(self, write: Callable[[Iterable], object], comparison: Comparison):
-        self._write, self._comparison = write, comparison
-        write((*_LOST_COLUMNS, "lost_at"))
-
-    def add(self, rows: Iterable[Row]) -> None:
-        """Writes those that lost it."""
-        for row in rows:
-            radii = self._comparison.lost(row)
-            if radii:
-                self._write([*row.cells(_LOST_COLUMNS), " ".join(map(str, radii))])
-
-
-@contextlib.contextmanager
-def lost_file(path: str, comparison: Comparison) -> Iterator[LostRows]:
-    """Opens a CSV file of lost rows, which is there when all of them are."""
-    with (
-        writing(path),
-        replacing(path) as part,
-        io.TextIOWrapper(part, newline="", encoding="utf-8") as file,
-    ):
-        yield LostRows(csv.writer(file, lineterminator="\n").writerow, comparison)
 
 
 def request_log(model: str, patterns: Sequence[str], options: RequestOptions) -> RequestLog:

@@ -1,13 +1,11 @@
-"""Sums over the rows of logged requests: by version, over time, and against a baseline."""
+"""Sums over the rows of logged requests: by version, over time, and by reason."""
 
 from __future__ import annotations
 
-import collections
 import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keras_curv.errors import visible
 from keras_curv.rows.reason import Reason
 from keras_curv.rows.row import Row
 from keras_curv.rows.slices import Fraction
@@ -52,87 +50,20 @@ class Parts:
         }
 
 
-class Comparison:
-    """Counts the examples that lost or gained their certificate against the baseline, by radius.
-
-    The baseline certifies its own answer, so a certificate for another class counts as lost.
-    Examples that it cannot answer, as when the version that served them is gone, are not compared.
-    """
-
-    def __init__(self, radii: Sequence[float]):
-        self._radii = tuple(radii)
-        self._counts: dict[float, collections.Counter[str]] = {
-            radius: collections.Counter() for radius in radii
-        }
-        self._compared = 0
-        self._unanswered: collections.Counter[str] = collections.Counter()
-        self._changed = 0
-
-    def add(self, row: Row) -> None:
-        """Counts a row in."""
-        if row.baseline_status in Reason.__members__:
-            self._unanswered[row.baseline_status] += 1
-            return
-        self._compared += 1
-        self._changed += _changed(row)
-        lost = self.lost(row)
-        for radius, counts in self._counts.items():
-            before, now = row.baseline_radius > radius, row.radius > radius
-            counts["baseline"] += before
-            counts["lost"] += radius in lost
-            counts["gained"] += now and not before
-
-    def lost(self, row: Row) -> list[float]:
-        """Returns the radii at which this row lost its certificate."""
-        kept = 0.0 if _changed(row) else row.radius
-        return [r for r in self._radii if row.baseline_radius > r >= kept]
-
-    def summary(self) -> dict:
-        """Returns `compared`, `unanswered` (reason → count), `prediction_changed` and `radii`.
-
-        The last is radius as string → `baseline` (certified by it), `lost`, `gained`, and
-        `lost_fraction` of those certified by the baseline.
-        """
-        return {
-            "compared": self._compared,
-            "unanswered": dict(self._unanswered),
-            "prediction_changed": self._changed,
-            "radii": {
-                str(radius): {name: counts[name] for name in ("baseline", "lost", "gained")}
-                | {"lost_fraction": counts["lost"] / max(counts["baseline"], 1)}
-                for radius, counts in self._counts.items()
-            },
-        }
-
-
-def _changed(row: Row) -> bool:
-    """Returns whether the two models predict different classes."""
-    both = row.prediction >= 0 and row.baseline_prediction >= 0
-    return both and row.prediction != row.baseline_prediction
-
-
 class RequestTally(Tally):
     """Sums rows up as they come, over all versions and by version, time and reason.
 
     Args:
         at: radii at which to report.
         survey: of the log.
-        baseline: what the rows are compared with, by name; None: with nothing.
         **options: of `Tally`.
-
-    Attributes:
-        comparison: with the baseline, or None.
     """
 
-    def __init__(
-        self, at: Sequence[float], survey: Survey, *, baseline: str | None = None, **options: Any
-    ):
+    def __init__(self, at: Sequence[float], survey: Survey, **options: Any):
         super().__init__(at, **options)
         self._versions: dict[str, Fraction] = {}
         self._parts = Parts(survey, at)
         self._reasons: dict[str, dict] = {}
-        self._baseline = baseline
-        self.comparison = Comparison(at) if baseline is not None else None
 
     def add(self, rows: Iterable[Row]) -> None:
         """Counts rows in."""
@@ -146,8 +77,6 @@ class RequestTally(Tally):
             version = "" if row.reason is Reason.NO_VERSION else row.version
             self._versions.setdefault(version, Fraction(self._at)).add(row)
             self._parts.add(row)
-            if self.comparison is not None:
-                self.comparison.add(row)
 
     def _count_reason(self, row: Row, reason: Reason) -> None:
         first = {
@@ -166,8 +95,7 @@ class RequestTally(Tally):
             All of `Tally.summary`, over requests that are not skipped; how many examples
             were `refused`, and records `skipped`; `reasons`, name → count, text, where it first
             came and with what detail; `versions`, version ("" where none is known) → see
-            `Fraction.summary`; `drift`, see `Parts.summary`; `baseline`, see
-            `Comparison.summary`, or None.
+            `Fraction.summary`; `drift`, see `Parts.summary`.
         """
         reasons = self._reasons.values()
         return super().summary() | {
@@ -179,8 +107,6 @@ class RequestTally(Tally):
                 for version in sorted(self._versions, key=lambda v: (len(v), v))
             },
             "drift": self._parts.summary(),
-            "baseline": self.comparison
-            and {"saved_model": visible(self._baseline)} | self.comparison.summary(),
         }
 
 

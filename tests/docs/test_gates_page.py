@@ -22,6 +22,7 @@ FAILING = "--require 0.25=0.98", "--require 0.1=lower:0.85", "site:0.1=lower:0.8
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gates")
     (folder / "model").symlink_to(ROOT / "saved_models" / "digits")
+    (folder / "old").symlink_to(ROOT / "saved_models" / "digits")
     x, y = data.load_all("digits")
     site = np.where(np.arange(40) % 2, "north", "south")
     np.savez(folder / "test.npz", x=x[:40], y=y[:40], site=site)
@@ -29,7 +30,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_page_has_its_commands():
-    assert len(TYPED) == 6 and "keras_curv certify" in PAGE.partition("```yaml")[2]
+    assert len(TYPED) == 7 and "keras_curv certify" in PAGE.partition("```yaml")[2]
 
 
 @pytest.mark.parametrize("typed", TYPED)
@@ -39,10 +40,13 @@ def test_what_is_typed_gives_a_verdict(typed, folder, monkeypatch, capfd):
     code, out, err = scripts.call(scripts.load(), capfd, *shlex.split(typed)[2:])
     assert err == ""
     assert code == (3 if any(words in typed for words in FAILING) else 0)
-    assert out.startswith(("PASSED", "FAILED")) == ("--require" in typed)
+    assert out.startswith(("PASSED", "FAILED")) == (" --require" in typed or "--max_lost" in typed)
     assert "::error" not in out
     if "--slice" in typed:
         assert "Certified, by site" in out and "north" in out
+    if "--baseline" in typed:
+        assert "passed: lost 0.00 %" in out and "paired p" in out
+        assert pathlib.Path("lost.csv").read_text().count("\n") == 1
     if "--junit" in typed:
         root = ElementTree.parse("junit.xml").getroot()
         (case,) = root.iter("testcase")

@@ -6,7 +6,7 @@ from certified_requests import RADII, X, read_rows, run
 from logged import predict, write
 
 import keras_curv
-from keras_curv.reports.requests import request_tables
+from keras_curv.reports.tables import baseline_table
 
 
 def test_drift_over_time_and_over_order(base, batches, tmp_path):
@@ -84,5 +84,5 @@ def test_what_the_baseline_cannot_answer_is_counted_apart(base, batches, tmp_pat
     found = run(base / "1", [file], baseline=str(base), radii=[RADII[0]], max_lost=0.0)
     entry = found["baseline"]
     assert (entry["compared"], entry["unanswered"]) == (6, {"NO_VERSION": 9})
-    heading = request_tables(found)[-1].caption
+    heading = baseline_table(found).caption
     assert "6 examples" in heading and "9 more that it refused as NO_VERSION" in heading

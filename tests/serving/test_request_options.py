@@ -89,6 +89,6 @@ def test_a_log_is_never_overwritten(script, capfd, base, tmp_path):
 
 
 def test_requests_options_without_requests(script, capfd):
-    for option in ("baseline", "lost", "model_name", "max_lost"):
+    for option in ("model_name", "max_unpacked"):
         code, _, err = call(script, capfd, f"--{option}", 1, "--radius", 1)
         assert code == 2 and f"--{option} is for --requests" in err

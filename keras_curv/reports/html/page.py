@@ -27,7 +27,7 @@ from keras_curv.reports.html.pictures import is_image
 from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.html.templates import ENVIRONMENT
 from keras_curv.reports.requests import request_reasons, request_tables
-from keras_curv.reports.tables import slice_table
+from keras_curv.reports.tables import Table, baseline_table, changed_table, slice_table
 from keras_curv.reports.wording import (
     claim,
     describe,
@@ -105,6 +105,7 @@ def render(
         shares=shares,
         interval_name=interval_name(summary),
         verdict=summary.get("verdict") and _banner(summary["verdict"]),
+        compared=_compared(summary, report_data),
         slices=[slice_table(summary, name) for name in summary["slices"]],
         radius=radius,
         curve=charts.curve(
@@ -135,6 +136,18 @@ def _banner(verdict: dict) -> dict[str, Any]:
     """Returns the words of a verdict: a headline, and a line for each requirement."""
     lines = [(check["passed"], describe(check)) for check in verdict["checks"]]
     return {"passed": verdict["passed"], "headline": headline(verdict), "lines": lines}
+
+
+def _compared(summary: dict, report_data: ReportData) -> list[Table]:
+    """Returns the tables of what changed against the baseline; none without one."""
+    if summary["baseline"] is None:
+        return []
+    tables = [baseline_table(summary)]
+    for changed, word in ((report_data.lost, "lost"), (report_data.gained, "gained")):
+        if changed:
+            caption = f"The first examples whose certificate was {word}"
+            tables.append(changed_table(changed, caption))
+    return tables
 
 
 def _meaning(summary: dict, status: Status) -> str:
