@@ -30,6 +30,7 @@ from .training.models.crt_model import CRTModel as CRTModel
 from .training.models.crt_regressor import CRTRegressor as CRTRegressor
 from .training.models.regularizer import CurvatureRegularizer as CurvatureRegularizer
 from .training.run.callbacks import CertifiedAccuracy as CertifiedAccuracy
+from .training.run.callbacks import StopAfterRamp as StopAfterRamp
 from .training.run.recipe import Recipe as Recipe
 from .training.run.trainer import train as train
 from .training.trainable.carry import Carry as Carry

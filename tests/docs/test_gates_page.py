@@ -6,10 +6,12 @@ import re
 import shlex
 from xml.etree import ElementTree
 
+import keras
 import numpy as np
 import pytest
 import scripts
 
+import keras_curv
 from keras_curv import data
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -53,3 +55,19 @@ def test_what_is_typed_gives_a_verdict(typed, folder, monkeypatch, capfd):
         assert case.get("name") == "0.1=0.9" and root.get("failures") == "0" and not len(case)
         assert next(iter(json.loads(pathlib.Path("summary.json").read_text()))) == "verdict"
         assert "PASSED: 1 requirement met" in pathlib.Path("report.html").read_text()
+
+
+def test_training_stops_as_the_page_says():
+    """The training itself is short; the block is run as it is printed."""
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    x, y = data.load_all("digits")
+    dense = keras.layers.Dense
+    base = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), dense(6, "softplus"), dense(10)]
+    )
+    model = keras_curv.CRTModel(base, 0.1, ramp_steps=2)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    names = dict(keras_curv=keras_curv, model=model, x=x[:32], y=y[:32])
+    names |= dict(x_held_out=x[32:48], y_held_out=y[32:48])
+    exec(block, names)
+    assert names["stop"].best is not None

@@ -177,3 +177,42 @@ class CertifiedAccuracy(keras.callbacks.Callback):
                     "certified_accuracy_by_radius", np.mean(radii > value), step=int(1000 * value)
                 )
         curve.close()
+
+
+class StopAfterRamp(keras.callbacks.EarlyStopping):
+    """Stops training when a figure no longer improves, counted from the end of the radius's ramp.
+
+    While the radius of a `CRTModel` rises (`ramp_steps`), the task becomes harder with each step,
+    and a figure may fall for that reason alone. So no epoch before the end of the ramp counts,
+    neither for `patience` nor as the best one. A model without a ramp counts from its first epoch.
+
+    Place it after `CertifiedAccuracy`, whose figures stay the same between two certifications: let
+    `patience` be larger than its `every`.
+
+    Args:
+        monitor: name of the figure in the logs, as "val_certified_accuracy_0.5".
+        mode: "max" for a figure that should rise, "min" for one that should fall.
+        patience: epochs without an improvement after which training stops.
+        **options: further ones of `keras.callbacks.EarlyStopping`, as `restore_best_weights`.
+
+    Raises:
+        InputError: at the end of the ramp, the logs have no such figure.
+
+    Example:
+        >>> StopAfterRamp("val_certified_accuracy_0.5", patience=10).patience
+        10
+    """
+
+    def __init__(self, monitor: str, *, mode: str = "max", patience: int = 0, **options: Any):
+        require_one_of(mode, ("max", "min"), "mode")
+        require_at_least(patience, 0, "patience")
+        super().__init__(monitor, mode=mode, patience=patience, **options)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Counts the epoch, once the optimizer has made as many steps as the ramp has."""
+        if int(self.model.optimizer.iterations) < getattr(self.model, "ramp_steps", 0):
+            return
+        if self.monitor not in (logs or {}):
+            known = ", ".join(logs or {})
+            raise InputError(f"no {self.monitor!r} is in the logs; they have: {known}")
+        super().on_epoch_end(epoch, logs)
