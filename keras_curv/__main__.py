@@ -2,4 +2,5 @@
 
 from keras_curv.cli.main import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -69,10 +69,15 @@ class Shards:
         self._key_file = self.folder.with_name(f".{self.folder.name}.key")
         self._key = b""
 
-    def missing(self, start: int) -> list[int]:
-        """Returns the first examples of the batches from `start` on that are not there whole."""
-        firsts = range(start, self._count, self._size)
-        return [first for first in firsts if self._read(first) is None]
+    def missing(self, start: int, stop: int | None = None) -> list[int]:
+        """Returns the first examples of batches that are not there whole.
+
+        Args:
+            start: the first example of a batch.
+            stop: the example before which to end; None is after the last.
+        """
+        firsts = range(start, self._count if stop is None else stop, self._size)
+        return [first for first in firsts if self.read(first) is None]
 
     def prepare(self, *, resumed: bool = False) -> None:
         """Makes the folder, and forgets what an earlier run could not certify.
@@ -99,13 +104,28 @@ class Shards:
         """Leaves the reason why a batch cannot be certified."""
         self._put(f"{first}.refused", reason)
 
+    def read(self, first: int) -> list[Row] | None:
+        """Returns one batch; None if it is not there whole."""
+        indices = list(range(first, min(first + self._size, self._count)))
+        try:
+            text = self._text(self.folder / f"{first}.csv", self._most)
+            text, code = text[:-_CODE_LENGTH], text[-_CODE_LENGTH:]
+            if not hmac.compare_digest(code.encode(), self._code(text).encode()):
+                return None
+            rows = [Row.parse(cells, self._columns) for cells in csv.reader(io.StringIO(text))]
+        except (FileNotFoundError, ValueError, KeyError, csv.Error):
+            return None  # not there, or of a disk that lost power; it is certified again
+        except OSError as error:
+            raise self._failed(error) from error
+        return rows if [row.index for row in rows] == indices else None
+
     def rows(self, first: int) -> list[Row]:
         """Returns one batch that workers are done with.
 
         Raises:
             InputError: it was refused; or it is not there.
         """
-        rows = self._read(first)
+        rows = self.read(first)
         if rows is not None:
             return rows
         refusal = self.folder / f"{first}.refused"
@@ -145,20 +165,6 @@ class Shards:
 
     def _text(self, file: pathlib.Path, most: int) -> str:
         return read_at_most(file, most).decode("utf-8")
-
-    def _read(self, first: int) -> list[Row] | None:
-        indices = list(range(first, min(first + self._size, self._count)))
-        try:
-            text = self._text(self.folder / f"{first}.csv", self._most)
-            text, code = text[:-_CODE_LENGTH], text[-_CODE_LENGTH:]
-            if not hmac.compare_digest(code.encode(), self._code(text).encode()):
-                return None
-            rows = [Row.parse(cells, self._columns) for cells in csv.reader(io.StringIO(text))]
-        except (FileNotFoundError, ValueError, KeyError, csv.Error):
-            return None  # not there, or of a disk that lost power; it is certified again
-        except OSError as error:
-            raise self._failed(error) from error
-        return rows if [row.index for row in rows] == indices else None
 
     def _put(self, name: str, text: str) -> None:
         partial = self.folder / f"{uuid.uuid4().hex}.part"

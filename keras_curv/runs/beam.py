@@ -8,22 +8,17 @@ this package, and must see the model, the examples and the folder of the output 
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Callable, Iterator, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineState
 from apache_beam.utils.shared import Shared
 
 from keras_curv.errors import InputError
 from keras_curv.rows.row import Row
 from keras_curv.rows.shards import Shards
+from keras_curv.runs.beam_runner import load_pipeline, run_pipeline
 from keras_curv.runs.job import Job
-
-_QUIET = "--default_sdk_harness_log_level=ERROR"
 
 
 class Workers:
@@ -40,22 +35,7 @@ class Workers:
 
     def __init__(self, runner: str, options: Sequence[str] = ()):
         self._runner = runner
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said):
-                parsed = PipelineOptions(
-                    [_QUIET, *(f"--{option}" for option in options)],
-                    # Or DirectRunner looks for Prism, a program to download, without processes.
-                    allow_unsafe_triggers=True,
-                )
-                given = parsed.get_all_options(retain_unknown_options=True)
-                self._pipeline = beam.Pipeline(runner, parsed)
-        except (Exception, SystemExit) as error:  # argparse exits
-            reason = _last_line(said.getvalue() or str(error)).rpartition("error: ")[2]
-            raise InputError(f"the runner cannot be used: {reason}") from error
-        unknown = sorted(given.keys() - PipelineOptions([]).get_all_options().keys())
-        if unknown and not isinstance(self._pipeline.runner, PortableRunner):  # which has its own
-            raise InputError(f"{runner} has no option {unknown[0]!r}; see Beam's pipeline options")
+        self._pipeline = load_pipeline(runner, options)
 
     def batches(
         self, job: Job, output: str, start: int, *, resumed: bool = False
@@ -80,23 +60,26 @@ class Workers:
         missing = shards.missing(start)
         if missing:
             self._run(missing, job.remote_factory(), shards)
-        return _joined(shards, range(start, job.count, job.settings["batch_size"]))
+        return _joined(job, shards, start)
 
     def _run(self, missing: list[int], remote_factory: Callable[[], Job], shards: Shards) -> None:
         firsts = self._pipeline | beam.Create(missing) | beam.Reshuffle()
         firsts | beam.Map(_certify, remote_factory, shards, Shared())
         try:
-            state = self._pipeline.run().wait_until_finish()
-        except Exception as error:  # runners raise what they like
-            raise InputError(
-                f"{self._runner}: {_last_line(str(error)) or type(error).__name__}"
-            ) from error
+            state = run_pipeline(self._pipeline)
+        except InputError as error:
+            raise InputError(f"{self._runner}: {error}") from error
         if state != PipelineState.DONE:
             raise InputError(f"{self._runner}: the pipeline ended as {state}; go on with --resume")
 
 
 def _certify(first: int, remote_factory: Callable[[], Job], shards: Shards, shared: Shared) -> None:
-    """Certifies one batch, on a worker. All its threads share one job."""
+    """Certifies one batch, on a worker, unless it is there. All threads share one job.
+
+    Dask runs a task again if the worker with its result has died, and others may do so too.
+    """
+    if not shards.missing(first, first + 1):
+        return
     job = shared.acquire(remote_factory)
     try:
         rows = next(job.batches(first))
@@ -106,12 +89,8 @@ def _certify(first: int, remote_factory: Callable[[], Job], shards: Shards, shar
         shards.write(rows)
 
 
-def _joined(shards: Shards, firsts: Sequence[int]) -> Iterator[list[Row]]:
-    for first in firsts:
+def _joined(job: Job, shards: Shards, start: int) -> Iterator[list[Row]]:
+    for first in range(start, job.count, job.settings["batch_size"]):
         yield shards.rows(first)
     shards.remove()
-
-
-def _last_line(text: str) -> str:
-    """Returns the last non-empty line of an error message, as below a worker's traceback."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    yield from job.batches(job.count)  # raises the error that ended the examples, if one did

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_curv.errors import InputError, UnwrittenError
@@ -15,7 +15,9 @@ from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.junit import junit
 from keras_curv.reports.plot import plot_curve
 from keras_curv.rows.comparison import changed_file
+from keras_curv.rows.row import Row
 from keras_curv.rows.row_file import RowFile
+from keras_curv.rows.shards import Shards
 from keras_curv.rows.verdict import verdict
 from keras_curv.runs.job import Job, Sink
 from keras_curv.runs.options import RunOptions
@@ -75,6 +77,8 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
         if workers and options.output:
             with working(f"certifying on {options.runner}", visible=options.progress):
                 batches = workers.batches(job, options.output, done, resumed=file.resumed)
+        elif file.resumed and options.output:
+            batches = _batches_left_over(job, options.output, done)
         else:
             batches = job.batches(done)
         with progress_bar(job.count, done, visible=options.progress) as advance:
@@ -107,6 +111,28 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
     except InputError as error:
         raise UnwrittenError(error, result | seconds) from error
     return result | seconds
+
+
+def _batches_left_over(job: Job, output: str, start: int) -> Iterator[list[Row]]:
+    """Yields batches from example `start` on: those that workers of an earlier run have left beside
+    the output, and the others certified here."""
+    shards = Shards(output, job.settings, count=job.count, columns=job.columns)
+    if not shards.folder.exists():
+        yield from job.batches(start)
+        return
+    shards.prepare(resumed=True)
+    certified: Iterator[list[Row]] = iter(())
+    reached = -1
+    for first in range(start, job.count, job.settings["batch_size"]):
+        rows = shards.read(first)
+        if rows is None:
+            if first != reached:
+                certified = job.batches(first)
+            rows = next(certified, [])
+            reached = first + len(rows)
+        yield rows
+    shards.remove()
+    yield from job.batches(job.count)  # raises the error that ended the examples, if one did
 
 
 def _workers(options: RunOptions) -> Workers | None:

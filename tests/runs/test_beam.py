@@ -1,6 +1,8 @@
 """Runs on the workers of Apache Beam: the rows of the local run, whatever happens on the way."""
 
+import functools
 import json
+import os
 import re
 import sys
 
@@ -20,6 +22,7 @@ pytest.importorskip("apache_beam")
 
 BATCH, COUNT = 8, 60
 OPTIONS = dict(method="lipschitz", batch_size=BATCH)
+PROCESSES = ("direct_num_workers=1", "direct_running_mode=multi_processing")
 RETRYING = "BundleBasedDirectRunner"  # of Beam's local runners the one that tries a bundle again
 
 
@@ -76,7 +79,7 @@ def breaking(monkeypatch, first, times):
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("direct_num_workers=1", "direct_running_mode=multi_processing")],
+    [(), PROCESSES],
     ids=["in-process", "processes"],
 )
 def test_the_rows_are_those_of_the_local_run(local, tmp_path, options):
@@ -92,6 +95,18 @@ def test_a_retried_batch_is_there_once(local, tmp_path, monkeypatch):
     deaths = breaking(monkeypatch, 16, times=3)
     random(local, tmp_path / "rows.csv", runner=RETRYING)
     assert len(deaths) == 3
+    assert_same(local, tmp_path / "rows.csv")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_death_of_a_worker_process_ends_the_run(local, tmp_path, monkeypatch):
+    """Beam itself would wait for ever."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ExampleJob, "remote_factory", lambda self: functools.partial(os._exit, 9))
+        with pytest.raises(InputError, match="worker process died, .* go on with --resume") as end:
+            random(local, tmp_path / "rows.csv", runner="DirectRunner", beam_options=PROCESSES)
+    assert "\n" not in str(end.value)
+    random(local, tmp_path / "rows.csv", resume=True)
     assert_same(local, tmp_path / "rows.csv")
 
 
@@ -115,11 +130,12 @@ def test_after_a_failure_the_run_goes_on(local, tmp_path, monkeypatch, with_runn
         )
         runner = "DirectRunner" if with_runner else None
         random(local, output, runner=runner, resume=True)
+    assert_same(local, output)
+    assert computed.pop() == COUNT  # of which nothing is left
     if with_runner:
         assert sorted([*computed, *left]) == list(range(0, COUNT, BATCH))
-        assert_same(local, output)
     else:
-        assert output.read_bytes() == (local / "rows.csv").read_bytes()
+        assert computed == [32]
 
 
 def test_shards_that_are_lost_or_broken_are_made_again(local, tmp_path):
