@@ -9,8 +9,9 @@ each of so many partial sums may be flushed to zero. That is charged to all of t
 constants may come after the sum instead of before; then numbers on the way are at most the sum of
 what they were.
 
-**Larger of two.** `max(a, b) = a + relu(b − a)`, in exact arithmetic, of the served a and b too:
-the server rounds nothing, so what is charged for the sums is more than it needs.
+**Larger of two.** `max(a, b) = (a + b)/2 + |b − a|/2`, in exact arithmetic, of the served a and b
+too: the server rounds nothing. `(a, b) ↦ (a + b, b − a)/2` is a rotation divided by √2, and the
+final sum has norm √2: so products of norms know that a maximum moves no farther than a and b do.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.lowering.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 from keras_curv.network import activations
+from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma, up
 from keras_curv.saved_model.limits import (
@@ -145,13 +147,40 @@ def summed(flow: Flow, target: np.ndarray, shape: tuple[int, ...]) -> Flow:
 def larger(one: Flow, other: Flow) -> Flow:
     """Returns the larger of two flows of one shape, entry by entry."""
     size = one.shift.shape[0]
-    flat = [flow.rearranged(np.arange(size)) for flow in (plus(other, -one), one)]
-    units = unit_wise([(activations.get("relu"), size), (IDENTITY, size)])
-    hidden = joined(flat).activated(units)
-    entries = np.ones(2 * size), (np.arange(2 * size), np.tile(np.arange(size), 2))
-    sums = scipy.sparse.csr_array(entries, shape=(2 * size, size))
-    result = hidden.times(SparseBall.exact(sums), Bounded(up(math.sqrt(2.0))))
-    return dataclasses.replace(result, shape=one.shape)
+    both = joined([flow.rearranged(np.arange(size)) for flow in (one, other)])
+    found = larger_of_pairs(both, np.arange(size), np.arange(size, 2 * size))
+    return dataclasses.replace(found, shape=one.shape)
+
+
+def larger_of_pairs(flow: Flow, first: np.ndarray, second: np.ndarray) -> Flow:
+    """Returns the larger entry of each pair, by one layer of |·| beside units that carry.
+
+    Args:
+        flow: what depends on the input.
+        first, second: places of the pairs, `(pairs,)`; the same place: that entry.
+    """
+    size, pairs = flow.shift.shape[0], np.arange(len(first))
+    played = np.flatnonzero(first != second)
+    count, units, half = len(played), len(played) + len(pairs), np.where(first != second, 0.5, 1.0)
+    apart = np.arange(count), count + pairs, (count + pairs)[played]
+    entries = (
+        (first[played], apart[0], -0.5 * np.ones(count)),
+        (second[played], apart[0], 0.5 * np.ones(count)),
+        (first, apart[1], half),
+        (second[played], apart[2], half[played]),
+    )
+    rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
+    turned = scipy.sparse.csr_array((values, (rows, columns)), shape=(size, units))
+    ends = np.concatenate([np.arange(count), count + pairs]), np.concatenate([played, pairs])
+    sums = scipy.sparse.csr_array((np.ones(units), ends), shape=(units, len(pairs)))
+    # Squares of a pair's two units add up to (a² + b²)/2, and that of a single one to a².
+    share = np.zeros(size)
+    np.add.at(share, first, half)
+    np.add.at(share, second[played], 0.5)
+    kinds = unit_wise([(activations.get("abs"), count), (IDENTITY, len(pairs))])
+    norms = Bounded(schur_bound(turned), up(math.sqrt(share.max())))
+    hidden = flow.times(SparseBall.exact(turned), norms).activated(kinds)
+    return hidden.times(SparseBall.exact(sums), Bounded(up(math.sqrt(2.0))))
 
 
 def _over_both(flows: list[Flow]) -> list[Flow]:

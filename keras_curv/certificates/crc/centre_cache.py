@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -44,9 +44,7 @@ class Centres:
     ):
         self.network, self.x, self.first, self.proved = network, x, first, proved
         self._all: tuple[Self, np.ndarray] | None = None
-        self._ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._pairs: dict[tuple[int, int], Any] = {}
-        self._within = np.zeros(len(x))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -109,45 +107,6 @@ class Centres:
         errors = pre_activation_errors(network.layer_norms, [tf.constant(a) for a in hidden])
         return z, [error.numpy()[:, None] for error in errors[:-1]]
 
-    def keep(
-        self,
-        some: np.ndarray,
-        radius: np.ndarray,
-        ends: Mapping[int, tuple[np.ndarray, np.ndarray]],
-    ) -> None:
-        """Takes down what `ends` returns, for some of these balls, `(n,)`.
-
-        Args:
-            some: of which balls.
-            radius: of all, `(n,)`.
-            ends: by layer, level and steepness.
-        """
-        every, rows = self._all or (self, np.arange(len(self)))
-        rows = rows[some]
-        every._within[rows] = radius[some]
-        for index, parts in ends.items():
-            known = every._ends.setdefault(index, _nothing(len(every), parts[0].shape[1]))
-            for array, part in zip(known, parts, strict=True):
-                array[rows] = part[some]
-
-    def ends(self, index: int, radius: np.ndarray, units: int) -> tuple[np.ndarray, np.ndarray]:
-        """Level and steepness of lower bounds of units and of their negatives, `(n, N, 2)` each.
-
-        They hold on these balls, being those of larger ones; see `Inputs.falls`. The level is −∞
-        where nothing is known.
-
-        Args:
-            index: of the layer.
-            radius: of the balls, `(n,)`.
-            units: how many there are.
-        """
-        every, rows = self._all or (self, np.arange(len(self)))
-        level, steep = _nothing(len(self), units)
-        if index in every._ends:
-            holds = radius <= every._within[rows]
-            level[holds], steep[holds] = (part[rows][holds] for part in every._ends[index])
-        return level, steep
-
     def units(self, radius: np.ndarray) -> Interval:
         """See `SecondLayer.bounds`; radii `(n,)`."""
         every, rows = self._all or (self, np.arange(len(self)))
@@ -157,7 +116,3 @@ class Centres:
     def _second_layer(self) -> SecondLayer:
         assert self.first is not None
         return SecondLayer(self.first, self.z[0], self.errors[0])
-
-
-def _nothing(count: int, units: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.full((count, units, 2), -np.inf), np.zeros((count, units, 2))

@@ -76,8 +76,6 @@ class CoupledBalls(Balls):
     Spectral norms are proved if `centres.proved` says so, and otherwise estimated.
     """
 
-    only_open = True
-
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.moves: list[Moves] = []

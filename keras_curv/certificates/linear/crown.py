@@ -214,9 +214,7 @@ class LinearBoundCertificate(BallBoundCertificate):
         """See `BallBoundCertificate`."""
         balls = self.balls_of(centres, radius)
         balls.bound_layers(boxes=self.refined)
-        bounds = self._margins(balls, label, rivals, asked)
-        balls.remember(bounds.min(axis=1) <= 0.0)  # the next balls are smaller
-        return bounds
+        return self._margins(balls, label, rivals, asked)
 
     def _margins(
         self, balls: Balls, label: np.ndarray, rivals: np.ndarray, asked: np.ndarray

@@ -6,7 +6,6 @@ The mathematics is in `crown.py`; this module has the intervals, the steps back,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +32,6 @@ from keras_curv.numerics.rows import dot, row_norms, times
 from keras_curv.threats.norms import L2, Norm, moving
 
 SAMPLE = 16  # one of this many rows is tried first, and at least this many
-APART = 0.1  # gap of ends at the centre over their fall: below it, new ends are hardly closer
 MOST = 0.7  # largest used part of a matrix for which the unused rows and columns are left out
 
 
@@ -48,10 +46,7 @@ class Balls:
         size: bound on ‖a_k‖, `(n,)`.
         box: the box of a_k; None if there is none, as for the input.
         inputs: the balls at the input.
-        only_open: whether passes back are only for units that are not linear on their intervals.
     """
-
-    only_open: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -67,7 +62,6 @@ class Balls:
         self.radius = norm.length(radius, moving(network))
         self.relax = relax
         self.layers: list[BoundedLayer] = []
-        self.ends: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.reach = up(np.abs(self.x) + radius[:, None])
         self.size = up(norm_bound(self.x, axis=1) + self.radius)
         self.box: Box | None = None
@@ -150,31 +144,20 @@ class Balls:
     def tighten(
         self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
     ) -> None:
-        """Tightens bounds in place by passes back through receptive fields, where lines around σ
-        gain by it."""
+        """Tightens bounds in place by passes back through receptive fields, of units that are not
+        linear on them."""
         index = len(self.layers)
-        exact = not index and self.inputs.norm is L2 and self.inputs.room is None  # by `_forward`
+        exact = not index and self.inputs.norm is L2 and self.inputs.room is None  # by `forward`
         if exact or index >= len(self.plan.fields):
             return
-        level, steep = self.centres.ends(index, self.radius, affine.fan_out)
-        _narrow(low, high, level, steep, self.inputs.radius)
-        apart, fall = -level.sum(axis=2), self.inputs.radius[:, None] * steep.sum(axis=2)
-        known = self.only_open | _is_constant(activation, low, high) | (apart <= APART * fall)
-        wanted, error = ~(known & is_linear(activation, low, high)), self.folding(affine)
+        wanted, error = ~is_linear(activation, low, high), self.folding(affine)
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
-            for of, units, *ends in found:
-                # `found` may have further units, which only other examples want: they stay.
-                asked = wanted[of, units][..., None]
-                for array, end in zip((level, steep), ends, strict=True):
-                    array[of, units] = np.where(asked, end, array[of, units])
-        _narrow(low, high, level, steep, self.inputs.radius)
-        if not self.plan.bounded_forward:  # else later boxes gain by each new bound
-            self.ends[index] = level, steep
-
-    def remember(self, some: np.ndarray) -> None:
-        """Keeps the proved ends of units for smaller balls around these examples."""
-        self.centres.keep(some, self.radius, self.ends)
+            for of, units, least, most in found:
+                # There may be further units, which only other examples want: they stay.
+                asked, own = wanted[of, units], (low[of, units], high[of, units])
+                low[of, units] = np.where(asked, np.fmax(own[0], least), own[0])
+                high[of, units] = np.where(asked, np.fmin(own[1], most), own[1])
 
     def _by_units(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Returns lower bounds on each entry of `a W + b` and on its negative, by the first
@@ -372,18 +355,3 @@ class Balls:
             underflow = 16.0 * TINY * rows.shape[-1] * (1.0 + far)
             best = np.fmax(best, value + constants - up(rounding + underflow, 8))
         return best
-
-
-def _narrow(
-    low: np.ndarray, high: np.ndarray, level: np.ndarray, steep: np.ndarray, radius: np.ndarray
-) -> None:
-    """Narrows `[low, high]`, `(n, N)`, in place by the bounds of these ends, `(n, N, 2)`."""
-    ends = level - radius[:, None, None] * steep
-    np.fmax(low, ends[..., 0], out=low)
-    np.fmin(high, -ends[..., 1], out=high)
-
-
-def _is_constant(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Returns whether a σ that is linear on these intervals is constant there."""
-    ends = (activation.value(tf.constant(end)).numpy() for end in (low, high))
-    return np.equal(*ends)

@@ -82,7 +82,7 @@ class BoundedLayer(NamedTuple):
         """Returns Ω and c of z_k, a lower bound on Λ and c of a_k, and their error.
 
         Args:
-            rows, constants, error: see `Inputs.falls`.
+            rows, constants, error: see `Inputs.minimum`.
             affine: the map from a_{k−1} to z_k; the error includes the step back through it.
             chosen: slopes and multipliers of coupled units; None: those that lose least at the
                 centre, about.
@@ -181,25 +181,14 @@ class Inputs(NamedTuple):
     def minimum(
         self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns proved lower bounds on `Λ x + c` over the balls, `(n, m)`; see `falls`.
-
-        Returns:
-            The bounds, −∞ where anything overflows, and Λ, 0 at pinned inputs.
-        """
-        level, steep, rows = self.falls(rows, constants, error)
-        return level - self.radius[:, None] * steep, rows
-
-    def falls(
-        self, rows: np.ndarray, constants: np.ndarray, error: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns proved bounds `level − r steep ≤ Λ x + c` over balls of any radius r ≤ R.
+        """Returns proved lower bounds on `Λ x + c` over the balls, `(n, m)`, and Λ.
 
         Args:
             rows, constants: Λ and c, `(n or 1, m, d)` and `(n or 1, m)`.
             error: bound on how far this is above the intended function, `(n, 1 or m)`.
 
         Returns:
-            Level and steepness, `(n, m)`, and Λ, 0 at pinned inputs.
+            The bounds, −∞ where anything overflows, and Λ, 0 at pinned inputs.
         """
         size = row_norms(rows)
         level = dot(rows, self.x) + constants
@@ -207,11 +196,7 @@ class Inputs(NamedTuple):
         error = error + 16.0 * TINY * self.terms * (1.0 + self.far)
         if self.pinned is not None:
             rows = np.where(self.pinned, 0.0, rows)
-        steep = self.norm.dual(rows)
-        level = level - error * ROUNDING_SLACK
-        if self.room is None:
-            return level, np.broadcast_to(steep, level.shape), rows
-        # With limits the minimum is not linear in r; its value at R holds for smaller r.
-        least = -self.radius[:, None] * steep
-        least = np.fmax(least, self.norm.least_linear(rows, self.room, self.radius))
-        return level + least, np.zeros(level.shape), rows
+        least = -self.radius[:, None] * self.norm.dual(rows)
+        if self.room is not None:
+            least = np.fmax(least, self.norm.least_linear(rows, self.room, self.radius))
+        return level - error * ROUNDING_SLACK + least, rows

@@ -13,10 +13,7 @@ Two kinds of units are left to the box: units with a single weight behind a hidd
 the box is exact, and units that see no input, as in a border of zeros, which cannot move.
 
 Where σ is linear on a unit's interval, its lines are σ itself, and a closer interval improves only
-the boxes of later layers. So units on which σ is constant, as relu often is, are not bounded again.
-If all hidden layers are passed back, a linear unit is not bounded again either if a larger ball has
-found its ends, `level − R ‖Λ‖` each, and their levels nearly meet: for a smaller R new ends would
-hardly be closer.
+the boxes of later layers. So such units are not bounded again.
 """
 
 from __future__ import annotations
@@ -63,8 +60,7 @@ class Field(NamedTuple):
         error: np.ndarray,
         wanted: np.ndarray,
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields examples, `(k, 1)`, units of the layer, `(k, some)`, and level and steepness of
-        lower bounds on these and on their negatives, `(k, some, 2)`; see `Inputs.falls`.
+        """Yields examples, `(k, 1)`, units of the layer and their ends, `(k, some)` each.
 
         Args:
             network: the network of the layers.
@@ -106,7 +102,7 @@ class Field(NamedTuple):
         rows: np.ndarray,
         units: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns level and steepness of these units of examples at places, from Λ of both ends,
+        """Returns both ends of these units of examples at places, from Λ of both,
         `(k, 2 some, s)`."""
         shift = network.affines[len(layers)].bias[units]
         constants = np.concatenate([shift, -shift], axis=1)
@@ -115,9 +111,9 @@ class Field(NamedTuple):
             seen = places[at]
             rows, constants, error = layer.seen(of, seen).step(rows, constants, error, affine)
             rows, constants = times(rows, kernel.T), constants + dot(rows, affine.bias[seen])
-        *found, _ = inputs.seen(of, self.seen[0][at]).falls(rows, constants, error)
-        level, steep = (part.reshape(len(of), 2, -1).swapaxes(1, 2) for part in found)
-        return level, steep
+        least, _ = inputs.seen(of, self.seen[0][at]).minimum(rows, constants, error)
+        low, high = np.split(least, 2, axis=1)
+        return low, -high
 
 
 def _shares(wanted: np.ndarray, most: int) -> tuple[np.ndarray, ...]:

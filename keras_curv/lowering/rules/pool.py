@@ -1,7 +1,7 @@
-"""Rules of maxima over entries of an example: tournaments of `max(a, b) = a + relu(b − a)`.
+"""Rules of maxima over entries of an example: tournaments of pairs.
 
-Of n entries the largest is found in ⌈log₂ n⌉ rounds, each a layer of relu beside units that carry
-a. A pair that several windows share is played once. A server rounds nothing of a maximum.
+Of n entries the largest is found in ⌈log₂ n⌉ rounds (`branches.larger_of_pairs`). A pair that
+several windows share is played once. A server rounds nothing of a maximum.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from keras_curv.lowering.rules.image import axes_of, picked, positions_of
 from keras_curv.lowering.rules.registry import rule
 from keras_curv.lowering.sparse_error_ball import SparseBall
 from keras_curv.lowering.stencil import Bounded
-from keras_curv.network import activations
 from keras_curv.network.sparse_affine import schur_bound
-from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.saved_model.limits import STORED_ENTRIES, require_shape
 
 
@@ -108,34 +106,6 @@ def _round(flow: Flow, items: np.ndarray) -> tuple[Flow, np.ndarray]:
     pairs, following = np.unique(first * size + second, return_inverse=True)
     following = following.reshape(first.shape)
     low, high = pairs // size, pairs % size
-    played = np.flatnonzero(low != high)
-    if not len(played):
+    if np.array_equal(low, high):
         return picked(flow, low), following
-    carried, place = np.unique(low, return_inverse=True)
-    count, units = len(played), len(played) + len(carried)
-    differences = _matrix(
-        (size, units),
-        (high[played], np.arange(count), 1.0),
-        (low[played], np.arange(count), -1.0),
-        (carried, count + np.arange(len(carried)), 1.0),
-    )
-    sums = _matrix(
-        (units, len(pairs)),
-        (np.arange(count), played, 1.0),
-        (count + place.reshape(-1), np.arange(len(pairs)), 1.0),
-    )
-    kinds = unit_wise([(activations.get("relu"), count), (IDENTITY, len(carried))])
-    return _times(_times(flow, differences).activated(kinds), sums), following
-
-
-def _matrix(
-    shape: tuple[int, int], *entries: tuple[np.ndarray, np.ndarray, float]
-) -> scipy.sparse.csr_array:
-    rows = np.concatenate([rows for rows, _, _ in entries])
-    columns = np.concatenate([columns for _, columns, _ in entries])
-    values = np.concatenate([np.full(len(rows), value) for rows, _, value in entries])
-    return scipy.sparse.csr_array((values, (rows, columns)), shape=shape)
-
-
-def _times(flow: Flow, matrix: scipy.sparse.csr_array) -> Flow:
-    return flow.times(SparseBall.exact(matrix), Bounded(schur_bound(matrix)))
+    return branches.larger_of_pairs(flow, low, high), following
