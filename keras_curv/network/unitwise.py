@@ -1,7 +1,7 @@
 """Activations chosen by unit: identity units beside units with another activation.
 
 Layers whose units differ turn every feed-forward graph into a chain. A value that skips a layer
-passes through it by identity units, and `max(a, b) = a + relu(b − a)` needs only one relu unit.
+passes through it by identity units, and `max(a, b) = (a + b)/2 + |b − a|/2` takes a |·| beside one.
 """
 
 from __future__ import annotations

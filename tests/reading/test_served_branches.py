@@ -6,6 +6,7 @@ The oracle is that of `test_served_extremes.py`, with a sum of branches in the m
 from __future__ import annotations
 
 import functools
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -13,11 +14,13 @@ import pytest
 from test_served_extremes import LARGEST, Server, fractions, in_real_arithmetic, through
 
 from keras_curv.certificates.float32 import Float32Error
+from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
 from keras_curv.errors import InputError
 from keras_curv.lowering import branches as joining
 from keras_curv.lowering import chain
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.rules.pool import largest_of
 from keras_curv.network import sparse_affine
 from keras_curv.network.network import Network
 
@@ -135,6 +138,22 @@ def test_the_larger_of_two_is_what_it_is(rng):
         np.testing.assert_allclose(
             network.logits(x), np.maximum(*values) @ last.value, rtol=1e-12, atol=1e-12
         )
+
+
+def test_norms_know_that_a_tournament_moves_no_farther_than_its_players(rng):
+    kernel, last = rng.standard_normal((5, 8)), rng.standard_normal((2, 3))
+    flow = Flow.input((5,)).times(Ball.exact(kernel))
+    windows = np.array([[0, 5, 2, 3], [4, 1, 6, 7]])
+    network = Network(*chain.chain(largest_of(flow, windows).times(Ball.exact(last)).made()))
+    x = rng.standard_normal((9, 5))
+    want = (x @ kernel)[:, windows].max(axis=2) @ last
+    np.testing.assert_allclose(network.logits(x), want, rtol=1e-12, atol=1e-12)
+    bound = margin_lipschitz_bounds(network)
+    product = np.linalg.norm(kernel, 2) * np.linalg.norm(last[:, :1] - last[:, 1:], axis=0)
+    assert np.all(bound[0, 1:] <= product * (1.0 + 1e-9))
+    pairs = itertools.combinations(range(len(x)), 2)
+    moved = [np.ptp((want[i] - want[j]) / np.linalg.norm(x[i] - x[j])) for i, j in pairs]
+    assert max(moved) <= bound.max()
 
 
 def _value(flow, x):

@@ -145,12 +145,15 @@ class Balls:
         self, affine: Affine, activation: Activation, low: np.ndarray, high: np.ndarray
     ) -> None:
         """Tightens bounds in place by passes back through receptive fields, of units that are not
-        linear on them."""
+        linear on them; where later layers are bounded forward, of those that are not constant."""
         index = len(self.layers)
         exact = not index and self.inputs.norm is L2 and self.inputs.room is None  # by `forward`
         if exact or index >= len(self.plan.fields):
             return
-        wanted, error = ~is_linear(activation, low, high), self.folding(affine)
+        settled, error = is_linear(activation, low, high), self.folding(affine)
+        if self.plan.bounded_forward:  # whose boxes gain by each new bound
+            settled &= _is_constant(activation, low, high)
+        wanted = ~settled
         for field in self.plan.fields[index]:
             found = field.bounds(self.network, self.layers, self.inputs, error, wanted)
             for of, units, least, most in found:
@@ -355,3 +358,9 @@ class Balls:
             underflow = 16.0 * TINY * rows.shape[-1] * (1.0 + far)
             best = np.fmax(best, value + constants - up(rounding + underflow, 8))
         return best
+
+
+def _is_constant(activation: Activation, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns whether a σ that is linear on these intervals is constant there."""
+    ends = (activation.value(tf.constant(end)).numpy() for end in (low, high))
+    return np.equal(*ends)

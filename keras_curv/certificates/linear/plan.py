@@ -44,6 +44,12 @@ class Plan(NamedTuple):
     pre: list[float]
     fields: Sequence[list[Field]] = ()
 
+    @property
+    def bounded_forward(self) -> int:
+        """Returns the number of hidden layers that are bounded forward."""
+        passed = {*self.back, *range(len(self.fields))}
+        return max(0, len(self.pre) - len(passed))
+
     @classmethod
     def of(cls, network: Network) -> Plan:
         """Returns the plan for a network; a Lipschitz constant that overflows is infinite."""

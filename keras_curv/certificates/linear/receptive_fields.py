@@ -13,7 +13,8 @@ Two kinds of units are left to the box: units with a single weight behind a hidd
 the box is exact, and units that see no input, as in a border of zeros, which cannot move.
 
 Where σ is linear on a unit's interval, its lines are σ itself, and a closer interval improves only
-the boxes of later layers. So such units are not bounded again.
+the boxes of later layers. So such units are not bounded again. But where later layers are bounded
+forward, only those are left out on which σ is constant, as relu often is.
 """
 
 from __future__ import annotations
