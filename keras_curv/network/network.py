@@ -204,14 +204,15 @@ class FeedForward(abc.ABC):
 
     def margin(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """Returns `f(x) = z_L[label] − z_L[rival]` for one rival each: `(n,)`."""
-        return self.evaluate(x, label, rival[:, None]).margin[:, 0]
+        post, rivals = self.forward(x)[1], tf.expand_dims(rival, 1)
+        return tf.squeeze(self._last_margins(post, label, rivals)[0], 1)
 
     def margin_and_gradient(
         self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the margin against one rival each, `(n,)`, and its gradient, `(n, dim)`."""
-        evaluation = self.evaluate(x, label, rival[:, None])
-        return evaluation.margin[:, 0], evaluation.gradient[:, 0]
+        evaluation = self.evaluate(x, label, tf.expand_dims(rival, 1))
+        return tf.squeeze(evaluation.margin, 1), tf.squeeze(evaluation.gradient, 1)
 
     def hessian(self, x: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
         """Returns the margin's dense Hessian `∇²f = Σ_I B_Iᵀ diag(F_I ∘ σ″(z_I)) B_I`.
@@ -228,7 +229,7 @@ class FeedForward(abc.ABC):
         Reference: Singla & Feizi (2020), lemma 1.
         """
         pre, _ = self.forward(x)
-        toward_output = self.evaluate(x, label, rival[:, None]).cotangents
+        toward_output = self.evaluate(x, label, tf.expand_dims(rival, 1)).cotangents
         batch = tf.shape(x)[0]
         jacobian = tf.tile(tf.eye(self.dim, dtype=x.dtype)[None], (batch, 1, 1))
         total = tf.zeros_like(jacobian)

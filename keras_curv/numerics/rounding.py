@@ -238,7 +238,7 @@ def margin_charge(
     pre_errors = pre_activation_errors(layers, activations)
     sizes = [_norm(cotangent) for cotangent in cotangents]
     gradient = gradient_error(layers, pre_errors[:-1], sizes)
-    margin = tf.broadcast_to(2.0 * pre_errors[-1][:, None], tf.shape(gradient))
+    margin = tf.broadcast_to(2.0 * tf.expand_dims(pre_errors[-1], 1), tf.shape(gradient))
     return Charge(margin, gradient)
 
 

@@ -103,7 +103,7 @@ def confined_minorant(
         slope_error: E ≥ the norm of the error of `steepness`, `(n,)`.
     """
     unit, tiny = unit_and_tiny(steepness.dtype)
-    kappa, lam = curvature[:, None], multiplier[:, None]
+    kappa, lam = tf.expand_dims(curvature, 1), tf.expand_dims(multiplier, 1)
     size, bent = tf.abs(steepness), lam * reach.cost * reach.cost
     # Where λb² overflows, a smaller value is a bound too; ∞ would lose the entry's gain.
     q = tf.minimum(bent * (1.0 - 16.0 * unit) - kappa * (1.0 + 4.0 * unit), steepness.dtype.max)
@@ -201,7 +201,7 @@ def best_move(
         reach: the reach of u0.
         multiplier: λ with `λb² ≥ κ`, `(n,)`.
     """
-    kappa, lam = curvature[:, None], multiplier[:, None]
+    kappa, lam = tf.expand_dims(curvature, 1), tf.expand_dims(multiplier, 1)
     limit, dead = reach.along(-gradient)
     size, bent = tf.abs(gradient), lam * reach.cost * reach.cost
     free, knee = _knee(kappa, lam, reach.cost, limit, dead)

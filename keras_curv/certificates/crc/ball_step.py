@@ -54,7 +54,7 @@ class BallStep:
         displacement = iterate.point - x0
         found = charged(self._layers, self._network.evaluate(iterate.point, label, rival[:, None]))
         kappa += CURVATURE_FLOOR
-        margin, gradient = found.margin[:, 0], found.gradient[:, 0]
+        margin, gradient = tf.squeeze(found.margin, 1), tf.squeeze(found.gradient, 1)
         place = Place(margin - error, gradient, displacement, kappa, room)
         proved = self._geometry.in_ball(found, place, error)
         entries = tf.cast(tf.shape(x0)[1], tf.float64)
@@ -63,5 +63,5 @@ class BallStep:
         following = dual.advance(multiplier, x0, kappa, iterate, margin, gradient)
         moved = following.point - x0
         shrink = (1.0 - 1e-9) * radius / tf.maximum(dual.norm(moved), radius)
-        following = following._replace(point=x0 + shrink[:, None] * moved)
+        following = following._replace(point=x0 + tf.expand_dims(shrink, 1) * moved)
         return tf.where(inside, proved, 0.0), following

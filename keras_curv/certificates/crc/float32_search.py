@@ -14,7 +14,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_curv import dual
-from keras_curv.certificates.crc.search_state import SearchStep, finite
+from keras_curv.certificates.crc.search_state import SearchStep, finite, indices
 
 _FINEST = 3e-5  # relative: what float32 can tell of two radii
 _SHARE = 0.8  # of the tolerance, so that float64 agrees
@@ -73,12 +73,12 @@ def approach(
         rows, iterate = search.rows, search.iterate
         now, index = tf.gather(cells, rows), tf.expand_dims(rows, 1)
         found = step(iterate, now)
-        better = tf.where(found.radius > tf.gather(search.best, rows))[:, 0]
+        better = indices(found.radius > tf.gather(search.best, rows))
         best = tf.tensor_scatter_nd_max(search.best, index, found.radius)
         bracket = tf.tensor_scatter_nd_min(search.bracket, index, found.bracket)
         upper = tf.minimum(tf.gather(bracket, rows), tf.gather(ceiling, rows))
         going = (tf.gather(best, rows) < gap * upper) & (iterate.steps < max_steps)
-        on = tf.where(going & finite(found.gradient))[:, 0]
+        on = indices(going & finite(found.gradient))
         return (
             _Search(
                 rows=tf.gather(rows, on),
@@ -108,6 +108,6 @@ def approach(
         parallel_iterations=1,
     )
     moved = tf.cast(last.point - tf.cast(origin, single), tf.float64)
-    point = tf.where(finite(moved)[:, None], origin + moved, begun.point)
+    point = tf.where(tf.expand_dims(finite(moved), 1), origin + moved, begun.point)
     following = begun._replace(point=point, steps=tf.zeros_like(begun.steps))
     return following, tf.cast(last.bracket, tf.float64) * _OUTWARD, last.used

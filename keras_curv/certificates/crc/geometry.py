@@ -126,8 +126,8 @@ class Geometry(abc.ABC):
 
         Arguments are as of `step`; the places are inside the ball.
         """
-        columns = place.curvature[:, None], taken_off[:, None]
-        return proved_radius(found, place.displacement, *columns)[:, 0]
+        columns = tf.expand_dims(place.curvature, 1), tf.expand_dims(taken_off, 1)
+        return tf.squeeze(proved_radius(found, place.displacement, *columns), 1)
 
     @classmethod
     @abc.abstractmethod

@@ -82,15 +82,16 @@ def charged_minorant(
     shape = tf.shape(found.gradient)
     gradient = tf.reshape(found.gradient, (-1, shape[2]))
     kappa = tf.reshape(curvature, [-1])
-    distance = tf.zeros_like(kappa)
     if displacement is not None:
         each = tf.broadcast_to(tf.expand_dims(displacement, 1), shape)
         displacement = tf.reshape(each, tf.shape(gradient))
-        distance = dual.norm(displacement)
     bound = dual.minorant(margin, gradient, displacement, kappa)
-    steepness = bound.slope if displacement is None else dual.norm(gradient)
     if gradient.dtype != tf.float64:
         return bound, tf.zeros_like(kappa)
+    if displacement is None:
+        distance, steepness = tf.zeros_like(kappa), bound.slope
+    else:
+        distance, steepness = dual.norm(displacement), dual.norm(gradient)
     margin_error, gradient_error = (tf.reshape(error, [-1]) for error in found.error)
     entries = tf.cast(shape[2], tf.float64)
     tiny, unit = 8.0 * rounding.TINY * entries, rounding.gamma(entries + 10.0)

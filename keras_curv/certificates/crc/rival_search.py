@@ -18,7 +18,14 @@ from keras_curv.certificates.certificate import PRIMAL_EQUALS_DUAL
 from keras_curv.certificates.crc.float32_search import approach
 from keras_curv.certificates.crc.geometry import Geometry, Place
 from keras_curv.certificates.crc.proved_radius import Charged, charged
-from keras_curv.certificates.crc.search_state import Batch, Found, SearchState, SearchStep, finite
+from keras_curv.certificates.crc.search_state import (
+    Batch,
+    Found,
+    SearchState,
+    SearchStep,
+    finite,
+    indices,
+)
 from keras_curv.network.network import Network
 from keras_curv.threats.confined import Reach
 
@@ -101,7 +108,7 @@ class RivalSearch:
         closed |= self._decided(batch, radius, upper, batch.reach)
         known = tf.where(closed, upper, tf.constant(np.inf, tf.float64))
         column = tf.argmin(known, axis=1, output_type=tf.int32)
-        rows = tf.cast(tf.where(~tf.reduce_all(closed, axis=1))[:, 0], tf.int32)
+        rows = tf.cast(indices(~tf.reduce_all(closed, axis=1)), tf.int32)
         current = _weakest(tf.gather(radius, rows), tf.gather(closed, rows))
         iterate, bracket, gradients = self._approach(batch, rows, current, tf.gather(upper, rows))
         upper = tf.tensor_scatter_nd_min(upper, tf.stack([rows, current], axis=1), bracket)
@@ -154,7 +161,7 @@ class RivalSearch:
         radius = tf.tensor_scatter_nd_max(state.radius, cells, step.radius)
         proved_at = state.proved_at
         if self._keeps:
-            better = tf.where(step.radius > tf.gather_nd(state.radius, cells))[:, 0]
+            better = indices(step.radius > tf.gather_nd(state.radius, cells))
             there = tf.gather(cells, better), tf.gather(iterate.point, better)
             proved_at = tf.tensor_scatter_nd_update(proved_at, *there)
 
@@ -162,10 +169,10 @@ class RivalSearch:
         # numbers; any other rival that reaches the goal cannot lower the minimum any more.
         known = tuple(tf.gather(part, rows) for part in (radius, upper, batch.reach))
         goal, decided = self._goal(batch, *known[1:]), self._decided(batch, *known)
-        finished = tf.gather_nd(radius, cells) >= tf.gather(goal, cells[:, 1], batch_dims=1)
+        finished = tf.gather_nd(radius, cells) >= tf.gather(goal, state.current, batch_dims=1)
         finished |= (iterate.steps >= self._max_steps) | ~finite(step.gradient)
-        finished |= tf.gather(decided, cells[:, 1], batch_dims=1)
-        here = tf.range(tf.shape(radius)[1])[None, :] == cells[:, 1:]
+        finished |= tf.gather(decided, state.current, batch_dims=1)
+        here = tf.range(tf.shape(radius)[1]) == tf.expand_dims(state.current, 1)
         closing = tf.where(here, tf.expand_dims(finished, 1), decided | (known[0] >= goal))
         closed = tf.gather(state.closed, rows) | closing
         moved = state._replace(
@@ -175,7 +182,7 @@ class RivalSearch:
             evaluations=tf.tensor_scatter_nd_add(state.evaluations, index, tf.ones_like(rows)),
             proved_at=proved_at,
         )
-        ended = self._end(batch, moved, cells, step, tf.where(finished)[:, 0])
+        ended = self._end(batch, moved, cells, step, indices(finished))
         return self._next(batch, ended, step, closed, finished)
 
     def _next(
@@ -188,8 +195,8 @@ class RivalSearch:
     ) -> SearchState:
         """Goes on with the rivals that are not finished, and begins with the next rival of those
         whose own is; leaves out the examples all of whose rivals are closed."""
-        going = tf.where(~finished)[:, 0]
-        others = tf.where(finished & ~tf.reduce_all(closed, axis=1))[:, 0]
+        going = indices(~finished)
+        others = indices(finished & ~tf.reduce_all(closed, axis=1))
         rows, begun = tf.gather(state.rows, going), tf.gather(state.rows, others)
         rival = tf.gather(state.current, going)
         other = _weakest(tf.gather(state.radius, begun), tf.gather(closed, others))
@@ -213,20 +220,20 @@ class RivalSearch:
         """Takes down where these searches have ended."""
         cells, point = tf.gather(cells, which), tf.gather(state.iterate.point, which)
         step = step.rows(which)
-        ended, reached = cells[:, :1], tf.gather_nd(state.upper, cells)
+        (ended, column), reached = tf.unstack(cells, axis=1), tf.gather_nd(state.upper, cells)
         # Where primal = dual, the radius has come to its bracket.
         gap = 1.0 - 2.0 * max(self._tolerance, PRIMAL_EQUALS_DUAL)
         near = gap * reached <= tf.gather_nd(state.radius, cells)
-        index = tf.where(near)[:, 0]
+        index = indices(near)
         close, from_here = tf.gather(cells, index), tf.gather(point, index)
         witness = self._crossing(batch, close, from_here, step.rows(index), state.radius)
-        kept = tf.where(reached < tf.gather(state.nearest, ended[:, 0]))[:, 0]
-        place = tf.gather(ended, kept)
+        kept = indices(reached < tf.gather(state.nearest, ended))
+        place = tf.expand_dims(tf.gather(ended, kept), 1)
         update = tf.tensor_scatter_nd_update
         return state._replace(
             distance=tf.tensor_scatter_nd_min(state.distance, close, witness),
             nearest=update(state.nearest, place, tf.gather(reached, kept)),
-            column=update(state.column, place, tf.gather(cells[:, 1], kept)),
+            column=update(state.column, place, tf.gather(column, kept)),
             point=update(state.point, place, tf.gather(point, kept)),
             left=update(state.left, place, tf.gather(step.margin, kept)),
         )
@@ -234,9 +241,9 @@ class RivalSearch:
     def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
         """Returns what the gradients of these cells' searches say."""
         rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
-        label = tf.gather(batch.label, cells[:, 0])
+        label = tf.gather(batch.label, tf.unstack(cells, axis=1)[0])
         found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
-        margin, gradient = found.margin[:, 0], found.gradient[:, 0]
+        margin, gradient = tf.squeeze(found.margin, 1), tf.squeeze(found.gradient, 1)
         place, taken_off = self._place(batch, cells, iterate.point, margin, gradient)
         return SearchStep(margin, gradient, *self._geometry.step(found, place, taken_off))
 
@@ -245,7 +252,9 @@ class RivalSearch:
     ) -> dual.Iterate:
         """Returns the iterates after these."""
         place, _ = self._place(batch, cells, iterate.point, found.margin, found.gradient)
-        return self._geometry.advance(iterate, tf.gather(batch.x0, cells[:, 0]), place)
+        return self._geometry.advance(
+            iterate, tf.gather(batch.x0, tf.unstack(cells, axis=1)[0]), place
+        )
 
     def _place(
         self,
@@ -256,7 +265,7 @@ class RivalSearch:
         gradient: tf.Tensor,
     ) -> tuple[Place, tf.Tensor]:
         """Returns where the searches of these cells are, and what serving may take off."""
-        rows = cells[:, 0]
+        rows, _ = tf.unstack(cells, axis=1)
         kappa, taken_off = batch.charged(cells)
         moved, room = point - tf.gather(batch.x0, rows), self._geometry.rows(batch.room, rows)
         return Place(margin - taken_off, gradient, moved, kappa, room), taken_off
@@ -270,10 +279,11 @@ class RivalSearch:
         radius: tf.Tensor,
     ) -> tf.Tensor:
         """Returns the distance of an adversarial point just beyond the radius, else infinity."""
-        x0 = tf.gather(batch.x0, cells[:, 0])
+        rows, _ = tf.unstack(cells, axis=1)
+        x0 = tf.gather(batch.x0, rows)
         place, _ = self._place(batch, cells, point, step.margin, step.gradient)
         beyond = x0 + self._geometry.beyond(place, tf.gather_nd(radius, cells))
-        label, rival = tf.gather(batch.label, cells[:, 0]), tf.gather_nd(batch.rivals, cells)
+        label, rival = tf.gather(batch.label, rows), tf.gather_nd(batch.rivals, cells)
         changed = self._network.margin(beyond, label, rival) <= 0.0
         distance = self._geometry.length(beyond - x0, place.room)
         return tf.where(changed & tf.math.is_finite(distance), distance, np.inf)

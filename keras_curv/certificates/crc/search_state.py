@@ -35,7 +35,7 @@ class Batch(NamedTuple):
         leads back to x0, where it left the numbers."""
         margin = tf.gather_nd(self.start.margin, cells)
         gradient = tf.gather_nd(self.start.gradient, cells)
-        gradient = tf.where(finite(gradient)[:, None], gradient, tf.zeros_like(gradient))
+        gradient = tf.where(tf.expand_dims(finite(gradient), 1), gradient, tf.zeros_like(gradient))
         return margin, gradient
 
     def in_float32(self) -> Batch:
@@ -112,3 +112,8 @@ SEARCHED = (ROWS, CLASS, CLASSES, ROWS, ROWS, EACH, _START, ROOM, EACH)
 def finite(rows: tf.Tensor) -> tf.Tensor:
     """Returns which rows have finite entries alone."""
     return tf.reduce_all(tf.math.is_finite(rows), axis=1)
+
+
+def indices(mask: tf.Tensor) -> tf.Tensor:
+    """Returns where a mask `(n,)` is true, int64; of a slice, a graph would be larger."""
+    return tf.squeeze(tf.where(mask), 1)
