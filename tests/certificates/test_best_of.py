@@ -69,7 +69,7 @@ def test_an_exact_radius_needs_no_other_method(network):
 )
 def test_auto_is_at_least_each_method(rng, random_network, sizes, names):
     network = random_network(rng, sizes, names)
-    x = rng.standard_normal((25, sizes[0]))
+    x = rng.standard_normal((12, sizes[0]))
     best = choose_method("auto", network, tolerance=0.0)
     result = best.certify(x, tolerance=0.0)
     assert len(best.methods) >= 1

@@ -46,7 +46,7 @@ def test_units_with_a_single_weight_move_too():
 
 @pytest.mark.parametrize("diagonal", [True, False])
 def test_no_layer_of_thin_maps_leaves_its_ball(diagonal, rng):
-    for _ in range(4):
+    for trial in range(4):
         mask = np.eye(6) if diagonal else rng.uniform(size=(6, 6)) < 0.35
         kernels = [
             1.5 * rng.standard_normal((3, 6)),
@@ -66,6 +66,8 @@ def test_no_layer_of_thin_maps_leaves_its_ball(diagonal, rng):
             assert np.all(z >= layer.low - 1e-11) and np.all(z <= layer.high + 1e-11)
             root = np.linalg.norm(moves.root * (z - centre.numpy()), axis=-1)
             assert np.all(root <= moves.ball[:, 0] + 1e-11)
+        if trial:  # one search for radii is enough
+            continue
         result = CoupledCertificate(network).certify(x)
         inside = np.minimum(0.9999 * result.radius, 1e3)
         rivals = np.array([[k for k in range(3) if k != y] for y in result.prediction])

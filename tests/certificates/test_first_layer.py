@@ -209,12 +209,14 @@ def test_a_square_that_comes_to_minus_infinity_is_not_taken_for_nothing(each, co
         kernels, [np.full(16, 60.0), np.zeros(7), np.zeros(2)], "softplus"
     )
     x, radius = np.zeros((1, 100)), np.array([0.1])
-    constants = np.zeros((1, count))
+    constants, centres, first = np.zeros((1, count)), Centres(network, x), FirstLayer(network)
     for signs in (np.repeat([-1.0, 1.3], 8), np.tile([-1.0, -1.0, -1.0, 3.3], 4)):
         for size in 10.0 ** np.arange(151.0, 154.0, 0.05):
             rows = np.broadcast_to(size * signs, (1, count, 16))
             with np.errstate(all="ignore"):
-                bound = minimum_of(network, x, radius, rows, constants, each=each)
+                bound = first.minimum(
+                    centres.z[0], centres.errors[0], radius, rows, constants, each=each
+                )
             lowest_value = size * signs.sum() * (60.0 - 0.5)  # softplus is z here
             assert not np.any(bound > lowest_value * (1.0 + 1e-9))
 

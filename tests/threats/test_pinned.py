@@ -14,8 +14,8 @@ from keras_curv.network.pinned import PinnedNetwork
 MOVED, PINNED = 3, 2
 CASES = [
     ("lipschitz", "softplus", (9, 7, 4)),
-    ("crc", "tanh", (9, 7, 4)),
-    ("crc_local", "tanh", (9, 7, 4)),
+    ("crc", "softplus", (9, 7, 4)),
+    ("crc_local", "softplus", (9, 7, 4)),
     ("crown", "tanh", (9, 4)),
     ("crown", "relu", (9, 7, 4)),
     ("coupled", "relu", (9, 7, 4)),
@@ -64,7 +64,7 @@ def test_radii_are_those_of_the_network_of_what_moves(
 
 @pytest.mark.parametrize("method, activation", [
     ("crc", "softplus"), ("crown", "relu"), ("quadratic", "relu"), ("interval", "relu"),
-    ("lipschitz", "relu"), ("crc_local", "tanh"),
+    ("lipschitz", "relu"), ("crc_local", "softplus"),
 ])  # fmt: skip
 def test_numbers_of_each_example_are_added_to_its_logits(method, activation, rng, random_network):
     network = random_network(rng, (MOVED, 9, 4), activation)
