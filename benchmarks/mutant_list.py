@@ -98,8 +98,8 @@ TEXTS = {
     ),
     CRC + "geometry": (
         (
-            "columns = place.curvature[:, None], taken_off[:, None]",
-            f"columns = place.curvature[:, None], {NO_ERROR}[:, None]",
+            "tf.expand_dims(place.curvature, 1), tf.expand_dims(taken_off, 1)",
+            f"tf.expand_dims(place.curvature, 1), tf.expand_dims({NO_ERROR}, 1)",
         ),
     ),
     CRC + "geometries": (
@@ -112,12 +112,12 @@ TEXTS = {
             f"charged_minorant(found, None, curvature, {NO_ERROR})",
         ),
         (
-            "columns = kappa[:, None], taken_off[:, None]",
-            f"columns = kappa[:, None], {NO_ERROR}[:, None]",
+            "columns = tf.expand_dims(kappa, 1), tf.expand_dims(taken_off, 1)",
+            f"columns = tf.expand_dims(kappa, 1), tf.expand_dims({NO_ERROR}, 1)",
         ),
         (
-            "charged_minorant(found, place.displacement, kappa, taken_off[:, None])",
-            f"charged_minorant(found, place.displacement, kappa, {NO_ERROR}[:, None])",
+            "found, place.displacement, kappa, tf.expand_dims(taken_off, 1)",
+            f"found, place.displacement, kappa, tf.expand_dims({NO_ERROR}, 1)",
         ),
         ("            tf.reshape(slope_error, shape),\n", ""),
         ("room, multiplier, slope_error)", "room, multiplier)"),
