@@ -14,7 +14,8 @@ DOCUMENTS = [
     ROOT / "saved_models" / "README.md",
 ]
 MADE = {"docs/api", "keras_curv/methods", "keras_curv/baselines"}  # by a command, or long ago
-FOREIGN = {"format", "check", "docformat", "worker_pool", "help"}  # flags of ruff, pdoc, Beam, absl
+# of ruff, pdoc, Beam, Dask, absl
+FOREIGN = {"format", "check", "docformat", "worker_pool", "help", "nworkers", "nthreads"}
 ROOMS = "keras_curv", "tests", "benchmarks", "docs", "bin", "saved_models"
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.DOTALL | re.MULTILINE)
