@@ -141,6 +141,22 @@ def parse_example(
         ({'x': array([0.5], dtype=float32)}, None)
     """
     features = _features(memoryview(record))
+    labels = [name for name in _LABELS if name in features and name not in shapes]
+    if len(labels) > 1:
+        raise ValueError("it has both a feature 'y' and a feature 'label'; leave one out")
+    label = _label(features[labels[0]], labels[0]) if labels else None
+    return _wanted(features, shapes, defaults), label
+
+
+def parse_features(record: bytes, shapes: Shapes, defaults: Defaults) -> dict[str, np.ndarray]:
+    """Returns the features of a serialized tf.Example, as `parse_example` does, whatever else it
+    has."""
+    return _wanted(_features(memoryview(record)), shapes, defaults)
+
+
+def _wanted(
+    features: Mapping[str, tuple[int, memoryview]], shapes: Shapes, defaults: Defaults
+) -> dict[str, np.ndarray]:
     found = {}
     for name, shape in shapes.items():
         kind, content = features.get(name, (0, memoryview(b"")))
@@ -159,10 +175,7 @@ def parse_example(
                 f"the feature {name!r} has {len(values)} numbers, and {math.prod(shape)} are wanted"
             )
         found[name] = values.reshape(shape)
-    labels = [name for name in _LABELS if name in features and name not in shapes]
-    if len(labels) > 1:
-        raise ValueError("it has both a feature 'y' and a feature 'label'; leave one out")
-    return found, _label(features[labels[0]], labels[0]) if labels else None
+    return found
 
 
 def _features(example: memoryview) -> dict[str, tuple[int, memoryview]]:

@@ -10,6 +10,7 @@ tensorflow_serving/apis.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -18,13 +19,17 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
 from google.protobuf.message import DecodeError, Message
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from keras_curv.rows.reason import Reason
+from keras_curv.saved_model.wire import varint
 from keras_curv.serving.refusal import Refusal
 
 UNNAMED = None  # the input of a request that names none, for models of one
 REPEATED_NUMBERS = 2**18  # in a tensor that does not hold them all
+_MOST_STRINGS = 2**20
+_STRING, _FIXED = 8 << 3 | 2, {1: 8, 5: 4}  # the tag of a TensorProto's strings; sizes of others
 _MAX_RANK = 16
 _MOST_INPUTS = 2**8  # no model that is read has more
 _PACKAGE = "keras_curv.serving"
@@ -140,6 +145,36 @@ def read_tensor(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndar
     except OverflowError as error:
         detail = f"values out of the range of {dtype.name}"
         raise Refusal(Reason.BROKEN_TENSOR, detail) from error
+
+
+def read_strings(tensor: Any) -> list[bytes]:
+    """Returns the strings of a batch of scalars, one at least.
+
+    Raises:
+        Refusal: the tensor is no such batch, or does not hold each of them.
+    """
+    if tensor.dtype != types_pb2.DT_STRING:
+        raise Refusal(Reason.WRONG_DTYPE, f"{_dtype_name(tensor.dtype)}, not string")
+    sizes = _sizes(tensor)
+    require_batch(sizes, ())
+    assert sizes is not None
+    if sizes[0] > _MOST_STRINGS:
+        raise Refusal(Reason.BROKEN_TENSOR, f"more than {_MOST_STRINGS} strings")
+    # The class has no field of strings: it keeps them as it found them.
+    held, place, found = tensor.SerializeToString(), 0, list[bytes]()
+    with contextlib.suppress(ValueError):  # then there are not as many
+        while place < len(held) and len(found) <= sizes[0]:
+            tag, place = varint(held, place)
+            size = _FIXED.get(tag & 7, 0)
+            if tag & 7 in (0, 2):
+                number, place = varint(held, place)
+                size = number if tag & 7 == 2 else 0
+            if tag == _STRING:
+                found.append(held[place : place + size])
+            place += size
+    if len(found) != sizes[0]:
+        raise Refusal(Reason.BROKEN_TENSOR, f"{len(found)} strings for {sizes[0]}")
+    return found
 
 
 def require_batch(sizes: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:

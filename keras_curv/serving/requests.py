@@ -18,14 +18,9 @@ from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
 from keras_curv.saved_model.files import version_number
-from keras_curv.serving.prediction_log import (
-    UNNAMED,
-    LoggedRequest,
-    batch_size,
-    parse_log,
-    read_tensor,
-)
+from keras_curv.serving.prediction_log import LoggedRequest, batch_size, parse_log
 from keras_curv.serving.refusal import Refusal
+from keras_curv.serving.request_examples import examples_of
 from keras_curv.serving.rest_body import JsonTensor, parse_body
 from keras_curv.serving.versions import Model, Versions
 
@@ -271,12 +266,8 @@ def _ask(versions: Versions, request: LoggedRequest, file: str) -> Batch | Refus
     version = ""
     try:
         model = versions.find(request, _file_version(file))
-        version, served = model.version, model.certifier.served
-        wanted = served.input_dtype, served.input_shape
-        tensor = request.inputs.get(model.input_name, request.inputs.get(UNNAMED))
-        if isinstance(tensor, JsonTensor):
-            return Batch(model, tensor.read(*wanted))
-        return Batch(model, read_tensor(tensor, *wanted))
+        version = model.version
+        return Batch(model, examples_of(request, model.certifier.served))
     except Refusal as refusal:
         version = refusal.version or version
         detail = ": ".join(filter(None, [request.place, refusal.detail]))

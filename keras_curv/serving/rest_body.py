@@ -55,7 +55,7 @@ class JsonTensor(NamedTuple):
         if not found <= _NUMBERS:
             kinds = {str: "text", dict: "an object", bool: "true or false", type(None): "null"}
             kind = next(text for kind, text in kinds.items() if kind in found)
-            if any(map(_is_base64, self.values)):
+            if any(map(is_base64, self.values)):
                 kind = "base64"
             raise Refusal(Reason.WRONG_DTYPE, f"{kind}, not {dtype.name}")
         if dtype.is_integer:
@@ -116,7 +116,7 @@ def _tensors(body: Any) -> tuple[str, dict[str | None, JsonTensor]]:
     if not isinstance(signature, str):
         raise ValueError('"signature_name" is no text')
     columns = body["inputs"] if "inputs" in body else _columns(body["instances"])
-    if not isinstance(columns, dict) or _is_base64(columns):
+    if not isinstance(columns, dict) or is_base64(columns):
         columns = {UNNAMED: columns}
     return signature, {name: _tensor(value) for name, value in columns.items()}
 
@@ -125,7 +125,7 @@ def _columns(instances: Any) -> Any:
     """Returns the entries of the row form by input, or as they are where they name none."""
     if not isinstance(instances, list):
         raise ValueError('"instances" is no list')
-    named = [entry for entry in instances if isinstance(entry, dict) and not _is_base64(entry)]
+    named = [entry for entry in instances if isinstance(entry, dict) and not is_base64(entry)]
     if not named:
         return instances
     if any(entry.keys() != named[0].keys() for entry in named) or len(named) < len(instances):
@@ -133,7 +133,7 @@ def _columns(instances: Any) -> Any:
     return {name: [entry[name] for entry in named] for name in named[0]}
 
 
-def _is_base64(value: Any) -> bool:
+def is_base64(value: Any) -> bool:
     """Returns whether a value stands for bytes."""
     return isinstance(value, dict) and list(value) == ["b64"]
 

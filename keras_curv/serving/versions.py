@@ -28,13 +28,11 @@ class Model:
     Attributes:
         version: its number, or the name of a directory that has none.
         signature: its name.
-        input_name: the one input's, as requests name it.
         certifier: of both.
     """
 
     version: str
     signature: str
-    input_name: str
     certifier: Certifier
 
 
@@ -104,7 +102,7 @@ class Versions:
             raise Refusal(Reason.WRONG_INPUTS, f"({theirs}), not ({ours})", version)
         key = version, signature
         if key not in self._models:
-            self._models[key] = self._read(version, signature, known[signature])
+            self._models[key] = self._read(version, signature)
         model = self._models[key]
         if isinstance(model, Refusal):
             raise model
@@ -140,26 +138,14 @@ class Versions:
             raise known
         return known
 
-    def _read(self, version: str, signature: str, inputs: list[str]) -> Model | Refusal:
-        if len(inputs) > 1:
-            what = (
-                f"{self._directories[version]}: {signature!r} takes {len(inputs)} inputs; logged "
-                "requests to models of one are certified"
-            )
-            return Refusal(Reason.MODEL_REFUSED, what, version)
+    def _read(self, version: str, signature: str) -> Model | Refusal:
         try:
             certifier = Certifier(
                 str(self._directories[version]), signature=signature, **self._options
             )
         except InputError as error:
             return Refusal(Reason.MODEL_REFUSED, str(error), version)
-        if certifier.served.defaults is not None:
-            what = (
-                f"{self._directories[version]}: {signature!r} takes serialized tf.Examples, which "
-                "are certified from TFRecord files as examples, and not from logged requests"
-            )
-            return Refusal(Reason.MODEL_REFUSED, what, version)
-        return Model(version, signature, inputs[0], certifier)
+        return Model(version, signature, certifier)
 
 
 def _label(directory: pathlib.Path) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import json
+
 import keras
 import logged
 import numpy as np
@@ -11,9 +15,16 @@ from hostile_models.models import edited
 from refused import assert_refused, spec
 from scripts import call
 
-from keras_curv.errors import InputError
+from keras_curv.certificates.certifier import Certifier
 from keras_curv.reading import served_model
-from keras_curv.serving.certify_requests import certify_requests
+from keras_curv.reading.inputs import Inputs
+from keras_curv.rows.row import round_down
+from keras_curv.serving.outcomes import certify_block
+from keras_curv.serving.refusal import Refusal
+from keras_curv.serving.request_examples import examples_of
+from keras_curv.serving.requests import RequestLog
+from keras_curv.serving.rest_body import parse_body
+from keras_curv.serving.versions import Versions
 
 Fixed = tf.io.FixedLenFeature
 KEYS = {
@@ -193,10 +204,79 @@ def test_strings_that_are_read_besides_are_refused(net, tmp_path):
     assert served_model.read(tmp_path / "model", cut="sum").input_shape == (5,)
 
 
-def test_logged_requests_of_such_a_model_are_refused(path, tmp_path):
-    """A client's numbers, which a server would not take, are no features either."""
-    strings = tf.make_tensor_proto([b"a"]).SerializeToString()
-    for number, sent in enumerate((np.ones((2, 5), np.float32), strings)):
-        log = logged.write(tmp_path / f"{number}.log", [logged.predict(sent, "examples")])
-        with pytest.raises(InputError, match="takes serialized tf.Examples, which are certified"):
-            certify_requests(str(path), [log])
+def _logged(path, tmp_path, *records):
+    """The rows of a log of requests, of records or of JSON lines."""
+    if isinstance(records[0], bytes):
+        log = logged.write(tmp_path / "log", records)
+    else:
+        log = tmp_path / "log"
+        log.write_text("".join(json.dumps(body) + "\n" for body in records))
+    requests = RequestLog([str(log)], [Versions(str(path), method="crc")])
+    count = requests.survey().count
+    return certify_block(next(requests.blocks(min(count, 512), 0, count)), 0)
+
+
+def test_logged_requests_are_certified_as_arrays_are(path, x, tmp_path):
+    sent = [*_records(x)]
+    proto = tf.make_tensor_proto(sent).SerializeToString()
+    texts = [{"b64": base64.b64encode(record).decode()} for record in sent]
+    named = {"instances": [{"examples": text} for text in texts]}
+    want = Certifier(str(path), method="crc").certify(x).radius.tolist()
+    for records in (
+        (logged.predict(proto, "examples"),),
+        ({"instances": texts},),
+        ({"inputs": {"examples": texts}},),
+        (named,),
+    ):
+        rows = _logged(path, tmp_path, *records)
+        assert [(row.status, repr(row.radius)) for row in rows] == [
+            ("CERTIFIED", round_down(radius)) for radius in want
+        ]
+
+
+def _b64(content):
+    return {"instances": [{"b64": base64.b64encode(content).decode()}]}
+
+
+def _strings(values, count=None):
+    proto = tf.make_tensor_proto(values)
+    if count is not None:
+        proto.tensor_shape.dim[0].size = count
+    return logged.predict(proto.SerializeToString(), "examples")
+
+
+BROKEN_LOGS = {
+    "numbers": (logged.predict(np.ones((2, 5), np.float32), "examples"), "WRONG_DTYPE"),
+    "numbers in JSON": ({"instances": [[1, 2, 3, 4, 5]]}, "WRONG_SHAPE"),
+    "text": ({"instances": ["aGk="]}, "WRONG_DTYPE"),
+    "no tf.Example": (_strings([b"a"]), "BROKEN_TENSOR"),
+    "no feature": (_strings([b""]), "BROKEN_TENSOR"),
+    "no base64": ({"instances": [{"b64": "*"}]}, "BROKEN_TENSOR"),
+    "no tf.Example in JSON": (_b64(b"a"), "BROKEN_TENSOR"),
+    "an image of strings": (_strings([[b"a"]]), "WRONG_SHAPE"),
+    "more claimed": (_strings([b"a", b"b"], 3), "BROKEN_TENSOR"),
+    "fewer claimed": (_strings([b"a", b"b"], 1), "BROKEN_TENSOR"),
+    "thousands claimed": (_strings([b"a", b"b"], 4000), "BROKEN_TENSOR"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_LOGS)
+def test_logged_requests_that_hold_no_such_examples_are_refused(name, path, tmp_path):
+    record, status = BROKEN_LOGS[name]
+    first, *_ = _logged(path, tmp_path, record)
+    assert first.status == status and first.radius == 0.0
+
+
+def test_what_defaults_stand_for_is_limited(path):
+    """A few bytes each, of which every one would be a long feature."""
+    served = served_model.read(path)
+    feature = dataclasses.replace(
+        served,
+        inputs=Inputs({"a": tf.TensorSpec((None, 2**12))}, "the model"),
+        defaults={"a": np.zeros(2**12)},
+    )
+    body = {"instances": [{"b64": ""}] * 65}
+    request = parse_body(json.dumps(body).encode(), 0)
+    with pytest.raises(Refusal) as found:
+        examples_of(request, feature)
+    assert found.value.detail == "0 bytes for 266240 numbers"

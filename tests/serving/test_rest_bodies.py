@@ -16,12 +16,15 @@ import tensorflow as tf
 from certified_requests import assert_rows_are, rows_of, run
 from logged import predict, write
 
+import keras_curv
 from keras_curv.data.json_lines import MAX_LINE, begins_json
 from keras_curv.data.tf_record import read_records
 from keras_curv.errors import InputError
 from keras_curv.rows.reason import Reason
+from keras_curv.rows.row import round_down
 from keras_curv.serving.refusal import Refusal
 from keras_curv.serving.rest_body import parse_body
+from keras_curv.serving.versions import Versions
 
 X = np.array([[[0.5, 1, -2], [3, 1e-3, 0]], [[1, 2, 3], [4, 5, 6]]], np.float32)
 
@@ -215,13 +218,22 @@ def test_a_base64_body_of_a_model_of_text_is_refused_by_its_model(tmp_path, vers
         run(tmp_path / "m", [path])
 
 
-def test_a_model_of_several_inputs_is_refused(tmp_path):
-    model = several_inputs.MODELS["joined"]()
-    model.export(str(tmp_path / "model"), verbose=False)
-    x = several_inputs.examples_of(model, count=2)
-    body = {"inputs": {name: value.tolist() for name, value in x.items()}}
-    with pytest.raises(InputError, match="'serving_default' takes 2 inputs; logged requests to"):
-        run(tmp_path / "model", [lines(tmp_path / "log", body)])
+def test_a_model_of_several_inputs_is_certified_as_arrays_are(tmp_path):
+    path, model = tmp_path / "model", several_inputs.MODELS["branches"]()
+    model.export(str(path), verbose=False)
+    x = several_inputs.examples_of(model, count=3)
+    columns = {name: value.tolist() for name, value in x.items()}
+    entries = [{name: value[i] for name, value in columns.items()} for i in range(3)]
+    log = lines(tmp_path / "log", {"inputs": columns}, {"instances": entries})
+    rows = rows_of([log], Versions(str(path), method="crown"))
+    radius = keras_curv.certify(str(path), x, method="crown").radius
+    assert [row.radius for row in rows] == [float(round_down(r)) for r in [*radius, *radius]]
+    assert (radius > 0.0).any()
+    (first, *_), short = x, {name: value[: 2 + (name > "a")] for name, value in columns.items()}
+    bad = lines(tmp_path / "bad", {"inputs": short}, {"inputs": {first: columns[first]}})
+    found = rows_of([bad], Versions(str(path), method="crown"))
+    assert {row.status for row in found} == {"WRONG_SHAPE", "WRONG_INPUTS"}
+    assert found[0].detail == "line 1: inputs of 2 and of 3 examples"
 
 
 def test_where_everything_is_refused_the_command_says_so_first_and_fails(base, tmp_path, capfd):
