@@ -18,7 +18,12 @@ from keras_curv.saved_model import limits
 _TENSORS = 2**8  # of one call
 _NAMES = 2**12  # of tensors, in all calls of a model
 _NESTED = ("Sequential", "Functional", "Model")
-_MASKS = {"mask": (None,), "training": (None, False)}  # of a call, beside tensors
+_NONE = dict.fromkeys(("mask", "attention_mask", "query_mask", "value_mask", "key_mask"), (None,))
+_FALSE = dict.fromkeys(("training", "use_causal_mask", "return_attention_scores"), (None, False))
+_PLAIN = _NONE | _FALSE  # of a call, beside tensors
+# To several arguments.
+_ATTENDS = "MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention"
+_ARGUMENTS = ("query", "value", "key")  # in the order of the call
 
 
 @dataclasses.dataclass
@@ -27,7 +32,8 @@ class Place:
 
     Attributes:
         layer: the layer, with a `kind`.
-        pending: calls that are still to be made: what each gets, nested, with names of tensors.
+        pending: calls that are still to be made: what each gets, a name of a tensor, a list of
+            them, or a tuple for several arguments.
         outputs: of each call so far.
         keras_2: whether the calls are written as Keras 2 does.
         about: for messages.
@@ -49,13 +55,14 @@ class Place:
             if any(nodes):
                 raise InputError(f"{about} is an input, and is called")
             return cls(layer, [], [[layer.layer.output]], False, about)
-        calls = [_node(node, about) for node in nodes if node]
+        calls = [_node(node, about, layer.kind in _ATTENDS) for node in nodes if node]
         return cls(layer, calls, [], isinstance(nodes[0] if nodes else None, list), about)
 
     def next_input(self, places: Mapping[str, Place]) -> Any:
         """Returns what the next call gets; None where that is not computed yet."""
         found = _mapped(self.pending[0], lambda name: name.tensor(places, self.about))
-        if found is None or (isinstance(found, list) and any(each is None for each in found)):
+        several = isinstance(found, (list, tuple))
+        if found is None or (several and any(each is None for each in found)):
             return None
         del self.pending[0]
         return found
@@ -105,7 +112,7 @@ class _Name:
 def require_few(places: Mapping[str, Place], about: str) -> None:
     """Refuses calls that get very many tensors, all together."""
     calls = [call for place in places.values() for call in place.pending]
-    count = sum(len(call) if isinstance(call, list) else 1 for call in calls)
+    count = sum(1 if isinstance(call, _Name) else len(call) for call in calls)
     limits.require_at_most(count, _NAMES, f"{about}: the number of tensors that its layers get")
 
 
@@ -128,8 +135,8 @@ def tensors_of(said: Any, places: Mapping[str, Place], about: str) -> Any:
         raise InputError(f"{about} nest too deeply") from error
 
 
-def _node(node: Any, about: str) -> Any:
-    """Returns what a call gets: a name, or a list of names."""
+def _node(node: Any, about: str, attends: bool) -> Any:
+    """Returns what a call gets: a name, a list of names, or, if it `attends`, a tuple of them."""
     if isinstance(node, list):
         limited = node if len(node) <= _TENSORS else []
         names = [_legacy(each, about) for each in limited]
@@ -137,6 +144,13 @@ def _node(node: Any, about: str) -> Any:
             raise InputError(f"{about} is called on nothing")
         return names[0] if len(names) == 1 else names
     args, kwargs = (node.get("args"), node.get("kwargs")) if isinstance(node, dict) else ([], {})
+    if attends and isinstance(args, list) and isinstance(kwargs, dict):
+        named = [kwargs[name] for name in _ARGUMENTS[len(args) :] if name in kwargs]
+        kwargs = {name: value for name, value in kwargs.items() if name not in _ARGUMENTS}
+        _require_plain(kwargs, about)
+        if not 2 <= len(args) + len(named) <= len(_ARGUMENTS):
+            raise InputError(f"{about} is called otherwise than on a query, a value and a key")
+        return tuple(_keras_tensor(each, about) for each in [*args, *named])
     _require_plain(kwargs or {}, about)
     if not isinstance(args, list) or len(args) != 1:
         raise InputError(f"{about} is called otherwise than on one tensor, or a list of tensors")
@@ -175,11 +189,13 @@ def _name(said: Any, keras_2: bool, about: str, end: bool = False) -> _Name:
 def _require_plain(kwargs: Any, about: str) -> None:
     """Refuses what would make a layer answer otherwise, as training=True."""
     for name, value in kwargs.items() if isinstance(kwargs, dict) else [("", None)]:
-        if name not in _MASKS or not any(value is known for known in _MASKS[name]):
+        if name not in _PLAIN or not any(value is known for known in _PLAIN[name]):
             raise InputError(
                 f"{about} is called with {name[:80]}={str(value)[:80]}; call it on tensors alone"
             )
 
 
 def _mapped(names: Any, tensor: Any) -> Any:
-    return [tensor(name) for name in names] if isinstance(names, list) else tensor(names)
+    if isinstance(names, (list, tuple)):
+        return type(names)(tensor(name) for name in names)
+    return tensor(names)

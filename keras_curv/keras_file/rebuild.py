@@ -177,8 +177,11 @@ class Builder:
 
     def _call(self, layer: Layer, given: Any) -> Any:
         """Calls a layer on symbolic tensors, its weights counted before they are made."""
-        first = keras.tree.flatten(given)[0]
-        found = self._try(layer, tuple(first.shape), lambda: layer.layer(given))
+        shapes = [tuple(tensor.shape) for tensor in keras.tree.flatten(given)]
+        args = given if isinstance(given, tuple) else (given,)
+        if len(args) > 1 and len({shape[-1] for shape in shapes}) > 1:
+            raise InputError(f"{self._about(layer)} attends to tensors of other sizes; export it")
+        found = self._try(layer, shapes[0], lambda: layer.layer(*args))
         for tensor in keras.tree.flatten(found):
             self._require_size(layer, tensor.shape)
         return found

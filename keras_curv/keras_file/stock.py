@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import keras
+
 from keras_curv.keras_file import arguments as a
 
 Shape = tuple[int | None, ...]
@@ -107,6 +109,22 @@ def _recurrent(gates: int) -> Entries:
     return entries
 
 
+def _attention(given: Mapping[str, Any], shape: Shape) -> int:
+    """Counts the weights of queries, keys, values and of what is made of them."""
+    size, made = int(shape[-1] or 0), given.get("output_shape")
+    out = size if made is None else _prod(made) if isinstance(made, tuple) else made
+    heads, dim = given["num_heads"], given["key_dim"]
+    value = given.get("value_dim") or dim
+    weights = heads * (2 * size * dim + size * value + value * out)
+    return weights + _bias(given) * (heads * (2 * dim + value) + out)
+
+
+def _grouped(given: Mapping[str, Any], shape: Shape) -> int:
+    size, dim = int(shape[-1] or 0), given["head_dim"]
+    heads, shared = given["num_query_heads"], 2 * given["num_key_value_heads"]
+    return dim * (heads * 2 * size + shared * size) + _bias(given) * (dim * (heads + shared) + size)
+
+
 def _moments(given: Mapping[str, Any], shape: Shape) -> int:
     """Counts mean, variance and a number of examples, unless they are arguments."""
     return 2 * _axes(given, shape) + 1 if given.get("mean") is None else 0
@@ -178,6 +196,13 @@ _OF_RECURRENT = {
     **dict.fromkeys(("unit_forget_bias", "implementation", "time_major"), a.ignored),
     "unroll": a.only(True),
 }
+_OF_ATTENTION = {"dropout": a.ignored, "seed": a.ignored, "use_scale": a.flag}
+_OF_HEADS = {
+    **dict.fromkeys(("dropout", "seed", "activity_regularizer"), a.ignored),
+    **dict.fromkeys(("use_gate", "flash_attention"), a.only(False)),
+    "sliding_window": a.nothing,
+    "use_bias": a.flag,
+}
 _RECURRENT_FROM_ZERO = {**_FROM_ZERO, "recurrent_initializer": "zeros", "unroll": True}
 _UNQUANTIZED = {
     **dict.fromkeys(("lora_rank", "lora_alpha"), a.nothing),
@@ -238,6 +263,32 @@ STOCK: dict[str, Stock] = {
     "Maximum": Stock({}),
     "Minimum": Stock({}),
     "Concatenate": Stock({"axis": _AXIS}),
+    "Attention": Stock(
+        {**_OF_ATTENTION, "score_mode": a.word("dot")},
+        lambda given, _: int(given.get("use_scale", False)),
+    ),
+    "AdditiveAttention": Stock(
+        _OF_ATTENTION, lambda given, shape: int(shape[-1] or 0) * given.get("use_scale", True)
+    ),
+    "MultiHeadAttention": Stock(
+        {
+            **_OF_HEADS,
+            **dict.fromkeys(("num_heads", "key_dim"), a.whole()),
+            "value_dim": a.optional(a.whole()),
+            "output_shape": a.optional(a.several(a.whole())),
+            "attention_axes": a.optional(a.several(a.whole(1, 16))),
+        },
+        _attention,
+        _FROM_ZERO,
+    ),
+    "GroupQueryAttention": Stock(
+        {
+            **_OF_HEADS,
+            **dict.fromkeys(("head_dim", "num_query_heads", "num_key_value_heads"), a.whole()),
+        },
+        _grouped,
+        _FROM_ZERO,
+    ),
     "Dot": Stock({"axes": a.several(_AXIS), "normalize": a.flag}),
     **{
         name: Stock(_OF_RECURRENT, _recurrent(gates), _RECURRENT_FROM_ZERO)
@@ -274,6 +325,9 @@ for _n in (1, 2):
             {"depthwise_initializer": "zeros", "pointwise_initializer": "zeros"},
         ),
     }
+STOCK["GroupedQueryAttention"] = STOCK["GroupQueryAttention"]._replace(  # its name in `.h5`
+    cls=keras.layers.GroupQueryAttention
+)
 STOCK["UpSampling2D"] = Stock(
     {**STOCK["UpSampling2D"].takes, "interpolation": a.word("nearest", "bilinear", "bicubic")}
 )

@@ -22,7 +22,9 @@ from keras_curv.saved_model import limits
 _NO_WEIGHTS = ("seed_generator", "random_generator", "_random_generator")  # of dropout
 _TRAINED = re.compile(r"optimizer|_?(metrics|loss_tracker|compile_metrics|loss)(_\d+)?|vars")
 _KERAS_2 = {"depthwise_kernel": "kernel"}  # what it calls a weight
-_WITHIN = ("layer", "cell")  # of a wrapper, as Carry is, and of a recurrent layer
+_DENSE = ("query_dense", "key_dense", "value_dense", "output_dense")
+# Layers that have the weights of a wrapper, as Carry is, of a recurrent layer and of attention.
+_WITHIN = ("layer",), ("cell",), _DENSE, tuple(f"_{name}" for name in _DENSE)
 
 
 def held(weights: Group, legacy: bool) -> dict[str, Array]:
@@ -112,12 +114,11 @@ def _by_class(model: Any, weights: Group, path: str) -> Iterator[tuple[str, Any]
         if isinstance(layer, keras.Model):
             yield from _by_class(layer, weights, f"{place}/")
             continue
-        inside = [name for name in _WITHIN if hasattr(layer, name)]
-        owner, where = layer, place
-        if inside:
-            owner, where = getattr(layer, inside[0]), f"{place}/{inside[0]}"
-        for index, variable in enumerate(owner.weights):
-            yield f"{where}/vars/{index}", variable
+        inside = next((names for names in _WITHIN if hasattr(layer, names[0])), ())
+        owners = {f"{place}/{name}": getattr(layer, name) for name in inside} or {place: layer}
+        for where, owner in owners.items():
+            for index, variable in enumerate(owner.weights):
+                yield f"{where}/vars/{index}", variable
 
 
 def _by_layer(model: Any, weights: Group) -> Iterator[tuple[str, Any]]:

@@ -217,6 +217,46 @@ ONLY_KERAS_3 = {
 }  # fmt: skip
 
 
+def attending(L):
+    """All kinds of attention, called in the ways that there are."""
+    x = given = keras.Input((4, 6))
+    x = L.LayerNormalization()(L.Add()([x, L.MultiHeadAttention(2, 3, value_dim=2)(x, x)]))
+    x = L.Add()([x, L.MultiHeadAttention(1, 2, output_shape=6)(x, key=given, value=x)])
+    x = L.Add()([x, L.GroupQueryAttention(2, 4, 2, use_bias=False)(x, x)])
+    x = L.Attention(use_scale=True)([x, given])
+    x = L.AdditiveAttention()([x, x])
+    return given_weights(keras.Model(given, L.Dense(3)(L.GlobalAveragePooling1D()(x))))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_attention_is_read(ending, tmp_path):
+    model = attending(keras.layers)
+    model.save(tmp_path / f"model{ending}")
+    assert_agrees(tmp_path / f"model{ending}", model)
+
+
+REFUSED_ATTENTION = {
+    "a mask": (lambda L, x: L.MultiHeadAttention(1, 2)(x, x, use_causal_mask=True), "causal"),
+    "other sizes": (
+        lambda L, x: L.MultiHeadAttention(1, 2)(x, L.EinsumDense("abc,cd->abd", (4, 3))(x)),
+        "attends to tensors of other sizes",
+    ),
+    "a concatenated score": (
+        lambda L, x: L.Attention(score_mode="concat")([x, x]), "'score_mode' must be one of dot"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED_ATTENTION)
+def test_other_attention_is_refused(name, tmp_path):
+    build, words = REFUSED_ATTENTION[name]
+    x = keras.Input((4, 6))
+    made = keras.layers.GlobalAveragePooling1D()(build(keras.layers, x))
+    keras.Model(x, keras.layers.Dense(3)(made)).save(tmp_path / "model.keras")
+    with pytest.raises(InputError, match=words):
+        served_model.read(tmp_path / "model.keras")
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("name", ONLY_KERAS_3)
 def test_layers_of_keras_3_are_read(name, ending, tmp_path):
