@@ -6,7 +6,7 @@ import pytest
 from keras_curv import Certifier
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1", "linf"])
+@pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_a_batch_is_small_where_one_bound_is_much_work(norm):
     layers = [keras.layers.Dense(width, "tanh") for width in (768, 768)]
     model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(3)])

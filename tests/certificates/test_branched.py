@@ -83,7 +83,7 @@ def cube_points(network, x, radius, side):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_radii_are_right_and_nearly_exact(name, seed):
     """On a grid of the cube no margin is negative; a little farther one is, but in deep nets."""
     rng = np.random.default_rng(seed)

@@ -140,7 +140,7 @@ def test_bounds_hold_wherever_the_gradient_is_taken(rng, random_network):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_balls_of_examples_of_two_classes_do_not_meet(norm, activation, rng, random_network):
     network = float32_network(rng, random_network, (3, 9, 8, 3), (activation, activation))
-    x = rng.standard_normal((80, 3)).astype(np.float32)
+    x = rng.standard_normal((40, 3)).astype(np.float32)
     found = certify(model_of(network), x, threat={"norm": norm})
     apart = np.abs(x[:, None].astype(float) - x)
     apart = apart.sum(axis=2) if norm == "l1" else apart.max(axis=2)

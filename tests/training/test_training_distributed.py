@@ -30,8 +30,7 @@ weight = rng.uniform(0.5, 1.5, 16).astype("float32")
 def train(strategy):
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        hidden = [L.Dense(7, "tanh"), L.Dense(5, "softplus")]
-        base = keras.Sequential([keras.Input((4,)), *hidden, L.Dense(3)])
+        base = keras.Sequential([keras.Input((4,)), L.Dense(7, "tanh"), L.Dense(3)])
         model = CRTModel(base, 0.3, 0.1, ramp_steps=3)
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
         model.compile(optimizer, metrics=["accuracy"], run_eagerly=strategy is one)

@@ -101,8 +101,6 @@ def test_the_metric_is_what_is_certified(tmp_path):
     model.run_eagerly = True
     seen = model.evaluate(unseen, labels, batch_size=120, verbose=0, return_dict=True)
     base.export(tmp_path / "model", verbose=False)
-    certifier = Certifier(str(tmp_path / "model"))
-    assert set(certifier.certify_all(unseen[:3], labels[:3]).method) <= {"two_stage", "crown", ""}
     two_stage = Certifier(str(tmp_path / "model"), method="two_stage")
     result = two_stage.certify_all(unseen, labels)
     assert seen["clean_accuracy"] == pytest.approx(np.mean(result.prediction == labels), abs=0.005)
