@@ -13,9 +13,9 @@ DOCUMENTS = [
     ROOT / "benchmarks" / "README.md",
     ROOT / "saved_models" / "README.md",
 ]
-MADE = {"docs/api", "keras_curv/methods", "keras_curv/baselines"}  # by a command, or long ago
-# of ruff, pdoc, Beam, Dask, absl
-FOREIGN = {"format", "check", "docformat", "worker_pool", "help", "nworkers", "nthreads"}
+MADE = {"keras_curv/methods", "keras_curv/baselines"}  # by a command, or long ago
+# of ruff, Beam, Dask, absl
+FOREIGN = {"format", "strict", "check", "worker_pool", "help", "nworkers", "nthreads"}
 ROOMS = "keras_curv", "tests", "benchmarks", "docs", "bin", "saved_models"
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.DOTALL | re.MULTILINE)
